@@ -1,0 +1,1 @@
+"""Every option, as frozen dataclasses and StrEnums."""

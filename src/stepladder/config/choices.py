@@ -1,0 +1,146 @@
+"""Every choice among named things. A string in a config is a name or a path, never a choice."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Split(StrEnum):
+    """A part of the pictures."""
+
+    TRAIN = "train"
+    VAL = "val"
+    TEST = "test"
+
+
+class Encoding(StrEnum):
+    """How a store keeps a picture."""
+
+    JPEG = "jpeg"
+    PIXELS = "pixels"
+
+
+class JpegSize(StrEnum):
+    """Whether a JPEG store keeps the source bytes, or pictures encoded again at the store's size."""
+
+    ORIGINAL = "original"
+    RESIZED = "resized"
+
+
+class Fit(StrEnum):
+    """How a picture of any shape becomes a square: padded with white, or cut at the centre."""
+
+    PAD = "pad"
+    CROP = "crop"
+
+
+class Where(StrEnum):
+    """Where pictures are during training: read once into memory, or read from disk each epoch."""
+
+    AUTO = "auto"
+    MEMORY = "memory"
+    STREAM = "stream"
+
+
+class VerifyPages(StrEnum):
+    """When the CRC of a stored picture is checked."""
+
+    FIRST_TOUCH = "first_touch"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class OrderMode(StrEnum):
+    """How training pictures are ordered: shuffled over the whole split, or as stored."""
+
+    GLOBAL = "global"
+    SEQUENTIAL = "sequential"
+
+
+class WeightsSource(StrEnum):
+    """Where a trunk's weights come from (a path to a safetensors file is the fourth way)."""
+
+    PACKAGED = "packaged"
+    HUB = "hub"
+    NONE = "none"
+
+
+class TrainMode(StrEnum):
+    """Which weights learn: the head, all of them, or first the head and then all of them."""
+
+    HEAD = "head"
+    ALL = "all"
+    HEAD_THEN_ALL = "head_then_all"
+
+
+class LrRule(StrEnum):
+    """How the learning rate follows the global batch size."""
+
+    NONE = "none"
+    LINEAR = "linear"
+    SQRT = "sqrt"
+
+
+class OptimizerName(StrEnum):
+    """Update rule."""
+
+    SGD = "sgd"
+    ADAM = "adam"
+    ADAMW = "adamw"
+    NADAM = "nadam"
+
+
+class ScheduleKind(StrEnum):
+    """Shape of the learning rate after warm-up."""
+
+    CONSTANT = "constant"
+    COSINE = "cosine"
+
+
+class Monitor(StrEnum):
+    """What early stopping and the best weights go by."""
+
+    VAL_LOSS = "val_loss"
+    VAL_ACCURACY = "val_accuracy"
+
+
+class DeviceChoice(StrEnum):
+    """Device to train on; auto takes CUDA where there is one."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class Precision(StrEnum):
+    """Number format of the step.
+
+    bf16 and fp16 are autocast over fp32 weights (fp16 with a loss scaler); fp16_master keeps
+    half-precision weights in the model and an fp32 master copy in the optimiser.
+    """
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP16_MASTER = "fp16_master"
+
+
+class MemoryFormat(StrEnum):
+    """Layout of image tensors."""
+
+    CONTIGUOUS = "contiguous"
+    CHANNELS_LAST = "channels_last"
+
+
+class ClassWeights(StrEnum):
+    """Weight of each class in the loss; balanced is inverse to the class's share of train."""
+
+    NONE = "none"
+    BALANCED = "balanced"
+
+
+class ExportFormat(StrEnum):
+    """What `export` writes."""
+
+    ONNX = "onnx"
+    TORCH = "torch"

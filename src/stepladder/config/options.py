@@ -1,0 +1,100 @@
+"""What a command needs beside the Recipe: where pictures come from, where results go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stepladder.config.checks import require
+from stepladder.config.choices import Encoding, Fit, JpegSize
+from stepladder.config.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig:
+    """From pictures to a store."""
+
+    source: Path = Path("images")
+    """Folder of class folders, folder of train/val/test folders, or CSV of path and label."""
+    out: Path = Path("store")
+    """Folder to write the store to."""
+    size: int = 224
+    """Height and width of the stored square, in pixels."""
+    fit: Fit = Fit.PAD
+    """How a picture becomes a square."""
+    encoding: Encoding = Encoding.PIXELS
+    """How a picture is kept."""
+    jpeg_size: JpegSize = JpegSize.ORIGINAL
+    """For encoding jpeg: the source bytes, or pictures encoded again at the store's size."""
+    jpeg_quality: int = 90
+    """For jpeg_size resized: quality in [1, 100]."""
+    path_column: str = "path"
+    """For a CSV: the column of picture paths, relative to the CSV's folder."""
+    label_column: str = "label"
+    """For a CSV: the column of class names."""
+    split_column: str = "split"
+    """For a CSV: the optional column of train, val or test."""
+    val_frac: float = 0.1
+    """Share held out for validation where the source has no split, in (0, 1)."""
+    group_by: str | None = None
+    """Keep a group on one side: a CSV column, `folder`, or a regular expression on the path."""
+    max_bad: float = 0.01
+    """Share of unreadable pictures to put aside before giving up, in [0, 1]."""
+    max_pixels: int = 50_000_000
+    """Largest picture that is decoded, in pixels."""
+    follow_symlinks: bool = False
+    """Follow symbolic links that lead out of the source folder."""
+    workers: int = 0
+    """Parallel workers; 0 takes one a core."""
+    overwrite: bool = False
+    """Replace a store that was made from other pictures or with other options."""
+
+    def __post_init__(self) -> None:
+        require(8 <= self.size <= 4096, "prepare.size", self.size, "in [8, 4096]")
+        require(1 <= self.jpeg_quality <= 100, "prepare.jpeg_quality", self.jpeg_quality, "in [1, 100]")
+        require(0 < self.val_frac < 1, "prepare.val_frac", self.val_frac, "in (0, 1)")
+        require(0 <= self.max_bad <= 1, "prepare.max_bad", self.max_bad, "in [0, 1]")
+        require(self.max_pixels >= 64, "prepare.max_pixels", self.max_pixels, "64 or more")
+        require(self.workers >= 0, "prepare.workers", self.workers, "0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Where a run is written, and how it is logged and saved."""
+
+    dir: Path = Path("runs/run")
+    """Folder of the run; the same command on the same folder resumes it."""
+    log_every: int = 50
+    """Steps between log events, and between checks for a non-finite loss."""
+    checkpoint_every_s: float = 60.0
+    """Seconds between checkpoints at the least; 0 saves after every validation and every log event."""
+    keep_last: int = 2
+    """Newest checkpoints kept, so that a damaged one has a fallback."""
+    save_top_k: int = 1
+    """Best checkpoints kept."""
+    tensorboard: bool = False
+    """Write TensorBoard files (extra: tensorboard)."""
+    mlflow_uri: str | None = None
+    """MLflow tracking URI to log to (extra: mlflow); none: no MLflow."""
+    system_every_s: float = 2.0
+    """Seconds between samples of CPU, GPU and memory use."""
+
+    def __post_init__(self) -> None:
+        require(self.log_every >= 1, "run.log_every", self.log_every, "1 or more")
+        require(self.checkpoint_every_s >= 0, "run.checkpoint_every_s", self.checkpoint_every_s, "0 or more")
+        require(self.keep_last >= 1, "run.keep_last", self.keep_last, "1 or more")
+        require(self.save_top_k >= 1, "run.save_top_k", self.save_top_k, "1 or more")
+        require(self.system_every_s > 0, "run.system_every_s", self.system_every_s, "above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobConfig:
+    """One YAML file: how to prepare, what to train, where to write.
+
+    The recipe's groups stand at the top level of the file and of the flags (`model.name`,
+    `--model.name`), beside `prepare` and `run`.
+    """
+
+    prepare: PrepareConfig = field(default_factory=PrepareConfig)
+    recipe: Recipe = field(default_factory=Recipe)
+    run: RunConfig = field(default_factory=RunConfig)
