@@ -1,0 +1,27 @@
+"""The machine: cores, memory and cgroup limits, disks, GPUs, versions, energy."""
+
+from stepladder.machine.energy import EnergyMeter
+from stepladder.machine.environment import cpu_model, environment, instruction_set, versions
+from stepladder.machine.gpu import Gpu, gpus
+from stepladder.machine.limits import (
+    available_memory_bytes,
+    disk_free_bytes,
+    memory_limit_bytes,
+    num_cores,
+)
+from stepladder.machine.sampler import SystemSampler
+
+__all__ = [
+    "EnergyMeter",
+    "Gpu",
+    "SystemSampler",
+    "available_memory_bytes",
+    "cpu_model",
+    "disk_free_bytes",
+    "environment",
+    "gpus",
+    "instruction_set",
+    "memory_limit_bytes",
+    "num_cores",
+    "versions",
+]
