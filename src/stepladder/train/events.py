@@ -1,0 +1,214 @@
+"""events.jsonl: everything that happened in a run, a line each, written at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from stepladder.errors import ResourceError
+from stepladder.records import to_json, write_bytes
+
+EVENTS_FILE = "events.jsonl"
+DISCARDED_FILE = "events.discarded.jsonl"
+
+_DURABLE = frozenset(
+    {"checkpoint", "stop"}
+)  # what a resume or a reader relies on after a power cut
+
+_SECRET = re.compile(  # name=value or "name": "value", as in YAML, JSON, shells and addresses
+    r"""([\w-]*(?:secret|token(?!s)|passw(?:or)?d|(?:api|access)_?key|credential|signature)[\w-]*"""
+    r"""["']?\s*[:=]\s*["']?)[^\s"'&,]+""",
+    re.IGNORECASE,
+)
+
+
+class Sink(Protocol):
+    """A second place where events go, such as TensorBoard files."""
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Take one event with its raw values (non-finite floats are still floats)."""
+
+    def close(self, status: str) -> None:
+        """Finish; the status is the summary's: finished, interrupted or diverged."""
+
+
+class EventLog:
+    """Append events to RUN/events.jsonl, one write a line: a kill costs half a line at most.
+
+    A sink that fails (a lost server, say) is dropped with a warning event and never stops the run;
+    the file itself failing does, for a run without its record cannot be resumed or reported.
+
+    Args:
+        run_folder: the run's folder; it exists.
+        attempt: which process start of this run this is, from 1.
+        start_elapsed_s: seconds that earlier attempts took.
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        *,
+        attempt: int,
+        sinks: Sequence[Sink] = (),
+        start_elapsed_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = run_folder / EVENTS_FILE
+        self.attempt = attempt
+        self._sinks = list(sinks)
+        self._clock = clock
+        self._zero_s = clock() - start_elapsed_s
+        self._lock = threading.Lock()  # the system sampler writes from its own thread
+        try:
+            self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._end_half_line()
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of this run over all its attempts."""
+        return max(0.0, self._clock() - self._zero_s)
+
+    def write(self, event: str, *, step: int, epoch: int, **values: object) -> None:
+        """Append one event.
+
+        Args:
+            event: its kind: start, train, validation, system, checkpoint, warning or stop.
+            step: optimiser steps done so far.
+            epoch: the epoch that the step belongs to, from 1 (0 before the first).
+            values: numbers, strings, lists; NaN and infinities are written as strings.
+
+        Raises:
+            ResourceError: if the file cannot be written.
+        """
+        record: dict[str, object] = {
+            "event": event,
+            "step": step,
+            "epoch": epoch,
+            "attempt": self.attempt,
+            "elapsed_s": round(self.elapsed_s, 3),
+        }
+        record.update((key, _plain(value)) for key, value in values.items())
+        line = json.dumps(to_json(record), allow_nan=False) + "\n"
+        with self._lock:
+            self._append(line.encode(), is_durable=event in _DURABLE)
+            failures = [
+                failure for sink in list(self._sinks) if (failure := self._feed(sink, record))
+            ]
+        for failure in failures:
+            self.write("warning", step=step, epoch=epoch, message=failure)
+
+    def close(self, status: str = "finished") -> None:
+        """Close the file and the sinks; a second call does nothing."""
+        with self._lock:
+            for sink in self._sinks:
+                try:
+                    sink.close(status)
+                except Exception:  # the run is over and its own file is whole
+                    continue
+            self._sinks.clear()
+            if self._handle >= 0:
+                os.close(self._handle)
+                self._handle = -1
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close("finished" if kind is None else "interrupted")
+
+    def _append(self, line: bytes, *, is_durable: bool) -> None:
+        try:
+            num_written = os.write(self._handle, line)
+            while num_written < len(line):  # a nearly full disk takes a part, and then raises
+                num_written += os.write(self._handle, line[num_written:])
+            if is_durable:
+                os.fsync(self._handle)
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    def _feed(self, sink: Sink, record: Mapping[str, Any]) -> str | None:
+        try:
+            sink.write(record)
+        except Exception as error:  # a third-party writer may raise anything
+            self._sinks.remove(sink)
+            return redacted(f"{type(sink).__name__} failed and is off from here on: {error}")
+        return None
+
+    def _end_half_line(self) -> None:
+        """Keep the first new line apart from a half one that a kill left behind."""
+        size = os.fstat(self._handle).st_size
+        if size and os.pread(self._handle, 1, size - 1) != b"\n":
+            os.write(self._handle, b"\n")
+
+    def _refusal(self, error: OSError) -> ResourceError:
+        return ResourceError(
+            f"the event log cannot be written ({error.strerror or error})",
+            where=str(self.path),
+            why="A run without its events can be neither resumed nor reported.",
+            fix="Free space or fix the permissions, then run the same command again: it resumes.",
+        )
+
+
+def rewind(run_folder: Path, *, after_step: int) -> int:
+    """Move events past a checkpoint to events.discarded.jsonl, before a resume repeats them.
+
+    The discarded lines are on disk before they leave events.jsonl, and a line that is there already
+    is not added again, so that a kill in between loses and doubles nothing.
+
+    Args:
+        run_folder: the folder that holds events.jsonl.
+        after_step: the checkpoint's step; events of later steps move, those without a step stay.
+
+    Returns:
+        How many lines moved, a half line among them.
+    """
+    path = run_folder / EVENTS_FILE
+    if not path.exists():
+        return 0
+    lines = path.read_bytes().splitlines()
+    is_past = [_is_past(line, after_step) for line in lines]
+    moved = [line for line, past in zip(lines, is_past, strict=True) if past]
+    if not moved:
+        return 0
+    discarded = run_folder / DISCARDED_FILE
+    earlier = discarded.read_bytes().splitlines() if discarded.exists() else []
+    seen = set(earlier)
+    write_bytes(discarded, _joined([*earlier, *(line for line in moved if line not in seen)]))
+    write_bytes(
+        path, _joined([line for line, past in zip(lines, is_past, strict=True) if not past])
+    )
+    return len(moved)
+
+
+def redacted(text: str) -> str:
+    """Blank what looks like a secret: the user in an address, tokens, keys and passwords."""
+    text = re.sub(r"(?<=://)[^/@\s]+(?=@)", "***", text)
+    return _SECRET.sub(r"\1***", text)
+
+
+def _is_past(line: bytes, after_step: int) -> bool:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return True  # half a line, or torn bytes: no reader can use it where it is
+    step = record.get("step") if isinstance(record, dict) else None
+    return isinstance(step, int) and step > after_step
+
+
+def _joined(lines: Sequence[bytes]) -> bytes:
+    return b"".join(line + b"\n" for line in lines)
+
+
+def _plain(value: object) -> object:
+    """Turn a NumPy or torch scalar into a Python number; leave anything else as it is."""
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return value.item()
+    return value

@@ -1,0 +1,191 @@
+"""TensorBoard files and MLflow: the same numbers as events.jsonl, under the tags people know.
+
+Both are extras and write only where they are told to. No server is started, and MLflow's own
+telemetry is switched off.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from stepladder.errors import MissingExtraError, ResourceError, UsageError
+from stepladder.records import read_json, write_json
+
+_GIB = 1024**3
+
+# Event value -> (tag, factor). Names as Composer, Lightning and torchtitan log them.
+_TAGS: dict[str, tuple[str, float]] = {
+    "cpu_percent": ("system/cpu(%)", 1.0),
+    "gpu_percent": ("system/gpu(%)", 1.0),
+    "power_w": ("system/power(W)", 1.0),
+    "rss_bytes": ("memory/rss(GiB)", 1 / _GIB),
+    "gpu_memory_bytes": ("memory/gpu(GiB)", 1 / _GIB),
+    "seconds": ("time_metrics/checkpoint(s)", 1.0),
+    "num_bytes": ("memory/checkpoint(GiB)", 1 / _GIB),
+}
+_SCALAR_EVENTS = frozenset({"train", "validation", "system", "checkpoint"})
+_NOT_SCALARS = frozenset({"event", "step", "epoch", "attempt", "elapsed_s"})
+
+
+def scalars(record: Mapping[str, Any]) -> dict[str, float]:
+    """Give the numbers of an event by tag; empty for events that are not measurements.
+
+    `train_loss`, `val_loss`, `learning_rate`, `throughput/samples_per_sec` and the like keep their
+    names; system values move under `system/` and `memory/`, bytes become GiB.
+    """
+    if record["event"] not in _SCALAR_EVENTS:
+        return {}
+    found = {}
+    for key, value in record.items():
+        if key in _NOT_SCALARS or isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        tag, factor = _TAGS.get(key, (key, 1.0))
+        found[tag] = float(value) * factor
+    return found
+
+
+class TensorBoardSink:
+    """Write TensorBoard event files.
+
+    Args:
+        folder: where the files go, usually RUN/tensorboard.
+        purge_after_step: on a resume, the checkpoint's step; TensorBoard hides what came after it.
+
+    Raises:
+        MissingExtraError: if tensorboard is not installed.
+    """
+
+    def __init__(self, folder: Path, *, purge_after_step: int | None = None) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError("TensorBoard files", "tensorboard") from error
+        purge_step = None if purge_after_step is None else purge_after_step + 1
+        self._writer: Any = SummaryWriter(str(folder), purge_step=purge_step)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Add the numbers of one event."""
+        for tag, value in scalars(record).items():
+            self._writer.add_scalar(tag, value, record["step"])
+        if record["event"] == "validation":  # rare, and what a person waits for
+            self._writer.flush()
+
+    def close(self, status: str) -> None:  # noqa: ARG002 - TensorBoard knows no status
+        """Flush and close the file."""
+        self._writer.close()
+
+
+class MlflowSink:
+    """Log to an MLflow tracking store: a folder, or the address of a server that already runs.
+
+    The run's id is kept in RUN/mlflow.json, so that a resumed run goes on in the same MLflow run.
+
+    Args:
+        uri: a folder, `file:...`, `http(s)://...` or what else MLflow itself understands.
+        run_folder: the run's folder; its name is the MLflow run's name.
+        params: resolved config by dotted name, logged once.
+
+    Raises:
+        MissingExtraError: if mlflow is not installed.
+        UsageError: if this installation of MLflow cannot use the URI.
+        ResourceError: if the store cannot be reached.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        run_folder: Path,
+        params: Mapping[str, object] | None = None,
+        experiment: str = "stepladder",
+    ) -> None:
+        _prepare_environment(uri)
+        try:
+            from mlflow.entities import Metric, Param
+            from mlflow.tracking import MlflowClient
+        except ImportError as error:
+            raise MissingExtraError("Logging to MLflow", "mlflow") from error
+        self._metric = Metric
+        try:
+            self._client = MlflowClient(tracking_uri=uri)
+            self._run_id = self._open_run(run_folder, experiment)
+            if params:
+                cut = [Param(_name(key), str(value)[:500]) for key, value in params.items()]
+                for start in range(0, len(cut), 100):  # the most that MLflow takes at once
+                    self._client.log_batch(self._run_id, params=cut[start : start + 100])
+        except Exception as error:
+            raise _refusal(uri, error) from error
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Add the numbers of one event."""
+        now_ms = int(time.time() * 1000)
+        metrics = [
+            self._metric(_name(tag), value, now_ms, record["step"])
+            for tag, value in scalars(record).items()
+        ]
+        if metrics:
+            self._client.log_batch(self._run_id, metrics=metrics)
+
+    def close(self, status: str) -> None:
+        """Mark the MLflow run as finished, killed (it can resume) or failed."""
+        ended = {"finished": "FINISHED", "interrupted": "KILLED"}.get(status, "FAILED")
+        self._client.set_terminated(self._run_id, status=ended)
+
+    def _open_run(self, run_folder: Path, experiment: str) -> str:
+        from mlflow.exceptions import MlflowException
+
+        kept = run_folder / "mlflow.json"
+        if kept.exists():
+            run_id = str(read_json(kept)["run_id"])
+            try:
+                self._client.update_run(run_id, status="RUNNING")
+            except MlflowException:
+                pass  # the store is another one, or was cleaned: start a run there
+            else:
+                return run_id
+        found = self._client.get_experiment_by_name(experiment)
+        experiment_id = found.experiment_id if found else self._client.create_experiment(experiment)
+        run_id = str(self._client.create_run(experiment_id, run_name=run_folder.name).info.run_id)
+        write_json(kept, {"run_id": run_id, "experiment_id": experiment_id})
+        return run_id
+
+
+def _prepare_environment(uri: str) -> None:
+    """Set what MLflow reads from the environment as it is imported; a user's own values win."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # A lost server must not hold a run up for the default of seven tries of two minutes each.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    if urlsplit(uri).scheme in {"", "file"}:
+        # MLflow 3.7 and later refuse folders unless told so; the skinny client has no other store
+        # that works offline (SQLite needs SQLAlchemy and the full package).
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+
+
+def _refusal(uri: str, error: Exception) -> UsageError | ResourceError:
+    parts = urlsplit(uri)
+    shown = uri.replace(f"{parts.netloc.rpartition('@')[0]}@", "") if "@" in parts.netloc else uri
+    reason = str(error).splitlines()[0].replace(uri, shown)[:200]
+    if parts.scheme in {"", "file", "http", "https"}:
+        return ResourceError(
+            f"the MLflow store cannot be used ({reason})",
+            where=f"run.mlflow_uri: {shown}",
+            fix="Check the address, or leave it out: events.jsonl holds the same numbers.",
+        )
+    return UsageError(
+        f"the MLflow client cannot use this URI ({reason})",
+        where=f"run.mlflow_uri: {shown}",
+        why="The skinny client knows folders and servers; databases need the full package.",
+        fix="Give a folder, or: pip install mlflow",
+    )
+
+
+def _name(tag: str) -> str:
+    """Spell a tag with the characters that MLflow allows: `a/b(%)` becomes `a/b_percent`."""
+    return re.sub(r"[^\w\-. :/]+", "_", tag.replace("(%)", "_percent")).strip("_")
