@@ -1,0 +1,38 @@
+# Every target sets up its own environment: a fresh clone needs nothing but Python 3.11 or later.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+CONSTRAINTS := constraints.txt
+
+.PHONY: demo test test-all lint bench bench-gpu clean
+
+$(STAMP): pyproject.toml $(CONSTRAINTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "stepladder needs Python 3.11 or later: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch --constraint $(CONSTRAINTS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--editable '.[dev,tensorboard,mlflow,onnx,gpu]' --constraint $(CONSTRAINTS)
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo/get_photos.py demo_data
+	$(BIN)/stepladder prepare examples/demo/demo.yaml
+	$(BIN)/stepladder train examples/demo/demo.yaml
+	$(BIN)/python examples/demo/check_result.py runs/demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/codespell src tests docs examples bench README.md CHANGELOG.md
+
+bench: $(STAMP)
+	$(BIN)/python bench/run_all.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,60 @@
+"""Intervals and paired comparisons: the only place that decides what is noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean and its standard error, in the unit of the values."""
+
+    mean: float
+    sem: float
+
+
+def binomial_sem(p: float, n: int) -> float:
+    """Give the standard error of a share, such as an accuracy, measured on n examples.
+
+    Args:
+        p: the share, in [0, 1].
+        n: examples; with none the error is infinite.
+    """
+    return math.sqrt(p * (1 - p) / n) if n > 0 else math.inf
+
+
+def mean_estimate(values: ArrayLike) -> Estimate:
+    """Give the mean of independent values and its standard error.
+
+    With one value the error is unknown and given as infinite; with none the mean is not a number.
+
+    Shapes: values (n,).
+    """
+    array = np.asarray(values, dtype=np.float64)
+    n = array.size
+    if n == 0:
+        return Estimate(math.nan, math.inf)
+    if n == 1:
+        return Estimate(float(array[0]), math.inf)
+    return Estimate(float(array.mean()), float(array.std(ddof=1) / math.sqrt(n)))
+
+
+def paired_improvement(before: ArrayLike, after: ArrayLike) -> Estimate:
+    """Estimate by how much losses fell, from the same examples before and after.
+
+    The spread between examples cancels, so a difference shows that is far smaller than the error
+    of either mean.
+
+    Shapes: before, after (n,), paired by position; positive means better.
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+    old, new = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
+    if old.shape != new.shape:
+        raise ValueError(f"paired losses differ in shape: {old.shape} and {new.shape}")
+    return mean_estimate(old - new)

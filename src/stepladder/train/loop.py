@@ -1,0 +1,51 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepladder.train.clock import Phase
+
+if TYPE_CHECKING:
+    from stepladder.train.session import Session
+
+
+def fit(run: Session) -> str:
+    """Train one stage until something says stop.
+
+    Returns:
+        The stop reason: "early_stopping", "max_epochs", "max_steps", "max_time" or "signal".
+
+    Raises:
+        DivergedError: at a loss that is not finite; the weights are those before that step.
+    """
+    clock, at, recipe = run.clock, run.position, run.recipe
+    while (reason := run.reason_to_stop()) is None:
+        batches = run.train_reader.epoch(at.epoch, start=at.offset)
+        try:
+            while True:
+                with clock.phase(Phase.DATA_WAIT):
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                with clock.phase(Phase.TO_DEVICE):
+                    batch = batch.to(run.device, memory_format=run.memory_format)
+                with clock.phase(Phase.AUGMENT):
+                    batch = run.task.augment(batch, seed=recipe.seed, epoch=at.epoch)
+                run.step(batch, step=at.step, lr=run.lr())
+
+                is_epoch_end = run.count(len(batch.ids))
+                run.show()
+                if at.step % run.config.log_every == 0:
+                    run.log()
+                if run.is_validation_due(is_epoch_end):
+                    run.validate()
+                if run.is_commit_due():
+                    run.commit()
+                if (reason := run.reason_to_stop()) is not None:
+                    return reason
+                if is_epoch_end:
+                    break
+        finally:
+            batches.close()
+    return reason

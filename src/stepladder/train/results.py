@@ -1,0 +1,115 @@
+"""What a finished run leaves for people and scripts: predictions, the worst pictures, a summary."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from stepladder.records import write_bytes, write_json
+from stepladder.train.evaluate import Evaluation
+
+PREDICTIONS_FILE = "predictions.csv"
+THUMBS_FOLDER = "thumbs"
+NUM_THUMBS = 12
+THUMB_PIXELS = 112
+COLUMNS = ("split", "id", "path", "label", "predicted", "probability", "loss")
+
+
+def guard_cell(text: str) -> str:
+    """Keep a spreadsheet from reading a cell as a formula: prefix what could start one."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def _name(classes: Sequence[str], idx: int) -> str:
+    return classes[idx] if 0 <= idx < len(classes) else str(idx)
+
+
+def prediction_rows(
+    split: str, result: Evaluation, source: Any, classes: Sequence[str]
+) -> Iterator[tuple[str, ...]]:
+    """Give the rows of predictions.csv for one split; none where the task gives no class scores.
+
+    Args:
+        source: has `describe(row)`, the picture's path.
+    """
+    if result.predicted is None or result.targets is None or result.probability is None:
+        return
+    for idx, row in enumerate(result.rows.tolist()):
+        yield (
+            split,
+            str(row),
+            guard_cell(source.describe(row)),
+            guard_cell(_name(classes, int(result.targets[idx]))),
+            guard_cell(_name(classes, int(result.predicted[idx]))),
+            f"{result.probability[idx]:.6f}",
+            f"{result.losses[idx]:.6f}",
+        )
+
+
+def write_predictions(
+    run: Path, results: Mapping[str, tuple[Evaluation, Any]], classes: Sequence[str]
+) -> None:
+    """Write predictions.csv: every held-out example with what was predicted.
+
+    Args:
+        results: by split, its evaluation and its source.
+    """
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    for split, (result, source) in results.items():
+        writer.writerows(prediction_rows(split, result, source, classes))
+    write_bytes(run / PREDICTIONS_FILE, text.getvalue().encode("utf-8", "surrogateescape"))
+
+
+def write_thumbs(run: Path, result: Evaluation, source: Any, classes: Sequence[str]) -> None:
+    """Write the pictures with the largest losses as small JPEGs, and thumbs.json about them.
+
+    Nothing is written where the source has no pictures.
+    """
+    if not hasattr(source, "picture") or result.predicted is None or result.targets is None:
+        return
+    assert result.probability is not None
+    folder = run / THUMBS_FOLDER
+    folder.mkdir(exist_ok=True)
+    records = []
+    for rank, idx in enumerate(np.argsort(-result.losses, kind="stable")[:NUM_THUMBS].tolist()):
+        row = int(result.rows[idx])
+        image = Image.fromarray(source.picture(row))
+        image.thumbnail((THUMB_PIXELS, THUMB_PIXELS))
+        data = io.BytesIO()
+        image.save(data, "JPEG", quality=82)
+        name = f"{rank:02d}.jpg"
+        write_bytes(folder / name, data.getvalue())
+        records.append(
+            {
+                "file": name,
+                "path": source.describe(row),
+                "label": _name(classes, int(result.targets[idx])),
+                "predicted": _name(classes, int(result.predicted[idx])),
+                "probability": float(result.probability[idx]),
+                "loss": float(result.losses[idx]),
+            }
+        )
+    write_json(folder / "thumbs.json", records)
+
+
+def metric_fields(split: str, result: Evaluation | None) -> dict[str, float | None]:
+    """Give a split's metrics as summary fields, such as test_accuracy; None where it is missing."""
+    names = ("accuracy", "macro_accuracy", "top5_accuracy")
+    if result is None:
+        return {f"{split}_{name}": None for name in ("loss", *names)}
+    loss = result.loss().mean
+    others = {f"{split}_{name}": value for name, value in result.values.items()}
+    return {
+        f"{split}_loss": loss if math.isfinite(loss) else None,
+        **{f"{split}_{name}": None for name in names},
+        **others,
+    }

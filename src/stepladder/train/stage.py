@@ -1,0 +1,63 @@
+"""Stages of a run: which weights learn, at which learning rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from stepladder.config.choices import TrainMode
+from stepladder.config.recipe import Recipe
+from stepladder.models.freezing import freeze, unfreeze
+from stepladder.optim.schedule import base_lr
+from stepladder.task.contract import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage.
+
+    Attributes:
+        learns: HEAD or ALL.
+        lr: its learning rate, before warm-up and decay.
+    """
+
+    learns: TrainMode
+    lr: float
+
+
+def stages_of(recipe: Recipe) -> tuple[Stage, ...]:
+    """List the stages of a recipe: one, or two for head_then_all."""
+    lr = base_lr(recipe.batch)
+    if recipe.train is not TrainMode.HEAD_THEN_ALL:
+        return (Stage(learns=recipe.train, lr=lr),)
+    second = base_lr(recipe.batch, is_second_stage=True)
+    return (Stage(learns=TrainMode.HEAD, lr=lr), Stage(learns=TrainMode.ALL, lr=second))
+
+
+def enter_stage(stage: Stage, task: Task, model: nn.Module) -> list[nn.Module]:
+    """Freeze what the stage does not train and free what it does.
+
+    Returns:
+        The frozen modules: the trunk while only the head learns. A model without a head has none.
+    """
+    parts = task.split(model)
+    if parts is None:
+        return []
+    trunk, _ = parts
+    if stage.learns is TrainMode.HEAD:
+        freeze(trunk)
+        return [trunk]
+    unfreeze(trunk)
+    return []
+
+
+def frozen_names(model: nn.Module, frozen: list[nn.Module]) -> set[str]:
+    """List the state_dict names of parameters and buffers that cannot change while frozen."""
+    modules = {id(module) for root in frozen for module in root.modules()}
+    names: set[str] = set()
+    for prefix, module in model.named_modules():
+        if id(module) in modules:
+            own = [*module._parameters, *module._buffers]
+            names.update(f"{prefix}.{name}" if prefix else name for name in own)
+    return names & set(model.state_dict())

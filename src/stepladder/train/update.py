@@ -1,0 +1,130 @@
+"""From gradients to weights: loss scaling, clipping, and no update from a number that is not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MIN_LOSS_SCALE = 1.0 / 1024
+
+
+class Update:
+    """Applies gradients to trainable weights.
+
+    A step whose loss or gradient is not finite changes no weight, and neither does any step after
+    it: the first such step is kept in a flag on the device, which the loop reads every `log_every`
+    steps and before every commit. On the CPU the flag costs nothing to read, so a bad step is
+    skipped outright; on other devices the weights are put back by a masked copy, so that no step
+    waits for the host.
+
+    Args:
+        optimizer: its groups hold the trainable weights.
+        scaler: the loss scaler of fp16, or None. With one, an overflowing gradient is its business
+            and only the loss is judged.
+        clip_norm: largest norm of the gradient, or None.
+        is_masked: put weights back by a masked copy instead of reading the flag; None: on any
+            device but the CPU.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        device: torch.device,
+        scaler: torch.amp.GradScaler | None = None,
+        clip_norm: float | None = None,
+        is_masked: bool | None = None,
+    ) -> None:
+        self.optimizer = optimizer
+        self.scaler = scaler
+        self._clip_norm = clip_norm
+        self._params: list[nn.Parameter] = [
+            param for group in optimizer.param_groups for param in group["params"]
+        ]
+        self._is_masked = device.type != "cpu" if is_masked is None else is_masked
+        self._backup = [torch.empty_like(param) for param in self._params] if self._is_masked else []
+        self._first_bad = torch.full((), -1, dtype=torch.int64, device=device)
+        self._is_bad = False
+        self._grad_norm = torch.zeros((), device=device)
+        self._lr = math.nan
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a loss (a scalar) to those of the step."""
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+
+    def __call__(self, step_loss: Tensor, *, step: int, lr: float) -> None:
+        """Take the step and clear the gradients.
+
+        Args:
+            step_loss: the step's loss, a detached scalar, looked at only for being finite.
+            step: its index, remembered if it is the first bad one.
+            lr: learning rate.
+        """
+        if lr != self._lr:
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr
+            self._lr = lr
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        grads = [param.grad for param in self._params if param.grad is not None]
+        self._grad_norm = torch.nn.utils.get_total_norm(grads)
+        judged = step_loss if self.scaler is not None else step_loss + self._grad_norm
+        if self._clip_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(self._params, self._clip_norm, self._grad_norm)
+        if self._is_masked:
+            self._step_masked(judged, step)
+        else:
+            self._step_checked(judged, step)
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _step_checked(self, judged: Tensor, step: int) -> None:
+        if not self._is_bad and not math.isfinite(judged.item()):
+            self._is_bad = True
+            self._first_bad.fill_(step)
+        if not self._is_bad:
+            self._step()
+        elif self.scaler is not None:
+            self.scaler.update()
+
+    def _step_masked(self, judged: Tensor, step: int) -> None:
+        is_new = ~torch.isfinite(judged) & (self._first_bad < 0)
+        self._first_bad = torch.where(is_new, step, self._first_bad)
+        with torch.no_grad():
+            torch._foreach_copy_(self._backup, self._params)
+            self._step()
+            is_bad = self._first_bad >= 0
+            for param, before in zip(self._params, self._backup, strict=True):
+                param.copy_(torch.where(is_bad, before, param))
+
+    def _step(self) -> None:
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+    def read_first_bad(self) -> int | None:
+        """Give the first step that was not finite, or None. Waits for the device."""
+        step = int(self._first_bad)
+        return step if step >= 0 else None
+
+    def read_grad_norm(self) -> float:
+        """Give the norm of the last gradient, before clipping. Waits for the device."""
+        return float(self._grad_norm)
+
+    def read_scale(self) -> float | None:
+        """Give the loss scale, or None without a scaler. Waits for the device."""
+        return None if self.scaler is None else float(self.scaler.get_scale())
+
+    def state(self) -> dict[str, Any]:
+        """Give what the scaler needs to go on (JSON values); empty without one."""
+        return {} if self.scaler is None else dict(self.scaler.state_dict())
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved scaler state."""
+        if self.scaler is not None and state:
+            self.scaler.load_state_dict(dict(state))
