@@ -1,1 +1,1 @@
-"""."""
+"""Trunks, heads and classifiers."""

@@ -1,0 +1,71 @@
+"""A classifier: a trunk that knows pictures, and a small head that knows the classes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from stepladder.config.recipe import HeadConfig, Recipe
+from stepladder.models.freezing import is_frozen
+from stepladder.models.trunk import Trunk, build_trunk
+
+
+class Classifier(nn.Module):
+    """Score the classes of each picture: model(x) = head(trunk(x)).
+
+    A frozen trunk stays in evaluation mode under `train()`, so that its BatchNorm and dropout stay
+    as they were.
+
+    Shapes: x (n, 3, h, w), uint8 or a float type, 0 to 255; the scores (logits) are (n, C).
+    """
+
+    def __init__(self, trunk: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give the logits."""
+        logits: Tensor = self.head(self.trunk(x))  # (n, d) -> (n, C)
+        return logits
+
+    def train(self, mode: bool = True) -> Classifier:
+        """Set training mode; a frozen trunk stays in evaluation mode."""
+        super().train(mode)
+        if is_frozen(self.trunk):
+            self.trunk.eval()
+        return self
+
+
+def build_head(config: HeadConfig, *, num_features: int, num_classes: int) -> nn.Sequential:
+    """Build dropout, an optional hidden layer, and the linear layer that scores the classes.
+
+    Linear layers start as torch makes them, so that the first loss is near ln C.
+
+    Shapes: features (n, d) -> logits (n, C).
+    """
+    layers: list[nn.Module] = [nn.Dropout(config.dropout)]
+    width = num_features
+    if config.hidden:
+        layers += [nn.Linear(width, config.hidden), nn.ReLU()]
+        width = config.hidden
+    return nn.Sequential(*layers, nn.Linear(width, num_classes))
+
+
+def build_classifier(
+    recipe: Recipe, *, num_classes: int, image_size: int | None = None
+) -> Classifier:
+    """Build trunk and head, each from the recipe's seed; torch's own random state is left alone.
+
+    The head's first weights do not depend on how many numbers the trunk drew, so a seed gives the
+    same head with packaged, hub or no weights. For image_size see `build_trunk`.
+
+    Raises:
+        UsageError, DataError, ResourceError: see `build_trunk`.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        trunk: Trunk = build_trunk(recipe.model, image_size=image_size)
+        torch.manual_seed(recipe.seed)
+        head = build_head(recipe.head, num_features=trunk.num_features, num_classes=num_classes)
+    return Classifier(trunk, head)

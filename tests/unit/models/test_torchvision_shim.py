@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys, types
+import torch
+{before}
+from stepladder.models.torchvision_shim import import_timm
+timm = import_timm()
+assert import_timm() is timm
+{after}
+"""
+
+BUILD = """
+model = timm.create_model("test_efficientnet", num_classes=0).eval()
+assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 256)
+"""
+
+
+def run(before: str, after: str) -> None:
+    program = PROGRAM.format(before=before, after=after)
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_timm_works_with_whatever_torchvision_is_installed() -> None:
+    run("", BUILD)
+
+
+def test_operators_are_declared_only_where_the_plain_import_fails() -> None:
+    importable = "sys.modules['timm'] = types.ModuleType('timm')"
+    undeclared = "assert not hasattr(torch.ops.torchvision, 'nms')"
+    run(importable, undeclared)
