@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
-
-import yaml
 
 from stepladder.config.checks import BadValueError
 from stepladder.config.options import JobConfig
 from stepladder.config.schema import Option, build, group_names, options
-from stepladder.config.values import UnfitValueError, from_python, from_yaml, nearest
-from stepladder.config.yaml_file import entries, place, read_yaml
+from stepladder.config.values import UnfitValueError, from_python, nearest
 from stepladder.errors import UsageError
 
 DEFAULT = "default"
@@ -39,15 +35,6 @@ class Resolved:
     def origin(self, key: str) -> str:
         """Say where the value of an option comes from."""
         return self.origins.get(key, DEFAULT)
-
-
-def load_job(path: Path) -> JobConfig:
-    """Read a YAML config over the defaults.
-
-    Raises:
-        UsageError: located by file and line.
-    """
-    return resolve(settings_of_file(path)).job
 
 
 def resolve(*layers: Mapping[str, Setting], base: JobConfig | None = None) -> Resolved:
@@ -85,7 +72,7 @@ def settings_of_call(values: Mapping[str, object]) -> dict[str, Setting]:
     """
     return {
         option.key: Setting(value=_checked(option, value, where=None), origin=CALL)
-        for option, value in ((_find(key), value) for key, value in values.items())
+        for option, value in ((find_option(key), value) for key, value in values.items())
     }
 
 
@@ -99,62 +86,6 @@ def settings_of_flags(values: Mapping[str, tuple[str, object]]) -> dict[str, Set
         key: Setting(value=_checked(options()[key], value, where=flag), origin=flag)
         for key, (flag, value) in values.items()
     }
-
-
-def settings_of_file(path: Path) -> dict[str, Setting]:
-    """Read a YAML file's settings.
-
-    Raises:
-        UsageError: located by file and line.
-    """
-    top = read_yaml(path)
-    found: dict[str, Setting] = {}
-    if top is None:
-        return found
-    for name, key, value in entries(path, top):
-        if name in group_names():
-            for inner, inner_key, inner_value in _group(path, name, value):
-                option = _find(f"{name}.{inner}", where=place(path, inner_key))
-                found[option.key] = _read(path, option, inner_value)
-        else:
-            option = _find(name, where=place(path, key))
-            if "." in name:
-                group, _, rest = option.key.partition(".")
-                raise UsageError(
-                    f"{name}: groups are not joined with dots in YAML",
-                    where=place(path, key),
-                    fix=f"Write `{group}:`, and `{rest}:` indented below it.",
-                )
-            found[option.key] = _read(path, option, value)
-    return found
-
-
-def _group(path: Path, name: str, node: yaml.Node) -> list[tuple[str, yaml.Node, yaml.Node]]:
-    """List the entries of a group; a group without a value has none."""
-    if isinstance(node, yaml.MappingNode):
-        return list(entries(path, node))
-    if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
-        return []
-    names = [key.partition(".")[2] for key in options() if key.startswith(f"{name}.")]
-    raise UsageError(
-        f"{name}: this is a group, not a single value",
-        where=place(path, node),
-        fix=f"Below it, indented, may stand {', '.join(names)}.",
-    )
-
-
-def _read(path: Path, option: Option, node: yaml.Node) -> Setting:
-    where = place(path, node)
-    if not isinstance(node, yaml.ScalarNode):
-        kind = "a list" if isinstance(node, yaml.SequenceNode) else "a group"
-        raise UsageError(f"{option.key}: {kind} is not {option.wanted}", where=where)
-    try:
-        return Setting(value=from_yaml(node, option.wanted), origin=where)
-    except UnfitValueError as error:
-        shown = node.value if node.style is None else f'"{node.value}"'
-        raise UsageError(
-            f"{option.key}: {shown or 'nothing'} is not {option.wanted}", where=where, fix=error.fix
-        ) from None
 
 
 def _checked(option: Option, value: object, *, where: str | None) -> object:
@@ -178,8 +109,12 @@ def _refuse_password(job: JobConfig, origins: Mapping[str, str]) -> None:
         )
 
 
-def _find(key: str, *, where: str | None = None) -> Option:
-    """Find an option by its dotted name, or say which one was meant."""
+def find_option(key: str, *, where: str | None = None) -> Option:
+    """Find an option by its dotted name.
+
+    Raises:
+        UsageError: if there is none; says which one was probably meant.
+    """
     name = key.replace("-", "_")
     option = options().get(name)
     if option is None:

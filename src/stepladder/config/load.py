@@ -1,0 +1,79 @@
+"""A YAML file's settings, each with its file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from stepladder.config.options import JobConfig
+from stepladder.config.resolve import Setting, find_option, resolve
+from stepladder.config.schema import Option, group_names, options
+from stepladder.config.values import UnfitValueError, from_yaml
+from stepladder.config.yaml_file import entries, place, read_yaml
+from stepladder.errors import UsageError
+
+
+def load_job(path: Path) -> JobConfig:
+    """Read a YAML config over the defaults.
+
+    Raises:
+        UsageError: located by file and line.
+    """
+    return resolve(settings_of_file(path)).job
+
+
+def settings_of_file(path: Path) -> dict[str, Setting]:
+    """Read a YAML file's settings.
+
+    Raises:
+        UsageError: located by file and line.
+    """
+    top = read_yaml(path)
+    found: dict[str, Setting] = {}
+    if top is None:
+        return found
+    for name, key, value in entries(path, top):
+        if name in group_names():
+            for inner, inner_key, inner_value in _group(path, name, value):
+                option = find_option(f"{name}.{inner}", where=place(path, inner_key))
+                found[option.key] = _read(path, option, inner_value)
+        else:
+            option = find_option(name, where=place(path, key))
+            if "." in name:
+                group, _, rest = option.key.partition(".")
+                raise UsageError(
+                    f"{name}: groups are not joined with dots in YAML",
+                    where=place(path, key),
+                    fix=f"Write `{group}:`, and `{rest}:` indented below it.",
+                )
+            found[option.key] = _read(path, option, value)
+    return found
+
+
+def _group(path: Path, name: str, node: yaml.Node) -> list[tuple[str, yaml.Node, yaml.Node]]:
+    """List the entries of a group; a group without a value has none."""
+    if isinstance(node, yaml.MappingNode):
+        return list(entries(path, node))
+    if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
+        return []
+    names = [key.partition(".")[2] for key in options() if key.startswith(f"{name}.")]
+    raise UsageError(
+        f"{name}: this is a group, not a single value",
+        where=place(path, node),
+        fix=f"Below it, indented, may stand {', '.join(names)}.",
+    )
+
+
+def _read(path: Path, option: Option, node: yaml.Node) -> Setting:
+    where = place(path, node)
+    if not isinstance(node, yaml.ScalarNode):
+        kind = "a list" if isinstance(node, yaml.SequenceNode) else "a group"
+        raise UsageError(f"{option.key}: {kind} is not {option.wanted}", where=where)
+    try:
+        return Setting(value=from_yaml(node, option.wanted), origin=where)
+    except UnfitValueError as error:
+        shown = node.value if node.style is None else f'"{node.value}"'
+        raise UsageError(
+            f"{option.key}: {shown or 'nothing'} is not {option.wanted}", where=where, fix=error.fix
+        ) from None
