@@ -1,0 +1,136 @@
+"""Read a CSV of pictures; whatever is wrong with it is told by row and column."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepladder.errors import DataError
+
+_OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_MAX_ROWS_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One picture's cells; split and group are None where the table does not have them.
+
+    Attributes:
+        number: line of the file, counted as an editor does: the header is row 1.
+    """
+
+    number: int
+    path: str
+    label: str
+    split: str | None
+    group: str | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows, and whether the group column was there."""
+
+    rows: list[Row]
+    has_group: bool
+
+
+def read_table(
+    path: Path,
+    *,
+    path_column: str,
+    label_column: str,
+    split_column: str,
+    group_column: str | None,
+) -> Table:
+    """Read the columns of a CSV that prepare needs; a byte-order mark and CRLF are fine.
+
+    Raises:
+        DataError: names the file, the rows and the column.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            body = [(reader.line_num, cells) for cells in reader if cells]
+    except UnicodeDecodeError:
+        raise DataError("not UTF-8 text", where=str(path), fix="Save it as UTF-8.") from None
+    except csv.Error as error:
+        raise DataError(f"not a CSV ({error})", where=str(path)) from None
+    if not header:
+        raise DataError("the table is empty", where=str(path))
+    path_at = _column(header, path_column, option="path-column", path=path)
+    label_at = _column(header, label_column, option="label-column", path=path)
+    split_at = header.index(split_column) if split_column in header else None
+    group_at = header.index(group_column) if group_column in header else None
+    if not body:
+        raise DataError("a header and no rows", where=str(path))
+    _check_rows(body, header, path=path)
+    _check_filled(body, header, [path_at, label_at], path=path)
+    if split_at is not None and not any(cells[split_at].strip() for _, cells in body):
+        split_at = None  # a column that nobody filled says nothing
+    _check_filled(body, header, [at for at in (split_at, group_at) if at is not None], path=path)
+    rows = [
+        Row(
+            number,
+            cells[path_at],
+            cells[label_at].strip(),
+            None if split_at is None else cells[split_at].strip(),
+            None if group_at is None else cells[group_at].strip(),
+        )
+        for number, cells in body
+    ]
+    return Table(rows, group_at is not None)
+
+
+def _column(header: Sequence[str], name: str, *, option: str, path: Path) -> int:
+    if header.count(name) == 1:
+        return header.index(name)
+    if name in header:
+        raise DataError(f"two columns are named {name!r}", where=f"{path}: row 1")
+    for delimiter, word in _OTHER_DELIMITERS.items():
+        if len(header) == 1 and delimiter in header[0]:
+            raise DataError(
+                f"no column {name!r}: the cells are separated by {word}, not by commas",
+                where=f"{path}: row 1",
+                fix="Save it as a comma-separated file.",
+            )
+    near = difflib.get_close_matches(name, header, n=1, cutoff=0.5)
+    shown = ", ".join(repr(column) for column in header)
+    raise DataError(
+        f"no column {name!r} among {shown}",
+        where=f"{path}: row 1",
+        fix=f"Name it: --prepare.{option} {near[0] if near else header[-1]!s}",
+    )
+
+
+def _check_rows(body: list[tuple[int, list[str]]], header: list[str], *, path: Path) -> None:
+    wrong = [(number, len(cells)) for number, cells in body if len(cells) != len(header)]
+    if wrong:
+        raise DataError(
+            f"{len(wrong)} rows have not {len(header)} cells as the header has: "
+            + _name_rows([number for number, _ in wrong])
+            + f" (the first has {wrong[0][1]})",
+            where=str(path),
+            fix="Put quotes around cells that hold a comma.",
+        )
+
+
+def _check_filled(
+    body: list[tuple[int, list[str]]], header: list[str], columns: list[int], *, path: Path
+) -> None:
+    for column in columns:
+        empty = [number for number, cells in body if not cells[column].strip()]
+        if empty:
+            raise DataError(
+                f"column {header[column]!r} is empty in {len(empty)} rows: {_name_rows(empty)}",
+                where=str(path),
+                fix="Fill these cells or take the rows out.",
+            )
+
+
+def _name_rows(numbers: Sequence[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:_MAX_ROWS_NAMED])
+    return f"row {shown}" + (", …" if len(numbers) > _MAX_ROWS_NAMED else "")
