@@ -113,8 +113,6 @@ class Clock:
 
     Args:
         device: a DeviceTimeline on CUDA; None on the CPU, where the host timeline is the truth.
-        before: phase seconds of earlier attempts of the same run, to go on from.
-        before_wall_s: wall seconds of those attempts.
         now: a monotonic clock in seconds.
     """
 
@@ -122,8 +120,6 @@ class Clock:
         self,
         device: DeviceTimeline | None = None,
         *,
-        before: Mapping[str, float] | None = None,
-        before_wall_s: float = 0.0,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.now = now
@@ -132,11 +128,15 @@ class Clock:
         self._laps = {
             phase: _Lap(self, phase, device if phase in ON_DEVICE else None) for phase in Phase
         }
-        for name, seconds in (before or {}).items():
-            if name in self._laps:
-                self._laps[Phase(name)].total_s = seconds
-        self._before_wall_s = before_wall_s
+        self._before_wall_s = 0.0
         self._started = now()
+
+    def go_on_from(self, wall_s: float, phases_s: Mapping[str, float]) -> None:
+        """Add the time of earlier attempts of the same run."""
+        self._before_wall_s += wall_s
+        for name, seconds in phases_s.items():
+            if name in self._laps:
+                self._laps[Phase(name)].total_s += seconds
 
     def phase(self, phase: Phase) -> _Lap:
         """Give the context manager that adds to a phase.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +53,10 @@ class Evaluation:
         return (self.predicted != self.targets).astype(np.float32)
 
 
+class EvaluationCancelled(Exception):  # noqa: N818  (not an error: someone asked for it)
+    """A pass over a split was cut short because the run is asked to end."""
+
+
 class _Sums:
     """Adds metrics up over batches."""
 
@@ -85,6 +89,7 @@ def evaluate(
     precision: Precision = Precision.FP32,
     memory_format: torch.memory_format | None = None,
     max_batches: int | None = None,
+    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
     """Measure a model on a split, in eval mode and without gradients.
 
@@ -93,6 +98,10 @@ def evaluate(
     Args:
         reader: reads the split in its stored order.
         max_batches: look at the first batches only; None: all.
+        is_cancelled: asked before each batch.
+
+    Raises:
+        EvaluationCancelled: if is_cancelled says so.
     """
     flags = {module: module.training for module in model.modules()}
     model.eval()
@@ -106,6 +115,8 @@ def evaluate(
             for idx, batch in enumerate(batches):
                 if idx == max_batches:
                     break
+                if is_cancelled():
+                    raise EvaluationCancelled
                 on_device = batch.to(device, memory_format=memory_format)
                 with autocast(device, precision):
                     metrics = task.metrics(model, on_device)

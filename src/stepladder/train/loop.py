@@ -20,6 +20,8 @@ def fit(run: Session) -> str:
         DivergedError: at a loss that is not finite; the weights are those before that step.
     """
     clock, at, recipe = run.clock, run.position, run.recipe
+    if run.is_validation_pending:
+        run.validate()
     while (reason := run.reason_to_stop()) is None:
         batches = run.train_reader.epoch(at.epoch, start=at.offset)
         try:

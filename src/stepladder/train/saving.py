@@ -59,6 +59,7 @@ def capture(run: Session) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]
         "random": random_state,
         "stopping": stopping_state,
         "scaler": run.update.state(),
+        "validation_pending": run.is_validation_pending,
         "window_examples": window_examples,
         "last_loss": run.last_loss,
         "last_accuracy": run.last_accuracy,
@@ -93,6 +94,7 @@ def restore(run: Session, loaded: Loaded) -> None:
     run.update.restore(state["scaler"])
     run.step.restore(loaded.tensors["window"], int(state["window_examples"]))
     run.best.restore(state["top"])
+    run.is_validation_pending = bool(state["validation_pending"])
     run.last_loss = float(state["last_loss"])
     accuracy = state["last_accuracy"]
     run.last_accuracy = None if accuracy is None else float(accuracy)

@@ -20,7 +20,7 @@ from stepladder.train.best import BestWeights
 from stepladder.train.checkpoint import Checkpoints
 from stepladder.train.clock import STEP_PHASES, Clock, Phase, Timeline
 from stepladder.train.display import Display, ProgressState
-from stepladder.train.evaluate import Evaluation, evaluate
+from stepladder.train.evaluate import Evaluation, EvaluationCancelled, evaluate
 from stepladder.train.events import EventLog
 from stepladder.train.position import Position
 from stepladder.train.signals import SignalGuard
@@ -81,6 +81,7 @@ class Session:
     last_accuracy: float | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     committed_step: int = -1
+    is_validation_pending: bool = False
     _window: Window | None = None
     _unchecked: list[Taken] = field(default_factory=list)
     _last_commit: float = field(default_factory=time.monotonic)
@@ -241,11 +242,19 @@ class Session:
         )
 
     def validate(self) -> None:
-        """Measure the validation split, judge it, and keep the weights if they are among the best."""
+        """Measure the validation split, judge it, and keep the weights if they are among the best.
+
+        A signal cuts it short; it is then pending, and a resumed run begins with it.
+        """
         assert self.val_reader is not None
         self.check_finite()
         with self.clock.phase(Phase.VALIDATION):
-            result = self.evaluate(self.val_reader)
+            try:
+                result = self.evaluate(self.val_reader)
+            except EvaluationCancelled:
+                self.is_validation_pending = True
+                return
+            self.is_validation_pending = False
             judged = self.stopping.judge(result.monitored(self.recipe.stopping.monitor))
             value = float(result.monitored(self.recipe.stopping.monitor).mean(dtype="float64"))
             at = self.position
@@ -282,6 +291,7 @@ class Session:
             precision=self.recipe.device.precision,
             memory_format=self.memory_format,
             max_batches=max_batches,
+            is_cancelled=lambda: self.guard.requested,
         )
 
     def learned_weights(self) -> dict[str, Tensor]:

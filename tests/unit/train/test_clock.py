@@ -93,7 +93,8 @@ def test_phases_never_nest() -> None:
 
 def test_a_second_attempt_goes_on_from_the_first() -> None:
     time = FakeTime()
-    clock = Clock(before={"forward": 5.0, "gone": 1.0}, before_wall_s=10.0, now=time)
+    clock = Clock(now=time)
+    clock.go_on_from(10.0, {"forward": 5.0, "gone": 1.0})
     with clock.phase(Phase.FORWARD):
         time.s += 2
     assert clock.total_s(Phase.FORWARD) == 7

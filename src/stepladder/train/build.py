@@ -1,0 +1,191 @@
+"""From a recipe and a task to the parts of a session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepladder.config.choices import (
+    DeviceChoice,
+    MemoryFormat,
+    OrderMode,
+    Precision,
+    Split,
+    Where,
+)
+from stepladder.config.options import JobConfig
+from stepladder.config.recipe import Recipe
+from stepladder.data.datasets import as_source
+from stepladder.data.reader import Reader, Source, resolve_where
+from stepladder.errors import DataError, ResourceError
+from stepladder.machine import num_cores
+from stepladder.models.freezing import set_training
+from stepladder.optim.master import MasterWeights
+from stepladder.optim.optimizers import build_optimizer
+from stepladder.task.contract import Task
+from stepladder.train.clock import Clock, DeviceTimeline
+from stepladder.train.randomness import has_random_layers
+from stepladder.train.stage import Stage, enter_stage
+from stepladder.train.step import Step
+from stepladder.train.update import Update
+
+EVALUATION_BATCH_SIZE = 64
+MEMORY_FORMATS = {
+    MemoryFormat.CONTIGUOUS: torch.contiguous_format,
+    MemoryFormat.CHANNELS_LAST: torch.channels_last,
+}
+
+
+def choose_device(choice: DeviceChoice) -> torch.device:
+    """Give the device of a choice.
+
+    Raises:
+        ResourceError: if CUDA is asked for and there is none.
+    """
+    has_cuda = torch.cuda.is_available()
+    if choice is DeviceChoice.CUDA and not has_cuda:
+        raise ResourceError(
+            "there is no CUDA device here",
+            where="device.kind",
+            fix="Use --device.kind auto, or look at `stepladder doctor` for the driver.",
+        )
+    is_cuda = has_cuda and choice is not DeviceChoice.CPU
+    return torch.device("cuda" if is_cuda else "cpu")
+
+
+def make_clock(device: torch.device) -> Clock:
+    """Give a clock for a device: with a device timeline on CUDA."""
+    return Clock(DeviceTimeline() if device.type == "cuda" else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The splits of a task; val and test may be missing."""
+
+    train: Source
+    val: Source | None
+    test: Source | None
+
+
+def open_sources(task: Task) -> Sources:
+    """Read the splits of a task.
+
+    Raises:
+        DataError: if there is nothing to train on.
+    """
+    splits: dict[str, Source | None] = {}
+    for split in Split:
+        data = task.data(split)
+        splits[split.value] = None if data is None else as_source(data)
+    train = splits["train"]
+    if train is None or len(train) == 0:
+        raise DataError(
+            "the train split is empty", where=type(task).__name__, fix="Prepare pictures first."
+        )
+    val, test = splits["val"], splits["test"]
+    return Sources(
+        train=train,
+        val=val if val is not None and len(val) else None,
+        test=test if test is not None and len(test) else None,
+    )
+
+
+def resolve_auto(job: JobConfig, sources: Sources) -> JobConfig:
+    """Replace `auto` by what it means here and now, to be written down and never chosen again."""
+    if job.recipe.data.where is not Where.AUTO:
+        return job
+    where = resolve_where(sources.train, Where.AUTO)
+    return replace(
+        job, recipe=replace(job.recipe, data=replace(job.recipe.data, where=where))
+    )
+
+
+def make_train_reader(recipe: Recipe, source: Source) -> Reader:
+    """Give the reader of the training split."""
+    return Reader(
+        source,
+        seed=recipe.seed,
+        global_batch_size=recipe.batch.global_batch_size,
+        mode=recipe.data.order,
+        threads=recipe.loader.threads,
+        prefetch_batches=recipe.loader.prefetch_batches,
+        fraction=recipe.data.fraction,
+        fraction_seed=recipe.data.seed,
+        where=recipe.data.where,
+    )
+
+
+def make_held_out_reader(recipe: Recipe, source: Source | None) -> Reader | None:
+    """Give the reader of a held-out split, in its stored order; None without one."""
+    if source is None:
+        return None
+    micro = recipe.batch.micro_batch_size or recipe.batch.global_batch_size
+    return Reader(
+        source,
+        seed=0,
+        global_batch_size=max(EVALUATION_BATCH_SIZE, micro),
+        mode=OrderMode.SEQUENTIAL,
+        threads=recipe.loader.threads,
+        prefetch_batches=recipe.loader.prefetch_batches,
+        where=recipe.data.where,
+    )
+
+
+def make_model(recipe: Recipe, task: Task, device: torch.device) -> nn.Module:
+    """Build the model on its device, in its layout and number format."""
+    model = task.build_model(recipe).to(device)
+    if recipe.device.memory_format is MemoryFormat.CHANNELS_LAST:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if recipe.device.precision is Precision.FP16_MASTER:
+        model = model.half()
+    return model
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageParts:
+    """What changes when a stage begins."""
+
+    frozen: list[nn.Module]
+    update: Update
+    step: Step
+
+
+def make_stage_parts(
+    recipe: Recipe, stage: Stage, task: Task, model: nn.Module, device: torch.device, clock: Clock
+) -> StageParts:
+    """Freeze what the stage does not train, and make its optimiser and step."""
+    frozen = enter_stage(stage, task, model)
+    set_training(model, frozen)
+    precision = recipe.device.precision
+    has_half = precision in (Precision.FP16, Precision.FP16_MASTER)
+    optimizer: Any = build_optimizer(recipe.optimizer, model, lr=stage.lr)
+    master = MasterWeights(optimizer) if precision is Precision.FP16_MASTER else None
+    update = Update(
+        optimizer,
+        device=device,
+        scaler=torch.amp.GradScaler(device.type) if has_half else None,
+        clip_norm=recipe.optimizer.clip_norm,
+        master=master,
+    )
+    step = Step(
+        task=task,
+        model=model,
+        update=update,
+        precision=precision,
+        device=device,
+        clock=clock,
+        micro_batch_size=recipe.batch.micro_batch_size,
+        seed=recipe.seed,
+        is_random=has_random_layers(model),
+    )
+    return StageParts(frozen=frozen, update=update, step=step)
+
+
+def use_threads(recipe: Recipe) -> int:
+    """Set the compute threads of a recipe, and give their number."""
+    threads = recipe.device.threads or num_cores()
+    torch.set_num_threads(threads)
+    return threads

@@ -1,0 +1,120 @@
+"""The end of a run: the best weights on the held-out splits, and what is written of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stepladder.config.choices import ScheduleKind
+from stepladder.records import write_json
+from stepladder.train.build import Sources, make_held_out_reader
+from stepladder.train.clock import Phase
+from stepladder.train.evaluate import Evaluation
+from stepladder.train.open_session import restore_best
+from stepladder.train.results import metric_fields, write_predictions, write_thumbs
+from stepladder.train.session import Session
+
+SUMMARY_FILE = "summary.json"
+
+
+def finish_run(
+    run: Session, sources: Sources, folder: Path, *, reason: str, energy_wh: float | None
+) -> dict[str, Any]:
+    """Evaluate the weights that the run ends with, and write predictions, thumbs and summary.
+
+    Args:
+        reason: why training stopped.
+        energy_wh: energy of this attempt in watt-hours; None where it cannot be read.
+
+    Raises:
+        EvaluationCancelled: at a signal; the run is saved, and a resume comes straight back here.
+    """
+    _warn_of_schedule(run, reason)
+    restore_best(run)
+    results: dict[str, tuple[Evaluation, Any]] = {}
+    with run.clock.phase(Phase.TEST):
+        for split, source in (("val", sources.val), ("test", sources.test)):
+            reader = make_held_out_reader(run.recipe, source)
+            if reader is not None:
+                results[split] = (run.evaluate(reader), source)
+                reader.close()
+    classes = run.facts["describe"].get("classes", ())
+    write_predictions(folder, results, classes)
+    if results:
+        result, source = results.get("test") or results["val"]
+        write_thumbs(folder, result, source, classes)
+    summary = {
+        **partial_summary(run, sources, status="finished", reason=reason),
+        **metric_fields("val", results["val"][0] if "val" in results else None),
+        **metric_fields("test", results["test"][0] if "test" in results else None),
+        "energy_wh": energy_wh,
+    }
+    run.events.write("stop", step=run.position.step, epoch=run.position.epoch, reason=reason)
+    write_json(folder / SUMMARY_FILE, summary)
+    return summary
+
+
+def partial_summary(
+    run: Session, sources: Sources, *, status: str, reason: str | None
+) -> dict[str, Any]:
+    """Give the summary fields that are known without the final evaluation."""
+    if run.clock.device is not None:
+        run.clock.device.close()
+    host, best, batch = run.clock.host(), run.best.best, run.recipe.batch
+    micro = min(batch.micro_batch_size or batch.global_batch_size, batch.global_batch_size)
+    train_s = host.wall_s - sum(
+        host.phases_s.get(phase, 0.0) for phase in (Phase.SETUP, Phase.TEST)
+    )
+    no_advice = run.clock.truth().why_no_advice()
+    return {
+        "status": status,
+        "stop_reason": reason,
+        **metric_fields("val", None),
+        **metric_fields("test", None),
+        "num_train": run.num_train,
+        "num_val": len(sources.val) if sources.val is not None else 0,
+        "num_test": len(sources.test) if sources.test is not None else 0,
+        "best_epoch": best.epoch if best else None,
+        "best_step": best.step if best else None,
+        "epochs": run.position.epoch,
+        "steps": run.position.step,
+        "train_s": train_s,
+        "total_s": host.wall_s,
+        "images_per_s": run.samples_per_s(),
+        "data_wait_frac": run.clock.truth().data_wait_frac(),
+        "phases_s": {**host.phases_s, "unexplained": host.unexplained_s},
+        "device_phases_s": _device_phases(run),
+        "no_advice_because": no_advice,
+        "energy_wh": None,
+        "global_batch_size": batch.global_batch_size,
+        "per_device_batch_size": micro,
+        "accumulation_steps": -(-batch.global_batch_size // micro),
+        "device": run.device.type,
+        "precision": run.recipe.device.precision,
+        "seed": run.recipe.seed,
+        "fingerprint": sources.train.fingerprint,
+        "classes": list(run.facts["describe"].get("classes", ())),
+        "attempts": run.events.attempt,
+        "warnings": list(run.warnings),
+    }
+
+
+def _device_phases(run: Session) -> dict[str, float] | None:
+    if run.clock.device is None:
+        return None
+    timeline = run.clock.device.so_far()
+    return {**timeline.phases_s, "unexplained": timeline.unexplained_s}
+
+
+def _warn_of_schedule(run: Session, reason: str) -> None:
+    schedule, at = run.recipe.schedule, run.position
+    horizon = schedule.horizon_epochs or schedule.max_epochs
+    done = at.stage_step / max(run.train_reader.steps_per_epoch, 1)
+    if schedule.kind is ScheduleKind.COSINE and reason == "early_stopping" and done < horizon / 2:
+        run.warn(
+            f"training stopped after {done:.1f} epochs, before half of the cosine's horizon of "
+            f"{horizon}: the learning rate hardly fell. Give --schedule.horizon-epochs "
+            f"{max(round(done), 1)}."
+        )
+
+

@@ -1,0 +1,127 @@
+"""Open a session: fresh, or in the state of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stepladder.config.options import JobConfig
+from stepladder.task.contract import Task
+from stepladder.train.best import BestWeights
+from stepladder.train.build import (
+    MEMORY_FORMATS,
+    Sources,
+    StageParts,
+    make_held_out_reader,
+    make_model,
+    make_stage_parts,
+    make_train_reader,
+)
+from stepladder.train.checkpoint import Checkpoints, Loaded, check_fits
+from stepladder.train.clock import Clock
+from stepladder.train.display import Display
+from stepladder.train.events import EventLog
+from stepladder.train.position import Position
+from stepladder.train.randomness import seed_everything
+from stepladder.train.saving import load_weights, restore, restore_position
+from stepladder.train.session import Session
+from stepladder.train.signals import SignalGuard
+from stepladder.train.stage import stages_of
+from stepladder.train.stopping import EarlyStopping
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a session writes to and listens to."""
+
+    checkpoints: Checkpoints
+    events: EventLog
+    display: Display
+    guard: SignalGuard
+
+
+def open_session(
+    job: JobConfig,
+    task: Task,
+    sources: Sources,
+    *,
+    device: torch.device,
+    clock: Clock,
+    around: Surroundings,
+    facts: dict[str, Any],
+    loaded: Loaded | None,
+) -> Session:
+    """Build a session, and put it where a checkpoint stands if one is given.
+
+    Args:
+        facts: JSON values that every checkpoint of the run holds (task, describe, environment).
+
+    Raises:
+        DataError: if the checkpoint belongs to another model.
+    """
+    recipe = job.recipe
+    seed_everything(recipe.seed)
+    model = make_model(recipe, task, device)
+    position = restore_position(loaded) if loaded is not None else Position()
+    stage = stages_of(recipe)[position.stage]
+    if loaded is not None:
+        check_fits(model.state_dict(), loaded)
+    parts = make_stage_parts(recipe, stage, task, model, device, clock)
+    run = Session(
+        recipe=recipe,
+        config=job.run,
+        task=task,
+        model=model,
+        device=device,
+        memory_format=MEMORY_FORMATS[recipe.device.memory_format],
+        train_reader=make_train_reader(recipe, sources.train),
+        val_reader=make_held_out_reader(recipe, sources.val),
+        clock=clock,
+        events=around.events,
+        display=around.display,
+        guard=around.guard,
+        checkpoints=around.checkpoints,
+        position=position,
+        stopping=EarlyStopping(recipe.stopping),
+        best=BestWeights(job.run.save_top_k),
+        stage=stage,
+        step=parts.step,
+        update=parts.update,
+        frozen=parts.frozen,
+        facts=facts,
+    )
+    if loaded is not None:
+        clock.go_on_from(**loaded.state["clock"])
+        restore(run, loaded)
+    return run
+
+
+def start_next_stage(run: Session) -> None:
+    """Go to the next stage, from the best weights of this one."""
+    restore_best(run)
+    run.position.start_stage()
+    run.stage = stages_of(run.recipe)[run.position.stage]
+    parts: StageParts = make_stage_parts(
+        run.recipe, run.stage, run.task, run.model, run.device, run.clock
+    )
+    run.step, run.update, run.frozen = parts.step, parts.update, parts.frozen
+    run.stopping.reset_patience()
+
+
+def restore_best(run: Session) -> bool:
+    """Put the best weights into the model, from memory or from disk.
+
+    Returns:
+        Whether there were any, and the recipe wants them.
+    """
+    best = run.best.best
+    if best is None or not run.recipe.stopping.restore_best:
+        return False
+    if best.weights is not None:
+        load_weights(run, best.weights)
+    else:
+        kept = run.checkpoints.load(best.name)
+        load_weights(run, kept.frozen, kept.tensors["model"])
+    return True
