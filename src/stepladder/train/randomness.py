@@ -1,0 +1,149 @@
+"""Random numbers of a run: set once, seeded again for each step, saved and put back.
+
+What belongs to a step, such as dropout, depends only on (seed, step, rank), so that it does not
+matter what else drew a random number or where a run was interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_MASK: Final = (1 << 64) - 1
+_NOT_DETERMINISTIC: Final = r".*does not have a deterministic implementation"
+_CUBLAS: Final = "CUBLAS_WORKSPACE_CONFIG"
+_RATES: Final = re.compile(r"p|drop.*|attn_drop.*|stochastic.*")
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, NumPy and torch on every device, for initial weights and a user's own code."""
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFF_FFFF)  # the global state that others draw from
+    torch.manual_seed(seed)
+
+
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """Hash (seed, step, rank) to a number in [0, 2**63), the same on every machine and version.
+
+    Source: Steele, Lea and Flood 2014, "Fast Splittable Pseudorandom Number Generators", OOPSLA;
+    the finaliser of SplitMix64, once for each part.
+    """
+    mixed = _mix(_mix(_mix(seed & _MASK) ^ (step & _MASK)) ^ (rank & _MASK))
+    return mixed >> 1
+
+
+def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:
+    """Seed what the next step draws on the CPU and on its device.
+
+    A microsecond or two: `torch.manual_seed` asks every backend, and takes a hundred times longer.
+    """
+    number = step_seed(seed, step, rank)
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[index].manual_seed(number)
+
+
+def has_random_layers(model: nn.Module) -> bool:
+    """Say whether a module in train mode has a drop rate above 0, as dropout and DropPath have.
+
+    Goes by the rate's attribute (`p`, `drop_prob`, `drop_rate`, `dropout`), so that functional
+    dropout inside a module counts too. Says yes when in doubt: that costs a microsecond a step.
+    """
+    return any(
+        module.training and (_has_rate(module) or isinstance(module, nn.RReLU))
+        for module in model.modules()
+    )
+
+
+def capture_random_state() -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Copy the states of torch, CUDA, NumPy and Python, as tensors and as JSON values."""
+    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    version, numbers, next_gauss = random.getstate()
+    tensors = {
+        "torch": torch.get_rng_state(),
+        "numpy": torch.tensor(np.asarray(keys, dtype=np.int64)),
+        "python": torch.tensor(numbers, dtype=torch.int64),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states = torch.cuda.get_rng_state_all()
+        tensors |= {f"cuda.{index}": state for index, state in enumerate(states)}
+    values = {
+        "numpy": [kind, position, has_gauss, gauss],
+        "python": [version, next_gauss],
+    }
+    return tensors, values
+
+
+def restore_random_state(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    """Put back what `capture_random_state` gave; CUDA devices that are not here are passed over."""
+    torch.set_rng_state(tensors["torch"])
+    kind, position, has_gauss, gauss = values["numpy"]
+    keys = tensors["numpy"].numpy().astype(np.uint32)
+    np.random.set_state((kind, keys, position, has_gauss, gauss))
+    version, next_gauss = values["python"]
+    random.setstate((version, tuple(tensors["python"].tolist()), next_gauss))
+    for index in range(torch.cuda.device_count()):
+        if f"cuda.{index}" in tensors:
+            torch.cuda.set_rng_state(tensors[f"cuda.{index}"], index)
+
+
+@contextmanager
+def use_deterministic(is_on: bool = True) -> Iterator[list[str]]:
+    """Use deterministic kernels within the block, and collect the operations that have none.
+
+    Gives a list that grows as such operations run, each named once. Other warnings are shown as
+    before. Set before CUDA starts, it also makes cuBLAS deterministic.
+    """
+    operations: list[str] = []
+    if not is_on:
+        yield operations
+        return
+    was_on = torch.are_deterministic_algorithms_enabled()
+    was_warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    cudnn = torch.backends.cudnn
+    was_benchmark, was_deterministic = cudnn.benchmark, cudnn.deterministic
+    os.environ.setdefault(_CUBLAS, ":4096:8")
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def collect(message: Warning | str, *where: Any, **more: Any) -> None:
+            text = str(message)
+            if not re.match(_NOT_DETERMINISTIC, text):
+                show(message, *where, **more)
+            elif (name := text.split(" does not have")[0].strip()) not in operations:
+                operations.append(name)
+
+        warnings.filterwarnings("always", message=_NOT_DETERMINISTIC)
+        warnings.showwarning = collect
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        cudnn.benchmark, cudnn.deterministic = False, True
+        try:
+            yield operations
+        finally:
+            torch.use_deterministic_algorithms(was_on, warn_only=was_warn_only)
+            cudnn.benchmark, cudnn.deterministic = was_benchmark, was_deterministic
+
+
+def _mix(value: int) -> int:
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _has_rate(module: nn.Module) -> bool:
+    return any(
+        isinstance(value, (int, float)) and value > 0
+        for name, value in vars(module).items()
+        if _RATES.fullmatch(name)
+    )

@@ -1,0 +1,61 @@
+"""Signals that ask a run to end: noted at once, acted on by the loop when a step is complete."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+from stepladder.errors import InterruptedRun
+
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class SignalGuard:
+    """Within the `with` block, SIGINT, SIGTERM and SIGHUP set `requested` instead of ending us.
+
+    A second Ctrl-C raises KeyboardInterrupt at once, for a person who will not wait. A closed
+    terminal (SIGHUP) counts as SIGTERM, unless `nohup` has it ignored. Python delivers signals to
+    the main thread alone: in any other thread this does nothing.
+
+    Attributes:
+        requested: number of the first signal, SIGHUP given as SIGTERM; 0 as long as there is none.
+    """
+
+    def __init__(self) -> None:
+        self.requested = 0
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in _ENDING:
+                before = signal.getsignal(number)
+                if number == signal.SIGHUP and before == signal.SIG_IGN:
+                    continue
+                self._before[number] = before
+                signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        while self._before:
+            number, before = self._before.popitem()
+            # None: set by code outside Python, which cannot be given back
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+
+    def interruption(self, *, fix: str | None = None) -> InterruptedRun:
+        """Give the error to end with once the state is saved; exit code 130 or 143."""
+        number = signal.Signals(self.requested)
+        what = f"{number.name} ended the run; its state is saved"
+        return InterruptedRun(what, signal_number=number, fix=fix)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if not self.requested:
+            self.requested = int(signal.SIGTERM if number == signal.SIGHUP else number)
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
