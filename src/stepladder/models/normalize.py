@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +12,14 @@ from torch import Tensor, nn
 class Normalize(nn.Module):
     """Subtract a mean and divide by a standard deviation, per channel.
 
-    Part of the model, so that weights and the numbers they need cannot come apart.
+    Part of the model, so that weights and the numbers they need cannot come apart. Under `half()`
+    and the like the statistics stay float32, and only the result is half.
 
     Args:
         mean, std: per channel, on the scale of 0 to 255.
 
     Attributes:
-        dtype: of the result; the statistics stay float32 whatever the model's weights are.
+        dtype: of the result.
 
     Shapes: x (n, c, h, w), uint8 or a float type, 0 to 255; the result is as large.
     """
@@ -34,3 +36,10 @@ class Normalize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Give (x - mean) / std."""
         return ((x.to(torch.float32) - self.mean) / self.std).to(self.dtype)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        exact = (self.mean, self.std)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.dtype = self.mean.dtype
+        self.mean, self.std = (value.to(self.mean.device) for value in exact)
+        return self

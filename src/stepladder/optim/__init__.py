@@ -1,1 +1,1 @@
-"""."""
+"""Optimisers, schedules, learning-rate rules."""

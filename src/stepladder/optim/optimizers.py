@@ -1,0 +1,70 @@
+"""Optimisers: torch's own, built from the config, with decay only where it belongs.
+
+`foreach` and `fused` are left to torch: multi-tensor kernels on CUDA, a plain loop on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, assert_never
+
+import torch
+from torch import nn
+
+from stepladder.config.choices import OptimizerName
+from stepladder.config.recipe import OptimizerConfig
+from stepladder.errors import UsageError
+
+
+class HasParameters(Protocol):
+    """A module, or the master copy of a module's weights."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Give each weight with its name."""
+        ...
+
+
+def build_optimizer(
+    config: OptimizerConfig, model: HasParameters, *, lr: float
+) -> torch.optim.Optimizer:
+    """Build the optimiser over the weights that learn, in one group with decay and one without.
+
+    Matrices and kernels (two dimensions or more) decay; biases and the scales of norms do not. What
+    decay means follows the rule: SGD and Adam add decay x weight to the gradient (L2), AdamW and
+    NAdam shrink the weight by lr x decay beside the step (decoupled).
+
+    Raises:
+        UsageError: if nothing learns.
+
+    Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101.
+    """
+    learning = [(name, w) for name, w in model.named_parameters() if w.requires_grad]
+    if not learning:
+        raise UsageError("no weight of the model learns", fix="Use --train all, or unfreeze some.")
+    matrices = [(name, weight) for name, weight in learning if weight.dim() >= 2]
+    vectors = [(name, weight) for name, weight in learning if weight.dim() < 2]
+    groups = [
+        {"params": members, "weight_decay": decay}
+        for members, decay in ((matrices, config.weight_decay), (vectors, 0.0))
+        if members
+    ]
+    betas = (config.beta1, config.beta2)
+    match config.name:
+        case OptimizerName.SGD:
+            return torch.optim.SGD(groups, lr=lr, momentum=config.momentum)
+        case OptimizerName.ADAM:
+            return torch.optim.Adam(groups, lr=lr, betas=betas, eps=config.eps)
+        case OptimizerName.ADAMW:
+            return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=config.eps)
+        case OptimizerName.NADAM:
+            return torch.optim.NAdam(
+                groups, lr=lr, betas=betas, eps=config.eps, decoupled_weight_decay=True
+            )
+        case _:
+            assert_never(config.name)
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate of every group."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr

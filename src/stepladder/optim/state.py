@@ -1,0 +1,130 @@
+"""An optimiser's state as named tensors and JSON, so that nothing has to be pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from stepladder.errors import DataError
+
+MASTER = "master"
+"""Key of the fp32 copy of a half weight, where the optimiser holds one."""
+
+HOST_SCALARS = frozenset({"step", "mu_product"})
+"""State that torch keeps on the CPU, unless an optimiser is fused or capturable."""
+
+
+def flatten_state(
+    optimizer: torch.optim.Optimizer, model: nn.Module
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Take an optimiser's state apart. Nothing is copied.
+
+    Returns:
+        (tensors, facts): tensors by `weight name/state key`; facts are JSON values: the kind of
+        optimiser, the options of each group, its weights' names in order, and state that is no
+        tensor.
+    """
+    own = dict(model.named_parameters())
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, Any] = {}
+    groups: list[dict[str, Any]] = []
+    for group, names in zip(optimizer.param_groups, _names(optimizer, model), strict=True):
+        options = {key: value for key, value in group.items() if key != "params"}
+        groups.append({**options, "param_names": names})
+        for name, weight in zip(names, group["params"], strict=True):
+            state = dict(optimizer.state.get(weight, {}))
+            if weight is not own[name]:
+                state[MASTER] = weight
+            for key, value in state.items():
+                if isinstance(value, Tensor):
+                    tensors[f"{name}/{key}"] = value.detach()
+                else:
+                    scalars[f"{name}/{key}"] = value
+    return tensors, {"kind": type(optimizer).__name__, "groups": groups, "scalars": scalars}
+
+
+def restore_state(
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    facts: Mapping[str, Any],
+) -> None:
+    """Put a flattened state back, in place, into an optimiser of the same kind and weights.
+
+    Tensors are copied to the device and layout of their weight; their number format is kept.
+
+    Raises:
+        DataError: if the kind, the weights or their shapes differ; then nothing has changed.
+    """
+    names = _names(optimizer, model)
+    _refuse_other(optimizer, names, facts)
+    weights = {
+        name: weight
+        for group, members in zip(optimizer.param_groups, names, strict=True)
+        for name, weight in zip(members, group["params"], strict=True)
+    }
+    is_on_device = any(g.get("capturable") or g.get("fused") for g in optimizer.param_groups)
+    state: dict[str, dict[str, Any]] = {}
+    for path, value in {**facts["scalars"], **tensors}.items():
+        name, _, key = path.rpartition("/")
+        if name not in weights:
+            raise _misfit(f"it holds state of another weight, {name!r}")
+        if isinstance(value, Tensor):
+            value = _place(value, weights[name], key, is_on_device=is_on_device)
+        state.setdefault(name, {})[key] = value
+    _adopt(optimizer, weights, state, facts)
+
+
+def _adopt(
+    optimizer: torch.optim.Optimizer,
+    weights: Mapping[str, nn.Parameter],
+    state: dict[str, dict[str, Any]],
+    facts: Mapping[str, Any],
+) -> None:
+    for group, saved in zip(optimizer.param_groups, facts["groups"], strict=True):
+        for key, value in saved.items():
+            group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
+    optimizer.state.clear()
+    for name, entries in state.items():
+        master = entries.pop(MASTER, None)
+        if master is not None:
+            weights[name].data.copy_(master)
+        if entries:
+            optimizer.state[weights[name]] = entries
+
+
+def _names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[list[str]]:
+    """Name the weights of each group: as built, or else by looking them up in the model."""
+    by_id = {id(weight): name for name, weight in model.named_parameters()}
+    return [
+        list(group.get("param_names") or [by_id[id(weight)] for weight in group["params"]])
+        for group in optimizer.param_groups
+    ]
+
+
+def _refuse_other(
+    optimizer: torch.optim.Optimizer, names: list[list[str]], facts: Mapping[str, Any]
+) -> None:
+    kind = type(optimizer).__name__
+    if facts["kind"] != kind:
+        raise _misfit(f"it is of {facts['kind']}, this run uses {kind}")
+    if [cast("list[str]", group["param_names"]) for group in facts["groups"]] != names:
+        raise _misfit("it is of other weights")
+
+
+def _place(value: Tensor, weight: nn.Parameter, key: str, *, is_on_device: bool) -> Tensor:
+    if key in HOST_SCALARS:
+        return value.to(weight.device if is_on_device else "cpu", copy=True)
+    if value.shape != weight.shape:
+        raise _misfit(f"{key} has shape {tuple(value.shape)}, its weight {tuple(weight.shape)}")
+    return torch.empty_like(weight, dtype=value.dtype, requires_grad=False).copy_(value)
+
+
+def _misfit(what: str) -> DataError:
+    return DataError(
+        f"the checkpoint's optimiser state does not fit: {what}",
+        fix="Resume with the config that the run began with.",
+    )

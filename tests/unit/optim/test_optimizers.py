@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from stepladder.config.choices import OptimizerName
+from stepladder.config.recipe import OptimizerConfig
+from stepladder.errors import DataError, UsageError
+from stepladder.optim.optimizers import build_optimizer, set_lr
+from stepladder.optim.state import flatten_state, restore_state
+
+
+def test_decay_is_on_matrices_and_kernels_only() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2))
+    optimizer = build_optimizer(OptimizerConfig(weight_decay=0.1), model, lr=1.0)
+    decays = {
+        name: group["weight_decay"]
+        for group in optimizer.param_groups
+        for name in group["param_names"]
+    }
+    assert decays == {
+        "0.weight": 0.1, "2.weight": 0.1,
+        "0.bias": 0.0, "1.weight": 0.0, "1.bias": 0.0, "2.bias": 0.0,
+    }  # fmt: skip
+
+
+def test_config_reaches_torch() -> None:
+    config = OptimizerConfig(name=OptimizerName.NADAM, beta1=0.8, beta2=0.9, eps=1e-5)
+    group = build_optimizer(config, nn.Linear(2, 2), lr=0.5).param_groups[0]
+    assert (group["betas"], group["eps"], group["lr"]) == ((0.8, 0.9), 1e-5, 0.5)
+    assert group["decoupled_weight_decay"]
+    config = OptimizerConfig(name=OptimizerName.SGD, momentum=0.7)
+    assert build_optimizer(config, nn.Linear(2, 2), lr=1.0).param_groups[0]["momentum"] == 0.7
+
+
+def test_nothing_to_learn_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="no weight"):
+        build_optimizer(OptimizerConfig(), nn.ReLU(), lr=1.0)
+
+
+def test_set_lr_reaches_every_group() -> None:
+    optimizer = build_optimizer(OptimizerConfig(), nn.Linear(2, 2), lr=1.0)
+    set_lr(optimizer, 0.25)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
+
+
+def stepped(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
+    optimizer = build_optimizer(config, model, lr=0.1)
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    return optimizer
+
+
+def test_state_keeps_the_layout_of_the_weight() -> None:
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    tensors, facts = flatten_state(stepped(OptimizerConfig(), model), model)
+    plain = {key: value.contiguous() for key, value in tensors.items()}
+    fresh = build_optimizer(OptimizerConfig(), model, lr=0.1)
+    restore_state(fresh, model, plain, facts)
+    assert fresh.state[model.weight]["exp_avg"].stride() == model.weight.stride()
+
+
+def test_state_of_another_rule_model_or_shape_is_refused_and_changes_nothing() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = stepped(OptimizerConfig(), model)
+    tensors, facts = flatten_state(optimizer, model)
+    before = {key: value.clone() for key, value in tensors.items()}
+    with pytest.raises(DataError, match="it is of SGD"):
+        restore_state(optimizer, model, tensors, {**facts, "kind": "SGD"})
+    with pytest.raises(DataError, match="other weights"):
+        restore_state(optimizer, model, tensors, {**facts, "groups": facts["groups"][:1]})
+    with pytest.raises(DataError, match="another weight, 'nobody'"):
+        restore_state(optimizer, model, {**tensors, "nobody/step": torch.ones(())}, facts)
+    with pytest.raises(DataError, match=r"exp_avg has shape \(3,\)"):
+        restore_state(optimizer, model, {**tensors, "bias/exp_avg": torch.ones(3)}, facts)
+    after, _ = flatten_state(optimizer, model)
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_weights_without_names_in_the_optimiser_are_looked_up_in_the_model() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    tensors, facts = flatten_state(optimizer, model)
+    assert set(tensors) == {"weight/momentum_buffer", "bias/momentum_buffer"}
+    restore_state(torch.optim.SGD(model.parameters(), lr=0.1), model, tensors, facts)
