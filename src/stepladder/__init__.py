@@ -1,3 +1,73 @@
 """Scale deep-learning training in the right order, with proof."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepladder.api import Run, export, predict, prepare, report, train, verify
+    from stepladder.config.options import JobConfig, PrepareConfig, RunConfig
+    from stepladder.config.recipe import Recipe
+    from stepladder.data.batch import Batch
+    from stepladder.errors import StepladderError
+    from stepladder.task.contract import Metrics, Task
+    from stepladder.task.image_classification import ImageClassification
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "ImageClassification",
+    "JobConfig",
+    "Metrics",
+    "PrepareConfig",
+    "Recipe",
+    "Run",
+    "RunConfig",
+    "StepladderError",
+    "Task",
+    "__version__",
+    "export",
+    "predict",
+    "prepare",
+    "report",
+    "train",
+    "verify",
+]
+
+# Each name is imported when it is first used: `import stepladder` takes no time and no torch.
+_HOMES = {
+    "Batch": "stepladder.data.batch",
+    "ImageClassification": "stepladder.task.image_classification",
+    "JobConfig": "stepladder.config.options",
+    "Metrics": "stepladder.task.contract",
+    "PrepareConfig": "stepladder.config.options",
+    "Recipe": "stepladder.config.recipe",
+    "Run": "stepladder.api",
+    "RunConfig": "stepladder.config.options",
+    "StepladderError": "stepladder.errors",
+    "Task": "stepladder.task.contract",
+    "export": "stepladder.api",
+    "predict": "stepladder.api",
+    "prepare": "stepladder.api",
+    "report": "stepladder.api",
+    "train": "stepladder.api",
+    "verify": "stepladder.api",
+}
+
+# Three rooms have the names of public functions. Python binds a package's name in its parent when
+# it loads the package, once: loaded here and forgotten, they leave the names to the functions.
+for _room in ("export", "report", "train"):
+    importlib.import_module(f"stepladder.{_room}")
+    del globals()[_room]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'stepladder' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,295 @@
+"""The few public functions: what the command line and Python both call.
+
+Options are given as in YAML, by their dotted names: `train(store="store", **{"batch.lr": 0.01})`.
+"""
+
+from __future__ import annotations
+
+import html
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepladder.config.choices import ExportFormat
+from stepladder.config.load import settings_of_file
+from stepladder.config.options import JobConfig, PrepareConfig
+from stepladder.config.recipe import Recipe
+from stepladder.config.resolve import Resolved, resolve, settings_of_call
+from stepladder.errors import DataError, UsageError
+from stepladder.records import read_json
+
+if TYPE_CHECKING:
+    from stepladder.data.prepare import PrepareResult
+    from stepladder.export.predict import PicturePrediction
+    from stepladder.task.contract import Task
+    from stepladder.train.display import Display
+
+PICTURE_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished or interrupted training: a folder of plain files."""
+
+    path: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What `summary.json` says."""
+        summary: dict[str, Any] = read_json(self.path / "summary.json")
+        return summary
+
+    def report(self) -> Path:
+        """Write `report.html` and give its path."""
+        return report(self.path)
+
+    def show(self) -> Page:
+        """Show the report in a notebook."""
+        return Page(self.report())
+
+    def predict(self, *pictures: Path | str) -> list[PicturePrediction]:
+        """Classify pictures, and the pictures of folders, by the best weights."""
+        return predict(self.path, pictures)
+
+    def export(self, format: ExportFormat | str, out: Path | str | None = None) -> Path:
+        """Write a model that runs without this package, and give its path."""
+        return export(self.path, format, out)
+
+
+@dataclass(frozen=True)
+class Page:
+    """An HTML file that a notebook shows."""
+
+    path: Path
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.path.read_text(encoding="utf-8"), quote=True)
+        return f'<iframe srcdoc="{page}" style="width:100%;height:640px;border:0"></iframe>'
+
+
+def prepare(
+    source: Path | str | None = None,
+    out: Path | str | None = None,
+    *,
+    config: PrepareConfig | Path | str | None = None,
+    display: Display | None = None,
+    **settings: object,
+) -> PrepareResult:
+    """Make a store of pictures.
+
+    Args:
+        source: folder or CSV of pictures; sets `prepare.source`.
+        out: folder of the store; sets `prepare.out`.
+        config: options as an object, or a YAML file.
+        display: where progress goes; none: stderr on a terminal, else nowhere.
+        settings: options of `prepare` by name, such as size=96.
+
+    Raises:
+        UsageError, DataError, ResourceError: as the message says.
+    """
+    named = {"source": source, "out": out}
+    settings |= {key: value for key, value in named.items() if value is not None}
+    prefixed = {key if "." in key else f"prepare.{key}": value for key, value in settings.items()}
+    base = JobConfig(prepare=config) if isinstance(config, PrepareConfig) else None
+    file = config if isinstance(config, (str, Path)) else None
+    return prepare_job(_resolve(base, file, prefixed).job, display=display)
+
+
+def prepare_job(job: JobConfig, *, display: Display | None = None) -> PrepareResult:
+    """Make a store by a resolved config."""
+    from stepladder.data.prepare import PrepareProgress
+    from stepladder.data.prepare import prepare as prepare_store
+
+    with display or _default_display() as shown:
+
+        def on_progress(progress: PrepareProgress) -> None:
+            shown.prepare(progress.done, progress.total, progress.per_s, progress.left_s)
+
+        result = prepare_store(job.prepare, on_progress=on_progress)
+        for warning in result.warnings:
+            shown.warning(warning)
+    return result
+
+
+def train(
+    recipe: Recipe | None = None,
+    *,
+    store: Path | str | None = None,
+    dir: Path | str | None = None,
+    task: Task | str | None = None,
+    config: JobConfig | Path | str | None = None,
+    dry_run: bool = False,
+    overwrite: bool = False,
+    accept_new_data: bool = False,
+    display: Display | None = None,
+    **settings: object,
+) -> Run:
+    """Train a classifier, or a Task of your own; the same call on the same folder resumes.
+
+    Args:
+        recipe: what to train, as an object.
+        store: folder that `prepare` wrote; sets `data.store`.
+        dir: folder of the run; sets `run.dir`.
+        task: a Task, or "FILE.py:NAME"; none: image classification on the store.
+        config: a whole job as an object, or a YAML file.
+        dry_run: rehearse two steps, validation, save and load; writes no run.
+        overwrite: remove an earlier run in the folder first.
+        accept_new_data: resume although the store has changed.
+        display: where progress goes; none: stderr on a terminal, else nowhere.
+        settings: options by their dotted names, over recipe and config.
+
+    Raises:
+        UsageError, DataError, ResourceError, DivergedError, InterruptedRun: as the message says.
+    """
+    if recipe is not None and config is not None:
+        raise UsageError("both a recipe and a config are given", fix="Give one of them.")
+    named = {"data.store": store, "run.dir": dir}
+    settings |= {key: value for key, value in named.items() if value is not None}
+    base = JobConfig(recipe=recipe) if recipe is not None else None
+    if isinstance(config, JobConfig):
+        base = config
+    file = config if isinstance(config, (str, Path)) else None
+    return train_job(
+        _resolve(base, file, settings).job,
+        task=task,
+        dry_run=dry_run,
+        overwrite=overwrite,
+        accept_new_data=accept_new_data,
+        display=display,
+    )
+
+
+def train_job(
+    job: JobConfig,
+    *,
+    task: Task | str | None = None,
+    dry_run: bool = False,
+    overwrite: bool = False,
+    accept_new_data: bool = False,
+    display: Display | None = None,
+) -> Run:
+    """Train by a resolved config, then write the report."""
+    from stepladder.task.load import BUILT_IN, load_task, name_of
+    from stepladder.train.run import train as train_run
+
+    name = task if isinstance(task, str) else name_of(task) if task else BUILT_IN
+    made = load_task(name, store=job.recipe.data.store) if task is None or task == name else task
+    assert not isinstance(made, str)
+    with display or _default_display() as shown:
+        train_run(
+            job,
+            made,
+            task_name=name,
+            display=shown,
+            dry_run=dry_run,
+            overwrite=overwrite,
+            accept_new_data=accept_new_data,
+        )
+    run = Run(job.run.dir)
+    if not dry_run:
+        run.report()
+    return run
+
+
+def report(run: Path | str) -> Path:
+    """Write a run's `report.html` from its files, and give its path.
+
+    Raises:
+        DataError: if the folder holds no run.
+    """
+    from stepladder.report import write_report
+
+    return write_report(_run_folder(run))
+
+
+def verify(path: Path | str) -> list[str]:
+    """Read a store or a run again and list what is damaged; empty: all is sound.
+
+    Raises:
+        DataError: if the folder is neither.
+    """
+    folder = Path(path)
+    if (folder / "manifest.json").is_file():
+        from stepladder.data.store import verify_store
+
+        return verify_store(folder)
+    from stepladder.train.checkpoint import Checkpoints
+
+    checkpoints = _run_folder(folder) / "checkpoints"
+    return Checkpoints(checkpoints, keep_last=1).verify() if checkpoints.is_dir() else []
+
+
+def predict(run: Path | str, pictures: Sequence[Path | str]) -> list[PicturePrediction]:
+    """Classify pictures, and the pictures of folders, by a run's best weights.
+
+    Raises:
+        DataError: if a picture or the run cannot be read.
+    """
+    from stepladder.export import predict as predict_run
+
+    return predict_run(_run_folder(run), _expand(pictures))
+
+
+def export(
+    run: Path | str,
+    format: ExportFormat | str,
+    out: Path | str | None = None,
+) -> Path:
+    """Write a run's best model so that it runs without this package, and give its path.
+
+    Raises:
+        UsageError: for an unknown format.
+        DataError: if the run cannot be read.
+    """
+    from stepladder.export import export_run
+
+    if format not in list(ExportFormat):
+        raise UsageError(f"{format} is not one of {', '.join(ExportFormat)}")
+    return export_run(_run_folder(run), ExportFormat(format), Path(out) if out else None)
+
+
+def _resolve(base: JobConfig | None, file: Path | str | None, settings: dict[str, Any]) -> Resolved:
+    layers = [settings_of_file(Path(file))] if file is not None else []
+    return resolve(*layers, settings_of_call(settings), base=base)
+
+
+def _default_display() -> Display:
+    """Show progress on stderr where a person looks at it, and else only warnings."""
+    from stepladder.train.display import make_display
+
+    return make_display(stream=sys.stderr, quiet=not sys.stderr.isatty())
+
+
+def _run_folder(run: Path | str) -> Path:
+    folder = Path(run)
+    if not folder.is_dir():
+        raise DataError("there is no such folder", where=str(folder))
+    if not (folder / "events.jsonl").is_file() and not (folder / "config.yaml").is_file():
+        raise DataError(
+            "this folder holds no run",
+            where=str(folder),
+            fix="Give the folder that `stepladder train` wrote, such as runs/run.",
+        )
+    return folder
+
+
+def _expand(pictures: Sequence[Path | str]) -> list[Path]:
+    """Replace folders by the pictures in them and below, sorted; hidden names are passed over."""
+    found: list[Path] = []
+    for item in map(Path, pictures):
+        if not item.is_dir():
+            found.append(item)
+            continue
+        inside = [
+            path
+            for path in sorted(item.rglob("*"))
+            if path.suffix.lower() in PICTURE_SUFFIXES
+            and not any(part.startswith(".") for part in path.relative_to(item).parts)
+            and path.is_file()
+        ]
+        if not inside:
+            raise DataError("there is no JPEG or PNG in this folder", where=str(item))
+        found += inside
+    return found

@@ -1,0 +1,125 @@
+"""Dispatch: the first word names the command, the rest is the command's; errors become exit codes.
+
+Nothing heavy is imported here: `stepladder --help` and a mistyped command answer at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from stepladder import __version__
+from stepladder.cli.crash import known_error, save_trace
+from stepladder.errors import StepladderError, UsageError
+
+COMMANDS = {
+    "init": "Write a small project of your own: config, Task, tests, CI.",
+    "prepare": "Make a store of a folder or a CSV of pictures.",
+    "train": "Train a classifier, or resume where it stopped; then write the report.",
+    "report": "Write a run's report again.",
+    "predict": "Classify pictures by a trained run.",
+    "export": "Write a model that runs without this package.",
+    "verify": "Look for damage in a store or a run.",
+    "doctor": "Describe this machine and its software, to paste into an issue.",
+    "clean": "List, and remove with --yes, what interrupted work left behind.",
+    "completion": "Print a completion script for bash, zsh or fish.",
+}
+_EXAMPLES = (
+    ("stepladder prepare photos --out store", "folders of pictures, one a class"),
+    ("stepladder train --data.store store --run.dir runs/first", "to a trained classifier"),
+    ("stepladder predict runs/first new_photos", "what is on these?"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and give its exit code.
+
+    0 done; 1 an error of ours; 2 usage; 3 data; 4 resources; 5 diverged; 128 + n signal n.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `| head` has seen enough
+        _silence_stdout()
+        return 128 + 13
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
+        return 128 + 2
+    except Exception as error:
+        known = known_error(error)
+        if known is None:
+            return _report_crash(error, words)
+        return _report(known, error, words)
+
+
+def _dispatch(words: list[str]) -> int:
+    command = words[0] if words else "--help"
+    if command in ("-h", "--help", "help"):
+        sys.stdout.write(_help())
+        return 0
+    if command in ("-V", "--version"):
+        sys.stdout.write(f"stepladder {__version__}\n")
+        return 0
+    if command not in COMMANDS:
+        close = difflib.get_close_matches(command, COMMANDS, n=1)
+        meant = f"Did you mean `stepladder {close[0]}`?" if close else None
+        listed = f"Commands: {', '.join(COMMANDS)}."
+        raise UsageError(f"{command}: there is no such command", fix=meant or listed)
+    run: Callable[[list[str]], int] = importlib.import_module(f"stepladder.cli.{command}").run
+    return run(words[1:])
+
+
+def _help() -> str:
+    lines = ["Scale deep-learning training in the right order, with proof.", ""]
+    lines += ["usage: stepladder COMMAND [OPTIONS]", "", "commands:"]
+    lines += [f"  {name:<12}{text}" for name, text in COMMANDS.items()]
+    lines += ["", "examples:"]
+    lines += [f"  {line}\n      {text}" for line, text in _EXAMPLES]
+    lines += ["", "`stepladder COMMAND --help` lists the options of a command.", ""]
+    return "\n".join(lines)
+
+
+def _report(error: StepladderError, cause: Exception, words: list[str]) -> int:
+    """Print an error that a person can act on."""
+    if "--debug" in words:
+        traceback.print_exception(cause)
+    sys.stderr.write(f"{error}\n")
+    if "--json" in words:
+        parts = {"what": error.what, "where": error.where, "why": error.why, "fix": error.fix}
+        event = {"event": "error", "exit_code": error.exit_code, "kind": type(error).__name__}
+        sys.stdout.write(json.dumps(event | parts) + "\n")
+    return error.exit_code
+
+
+def _report_crash(error: Exception, words: list[str]) -> int:
+    """Print three lines on an error that is probably ours, and keep its trace."""
+    if "--debug" in words:
+        traceback.print_exception(error)
+    path = save_trace(error)
+    what = str(error).partition("\n")[0][:200]
+    sys.stderr.write(
+        f"unexpected error: {type(error).__name__}: {what}\n"
+        f"  The whole trace is in {path}.\n"
+        f"  If this looks like our mistake, send it along with what `stepladder doctor` prints.\n"
+    )
+    return 1
+
+
+def _silence_stdout() -> None:
+    """Keep Python from failing again when it flushes a closed pipe at exit."""
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

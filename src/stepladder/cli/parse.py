@@ -1,0 +1,164 @@
+"""A command's dataclass to flags and help, by tyro."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import tyro
+from tyro.conf import FlagCreatePairsOff
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from stepladder.config.checks import BadValueError
+from stepladder.config.load import settings_of_file
+from stepladder.config.options import JobConfig
+from stepladder.config.resolve import Setting, settings_of_flags
+from stepladder.config.schema import build, options
+
+T = TypeVar("T")
+Switch = FlagCreatePairsOff[bool]
+"""A flag that is given or not; it has no `--no-` form."""
+Unprefixed = tyro.conf.arg(name="")
+"""For a group whose options stand at the top level of the flags."""
+CONFIG = tyro.conf.arg(metavar="CONFIG.yaml")
+CONFIG_FLAG = tyro.conf.arg(name="config", metavar="CONFIG.yaml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What is printed."""
+
+    json: Switch = False
+    """Print JSON, for programs."""
+    quiet: Switch = False
+    """Print warnings and errors only."""
+    debug: Switch = False
+    """Print the full trace of an error."""
+
+
+def parse(flags: type[T], argv: Sequence[str], *, command: str, examples: str, default: T) -> T:
+    """Read a command's flags; prints help or a usage error and exits where that is called for.
+
+    Args:
+        argv: the words after the command.
+        flags: the dataclass of the command; its docstring is the description in the help.
+        command: its name.
+        examples: lines that follow the description in the help.
+        default: the values where a flag is not given.
+
+    Raises:
+        SystemExit: 0 after --help, 2 after a usage error that tyro has printed.
+        BadValueError: if a value is out of range; names the flag.
+    """
+    description = (flags.__doc__ or "").strip() + "\n\nExamples:\n" + examples.rstrip()
+    try:
+        return tyro.cli(
+            flags,
+            prog=f"stepladder {command}",
+            description=description,
+            args=list(argv),
+            default=default,
+            config=(tyro.conf.EnumChoicesFromValues,),
+            registry=_REGISTRY,
+        )
+    except BadValueError as error:
+        key = error.key
+        for found, flag in given_flags(argv, prefix=f"{command}.").items():
+            if found == key:
+                error.where, error.what = flag, error.what.removeprefix(f"{key}: ")
+        raise
+
+
+def given_flags(argv: Sequence[str], *, prefix: str = "") -> dict[str, str]:
+    """Find the options of the config that are named on a command line, key to flag as typed.
+
+    Args:
+        argv: the words after the command.
+        prefix: the group whose options may stand without its name, such as `prepare.`.
+    """
+    found: dict[str, str] = {}
+    for word in argv:
+        if not word.startswith("--"):
+            continue
+        flag = word.partition("=")[0]
+        name = flag[2:].replace("-", "_")
+        head, dot, last = name.rpartition(".")
+        positive = head + dot + last.removeprefix("no_")  # --stopping.no-early
+        for key in (f"{prefix}{name}", f"{prefix}{positive}", name, positive):
+            if key in options():
+                found[key] = flag
+                break
+    return found
+
+
+def flag_settings(job: JobConfig, given: dict[str, str]) -> dict[str, Setting]:
+    """Take the options that flags gave out of the job that tyro made."""
+    return settings_of_flags(
+        {key: (flag, options()[key].value(job)) for key, flag in given.items()}
+    )
+
+
+def job_before_flags(argv: Sequence[str]) -> JobConfig:
+    """Read the config file that a command line names, so that its values are the flags' defaults.
+
+    Only a file that stands first or after --config is found here; one between flags is found by
+    the full parse.
+    """
+    file = config_file(argv)
+    if file is None:
+        return JobConfig()
+    settings = settings_of_file(file)
+    try:
+        return build({key: setting.value for key, setting in settings.items()}, JobConfig())
+    except BadValueError:
+        return JobConfig()  # a flag may replace it; else `resolve` says where it stands
+
+
+def config_file(argv: Sequence[str]) -> Path | None:
+    """Find the config file of a command line without knowing its flags."""
+    for idx, word in enumerate(argv):
+        if word == "--config" and idx + 1 < len(argv):
+            return Path(argv[idx + 1])
+        if word.startswith("--config="):
+            return Path(word.partition("=")[2])
+    return Path(argv[0]) if argv and is_config(argv[0]) else None
+
+
+def is_config(word: str) -> bool:
+    """Tell whether a word names a YAML file."""
+    return not word.startswith("-") and Path(word).suffix.lower() in (".yaml", ".yml")
+
+
+def wants_help(argv: Collection[str]) -> bool:
+    """Tell whether a command line asks for help."""
+    return "-h" in argv or "--help" in argv
+
+
+def write(text: str) -> None:
+    """Print a result."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+_REGISTRY = ConstructorRegistry()
+
+
+@_REGISTRY.primitive_rule
+def _none_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None:
+    """Take `none` in any case where tyro takes only `None`."""
+    if info.type is not type(None):
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="none",
+        instance_from_str=_none_of,
+        is_instance=lambda value: value is None,
+        str_from_instance=lambda _: ["none"],
+    )
+
+
+def _none_of(words: list[str]) -> None:
+    if words[0].lower() != "none":
+        raise ValueError(f"{words[0]} is not none")

@@ -1,0 +1,97 @@
+"""`stepladder prepare`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional
+
+from stepladder import api
+from stepladder.cli.parse import (
+    CONFIG_FLAG,
+    Output,
+    Switch,
+    Unprefixed,
+    flag_settings,
+    given_flags,
+    is_config,
+    job_before_flags,
+    parse,
+    write,
+)
+from stepladder.config.choices import Split
+from stepladder.config.load import settings_of_file
+from stepladder.config.options import JobConfig, PrepareConfig
+from stepladder.config.resolve import Resolved, resolve, settings_of_flags
+from stepladder.config.show import show, show_json
+from stepladder.records import Manifest, to_json
+
+_EXAMPLES = """
+  stepladder prepare photos --out store              photos/CLASS/*.jpg
+  stepladder prepare labels.csv --label-column kind  columns path and kind
+  stepladder prepare photos --group-by folder        pictures of one folder stay on one side
+  stepladder prepare run.yaml --size 96              options of a file, and a flag over it
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Make a store of a folder or a CSV of pictures."""
+
+    place: Annotated[Positional[Path | None], tyro.conf.arg(metavar="SOURCE|CONFIG.yaml")] = None
+    """Folder of class folders, folder of train/val/test folders, CSV; or a file of options."""
+    config_flag: Annotated[Path | None, CONFIG_FLAG] = None
+    """A file of options; flags go over it."""
+    show_config: Switch = False
+    """Print each option's value and where it came from, and do nothing else."""
+    output: Annotated[Output, Unprefixed] = field(default_factory=Output)
+    prepare: Annotated[PrepareConfig, Unprefixed] = field(default_factory=PrepareConfig)
+
+
+def run(argv: list[str]) -> int:
+    """Make a store by a config file and flags."""
+    flags, resolved = read(argv)
+    if flags.show_config:
+        as_json = flags.output.json
+        write(json.dumps(show_json(resolved), indent=2) if as_json else show(resolved))
+        return 0
+    from stepladder.train.display import make_display
+
+    display = make_display(json=flags.output.json, quiet=flags.output.quiet)
+    result = api.prepare_job(resolved.job, display=display)
+    if flags.output.json:
+        write(json.dumps({"event": "prepared", **to_json(dataclasses.asdict(result))}))
+    elif not flags.output.quiet:
+        write(_result(result.manifest, result.folder, result.num_bad, result.wall_s))
+    return 0
+
+
+def read(argv: list[str]) -> tuple[Flags, Resolved]:
+    """Read the flags, and resolve the config under them."""
+    default = Flags(prepare=job_before_flags(argv).prepare)
+    flags = parse(Flags, argv, command="prepare", examples=_EXAMPLES, default=default)
+    file, place = flags.config_flag, flags.place
+    if place is not None and is_config(str(place)):
+        file, place = file or place, None
+    given = given_flags(argv, prefix="prepare.")
+    from_flags = flag_settings(JobConfig(prepare=flags.prepare), given)
+    if place is not None:
+        from_flags |= settings_of_flags({"prepare.source": ("SOURCE", place)})
+    return flags, resolve(settings_of_file(file) if file else {}, from_flags)
+
+
+def _result(manifest: Manifest, folder: Path, num_bad: int, wall_s: float) -> str:
+    counts = ", ".join(f"{manifest.num_rows(split):,} {split}" for split in Split)
+    num_pictures = sum(manifest.num_rows(split) for split in Split)
+    lines = [
+        f"store: {folder} ({len(manifest.classes)} classes; {counts})",
+        f"{num_pictures:,} pictures in {wall_s:.1f} s, {num_pictures / max(wall_s, 1e-9):,.0f}/s",
+    ]
+    if num_bad:
+        lines.append(f"{num_bad:,} unreadable pictures are listed in quarantine.csv")
+    return "\n".join(lines)

@@ -1,0 +1,108 @@
+"""`stepladder train`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional
+
+from stepladder import api
+from stepladder.cli.crash import TRACE_FOLDER
+from stepladder.cli.parse import (
+    CONFIG,
+    CONFIG_FLAG,
+    Output,
+    Switch,
+    Unprefixed,
+    flag_settings,
+    given_flags,
+    job_before_flags,
+    parse,
+    write,
+)
+from stepladder.config.load import settings_of_file
+from stepladder.config.options import JobConfig, RunConfig
+from stepladder.config.recipe import Recipe
+from stepladder.config.resolve import Resolved, resolve
+from stepladder.config.show import show, show_json
+
+_EXAMPLES = """
+  stepladder train --data.store store --run.dir runs/first
+  stepladder train run.yaml --batch.lr 0.01     flags go over the file
+  stepladder train run.yaml --dry-run           rehearse two steps, and show the plan
+  stepladder train run.yaml --show-config       each value, and where it came from
+  stepladder train run.yaml --task task.py:Mine a problem of your own
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Train a classifier, or resume where it stopped; then write the report."""
+
+    config: Annotated[Positional[Path | None], CONFIG] = None
+    """A file of options; flags go over it."""
+    config_flag: Annotated[Path | None, CONFIG_FLAG] = None
+    """The same, as a flag."""
+    task: str | None = None
+    """A Task of your own, as FILE.py:NAME; that file is run."""
+    dry_run: Switch = False
+    """Rehearse two steps, validation, save and load; print the plan; leave nothing behind."""
+    overwrite: Switch = False
+    """Remove an earlier run in the folder first."""
+    accept_new_data: Switch = False
+    """Resume although the store has changed."""
+    show_config: Switch = False
+    """Print each option's value and where it came from, and do nothing else."""
+    output: Annotated[Output, Unprefixed] = field(default_factory=Output)
+    recipe: Annotated[Recipe, Unprefixed] = field(default_factory=Recipe)
+    run: RunConfig = field(default_factory=RunConfig)
+
+
+def run(argv: list[str]) -> int:
+    """Train by a config file and flags."""
+    flags, resolved = read(argv)
+    if flags.show_config:
+        as_json = flags.output.json
+        write(json.dumps(show_json(resolved), indent=2) if as_json else show(resolved))
+        return 0
+    from stepladder.train.display import make_display
+
+    job = resolved.job
+    TRACE_FOLDER.set(job.run.dir)
+    display = make_display(json=flags.output.json, quiet=flags.output.quiet)
+    trained = api.train_job(
+        job,
+        task=flags.task,
+        dry_run=flags.dry_run,
+        overwrite=flags.overwrite,
+        accept_new_data=flags.accept_new_data,
+        display=display,
+    )
+    if not flags.dry_run and not flags.output.json:
+        write(_result(trained))
+    return 0
+
+
+def read(argv: list[str]) -> tuple[Flags, Resolved]:
+    """Read the flags, and resolve the config under them."""
+    before = job_before_flags(argv)
+    default = Flags(recipe=before.recipe, run=before.run)
+    flags = parse(Flags, argv, command="train", examples=_EXAMPLES, default=default)
+    file = flags.config_flag or flags.config
+    from_flags = flag_settings(JobConfig(recipe=flags.recipe, run=flags.run), given_flags(argv))
+    return flags, resolve(settings_of_file(file) if file else {}, from_flags)
+
+
+def _result(run: api.Run) -> str:
+    """Say how good the model is, and where to look."""
+    summary = run.summary
+    lines = []
+    if isinstance(accuracy := summary.get("test_accuracy"), float):
+        lines.append(f"test accuracy {100 * accuracy:.1f} % ({summary['num_test']:,} pictures)")
+    elif isinstance(accuracy := summary.get("val_accuracy"), float):
+        lines.append(f"validation accuracy {100 * accuracy:.1f} % (there is no test split)")
+    lines.append(f"report: {run.path / 'report.html'}")
+    return "\n".join(lines)

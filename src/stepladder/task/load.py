@@ -1,0 +1,123 @@
+"""A user's own Task, from `FILE.py:NAME` as the command line gives it."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+from stepladder.errors import UsageError
+from stepladder.task.contract import Task
+
+BUILT_IN = "image_classification"
+
+
+def load_task(name: str, *, store: Path) -> Task:
+    """Make a Task: the built-in one, or a class of a Python file.
+
+    The file is run, and its folder joins sys.path as it would under `python FILE.py`. That is why
+    a name of this kind is taken from a command line or a call, never from a config. A class is
+    called with the store's path if it has a parameter of that name, else with nothing.
+
+    Args:
+        name: "image_classification", or "FILE.py:NAME".
+        store: folder of the store.
+
+    Raises:
+        UsageError: if file or name is missing, the file fails, or the name is no Task.
+    """
+    if name == BUILT_IN:
+        from stepladder.task.image_classification import ImageClassification
+
+        return ImageClassification(store)
+    file, _, attribute = name.rpartition(":")
+    if not file or not file.endswith(".py") or not attribute:
+        raise UsageError(
+            f"{name} does not name a Task", fix="Give --task FILE.py:NAME, such as task.py:Digits."
+        )
+    return _make(_find(_run_file(Path(file)), attribute, file), name, store)
+
+
+def name_of(task: Task) -> str:
+    """Give the name that `load_task` would take for a Task made in Python."""
+    kind = type(task)
+    if kind.__module__ == "stepladder.task.image_classification":
+        return BUILT_IN
+    try:
+        file = inspect.getsourcefile(kind)
+    except (TypeError, OSError):
+        file = None
+    return f"{file or kind.__module__}:{kind.__qualname__}"
+
+
+def _run_file(file: Path) -> ModuleType:
+    path = file.absolute()
+    if not path.is_file():
+        raise UsageError("there is no such file", where=str(file), fix="Look at --task.")
+    name = f"stepladder_user_task_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UsageError(
+            f"the Task's file fails: {type(error).__name__}: {error}",
+            where=f"{file}:{_line_in(path, error)}",
+        ) from error
+    return module
+
+
+def _find(module: ModuleType, attribute: str, file: str) -> object:
+    value = getattr(module, attribute, None)
+    if inspect.isclass(value) and issubclass(value, Task) and not inspect.isabstract(value):
+        return value
+    if isinstance(value, Task):
+        return value
+    if inspect.isabstract(value):
+        missing = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
+        raise UsageError(f"{attribute} lacks {missing}", where=file)
+    tasks = [
+        key
+        for key, item in vars(module).items()
+        if inspect.isclass(item) and issubclass(item, Task) and not inspect.isabstract(item)
+    ]
+    close = difflib.get_close_matches(attribute, tasks, n=1)
+    fix = f"Did you mean {close[0]}?" if close else f"Tasks in it: {', '.join(tasks) or 'none'}."
+    what = f"there is no {attribute}" if value is None else f"{attribute} is not a Task"
+    raise UsageError(what, where=file, fix=fix)
+
+
+def _make(found: object, name: str, store: Path) -> Task:
+    if isinstance(found, Task):
+        return found
+    make = cast("Callable[..., Task]", found)
+    takes_store = "store" in inspect.signature(make).parameters
+    try:
+        return make(store=store) if takes_store else make()
+    except TypeError as error:
+        raise UsageError(
+            f"cannot be made: {error}",
+            where=name,
+            fix="Give its __init__ no parameters but `store`, or defaults for the others.",
+        ) from error
+
+
+def _line_in(path: Path, error: Exception) -> int:
+    """Give the last line of the file that the error passed through."""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return lines[-1] or 1 if lines else 1
