@@ -1,0 +1,213 @@
+"""A store's manifest: its identity, strict loading, and putting a finished store in its place."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import re
+import shutil
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from stepladder.config.choices import Encoding, Fit, Split
+from stepladder.errors import DataError, UsageError
+from stepladder.records import Manifest, ShardInfo, fsync_dir, read_json, to_json, write_json
+
+MANIFEST_NAME = "manifest.json"
+FORMAT_VERSION = 1
+PREPARE_AGAIN = "Make the store again: stepladder prepare"
+
+_SHARD_NAME = re.compile(r"(train|val|test)-[0-9A-Za-z_]+\.parquet")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def fingerprint_of(manifest: Manifest) -> str:
+    """Hash everything in a manifest but the fingerprint itself, as canonical JSON."""
+    value = {key: item for key, item in to_json(manifest).items() if key != "fingerprint"}
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a store and check that it is whole and agrees with itself.
+
+    Raises:
+        DataError: if there is none, or it was changed, damaged or made by a newer version.
+    """
+    path = folder / MANIFEST_NAME
+    if not path.is_file():
+        raise _no_store(folder)
+    where = str(path)
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise DataError("the manifest is not a JSON object", where=where, fix=PREPARE_AGAIN)
+    version = value.get("format_version")
+    if version != FORMAT_VERSION:
+        raise DataError(
+            f"the store has format version {version}; this stepladder reads {FORMAT_VERSION}",
+            where=where,
+            fix=f"{PREPARE_AGAIN}, or use the version of stepladder that wrote it.",
+        )
+    try:
+        manifest = _parse(value)
+        problem = _problem(manifest)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        problem = f"the manifest is damaged ({error})"
+    if problem:
+        raise DataError(problem, where=where, fix=PREPARE_AGAIN)
+    return manifest
+
+
+def _no_store(folder: Path) -> DataError:
+    for leftover in _leftovers(folder):
+        if (leftover / MANIFEST_NAME).is_file():
+            return DataError(
+                "a store was being replaced here when prepare was stopped",
+                where=str(folder),
+                fix=f"Put the store that is whole in its place: mv {leftover} {folder}",
+            )
+    what = "no store is here" if folder.is_dir() else "the folder does not exist"
+    return DataError(
+        f"{what} (a store has a {MANIFEST_NAME})",
+        where=str(folder),
+        fix="Make one with stepladder prepare, or name its folder with --data.store.",
+    )
+
+
+def _parse(value: dict[str, Any]) -> Manifest:
+    names = {field.name for field in fields(Manifest)}
+    if set(value) != names:
+        odd = ", ".join(sorted(set(value) ^ names))
+        raise ValueError(f"keys missing or not known: {odd}")
+    shards = tuple(ShardInfo(**item) for item in value["shards"])
+    counts = {split: tuple(items) for split, items in value["class_counts"].items()}
+    lists = {key: tuple(value[key]) for key in ("classes", "channel_sum", "channel_sq_sum")}
+    return Manifest(**{**value, **lists, "class_counts": counts, "shards": shards})
+
+
+def _problem(manifest: Manifest) -> str | None:
+    """Say the first thing in which a manifest is not as `publish` writes it."""
+    Encoding(manifest.encoding)
+    Fit(manifest.fit)
+    counts = [*manifest.channel_sum, *manifest.channel_sq_sum, manifest.num_pixels, manifest.size]
+    counts += [count for split in manifest.class_counts.values() for count in split]
+    counts += [number for shard in manifest.shards for number in (shard.num_rows, shard.size_bytes)]
+    if not all(type(count) is int and count >= 0 for count in counts) or manifest.size == 0:
+        return "the manifest is damaged (a count is not a whole number)"
+    if not all(type(name) is str for name in manifest.classes):
+        return "the manifest is damaged (a class has no name)"
+    if any(len(split) != len(manifest.classes) for split in manifest.class_counts.values()):
+        return "the manifest does not count every class"
+    if problem := _shard_problem(manifest):
+        return problem
+    if manifest.fingerprint != fingerprint_of(manifest):
+        return "the manifest was changed after prepare wrote it (its fingerprint does not match)"
+    return None
+
+
+def _shard_problem(manifest: Manifest) -> str | None:
+    for shard in manifest.shards:
+        match = _SHARD_NAME.fullmatch(shard.name)
+        if not match or match[1] != shard.split or not _SHA256.fullmatch(shard.sha256):
+            return f"the manifest names a shard that prepare does not write: {shard.name!r}"
+    if len({shard.name for shard in manifest.shards}) != len(manifest.shards):
+        return "the manifest names a shard twice"
+    for split in Split:
+        rows = sum(shard.num_rows for shard in manifest.shards if shard.split == split)
+        counted = manifest.num_rows(split)
+        if rows != counted:
+            return f"the manifest counts {counted} pictures of {split}, its shards {rows}"
+    return None
+
+
+def publish(work: Path, out: Path, manifest: Manifest) -> Manifest:
+    """Put a finished store in its place, all at once.
+
+    Files are made durable and the manifest is written last; then the folders are exchanged in one
+    step where the system can (Linux), or renamed one after the other. Stopped between the two
+    renames, both stand whole beside their place, as `.NAME.new` and `.NAME.old`; `load_manifest`
+    says so, and the next `publish` cleans up.
+
+    Args:
+        work: folder of the finished shards, on the same file system as `out`; gone afterwards.
+        out: the store's place; an older store there is replaced and removed.
+
+    Returns:
+        The manifest with its fingerprint.
+
+    Raises:
+        UsageError: if `out` holds something that is not a store.
+    """
+    manifest = replace(manifest, fingerprint=fingerprint_of(manifest))
+    _refuse_foreign(out)
+    for path in sorted(work.iterdir()):
+        _fsync(path)
+    write_json(work / MANIFEST_NAME, manifest)
+    fsync_dir(work)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.exists():
+        _replace(work, out)
+    else:
+        work.rename(out)
+    fsync_dir(out.parent)
+    _remove_leftovers(out)
+    return manifest
+
+
+def _replace(work: Path, out: Path) -> None:
+    _remove_leftovers(out)  # safe: `out` is there, so none of them is the last whole store
+    new, old = _leftovers(out)
+    work.rename(new)  # so that a stop never leaves an old store under the name of work in progress
+    if not _exchange(new, out):
+        out.rename(old)
+        new.rename(out)
+
+
+def _refuse_foreign(out: Path) -> None:
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise UsageError("it is not a folder", where=str(out), fix="Give another --prepare.out.")
+    if out.is_dir() and not (out / MANIFEST_NAME).is_file() and any(out.iterdir()):
+        raise UsageError(
+            "the folder holds something that is not a store",
+            where=str(out),
+            why="Publishing a store replaces the whole folder.",
+            fix="Give another --prepare.out, or empty the folder.",
+        )
+
+
+def _leftovers(out: Path) -> tuple[Path, Path]:
+    """Name the folders beside a store that a stopped `publish` may leave, best first."""
+    return out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
+
+
+def _remove_leftovers(out: Path) -> None:
+    for folder in _leftovers(out):
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders in one step; False where system or file system cannot."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    renameat2.argtypes = [
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_uint,
+    ]
+    names = os.fsencode(first), os.fsencode(second)
+    return bool(renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0)
+
+
+def _fsync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
