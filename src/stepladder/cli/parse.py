@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import tyro
 from tyro.conf import FlagCreatePairsOff
@@ -19,11 +20,12 @@ from stepladder.config.resolve import Setting, settings_of_flags
 from stepladder.config.schema import build, options
 
 T = TypeVar("T")
-Switch = FlagCreatePairsOff[bool]
+Switch = Annotated[bool, FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 """A flag that is given or not; it has no `--no-` form."""
 Unprefixed = tyro.conf.arg(name="")
 """For a group whose options stand at the top level of the flags."""
-CONFIG = tyro.conf.arg(metavar="CONFIG.yaml")
+RUN = tyro.conf.arg(metavar="RUN")
+CONFIG = tyro.conf.arg(metavar="[CONFIG.yaml]")
 CONFIG_FLAG = tyro.conf.arg(name="config", metavar="CONFIG.yaml")
 
 
@@ -39,7 +41,9 @@ class Output:
     """Print the full trace of an error."""
 
 
-def parse(flags: type[T], argv: Sequence[str], *, command: str, examples: str, default: T) -> T:
+def parse(
+    flags: type[T], argv: Sequence[str], *, command: str, examples: str, default: T | None = None
+) -> T:
     """Read a command's flags; prints help or a usage error and exits where that is called for.
 
     Args:
@@ -47,20 +51,20 @@ def parse(flags: type[T], argv: Sequence[str], *, command: str, examples: str, d
         flags: the dataclass of the command; its docstring is the description in the help.
         command: its name.
         examples: lines that follow the description in the help.
-        default: the values where a flag is not given.
+        default: the values where a flag is not given; none: what the dataclass says.
 
     Raises:
         SystemExit: 0 after --help, 2 after a usage error that tyro has printed.
         BadValueError: if a value is out of range; names the flag.
     """
-    description = (flags.__doc__ or "").strip() + "\n\nExamples:\n" + examples.rstrip()
+    description = f"{inspect.getdoc(flags)}\n\nExamples:\n{examples.strip(chr(10))}"
     try:
         return tyro.cli(
             flags,
             prog=f"stepladder {command}",
             description=description,
             args=list(argv),
-            default=default,
+            default=tyro.MISSING_NONPROP if default is None else default,
             config=(tyro.conf.EnumChoicesFromValues,),
             registry=_REGISTRY,
         )

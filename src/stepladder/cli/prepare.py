@@ -43,7 +43,7 @@ _EXAMPLES = """
 class Flags:
     """Make a store of a folder or a CSV of pictures."""
 
-    place: Annotated[Positional[Path | None], tyro.conf.arg(metavar="SOURCE|CONFIG.yaml")] = None
+    place: Annotated[Positional[Path | None], tyro.conf.arg(metavar="[SOURCE|CONFIG.yaml]")] = None
     """Folder of class folders, folder of train/val/test folders, CSV; or a file of options."""
     config_flag: Annotated[Path | None, CONFIG_FLAG] = None
     """A file of options; flags go over it."""

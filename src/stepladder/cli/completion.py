@@ -1,0 +1,111 @@
+"""`stepladder completion`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional
+
+from stepladder.cli.main import COMMANDS
+from stepladder.cli.parse import Output, Unprefixed, parse, write
+
+_EXAMPLES = """
+  stepladder completion bash > ~/.local/share/bash-completion/completions/stepladder
+  stepladder completion zsh > ~/.zfunc/_stepladder
+  stepladder completion fish > ~/.config/fish/completions/stepladder.fish
+"""
+
+
+class Shell(StrEnum):
+    """A shell that completes."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Print a script that completes commands, flags and file names."""
+
+    shell: Positional[Shell]
+    """Your shell."""
+    output: Annotated[Output, Unprefixed] = field(default_factory=Output)
+
+
+def run(argv: list[str]) -> int:
+    """Print the script."""
+    shell = parse(Flags, argv, command="completion", examples=_EXAMPLES).shell
+    write(_WRITERS[shell](flags_of_commands()))
+    return 0
+
+
+def flags_of_commands() -> dict[str, list[str]]:
+    """List the long flags of each command, as its help does."""
+    found = {}
+    for command in COMMANDS:
+        flags = importlib.import_module(f"stepladder.cli.{command}").Flags
+        parser = tyro.extras.get_parser(flags)
+        words = [word for action in parser._actions for word in action.option_strings]
+        found[command] = sorted(word for word in words if word.startswith("--"))
+    return found
+
+
+def _bash(flags: Mapping[str, list[str]]) -> str:
+    cases = [f'    {name}) words="{" ".join(words)}" ;;' for name, words in flags.items()]
+    return "\n".join(
+        [
+            "_stepladder() {",
+            '  local word="${COMP_WORDS[COMP_CWORD]}" words=""',
+            '  case "${COMP_WORDS[1]}" in',
+            *cases,
+            "  esac",
+            f'  [ "$COMP_CWORD" -eq 1 ] && words="{" ".join(flags)}"',
+            '  COMPREPLY=($(compgen -W "$words" -- "$word"))',
+            '  [ "$COMP_CWORD" -gt 1 ] && [ "${word#-}" = "$word" ] && '
+            'COMPREPLY=($(compgen -f -- "$word"))',
+            "}",
+            "complete -o filenames -F _stepladder stepladder",
+        ]
+    )
+
+
+def _zsh(flags: Mapping[str, list[str]]) -> str:
+    cases = [f"    {name}) compadd -- {' '.join(words)} ;;" for name, words in flags.items()]
+    return "\n".join(
+        [
+            "#compdef stepladder",
+            "_stepladder() {",
+            f"  if (( CURRENT == 2 )); then compadd -- {' '.join(flags)}; return; fi",
+            '  if [[ "$words[CURRENT]" != -* ]]; then _files; return; fi',
+            '  case "$words[2]" in',
+            *cases,
+            "  esac",
+            "}",
+            'if [ "$funcstack[1]" = "_stepladder" ]; then _stepladder "$@"',
+            "else compdef _stepladder stepladder; fi",
+        ]
+    )
+
+
+def _fish(flags: Mapping[str, list[str]]) -> str:
+    lines = [
+        f"complete -c stepladder -f -n __fish_use_subcommand -a {name} -d '{COMMANDS[name]}'"
+        for name in flags
+    ]
+    for name, words in flags.items():
+        seen = f"'__fish_seen_subcommand_from {name}'"
+        lines += [f"complete -c stepladder -n {seen} -l {word[2:]}" for word in words]
+    return "\n".join(lines).replace("run's", r"run\'s")
+
+
+_WRITERS: Mapping[Shell, Callable[[Mapping[str, list[str]]], str]] = {
+    Shell.BASH: _bash,
+    Shell.ZSH: _zsh,
+    Shell.FISH: _fish,
+}

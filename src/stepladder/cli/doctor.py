@@ -1,0 +1,73 @@
+"""`stepladder doctor`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from stepladder.cli.parse import Output, Unprefixed, parse, write
+from stepladder.machine import EnergyMeter, disk_free_bytes, environment
+
+_EXAMPLES = """
+  stepladder doctor
+  stepladder doctor --json
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Describe this machine and its software, to paste into an issue. Holds no secrets."""
+
+    output: Annotated[Output, Unprefixed] = field(default_factory=Output)
+
+
+def run(argv: list[str]) -> int:
+    """Print the environment."""
+    flags = parse(Flags, argv, command="doctor", examples=_EXAMPLES, default=Flags())
+    facts = environment() | {
+        "disk": {"free_bytes": disk_free_bytes(Path.cwd())},
+        "energy_counters": list(EnergyMeter().sources),
+        "torch": _torch_facts(),
+    }
+    write(json.dumps(facts, indent=2) if flags.output.json else "\n".join(_lines(facts)))
+    return 0
+
+
+def _torch_facts() -> dict[str, Any]:
+    """Try torch itself: an installed version says nothing on whether it loads."""
+    try:
+        import torch
+
+        return {
+            "version": torch.__version__,
+            "built_for_cuda": torch.version.cuda,
+            "has_cuda": torch.cuda.is_available(),
+            "num_threads": torch.get_num_threads(),
+        }
+    except Exception as error:  # a broken build raises whatever it likes
+        return {"broken": f"{type(error).__name__}: {error}"}
+
+
+def _lines(facts: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Write nested facts as aligned `name  value` lines; bytes as gigabytes."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield f"{prefix}{name}"
+            yield from _lines(value, prefix + "  ")
+        elif name.endswith("_bytes"):
+            yield f"{prefix}{name.removesuffix('_bytes'):<{36 - len(prefix)}}{value / 1e9:.1f} GB"
+        elif isinstance(value, list):
+            yield f"{prefix}{name:<{36 - len(prefix)}}{_listed(value)}"
+        else:
+            yield f"{prefix}{name:<{36 - len(prefix)}}{'not known' if value is None else value}"
+
+
+def _listed(items: list[Any]) -> str:
+    words = [
+        f"{item['name']} ({item['memory_bytes'] / 1e9:.0f} GB)" if isinstance(item, dict) else item
+        for item in items
+    ]
+    return ", ".join(words) or "none"

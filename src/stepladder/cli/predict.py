@@ -1,0 +1,46 @@
+"""`stepladder predict`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional
+
+from stepladder import api
+from stepladder.cli.parse import RUN, Output, Unprefixed, parse, write
+from stepladder.errors import UsageError
+from stepladder.records import to_json
+
+_EXAMPLES = """
+  stepladder predict runs/first a.jpg b.png
+  stepladder predict runs/first new_photos --json
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Classify pictures by the best weights of a run."""
+
+    run: Annotated[Positional[Path], RUN]
+    """Folder that `stepladder train` wrote."""
+    pictures: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PICTURE...")]
+    """Pictures, or folders of them."""
+    output: Annotated[Output, Unprefixed] = field(default_factory=Output)
+
+
+def run(argv: list[str]) -> int:
+    """Print one line a picture: path, class, probability."""
+    flags = parse(Flags, argv, command="predict", examples=_EXAMPLES)
+    if not flags.pictures:
+        raise UsageError("no picture is given", fix="Name pictures, or folders of them.")
+    predictions = api.predict(flags.run, flags.pictures)
+    if flags.output.json:
+        write("\n".join(json.dumps(to_json(item)) for item in predictions))
+        return 0
+    lines = [f"{item.path}\t{item.label}\t{100 * item.probability:.1f} %" for item in predictions]
+    write("\n".join(lines))
+    return 0

@@ -1,0 +1,34 @@
+"""`stepladder report`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional
+
+from stepladder import api
+from stepladder.cli.parse import RUN, Output, Unprefixed, parse, write
+
+_EXAMPLES = """
+  stepladder report runs/first      writes runs/first/report.html
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Write a run's report again, from its files alone: one page that opens offline."""
+
+    run: Annotated[Positional[Path], RUN]
+    """Folder that `stepladder train` wrote."""
+    output: Annotated[Output, Unprefixed] = field(default_factory=Output)
+
+
+def run(argv: list[str]) -> int:
+    """Write the report and print its path."""
+    flags = parse(Flags, argv, command="report", examples=_EXAMPLES)
+    page = api.report(flags.run)
+    write(json.dumps({"report": str(page)}) if flags.output.json else str(page))
+    return 0
