@@ -8,6 +8,14 @@ from typing import Any
 
 from stepladder.stats import binomial_sem
 
+_STOP_WORDS = {
+    "early_stopping": "no clear improvement any more",
+    "max_epochs": "the last epoch was done",
+    "max_steps": "the last step was done",
+    "max_time": "the time was up",
+    "signal": "a signal ended it",
+}
+
 
 def duration(seconds: float | None) -> str:
     """Say a time span as a person would: `0.4 s`, `12 s`, `4 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
@@ -78,8 +86,13 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     if summary.get("stop_reason"):
         best = summary.get("best_epoch")
         suffix = f"; best epoch {best} of {summary.get('epochs')}" if best is not None else ""
-        lines.append(f"stopped: {summary['stop_reason']}{suffix}")
+        lines.append(f"stopped: {stop_words(str(summary['stop_reason']))}{suffix}")
     return [clean(line) for line in lines]
+
+
+def stop_words(reason: str) -> str:
+    """Say why a run stopped; a reason of a later version is given as it is."""
+    return _STOP_WORDS.get(reason, reason.replace("_", " "))
 
 
 def clean(text: str) -> str:

@@ -52,7 +52,7 @@ SUMMARY = {
     "train_s": 125.0,
     "images_per_s": 312.4,
     "data_wait_frac": 0.04,
-    "stop_reason": "no clear improvement in 3 validations",
+    "stop_reason": "early_stopping",
     "best_epoch": 9,
     "epochs": 12,
 }
@@ -301,5 +301,5 @@ def test_the_summary_gives_the_result_with_its_noise_first() -> None:
     lines = summary_lines(SUMMARY)
     assert lines[0] == "test accuracy 75.0 ± 1.7 % (661 pictures)"
     assert lines[1] == "trained in 2 min 5 s, 312 images/s, 4.0 % of it waiting for data"
-    assert lines[2] == "stopped: no clear improvement in 3 validations; best epoch 9 of 12"
+    assert lines[2] == "stopped: no clear improvement any more; best epoch 9 of 12"
     assert summary_lines({}) == []

@@ -1,0 +1,221 @@
+"""What a reader wants to know first: the result, its noise, its cost; and what was not measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from stepladder.report.bars import Part, stacked_bar
+from stepladder.report.tables import RunRecords, number
+from stepladder.stats import binomial_sem
+from stepladder.train.wording import duration, percent, stop_words
+
+PHASE_WORDS = {
+    "setup": "set-up",
+    "data_wait": "waiting for data",
+    "to_device": "copy to the device",
+    "augment": "augmentation",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimiser step",
+    "validation": "validation",
+    "checkpoint": "checkpoints",
+    "logging": "logging",
+    "test": "final evaluation",
+    "unexplained": "unexplained",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """A value and what it is."""
+
+    value: str
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """The top of the page.
+
+    Attributes:
+        figure: the result as a person would say it, such as `75.2 %`.
+        noise: `± 1.7`, in percentage points, or empty.
+        caption: what the figure is.
+        ending: how long the run was and why it stopped, a sentence or empty.
+        status: finished, interrupted, diverged or unfinished.
+    """
+
+    figure: str
+    noise: str
+    caption: str
+    ending: str
+    status: str
+    facts: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseRow:
+    """One phase in the table under the bar."""
+
+    style: str
+    name: str
+    time: str
+    share: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeSpent:
+    """Where the time of one timeline went."""
+
+    title: str
+    bar: Markup
+    rows: tuple[PhaseRow, ...]
+
+
+def headline(records: RunRecords) -> Headline:
+    """Pick the result: test accuracy, else val accuracy, else the best validation so far."""
+    summary = records.summary
+    figure, noise, caption = _result(records)
+    return Headline(
+        figure=figure,
+        noise=noise,
+        caption=caption,
+        ending=_ending(records),
+        status=str(summary.get("status") or "unfinished"),
+        facts=tuple(_facts(records)),
+    )
+
+
+def _result(records: RunRecords) -> tuple[str, str, str]:
+    summary = records.summary
+    for key, count_key, word in (
+        ("test_accuracy", "num_test", "test accuracy"),
+        ("val_accuracy", "num_val", "validation accuracy; there is no test result"),
+    ):
+        share, num = number(summary.get(key)), int(number(summary.get(count_key)) or 0)
+        if share is not None:
+            noise = f"± {100 * binomial_sem(share, num):.1f}" if num else ""
+            size = f"One standard error over {num:,} pictures." if num else ""
+            return percent(share), noise, f"{word[0].upper()}{word[1:]}. {size}".strip()
+    best = [event for event in records.of("validation") if event.get("is_best")]
+    if best and (share := number(best[-1].get("val_accuracy"))) is not None:
+        return percent(share), "", "Validation accuracy at the best epoch so far; no test result."
+    loss = number(summary.get("test_loss")) or number(summary.get("val_loss"))
+    if loss is not None:
+        return f"{loss:.4f}", "", "Held-out loss; the task gives no accuracy."
+    return "No result yet", "", "The run has not measured a held-out picture."
+
+
+def _ending(records: RunRecords) -> str:
+    reason, epochs = records.summary.get("stop_reason"), number(records.summary.get("epochs"))
+    if not reason:
+        return ""
+    after = f" after {epochs:,.0f} epoch{'s' if epochs != 1 else ''}" if epochs else ""
+    return f"Stopped{after}: {stop_words(str(reason))}."
+
+
+def _facts(records: RunRecords) -> list[Fact]:
+    summary = records.summary
+    facts = []
+    train_s = number(summary.get("train_s"))
+    if train_s is not None:
+        facts.append(Fact(value=duration(train_s), label="to a trained model"))
+    if (rate := number(summary.get("images_per_s"))) is not None:
+        facts.append(Fact(value=f"{rate:,.0f} / s", label="pictures, in training"))
+    if (wait := number(summary.get("data_wait_frac"))) is not None:
+        facts.append(Fact(value=percent(wait), label="spent waiting for data"))
+    if (best := number(summary.get("best_epoch"))) is not None:
+        total = number(summary.get("epochs"))
+        suffix = f" of {total:,.0f}" if total is not None else ""
+        facts.append(Fact(value=f"{best:,.0f}{suffix}", label="best epoch"))
+    val, num_val = number(summary.get("val_accuracy")), int(number(summary.get("num_val")) or 0)
+    if number(summary.get("test_accuracy")) is not None and val is not None:
+        noise = f" ± {100 * binomial_sem(val, num_val):.1f}" if num_val else ""
+        label = f"validation, {num_val:,} pictures" if num_val else "validation accuracy"
+        facts.append(Fact(value=f"{100 * val:.1f}{noise} %", label=label))
+    if (macro := number(summary.get("test_macro_accuracy"))) is not None:
+        facts.append(Fact(value=percent(macro), label="mean over classes, on test"))
+    if (energy := number(summary.get("energy_wh"))) is not None:
+        facts.append(Fact(value=f"{energy:.3g} Wh", label="energy"))
+    return facts
+
+
+def time_spent(records: RunRecords) -> list[TimeSpent]:
+    """Give where the time went: the host's timeline, and the device's where there is one."""
+    found = []
+    for key, title in (("phases_s", "Host, wall time"), ("device_phases_s", "Device")):
+        phases = records.summary.get(key)
+        sizes = {
+            str(name): size
+            for name, value in (phases.items() if isinstance(phases, dict) else ())
+            if (size := number(value)) is not None
+        }
+        whole = sum(sizes.values())
+        order = [*(name for name in sizes if name != "unexplained")]
+        order += ["unexplained"] if "unexplained" in sizes else []
+        parts = [
+            Part(
+                name=PHASE_WORDS.get(name, name),
+                style=f"ph-{name}" if name in PHASE_WORDS else "ph-other",
+                size=sizes[name],
+                share=sizes[name] / whole if whole > 0 else 0.0,
+            )
+            for name in order
+        ]
+        bar = stacked_bar(parts, title=f"{title}: time by phase")
+        if bar is not None:
+            rows = tuple(
+                PhaseRow(
+                    style=part.style,
+                    name=part.name,
+                    time=f"-{duration(-part.size)}" if part.size < 0 else duration(part.size),
+                    share=percent(part.share),
+                )
+                for part in parts
+            )
+            found.append(TimeSpent(title=title, bar=bar, rows=rows))
+    return found
+
+
+def not_measured(records: RunRecords) -> list[str]:
+    """Say what a reader may look for and not find, and why."""
+    summary = records.summary
+    said = list(records.missing)
+    if not summary:
+        said.append("The run has no summary: it did not end, or ended before its first step.")
+    elif number(summary.get("test_accuracy")) is None:
+        said.append(
+            "Test accuracy: there is no test result. Validation accuracy is optimistic, "
+            "as the best weights were chosen by it."
+            if not summary.get("num_test")
+            else f"Test accuracy: the run is {summary.get('status')}, so test was not evaluated."
+        )
+    if summary and number(summary.get("energy_wh")) is None:
+        said.append("Energy: no counter of this machine could be read.")
+    if not any("gpu_percent" in event for event in records.of("system")):
+        reason = (
+            "the run was on the CPU" if summary.get("device") == "cpu" else "no GPU reported it"
+        )
+        said.append(f"GPU use: {reason}.")
+    if not records.of("system"):
+        said.append("CPU and memory use: the run was shorter than one sample.")
+    if not records.of("validation"):
+        said.append("Validation: none was finished.")
+    if why := summary.get("no_advice_because"):
+        said.append(f"Advice on speed: none, as {why}.")
+    said.append("The spread over seeds: this is one run. The ± covers the choice of pictures only.")
+    return said
+
+
+def warnings_of(records: RunRecords, most: int = 20) -> list[str]:
+    """Give the run's warnings once each, the summary's and those of all attempts."""
+    listed = records.summary.get("warnings")
+    found = [str(text) for text in listed] if isinstance(listed, list) else []
+    found += [str(event.get("message", "")) for event in records.of("warning")]
+    for event in records.of("diverged")[:1]:
+        found.append(f"The loss was not finite at step {event.get('first_bad_step')}.")
+    unique = list(dict.fromkeys(text[:400] for text in found if text))
+    more = [f"… and {len(unique) - most} more in events.jsonl."] if len(unique) > most else []
+    return unique[:most] + more

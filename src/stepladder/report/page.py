@@ -1,0 +1,79 @@
+"""report.html: one file that opens anywhere, loads nothing and runs nothing."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from stepladder.records import write_bytes
+from stepladder.report.classes import class_results
+from stepladder.report.curves import learning_figures, machine_figures
+from stepladder.report.headline import headline, not_measured, time_spent, warnings_of
+from stepladder.report.heatmap import short
+from stepladder.report.tables import RunRecords, pretty_json, read_run
+from stepladder.train.wording import percent
+
+REPORT_FILE = "report.html"
+MAX_REPORT_BYTES = 300_000
+_MAX_TEXT = 12_000  # characters of config and of environment
+
+
+def write_report(run: Path) -> Path:
+    """Write RUN/report.html from what the run folder holds, however the run ended.
+
+    Returns:
+        The file, under 300 KB, self-contained and without scripts.
+
+    Raises:
+        DataError: if the folder holds nothing of a run.
+    """
+    path = run / REPORT_FILE
+    write_bytes(path, render(read_run(run)).encode("utf-8", "replace"))
+    return path
+
+
+def render(records: RunRecords) -> str:
+    """Make the page; thumbnails are dropped from the end while it would weigh too much."""
+    shown = len(records.thumbs)
+    while True:
+        page = _render(records, shown)
+        if shown == 0 or len(page.encode("utf-8", "replace")) < MAX_REPORT_BYTES:
+            return page
+        shown -= 1
+
+
+def _render(records: RunRecords, num_thumbs: int) -> str:
+    return _template().render(
+        run=records,
+        head=headline(records),
+        warnings=warnings_of(records),
+        learning=learning_figures(records),
+        times=time_spent(records),
+        machine=machine_figures(records),
+        classes=class_results(records),
+        thumbs=records.thumbs[:num_thumbs],
+        not_measured=not_measured(records),
+        config=_cut(records.config_text),
+        environment=_cut(pretty_json(records.env)) if records.env else "",
+        num_resumes=max(int(records.summary.get("attempts") or 1) - 1, 0),
+    )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("stepladder.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["percent"] = lambda share: percent(share, 0).replace(" ", "\u00a0")
+    environment.filters["short"] = short
+    return environment.get_template("report.html")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}\n… cut; the file has it all."

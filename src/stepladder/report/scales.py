@@ -1,0 +1,96 @@
+"""Axes: where a value lies on a chart, and which round values are worth a label."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LOG_FROM_RATIO = 20.0  # a linear axis would flatten the smaller values to a line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """A map from [low, high] to [start, end] in the units of the drawing.
+
+    Attributes:
+        is_log: spaced by ratios; low is above 0.
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    is_log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Place a value; values outside lie on the border."""
+        low, high = self._bend(self.low), self._bend(self.high)
+        share = (self._bend(value) - low) / (high - low) if high > low else 0.5
+        return self.start + (self.end - self.start) * min(max(share, 0.0), 1.0)
+
+    def ticks(self, num: int = 5) -> list[float]:
+        """Give about `num` round values within the scale."""
+        return (
+            log_ticks(self.low, self.high) if self.is_log else nice_ticks(self.low, self.high, num)
+        )
+
+    def _bend(self, value: float) -> float:
+        return math.log(max(value, self.low)) if self.is_log else value
+
+
+def nice_ticks(low: float, high: float, num: int = 5) -> list[float]:
+    """Give multiples of 1, 2 or 5 times a power of ten within [low, high], about `num` of them."""
+    if not high > low:
+        return [low]
+    step = _nice_step((high - low) / max(num - 1, 1))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(idx * step, 12) for idx in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Give powers of ten within [low, high], with 2 and 5 times them where there are few."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1,), (1, 3), (1, 2, 5)):
+        ticks = [
+            f * 10.0**power for power in powers for f in factors if low <= f * 10.0**power <= high
+        ]
+        if len(ticks) >= 3:
+            return ticks[:: math.ceil(len(ticks) / 7)]
+    return ticks
+
+
+def fit_scale(
+    values: Sequence[float], *, start: float, end: float, may_be_log: bool = False
+) -> Scale:
+    """Make a scale that holds all values with a little air; `values` has at least one.
+
+    Args:
+        values: finite numbers.
+        start: the drawing's coordinate of the lowest value.
+        end: and of the highest.
+        may_be_log: take a logarithmic scale where the values span more than a factor of 20.
+    """
+    low, high = min(values), max(values)
+    if may_be_log and low > 0 and high / low > LOG_FROM_RATIO:
+        return Scale(low=low / 1.15, high=high * 1.15, start=start, end=end, is_log=True)
+    air = 0.06 * (high - low) or max(abs(high), 1e-9) * 0.1
+    floor = 0.0 if low >= 0 and low < 0.35 * high else low - air
+    return Scale(low=floor, high=high + air, start=start, end=end)
+
+
+def tick_label(value: float) -> str:
+    """Write a tick as short as it can be read: `0.05`, `1,200`, `3.2M`."""
+    size = abs(value)
+    if size >= 1e6:
+        return f"{value / 1e6:.3g}M"
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size and size < 1e-3:
+        return f"{value:.0e}".replace("e-0", "e-")
+    return f"{value:.4g}"
+
+
+def _nice_step(raw: float) -> float:
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next((f * power for f in (1, 2, 5) if raw <= f * power * (1 + 1e-9)), 10 * power)
