@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -23,7 +22,7 @@ from stepladder.data.reader import Reader, Source, resolve_where
 from stepladder.errors import DataError, ResourceError
 from stepladder.machine import num_cores
 from stepladder.models.freezing import set_training
-from stepladder.optim.master import MasterWeights
+from stepladder.optim.master import MasterWeights, halve_
 from stepladder.optim.optimizers import build_optimizer
 from stepladder.task.contract import Task
 from stepladder.train.clock import Clock, DeviceTimeline
@@ -93,14 +92,21 @@ def open_sources(task: Task) -> Sources:
     )
 
 
-def resolve_auto(job: JobConfig, sources: Sources) -> JobConfig:
-    """Replace `auto` by what it means here and now, to be written down and never chosen again."""
+def resolve_auto(
+    job: JobConfig, sources: Sources, *, earlier: JobConfig | None = None
+) -> JobConfig:
+    """Replace `auto` by what it means here and now, to be written down and never chosen again.
+
+    Args:
+        earlier: the resolved config of an earlier attempt, whose choice holds.
+    """
     if job.recipe.data.where is not Where.AUTO:
         return job
-    where = resolve_where(sources.train, Where.AUTO)
-    return replace(
-        job, recipe=replace(job.recipe, data=replace(job.recipe.data, where=where))
-    )
+    if earlier is not None:
+        where = earlier.recipe.data.where
+    else:
+        where = resolve_where(sources.train, Where.AUTO)
+    return replace(job, recipe=replace(job.recipe, data=replace(job.recipe.data, where=where)))
 
 
 def make_train_reader(recipe: Recipe, source: Source) -> Reader:
@@ -140,7 +146,7 @@ def make_model(recipe: Recipe, task: Task, device: torch.device) -> nn.Module:
     if recipe.device.memory_format is MemoryFormat.CHANNELS_LAST:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if recipe.device.precision is Precision.FP16_MASTER:
-        model = model.half()
+        halve_(model)
     return model
 
 
@@ -154,14 +160,20 @@ class StageParts:
 
 
 def make_stage_parts(
-    recipe: Recipe, stage: Stage, task: Task, model: nn.Module, device: torch.device, clock: Clock
+    recipe: Recipe,
+    stage: Stage,
+    task: Task,
+    model: nn.Module,
+    *,
+    device: torch.device,
+    clock: Clock,
 ) -> StageParts:
     """Freeze what the stage does not train, and make its optimiser and step."""
     frozen = enter_stage(stage, task, model)
     set_training(model, frozen)
     precision = recipe.device.precision
     has_half = precision in (Precision.FP16, Precision.FP16_MASTER)
-    optimizer: Any = build_optimizer(recipe.optimizer, model, lr=stage.lr)
+    optimizer = build_optimizer(recipe.optimizer, model, lr=stage.lr)
     master = MasterWeights(optimizer) if precision is Precision.FP16_MASTER else None
     update = Update(
         optimizer,

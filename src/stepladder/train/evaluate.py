@@ -50,7 +50,7 @@ class Evaluation:
         """
         if monitor is Monitor.VAL_LOSS or self.predicted is None or self.targets is None:
             return self.losses
-        return (self.predicted != self.targets).astype(np.float32)
+        return np.not_equal(self.predicted, self.targets).astype(np.float32)
 
 
 class EvaluationCancelled(Exception):  # noqa: N818  (not an error: someone asked for it)
@@ -128,7 +128,9 @@ def evaluate(
         batches.close()
         for module, is_training in flags.items():
             module.training = is_training
-    arrays = {name: torch.cat(values).cpu().numpy() if values else None for name, values in parts.items()}
+    arrays = {
+        name: torch.cat(values).cpu().numpy() if values else None for name, values in parts.items()
+    }
     return Evaluation(
         rows=arrays["rows"] if arrays["rows"] is not None else np.empty(0, np.int64),
         losses=arrays["losses"] if arrays["losses"] is not None else np.empty(0, np.float32),

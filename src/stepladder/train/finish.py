@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.config.choices import ScheduleKind
+from stepladder.machine import EnergyMeter
 from stepladder.records import write_json
 from stepladder.train.build import Sources, make_held_out_reader
 from stepladder.train.clock import Phase
@@ -18,13 +19,13 @@ SUMMARY_FILE = "summary.json"
 
 
 def finish_run(
-    run: Session, sources: Sources, folder: Path, *, reason: str, energy_wh: float | None
+    run: Session, sources: Sources, folder: Path, *, reason: str, energy: EnergyMeter
 ) -> dict[str, Any]:
     """Evaluate the weights that the run ends with, and write predictions, thumbs and summary.
 
     Args:
         reason: why training stopped.
-        energy_wh: energy of this attempt in watt-hours; None where it cannot be read.
+        energy: has counted since this attempt began.
 
     Raises:
         EvaluationCancelled: at a signal; the run is saved, and a resume comes straight back here.
@@ -47,7 +48,7 @@ def finish_run(
         **partial_summary(run, sources, status="finished", reason=reason),
         **metric_fields("val", results["val"][0] if "val" in results else None),
         **metric_fields("test", results["test"][0] if "test" in results else None),
-        "energy_wh": energy_wh,
+        "energy_wh": energy.stop(),
     }
     run.events.write("stop", step=run.position.step, epoch=run.position.epoch, reason=reason)
     write_json(folder / SUMMARY_FILE, summary)
@@ -116,5 +117,3 @@ def _warn_of_schedule(run: Session, reason: str) -> None:
             f"{horizon}: the learning rate hardly fell. Give --schedule.horizon-epochs "
             f"{max(round(done), 1)}."
         )
-
-

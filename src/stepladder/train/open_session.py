@@ -19,7 +19,8 @@ from stepladder.train.build import (
     make_stage_parts,
     make_train_reader,
 )
-from stepladder.train.checkpoint import Checkpoints, Loaded, check_fits
+from stepladder.train.checkpoint import Checkpoints, check_fits
+from stepladder.train.checkpoint_files import Loaded
 from stepladder.train.clock import Clock
 from stepladder.train.display import Display
 from stepladder.train.events import EventLog
@@ -68,7 +69,7 @@ def open_session(
     stage = stages_of(recipe)[position.stage]
     if loaded is not None:
         check_fits(model.state_dict(), loaded)
-    parts = make_stage_parts(recipe, stage, task, model, device, clock)
+    parts = make_stage_parts(recipe, stage, task, model, device=device, clock=clock)
     run = Session(
         recipe=recipe,
         config=job.run,
@@ -104,7 +105,7 @@ def start_next_stage(run: Session) -> None:
     run.position.start_stage()
     run.stage = stages_of(run.recipe)[run.position.stage]
     parts: StageParts = make_stage_parts(
-        run.recipe, run.stage, run.task, run.model, run.device, run.clock
+        run.recipe, run.stage, run.task, run.model, device=run.device, clock=run.clock
     )
     run.step, run.update, run.frozen = parts.step, parts.update, parts.frozen
     run.stopping.reset_patience()

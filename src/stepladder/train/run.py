@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from stepladder.config.choices import Monitor, ScheduleKind
+from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
-from stepladder.errors import DivergedError, InterruptedRun
+from stepladder.config.show import dump_job
+from stepladder.errors import DivergedError, StepladderError
 from stepladder.machine import EnergyMeter, SystemSampler, environment
-from stepladder.records import read_json, write_json
-from stepladder.stats import binomial_sem
+from stepladder.records import read_json, read_jsonl, to_json, write_json
 from stepladder.task.contract import Task
 from stepladder.train.build import (
+    Sources,
     choose_device,
     make_clock,
     open_sources,
     resolve_auto,
     use_threads,
 )
+from stepladder.train.checkpoint_files import Loaded
 from stepladder.train.clock import Clock, Phase
+from stepladder.train.differences import Conditions, differences
 from stepladder.train.display import Display
-from stepladder.train.finish import finish_run, partial_summary
+from stepladder.train.evaluate import EvaluationCancelled
+from stepladder.train.events import DISCARDED_FILE, EVENTS_FILE, EventLog, rewind
+from stepladder.train.finish import SUMMARY_FILE, finish_run, partial_summary
 from stepladder.train.loop import fit
-from stepladder.train.open_session import open_session, start_stage
+from stepladder.train.open_session import Surroundings, open_session, start_next_stage
+from stepladder.train.opening import opening_lines, opening_warnings
 from stepladder.train.randomness import use_deterministic
-from stepladder.train.run_folder import RunFolder
+from stepladder.train.rehearsal import rehearse
+from stepladder.train.run_folder import CONFIG, RunFolder
 from stepladder.train.session import Session
 from stepladder.train.signals import SignalGuard
+from stepladder.train.sinks import MlflowSink, TensorBoardSink
 from stepladder.train.stage import stages_of
 
 
@@ -47,13 +55,13 @@ def train(
 
     Args:
         task_name: "image_classification", or "FILE.py:NAME" of the user's own.
-        dry_run: rehearse two steps, validation, save and load in a temporary folder, and leave
+        dry_run: rehearse two steps, validation, save and load beside the run folder, and leave
             nothing behind.
         overwrite: remove an earlier run in the folder first.
-        accept_new_data: resume although the store has changed.
+        accept_new_data: resume although the data has changed.
 
     Returns:
-        The summary, as in summary.json.
+        The summary, as in summary.json; of a dry run, the plan.
 
     Raises:
         UsageError: if the folder holds a run of another config.
@@ -62,3 +70,204 @@ def train(
         DivergedError: at a loss that is not finite.
         InterruptedRun: after a signal; the run is saved and resumes.
     """
+    device = choose_device(job.recipe.device.kind)
+    clock = make_clock(device)
+    use_threads(job.recipe)
+    sources = open_sources(task)
+    if dry_run:
+        return rehearse(resolve_auto(job, sources), task, sources, device=device, display=display)
+    with ExitStack() as stack:
+        folder = RunFolder(job.run.dir)
+        stack.enter_context(folder.lock())
+        if overwrite:
+            folder.overwrite()
+        with clock.phase(Phase.SETUP):
+            job = _settle_config(job, sources, folder)
+            if (finished := _finished_summary(folder.path, job)) is not None:
+                display.message(f"{folder.path} is already finished; --overwrite trains anew.")
+                return finished
+            write_json(folder.path / "env.json", environment())
+            operations = stack.enter_context(use_deterministic(job.recipe.deterministic))
+            guard = stack.enter_context(SignalGuard())
+            run = _open(
+                job,
+                task,
+                sources,
+                folder=folder,
+                clock=clock,
+                display=display,
+                guard=guard,
+                facts={"task": task_name, "describe": to_json(task.describe())},
+                accept_new_data=accept_new_data,
+            )
+            stack.callback(run.events.close)
+        stack.enter_context(_sampler(run))
+        return _train(run, sources, folder.path, operations)
+
+
+def _settle_config(job: JobConfig, sources: Sources, folder: RunFolder) -> JobConfig:
+    """Resolve what is `auto`, as an earlier attempt did if there was one, and write it down."""
+    written = folder.path / CONFIG
+    earlier = load_job(written) if written.exists() else None
+    job = resolve_auto(job, sources, earlier=earlier)
+    folder.compare_config(dump_job(job))
+    folder.write_config(dump_job(job))
+    return job
+
+
+def _finished_summary(folder: Path, job: JobConfig) -> dict[str, Any] | None:
+    """Give the summary of a run that has nothing left to do, or None."""
+    path = folder / SUMMARY_FILE
+    if not path.exists():
+        return None
+    summary: dict[str, Any] = read_json(path)
+    schedule = job.recipe.schedule
+    limits = {
+        "max_epochs": schedule.max_epochs * len(stages_of(job.recipe)) > summary["epochs"],
+        "max_steps": schedule.max_steps is None or schedule.max_steps > summary["steps"],
+        "max_time": schedule.max_time_s is None or schedule.max_time_s > summary["total_s"],
+    }
+    may_go_on = limits.get(summary["stop_reason"], False)
+    return None if summary["status"] != "finished" or may_go_on else summary
+
+
+def _open(
+    job: JobConfig,
+    task: Task,
+    sources: Sources,
+    *,
+    folder: RunFolder,
+    clock: Clock,
+    display: Display,
+    guard: SignalGuard,
+    facts: dict[str, Any],
+    accept_new_data: bool,
+) -> Session:
+    device = choose_device(job.recipe.device.kind)
+    fingerprints = {
+        split: source.fingerprint for split, source in vars(sources).items() if source is not None
+    }
+    conditions = Conditions.measure(device=device, world_size=1, data=fingerprints)
+    checkpoints = folder.checkpoints(keep_last=job.run.keep_last)
+    checkpoints.clean()
+    loaded = checkpoints.newest()
+    changed = _differences(loaded, conditions, accept_new_data=accept_new_data)
+    attempt = 1 + max((e.get("attempt", 0) for e in _all_events(folder.path)), default=0)
+    after_step = int(loaded.state["position"]["step"]) if loaded is not None else 0
+    rewind(folder.path, after_step=after_step)
+    events = EventLog(
+        folder.path,
+        attempt=attempt,
+        sinks=_sinks(job, folder.path, after_step),
+        start_elapsed_s=float(loaded.state["clock"]["wall_s"]) if loaded is not None else 0.0,
+    )
+    run = open_session(
+        job,
+        task,
+        sources,
+        device=device,
+        clock=clock,
+        around=Surroundings(checkpoints=checkpoints, events=events, display=display, guard=guard),
+        facts={**facts, "conditions": conditions.to_state()},
+        loaded=loaded,
+    )
+    events.write("start", step=run.position.step, epoch=run.position.epoch)
+    display.start(*opening_lines(run, sources, job))
+    if loaded is not None:
+        display.message(f"resumed from {loaded.name} (attempt {attempt})")
+        for sentence in changed:
+            run.warn(f"not bit-identical to an uninterrupted run: {sentence}")
+    for sentence in (
+        *checkpoints.warnings,
+        *folder.file_system.limits(),
+        *opening_warnings(run, sources),
+    ):
+        run.warn(sentence)
+    return run
+
+
+def _differences(
+    loaded: Loaded | None, conditions: Conditions, *, accept_new_data: bool
+) -> Sequence[str]:
+    if loaded is None:
+        return ()
+    old = Conditions.from_state(loaded.state["conditions"])
+    return differences(old, conditions, accept_new_data=accept_new_data)
+
+
+def _all_events(folder: Path) -> list[Mapping[str, Any]]:
+    return [
+        record
+        for name in (EVENTS_FILE, DISCARDED_FILE)
+        for record in read_jsonl(folder / name)
+        if isinstance(record.get("attempt"), int)
+    ]
+
+
+def _sinks(job: JobConfig, folder: Path, after_step: int) -> list[Any]:
+    sinks: list[Any] = []
+    if job.run.tensorboard:
+        sinks.append(TensorBoardSink(folder / "tensorboard", purge_after_step=after_step))
+    if job.run.mlflow_uri is not None:
+        sinks.append(MlflowSink(job.run.mlflow_uri, run_folder=folder))
+    return sinks
+
+
+def _sampler(run: Session) -> SystemSampler:
+    def write(values: Mapping[str, float]) -> None:
+        at = run.position
+        run.events.write("system", step=at.step, epoch=at.epoch, **values)
+
+    return SystemSampler(run.config.system_every_s, write)
+
+
+def _train(
+    run: Session, sources: Sources, folder: Path, operations: Sequence[str]
+) -> dict[str, Any]:
+    energy = EnergyMeter()
+    energy.start()
+    try:
+        reason = _fit_stages(run)
+        run.commit()
+        for operation in operations:
+            run.warn(f"not deterministic: {operation}")
+        summary = finish_run(run, sources, folder, reason=reason, energy=energy)
+    except EvaluationCancelled:
+        _write_partial(run, sources, folder, status="interrupted", reason="signal")
+        raise run.guard.interruption(fix=_RESUME) from None
+    except DivergedError:
+        _write_partial(run, sources, folder, status="diverged", reason="diverged")
+        raise
+    run.display.finish(summary)
+    return summary
+
+
+_RESUME = "The same command goes on from here."
+
+
+def _fit_stages(run: Session) -> str:
+    """Train all stages; a signal commits and ends the run."""
+    num_stages = len(stages_of(run.recipe))
+    while True:
+        reason = fit(run)
+        if reason == "signal":
+            run.commit()
+            raise EvaluationCancelled
+        if run.position.stage + 1 >= num_stages:
+            return reason
+        run.display.message(
+            f"stage {run.position.stage + 1} ended ({reason}); all weights now learn"
+        )
+        start_next_stage(run)
+
+
+def _write_partial(
+    run: Session, sources: Sources, folder: Path, *, status: str, reason: str
+) -> None:
+    at = run.position
+    try:
+        run.events.write("stop", step=at.step, epoch=at.epoch, reason=reason)
+        summary = partial_summary(run, sources, status=status, reason=reason)
+        write_json(folder / SUMMARY_FILE, summary)
+    except (OSError, StepladderError) as error:  # what ended the run matters more
+        run.display.warning(f"the summary was not written: {error}")

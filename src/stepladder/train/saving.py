@@ -11,7 +11,8 @@ from torch import Tensor
 
 from stepladder.optim.state import flatten_state, restore_state
 from stepladder.records import to_json
-from stepladder.train.checkpoint import Loaded, SavedInfo
+from stepladder.train.checkpoint import SavedInfo
+from stepladder.train.checkpoint_files import Loaded
 from stepladder.train.position import Position
 from stepladder.train.randomness import capture_random_state, restore_random_state
 

@@ -23,8 +23,8 @@ from stepladder.train.display import Display, ProgressState
 from stepladder.train.evaluate import Evaluation, EvaluationCancelled, evaluate
 from stepladder.train.events import EventLog
 from stepladder.train.position import Position
-from stepladder.train.signals import SignalGuard
 from stepladder.train.saving import save_session
+from stepladder.train.signals import SignalGuard
 from stepladder.train.stage import Stage, frozen_names
 from stepladder.train.step import Step
 from stepladder.train.stopping import EarlyStopping
@@ -291,7 +291,7 @@ class Session:
             precision=self.recipe.device.precision,
             memory_format=self.memory_format,
             max_batches=max_batches,
-            is_cancelled=lambda: self.guard.requested,
+            is_cancelled=lambda: bool(self.guard.requested),
         )
 
     def learned_weights(self) -> dict[str, Tensor]:

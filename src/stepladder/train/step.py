@@ -16,7 +16,7 @@ from stepladder.data.batch import Batch
 from stepladder.errors import UsageError
 from stepladder.task.contract import Task
 from stepladder.train.clock import Clock, Phase
-from stepladder.train.randomness import step_seed
+from stepladder.train.randomness import seed_step
 from stepladder.train.update import Update
 
 
@@ -100,6 +100,7 @@ class Step:
         self._update = update
         self._autocast = autocast(device, precision)
         self._clock = clock
+        self._device = device
         self._micro_batch_size = micro_batch_size
         self._seed = seed
         self._is_random = is_random
@@ -110,7 +111,9 @@ class Step:
         self._num_examples = 0
         self._is_checked = False
 
-    def __call__(self, batch: Batch, *, step: int, lr: float, global_count: int | None = None) -> None:
+    def __call__(
+        self, batch: Batch, *, step: int, lr: float, global_count: int | None = None
+    ) -> None:
         """Take one step.
 
         Args:
@@ -123,7 +126,7 @@ class Step:
             UsageError: if the task's loss is not one value an example.
         """
         if self._is_random:
-            torch.manual_seed(step_seed(self._seed, step, self._rank))
+            seed_step(self._seed, step, self._rank, self._device)
         scale = self._world_size / (global_count or len(batch.ids))
         step_loss: Tensor | None = None
         for part in split_batch(batch, self._micro_batch_size):

@@ -22,7 +22,7 @@ class Judgement:
         is_best: the mean is lower than any before.
         improvement, improvement_sem: mean fall of the per-example values since the best, and its
             standard error; None at the first validation.
-        num_without_improvement: validations in a row that count against patience, this one included.
+        num_without_improvement: validations in a row that count against patience, with this one.
     """
 
     is_best: bool

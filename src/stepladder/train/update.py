@@ -1,4 +1,4 @@
-"""From gradients to weights: loss scaling, clipping, and no update from a number that is not finite."""
+"""From gradients to weights: loss scaling, clipping, and a guard against non-finite numbers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-MIN_LOSS_SCALE = 1.0 / 1024
+from stepladder.optim.master import MasterWeights
+from stepladder.optim.optimizers import set_lr
 
 
 class Update:
@@ -26,6 +27,7 @@ class Update:
         scaler: the loss scaler of fp16, or None. With one, an overflowing gradient is its business
             and only the loss is judged.
         clip_norm: largest norm of the gradient, or None.
+        master: the fp32 masters of half weights, or None.
         is_masked: put weights back by a masked copy instead of reading the flag; None: on any
             device but the CPU.
     """
@@ -37,16 +39,20 @@ class Update:
         device: torch.device,
         scaler: torch.amp.GradScaler | None = None,
         clip_norm: float | None = None,
+        master: MasterWeights | None = None,
         is_masked: bool | None = None,
     ) -> None:
         self.optimizer = optimizer
         self.scaler = scaler
         self._clip_norm = clip_norm
-        self._params: list[nn.Parameter] = [
+        self._master = master
+        self._params: list[Tensor] = [
             param for group in optimizer.param_groups for param in group["params"]
         ]
         self._is_masked = device.type != "cpu" if is_masked is None else is_masked
-        self._backup = [torch.empty_like(param) for param in self._params] if self._is_masked else []
+        self._backup = (
+            [torch.empty_like(param) for param in self._params] if self._is_masked else []
+        )
         self._first_bad = torch.full((), -1, dtype=torch.int64, device=device)
         self._is_bad = False
         self._grad_norm = torch.zeros((), device=device)
@@ -65,9 +71,10 @@ class Update:
             lr: learning rate.
         """
         if lr != self._lr:
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
+            set_lr(self.optimizer, lr)
             self._lr = lr
+        if self._master is not None:
+            self._master.take_grads_()
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         grads = [param.grad for param in self._params if param.grad is not None]
@@ -79,6 +86,8 @@ class Update:
             self._step_masked(judged, step)
         else:
             self._step_checked(judged, step)
+        if self._master is not None:
+            self._master.give_weights_()
         self.optimizer.zero_grad(set_to_none=True)
 
     def _step_checked(self, judged: Tensor, step: int) -> None:

@@ -1,0 +1,125 @@
+"""A dry run: two real steps, validation, save and load, then the plan; nothing is left behind."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stepladder.config.options import JobConfig
+from stepladder.errors import DataError
+from stepladder.records import to_json
+from stepladder.task.contract import Task
+from stepladder.train.build import Sources, make_clock
+from stepladder.train.checkpoint import Checkpoints, check_fits
+from stepladder.train.clock import STEP_PHASES, Phase
+from stepladder.train.display import Display
+from stepladder.train.events import EventLog
+from stepladder.train.file_system import probe
+from stepladder.train.loop import fit
+from stepladder.train.open_session import Surroundings, open_session
+from stepladder.train.opening import opening_lines, opening_warnings
+from stepladder.train.saving import save_session
+from stepladder.train.session import Session
+from stepladder.train.signals import SignalGuard
+from stepladder.train.wording import duration
+
+NUM_STEPS = 2
+NUM_VALIDATION_BATCHES = 2
+
+
+def rehearse(
+    job: JobConfig, task: Task, sources: Sources, *, device: torch.device, display: Display
+) -> dict[str, Any]:
+    """Go through every part of a run once, beside the run folder, and give the plan.
+
+    Returns:
+        The plan: batches, steps, seconds and bytes, measured on two steps.
+
+    Raises:
+        DataError: if a saved state does not come back as it was.
+        StepladderError: whatever the real run would meet in its first minute.
+    """
+    parent = _nearest_folder(job.run.dir)
+    with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=parent) as temporary:
+        folder = Path(temporary)
+        schedule = replace(job.recipe.schedule, max_steps=NUM_STEPS)
+        short = replace(
+            job,
+            recipe=replace(job.recipe, schedule=schedule),
+            run=replace(job.run, dir=folder, log_every=1, checkpoint_every_s=1e9),
+        )
+        with SignalGuard() as guard, EventLog(folder, attempt=1) as events:
+            run = open_session(
+                short,
+                task,
+                sources,
+                device=device,
+                clock=make_clock(device),
+                around=Surroundings(
+                    checkpoints=Checkpoints(folder / "checkpoints", file_system=probe(folder)),
+                    events=events,
+                    display=display,
+                    guard=guard,
+                ),
+                facts={"task": "rehearsal", "describe": to_json(task.describe())},
+                loaded=None,
+            )
+            display.start(*opening_lines(run, sources, job))
+            for sentence in opening_warnings(run, sources):
+                display.warning(sentence)
+            plan = _go_through(run, job, display)
+    return plan
+
+
+def _nearest_folder(path: Path) -> Path:
+    """Give the nearest folder above a path that exists: the disk that the run will be on."""
+    for folder in (path, *path.absolute().parents):
+        if folder.is_dir():
+            return folder
+    return Path.cwd()
+
+
+def _go_through(run: Session, job: JobConfig, display: Display) -> dict[str, Any]:
+    fit(run)
+    validation_s = None
+    if run.val_reader is not None:
+        started = time.perf_counter()
+        result = run.evaluate(run.val_reader, max_batches=NUM_VALIDATION_BATCHES)
+        took_s = time.perf_counter() - started
+        validation_s = took_s * run.val_reader.num_examples / max(result.losses.size, 1)
+    saved = save_session(run)
+    loaded = run.checkpoints.load(saved.name)
+    check_fits(run.model.state_dict(), loaded)
+    _require_equal(run, loaded.weights)
+    step_s = sum(run.clock.total_s(phase) for phase in STEP_PHASES) / run.position.step
+    steps = run.train_reader.steps_per_epoch
+    epoch_s = steps * step_s + (validation_s or 0.0)
+    epochs = job.recipe.schedule.max_epochs
+    plan = {
+        "steps_per_epoch": steps,
+        "step_s": step_s,
+        "validation_s": validation_s,
+        "epoch_s": epoch_s,
+        "at_most_s": epochs * epoch_s,
+        "checkpoint_bytes": saved.num_bytes,
+        "checkpoint_s": saved.seconds,
+        "data_wait_s": run.clock.total_s(Phase.DATA_WAIT),
+    }
+    display.message("rehearsed: two steps, validation, save, load")
+    display.message(
+        f"plan: {steps:,} steps an epoch of about {duration(epoch_s)}; {epochs} epochs, at most "
+        f"{duration(epochs * epoch_s)} (the first steps are slow, so less is likely); checkpoints "
+        f"of {saved.num_bytes / 1e6:,.1f} MB"
+    )
+    return plan
+
+
+def _require_equal(run: Session, weights: dict[str, torch.Tensor]) -> None:
+    for name, tensor in run.model.state_dict().items():
+        if not torch.equal(tensor.cpu(), weights[name]):
+            raise DataError(f"{name} did not come back from the checkpoint as it was saved")

@@ -1,0 +1,86 @@
+"""kill -9 at random moments of training, then the same command again: bit-identical."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+import killed_training
+
+from stepladder.records import read_json, read_jsonl
+from stepladder.train.checkpoint import Checkpoints, load_best
+
+NUM_KILLS = 20
+
+
+@pytest.fixture(scope="module")
+def server() -> multiprocessing.context.ForkServerContext:
+    """Processes that start with torch already imported, so that kills fall into training."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["killed_training"])
+    return context
+
+
+def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
+    loaded = Checkpoints(folder / "checkpoints").newest()
+    assert loaded is not None
+    groups = {**loaded.tensors, "best": load_best(folder).weights}
+    return {f"{group}/{name}": t for group, ts in groups.items() for name, t in ts.items()}
+
+
+def test_twenty_kills_leave_the_weights_of_a_run_that_was_never_killed(
+    tmp_path: Path, server: multiprocessing.context.ForkServerContext
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    started = time.monotonic()
+    process = server.Process(target=killed_training.run, args=(whole,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    whole_s = time.monotonic() - started
+
+    random_moment = random.Random(0)
+    num_killed = 0
+    for _ in range(200):
+        process = server.Process(target=killed_training.run, args=(killed,))
+        process.start()
+        if num_killed < NUM_KILLS:
+            # from start-up to well into the run, so that some kills fall into every part of it
+            process.join(random_moment.uniform(0.05, 0.5) * whole_s)
+        else:
+            process.join()
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            num_killed += 1
+        elif process.exitcode == 0 and num_killed >= NUM_KILLS:
+            break
+        elif process.exitcode == 0:  # done before the kill: begin again, the count goes on
+            assert_same(whole, killed)
+            killed = tmp_path / f"killed{num_killed}"
+        else:
+            pytest.fail(f"a resumed run failed with exit code {process.exitcode}")
+    assert num_killed == NUM_KILLS
+    assert_same(whole, killed)
+
+
+def assert_same(whole: Path, killed: Path) -> None:
+    expected, found = tensors_of(whole), tensors_of(killed)
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(tensor, found[name]), name
+    names = ("steps", "epochs", "best_step", "val_loss", "test_loss", "test_accuracy")
+    old, new = read_json(whole / "summary.json"), read_json(killed / "summary.json")
+    assert [old[name] for name in names] == [new[name] for name in names]
+    steps = {
+        folder: [e["step"] for e in read_jsonl(folder / "events.jsonl") if e["event"] == "train"]
+        for folder in (whole, killed)
+    }
+    assert steps[whole] == steps[killed]
