@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from stepladder.config.recipe import Recipe
     from stepladder.data.batch import Batch
     from stepladder.data.reader import Source
+    from stepladder.records import Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +58,18 @@ class Task(ABC):
         result = self.loss(model, batch)
         return Metrics(losses=result[0] if isinstance(result, tuple) else result)
 
-    def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
+    def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:  # noqa: ARG002
         """Change a training batch on the device; draws only from (seed, epoch, ids)."""
         return batch
 
-    def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module] | None:
+    def describe(self) -> Mapping[str, Json]:
+        """Give JSON facts that are kept with the weights, such as class names and picture size.
+
+        For pictures, `predict` and `export` read `classes`, `size` and `fit`.
+        """
+        return {}
+
+    def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module] | None:  # noqa: ARG002
         """Give (trunk, head) so that model(x) = head(trunk(x)), or None if it has no such form."""
         return None
 

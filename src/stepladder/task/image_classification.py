@@ -1,0 +1,144 @@
+"""The built-in Task: pictures of a store, each of one class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stepladder.config.choices import ClassWeights, Split
+from stepladder.config.recipe import Recipe
+from stepladder.data.augment import augment, is_augmenting
+from stepladder.data.batch import Batch
+from stepladder.data.store import Store, StoreSplit
+from stepladder.models.classifier import Classifier, build_classifier
+from stepladder.records import Json
+from stepladder.task.contract import Metrics, Task
+
+TOP = 5
+
+
+class ImageClassification(Task):
+    """Cross-entropy over the classes of a store.
+
+    Args:
+        store: an open Store, or its folder.
+        recipe: what the loss and the augmentation go by; `build_model` replaces it by the recipe
+            that it is given, so that a run's model, loss and augmentation are always of one recipe.
+    """
+
+    def __init__(self, store: Store | Path | str, recipe: Recipe | None = None) -> None:
+        self.recipe = recipe or Recipe()
+        self.store: Store = store if isinstance(store, Store) else self._open(Path(store))
+        self.classes = tuple(self.store.manifest.classes)
+        self._class_weights: Tensor | None = None
+
+    def build_model(self, recipe: Recipe) -> Classifier:
+        """Build the recipe's trunk and head, and go by this recipe from now on."""
+        self.recipe = recipe
+        self._class_weights = None
+        size = self.store.manifest.size
+        return build_classifier(recipe, num_classes=len(self.classes), image_size=size)
+
+    def data(self, split: Split) -> StoreSplit | None:
+        """Give a split of the store."""
+        return self.store.split(split)
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Give the cross-entropy of each picture, and whether it was hit.
+
+        With label smoothing and class weights as in torch's `cross_entropy`, without the division
+        by the weights' sum: the mean weight over train is 1 already. For a mixed picture, accuracy
+        is the share of the predicted class in it.
+
+        Shapes: losses and values are float32 (n,).
+        """
+        logits = model(batch.inputs).float()  # (n, C)
+        targets = batch.targets
+        config = self.recipe.loss
+        losses = F.cross_entropy(
+            logits,
+            targets,
+            weight=self._weights(logits.device),
+            reduction="none",
+            label_smoothing=config.label_smoothing,
+        )
+        return losses, {"accuracy": _hits(logits.detach(), targets)}
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        """Give plain losses, accuracy, top-5 accuracy (above five classes) and macro accuracy."""
+        logits = model(batch.inputs).float()  # (n, C)
+        targets = batch.targets
+        hits = _hits(logits, targets)
+        num_examples = torch.tensor(float(len(targets)), device=logits.device)
+        is_class = targets.unsqueeze(1) == torch.arange(len(self.classes), device=logits.device)
+        sums = {
+            "accuracy": hits.sum(),
+            "macro_accuracy": (is_class * hits.unsqueeze(1)).sum(0),  # (C,)
+        }
+        counts = {"accuracy": num_examples, "macro_accuracy": is_class.sum(0).float()}
+        if len(self.classes) > TOP:
+            best = logits.topk(TOP, dim=1).indices
+            sums["top5_accuracy"] = (best == targets.unsqueeze(1)).sum().float()
+            counts["top5_accuracy"] = num_examples
+        losses = F.cross_entropy(logits, targets, reduction="none")
+        return Metrics(losses=losses, sums=sums, counts=counts, outputs=logits)
+
+    def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
+        """Crop, flip, RandAugment and MixUp, as the recipe says."""
+        config = self.recipe.augment
+        return augment(batch, config, seed=seed, epoch=epoch, num_classes=len(self.classes))
+
+    def describe(self) -> Mapping[str, Json]:
+        """Give class names, picture size and fit, and the store's identity."""
+        manifest = self.store.manifest
+        return {
+            "classes": list(self.classes),
+            "size": manifest.size,
+            "fit": str(manifest.fit),
+            "fingerprint": manifest.fingerprint,
+        }
+
+    def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+        """Give (trunk, head)."""
+        classifier = cast("Classifier", model)
+        return classifier.trunk, classifier.head
+
+    @property
+    def is_random_before_head(self) -> bool:
+        """Whether augmentation is on."""
+        return is_augmenting(self.recipe.augment)
+
+    def _open(self, folder: Path) -> Store:
+        return Store.open(folder, verify_pages=self.recipe.data.verify_pages)
+
+    def _weights(self, device: torch.device) -> Tensor | None:
+        if self.recipe.loss.class_weights is ClassWeights.NONE:
+            return None
+        if self._class_weights is None or self._class_weights.device != device:
+            counts = self.store.manifest.class_counts[Split.TRAIN]
+            self._class_weights = balanced_weights(torch.tensor(counts)).to(device)
+        return self._class_weights
+
+
+def balanced_weights(counts: Tensor) -> Tensor:
+    """Weigh classes inversely to their counts, so that the mean weight over all examples is 1.
+
+        w_c = N / (C n_c), over the C classes that have examples; a class without any has weight 0.
+
+    Shapes: counts int (C,); weights float32 (C,).
+    """
+    has_any = counts > 0
+    weights = counts.sum() / (has_any.sum() * counts.clamp_min(1).double())
+    return torch.where(has_any, weights, 0.0).float()
+
+
+def _hits(logits: Tensor, targets: Tensor) -> Tensor:
+    predicted = logits.argmax(dim=1)
+    if targets.dim() == 2:
+        return targets.gather(1, predicted.unsqueeze(1)).squeeze(1)
+    return (predicted == targets).float()
