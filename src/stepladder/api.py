@@ -5,7 +5,6 @@ Options are given as in YAML, by their dotted names: `train(store="store", **{"b
 
 from __future__ import annotations
 
-import html
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from stepladder.records import read_json
 if TYPE_CHECKING:
     from stepladder.data.prepare import PrepareResult
     from stepladder.export.predict import PicturePrediction
+    from stepladder.report.show import ReportView
     from stepladder.task.contract import Task
     from stepladder.train.display import Display
 
@@ -45,9 +45,11 @@ class Run:
         """Write `report.html` and give its path."""
         return report(self.path)
 
-    def show(self) -> Page:
+    def show(self) -> ReportView:
         """Show the report in a notebook."""
-        return Page(self.report())
+        from stepladder.report.show import ReportView
+
+        return ReportView(self.path)
 
     def predict(self, *pictures: Path | str) -> list[PicturePrediction]:
         """Classify pictures, and the pictures of folders, by the best weights."""
@@ -56,17 +58,6 @@ class Run:
     def export(self, format: ExportFormat | str, out: Path | str | None = None) -> Path:
         """Write a model that runs without this package, and give its path."""
         return export(self.path, format, out)
-
-
-@dataclass(frozen=True)
-class Page:
-    """An HTML file that a notebook shows."""
-
-    path: Path
-
-    def _repr_html_(self) -> str:
-        page = html.escape(self.path.read_text(encoding="utf-8"), quote=True)
-        return f'<iframe srcdoc="{page}" style="width:100%;height:640px;border:0"></iframe>'
 
 
 def prepare(

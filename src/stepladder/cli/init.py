@@ -23,8 +23,8 @@ _EXAMPLES = """
   stepladder init shapes            writes the folder shapes, ready to train and to test
 """
 _NAME = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII)
-# Dots and hidden names in packaged files trip packaging tools and git: they are put in on writing.
-_RENAMED = {"gitignore": ".gitignore", "github": ".github"}
+# The template's files end in .txt, so that no tool takes them for ours: a linter, a packager, git.
+_RENAMED = {"gitignore.txt": ".gitignore", "github": ".github"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +85,6 @@ def write_project(folder: Path) -> list[Path]:
 
 def _template_files(folder: Traversable, inside: Path = Path()) -> Iterator[tuple[Path, str]]:
     for item in folder.iterdir():
-        if item.name == "__pycache__":
-            continue
         place = inside / _RENAMED.get(item.name, item.name.removesuffix(".txt"))
         if item.is_dir():
             yield from _template_files(item, place)
