@@ -66,7 +66,7 @@ def decode_content(data: bytes, *, size: int, fit: Fit, max_pixels: int = 50_000
     height, width = read_size(data)
     if height * width > max_pixels:
         raise BadPictureError(
-            f"is {width}x{height} pixels, over the limit of {max_pixels} (--prepare.max-pixels)"
+            f"is {width}x{height} pixels, over the limit of {max_pixels} (--max-pixels)"
         )
     try:
         if name_format(data) == "JPEG":

@@ -79,7 +79,7 @@ def list_pictures(config: PrepareConfig) -> Listing:
         raise UsageError(
             "no such folder or CSV" if not source.exists() else "neither a folder nor a file",
             where=str(source),
-            fix="Give --prepare.source a folder of class folders, of train/val/test folders of "
+            fix="Give --source a folder of class folders, of train/val/test folders of "
             "class folders, or a CSV with the columns path and label.",
         )
     classes = {picture.label for picture in listing.pictures}
@@ -165,7 +165,7 @@ def _list_classes(walk: Walk, folders: list[Folder], *, split: Split | None) -> 
     pictures: list[Picture] = []
     empty: list[str] = []
     for folder in folders:
-        label = folder.path.rpartition("/")[2]
+        label = printable(folder.path.rpartition("/")[2])
         num_before = len(pictures)
         pictures += (Picture(path, label, split) for path in walk.files(folder))
         if len(pictures) == num_before:

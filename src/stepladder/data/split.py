@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 
 from stepladder.config.choices import Split
 from stepladder.data.sources import Listing, Picture, name_some
+from stepladder.data.walk import printable
 from stepladder.errors import DataError, UsageError
 
 FOLDER = "folder"
@@ -92,7 +93,7 @@ def check_classes(counts: dict[Split, Counter[str]]) -> list[str]:
         raise DataError(
             "no picture for val",
             why="The best weights and the end of a run are chosen on it.",
-            fix="Add pictures, raise --prepare.val-frac, or give a val folder.",
+            fix="Add pictures, raise --val-frac, or give a val folder.",
         )
     return warnings
 
@@ -107,13 +108,13 @@ def _groups(listing: Listing, group_by: str) -> list[str | None]:
 
 def _folder_group(picture: Picture) -> str:
     parent = PurePosixPath(picture.path).parent
-    if parent.name == picture.label:
+    if printable(parent.name) == picture.label:
         raise UsageError(
             f"prepare.group_by: folder, but {name_some([picture.path])} lies right in its "
             "class folder",
             why="The whole class would be one group, on one side.",
             fix="Give each scene a folder inside its class folder, or group by a regular "
-            "expression on the path: --prepare.group-by '(scene[0-9]+)'.",
+            "expression on the path: --group-by '(scene[0-9]+)'.",
         )
     return str(parent)
 

@@ -102,7 +102,7 @@ def _column(header: Sequence[str], name: str, *, option: str, path: Path) -> int
     raise DataError(
         f"no column {name!r} among {shown}",
         where=f"{path}: row 1",
-        fix=f"Name it: --prepare.{option} {near[0] if near else header[-1]!s}",
+        fix=f"Name it: --{option} {near[0] if near else header[-1]!s}",
     )
 
 

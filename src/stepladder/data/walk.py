@@ -105,7 +105,7 @@ class Walk:
             if not os.path.exists(entry.path):  # noqa: PTH110 (Path raises on a loop)
                 return "link(s) that leads nowhere"
             if not self.follow_symlinks and not self._is_inside(os.path.realpath(entry.path)):
-                return "link(s) that leads out of the source (--prepare.follow-symlinks)"
+                return "link(s) that leads out of the source (--follow-symlinks)"
         if entry.is_dir():
             return None
         if not entry.is_file():

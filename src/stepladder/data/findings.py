@@ -1,0 +1,177 @@
+"""What prepare found out about the pictures: counts, warnings, and the log of how it went."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import socket
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepladder.config.choices import Split
+from stepladder.config.options import PrepareConfig
+from stepladder.data.near_duplicates import LOOK_LENGTH, count_near
+from stepladder.data.plan import Plan, Row
+from stepladder.data.quarantine import NAME as QUARANTINE_NAME
+from stepladder.data.quarantine import Bad
+from stepladder.data.shard_work import Finished, Looks
+from stepladder.data.sources import Listing
+from stepladder.data.split import check_classes
+from stepladder.errors import DataError
+from stepladder.machine.limits import num_cores
+from stepladder.records import read_json, write_json
+
+LOG_NAME = "prepare_log.json"
+_MAX_NEAR_FRAC = 0.01
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found.
+
+    Attributes:
+        class_counts: usable pictures by split and class, as in a manifest.
+        bad: pictures put aside.
+        warnings: for a person.
+        log: facts for prepare_log.json.
+    """
+
+    class_counts: dict[str, tuple[int, ...]]
+    bad: list[Bad]
+    warnings: tuple[str, ...]
+    log: dict[str, Any]
+
+    def write_log(self, folder: Path, *, wall_s: float) -> None:
+        """Write prepare_log.json: time, host and paths, which no other file of a store has."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        machine = {
+            "host": socket.gethostname(),
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            "cores": num_cores(),
+        }
+        log = {"finished": now, "wall_s": round(wall_s, 3), **machine, **self.log}
+        write_json(folder / LOG_NAME, {**log, "warnings": self.warnings})
+
+
+def find(
+    config: PrepareConfig,
+    listing: Listing,
+    plan: Plan,
+    finished: Sequence[Finished],
+    unread: Sequence[Bad],
+) -> Findings:
+    """Count and compare the pictures of the splits.
+
+    Raises:
+        DataError: if, after bad pictures were put aside, val or test has a class that train lacks.
+    """
+    bad = [*unread, *(item for done in finished for item in done.bad)]
+    counts: dict[Split, Counter[str]] = defaultdict(Counter)
+    looks: dict[Split, list[Looks]] = defaultdict(list)
+    for shard, done in zip(plan.shards, finished, strict=True):
+        counts[shard.split].update(plan.classes[label] for label in done.labels)
+        looks[shard.split].append(done.looks)
+    rows = {
+        split: [row for shard in plan.shards if shard.split is split for row in shard.rows]
+        for split in Split
+    }
+    warnings = [*listing.warnings, *check_classes(counts), *_split_warnings(config, listing)]
+    if bad:
+        warnings.append(f"{len(bad)} pictures cannot be used: see {QUARANTINE_NAME}")
+    num_copies, copy_warnings = _compare_bytes(rows)
+    near, near_warnings = _compare_looks(config, looks, is_drawn=_is_drawn(listing))
+    class_counts = {
+        split.value: tuple(counts[split][label] for label in plan.classes)
+        for split in Split
+        if counts[split]
+    }
+    log = {
+        "source": str(config.source.expanduser().absolute()),
+        "skipped": {"counts": listing.skipped.counts, "examples": listing.skipped.examples},
+        "copies_within_splits": num_copies,
+        "near_duplicates": near,
+    }
+    return Findings(class_counts, bad, (*warnings, *copy_warnings, *near_warnings), log)
+
+
+def read_log_warnings(folder: Path) -> tuple[str, ...]:
+    """Give the warnings that stand in a store's log; none where there is no log."""
+    with contextlib.suppress(DataError, KeyError, TypeError):
+        return tuple(str(warning) for warning in read_json(folder / LOG_NAME)["warnings"])
+    return ()
+
+
+def _is_drawn(listing: Listing) -> bool:
+    return Split.VAL not in {picture.split for picture in listing.pictures}
+
+
+def _split_warnings(config: PrepareConfig, listing: Listing) -> list[str]:
+    if not _is_drawn(listing):
+        unused = "the source has its own val: group_by has no effect"
+        return [unused] if config.group_by else []
+    if Split.TEST not in {picture.split for picture in listing.pictures}:
+        return [
+            f"the source names no split: {100 * config.val_frac:g} % of it became val, and "
+            "there is no test; a test set is chosen, not drawn"
+        ]
+    return []
+
+
+def _compare_bytes(rows: dict[Split, list[Row]]) -> tuple[int, list[str]]:
+    """Count equal files: within splits, between them, and with two labels."""
+    hashes = {split: {row.sha256 for row in some} for split, some in rows.items()}
+    num_copies = sum(len(rows[split]) - len(hashes[split]) for split in Split)
+    warnings = []
+    for split in (Split.VAL, Split.TEST):
+        num_leaked = sum(row.sha256 in hashes[Split.TRAIN] for row in rows[split])
+        if num_leaked:
+            warnings.append(
+                f"{num_leaked} of {len(rows[split])} pictures of {split} are in train too, byte "
+                "for byte: its accuracy is optimistic"
+            )
+    labels: dict[bytes, set[int]] = defaultdict(set)
+    for some in rows.values():
+        for row in some:
+            labels[row.sha256].add(row.label)
+    num_conflicts = sum(len(found) > 1 for found in labels.values())
+    if num_conflicts:
+        warnings.append(f"{num_conflicts} pictures stand in two or more classes, byte for byte")
+    return num_copies, warnings
+
+
+def _compare_looks(
+    config: PrepareConfig, looks: dict[Split, list[Looks]], *, is_drawn: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Count held-out pictures that look like one of train; skipped where groups keep them apart."""
+    if config.group_by and is_drawn:
+        return {}, []
+    empty = np.zeros((0, LOOK_LENGTH), dtype=np.uint8)
+    train = np.concatenate([empty, *looks[Split.TRAIN]])
+    log: dict[str, Any] = {}
+    warnings = []
+    for split in (Split.VAL, Split.TEST):
+        held_out = np.concatenate([empty, *looks[split]])
+        near = count_near(held_out, train)
+        if not near.num_compared:
+            continue
+        log[split.value] = {"num_near": near.num_near, "num_compared": near.num_compared}
+        if near.frac > _MAX_NEAR_FRAC:
+            can_group = is_drawn and split is Split.VAL
+            advice = (
+                "keep pictures of one scene together with --group-by"
+                if can_group
+                else "the source's own parts share scenes"
+            )
+            warnings.append(
+                f"{near.num_near} of {near.num_compared} pictures of {split} "
+                f"({100 * near.frac:.1f} %) look nearly like one of train, so its accuracy is "
+                f"optimistic: {advice}"
+            )
+    return log, warnings

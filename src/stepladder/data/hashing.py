@@ -1,0 +1,135 @@
+"""Hash every source file once, and remember it, so that a run after a kill is quick."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from stepladder.data.formats import BadPictureError
+from stepladder.data.ordered import map_in_order
+from stepladder.data.source_file import read_file
+from stepladder.data.sources import Listing, Picture
+from stepladder.records import read_jsonl
+
+_CHUNK = 32
+_FLUSH_EVERY = 64  # chunks; what a kill loses is hashed again
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """What is known of one file: its sha256 and size, or why it is bad.
+
+    Attributes:
+        stamp: (size, mtime in ns, inode): the hash holds while these do.
+    """
+
+    sha256: bytes
+    stamp: tuple[int, int, int]
+    reason: str | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return self.stamp[0]
+
+
+@dataclass(frozen=True)
+class HashCache:
+    """Hashes of an earlier run, by path."""
+
+    known: dict[str, Hashed]
+
+    @classmethod
+    def read(cls, paths: Iterable[Path]) -> HashCache:
+        """Read cache files; missing files and half lines count for nothing."""
+        known = {}
+        for path in paths:
+            for line in read_jsonl(path):
+                try:
+                    name, size, mtime, inode, digest = line["file"]
+                    known[str(name)] = Hashed(bytes.fromhex(digest), (size, mtime, inode))
+                except (KeyError, TypeError, ValueError):
+                    continue
+        return cls(known)
+
+    def find(self, path: str, status: os.stat_result) -> Hashed | None:
+        """Give the hash of a file that has not changed since."""
+        hashed = self.known.get(path)
+        return hashed if hashed is not None and hashed.stamp == _stamp(status) else None
+
+
+def hash_files(
+    listing: Listing,
+    *,
+    cache: HashCache,
+    save_to: Path,
+    pool: Executor,
+    ahead: int,
+    max_pixels: int,
+    on_done: Callable[[int], None],
+) -> list[Hashed]:
+    """Hash all pictures of a listing, in its order.
+
+    Args:
+        listing: the pictures.
+        cache: hashes that hold while a file's size, time and inode do.
+        save_to: JSONL file, a line each; grows while files are hashed, and is put in the order
+            of the listing in the end.
+        pool: threads to read in.
+        ahead: chunks of files under way at once.
+        max_pixels: bounds the size of a file that is read.
+        on_done: told the number of files done so far.
+    """
+
+    def hash_chunk(chunk: list[Picture]) -> list[Hashed]:
+        return [_hash_one(listing, picture, cache, max_pixels) for picture in chunk]
+
+    pictures = listing.pictures
+    chunks = (pictures[at : at + _CHUNK] for at in range(0, len(pictures), _CHUNK))
+    done: list[Hashed] = []
+    with save_to.open("a", encoding="ascii") as file:
+        results = map_in_order(pool, hash_chunk, chunks, ahead=ahead)
+        for num_chunks, hashes in enumerate(results):
+            fresh = zip(pictures[len(done) : len(done) + len(hashes)], hashes, strict=True)
+            _save(file, (pair for pair in fresh if cache.known.get(pair[0].path) != pair[1]))
+            if num_chunks % _FLUSH_EVERY == 0:
+                file.flush()
+            done += hashes
+            on_done(len(done))
+    temporary = save_to.with_name(f"{save_to.name}.tmp")
+    with temporary.open("w", encoding="ascii") as file:
+        _save(file, zip(pictures, done, strict=True))
+    temporary.replace(save_to)
+    return done
+
+
+def _hash_one(listing: Listing, picture: Picture, cache: HashCache, max_pixels: int) -> Hashed:
+    path = listing.file(picture)
+    try:
+        known = cache.find(picture.path, os.stat(path))  # noqa: PTH116 (a str, for speed)
+    except (OSError, ValueError):
+        known = None  # read_file says why
+    if known is not None:
+        return known
+    try:
+        data, status = read_file(path, max_pixels=max_pixels)
+    except BadPictureError as error:
+        return Hashed(b"", (0, 0, 0), error.what)
+    return Hashed(hashlib.sha256(data).digest(), _stamp(status))
+
+
+def _save(file: TextIO, pairs: Iterable[tuple[Picture, Hashed]]) -> None:
+    for picture, hashed in pairs:
+        if hashed.reason is None:
+            entry = [picture.path, *hashed.stamp, hashed.sha256.hex()]
+            file.write(json.dumps({"file": entry}) + "\n")
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ino

@@ -1,0 +1,95 @@
+"""Find held-out pictures that look like one of train, such as two shots of one scene.
+
+A picture's look is a thumbnail of 5 x 5 colours. Two pictures are near when their looks
+correlate twice: as they are, and after the mean look of train is taken off, without which
+pictures of one kind (all X-rays of a chest) would all be near each other.
+
+The numbers were chosen on photographs. Of the demo's bursts, split at random, 3.2 % and 5.6 %
+of the held-out photographs are near one of train; of its own test part, made of other scenes,
+0.15 %; of 576 photographs of Caltech 101, 0.7 %, and no pair of two classes. The usual 64-bit
+difference hash within 4 bits found none of the bursts, as the camera moves between shots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepladder.data.resize import Pixels, resize
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Looks = NDArray[np.uint8]
+    Vectors = NDArray[np.float32]
+else:
+    Looks = Vectors = Any
+
+LOOK_SIDE = 5
+LOOK_LENGTH = LOOK_SIDE * LOOK_SIDE * 3
+_MIN_CORRELATION = 0.985
+_MIN_CORRELATION_OFF_MEAN = 0.95
+_MIN_LENGTH = 2.0 * LOOK_LENGTH**0.5  # grey levels: a blank picture looks like nothing
+_MAX_PAIRS = 2_000_000_000  # some ten seconds on two cores
+_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class NearCount:
+    """How many of the held-out pictures that were compared are near one of train."""
+
+    num_near: int
+    num_compared: int
+
+    @property
+    def frac(self) -> float:
+        """Share of the compared pictures that are near, in [0, 1]."""
+        return self.num_near / self.num_compared if self.num_compared else 0.0
+
+
+def look(pixels: Pixels) -> Looks:
+    """Shrink a picture (h, w, 3) to its look, uint8 (75,).
+
+    Padding must be off: white bars would make pictures of one shape alike.
+    """
+    return resize(pixels, LOOK_SIDE, LOOK_SIDE).reshape(LOOK_LENGTH)
+
+
+def count_near(held_out: Looks, train: Looks, *, max_pairs: int = _MAX_PAIRS) -> NearCount:
+    """Count the held-out looks that are near a look of train.
+
+    All pairs are compared, or an evenly spaced sample of the held-out looks if that were more
+    than max_pairs.
+
+    Shapes: held_out (n, 75), train (m, 75), uint8.
+    """
+    if not len(held_out) or not len(train):
+        return NearCount(0, len(held_out))
+    num_compared = min(len(held_out), max(1, max_pairs // len(train)))
+    sample = held_out[np.linspace(0, len(held_out) - 1, num_compared).astype(np.int64)]
+    train_looks, sample_looks = _off_grey(train), _off_grey(sample)
+    mean = train_looks.mean(axis=0)
+    train_as_is, train_off_mean = _unit(train_looks), _unit(train_looks - mean)
+    num_near = 0
+    for start in range(0, num_compared, _BLOCK):
+        block = sample_looks[start : start + _BLOCK]
+        near = _unit(block) @ train_as_is.T >= _MIN_CORRELATION  # (block, m)
+        if near.any():
+            near &= _unit(block - mean) @ train_off_mean.T >= _MIN_CORRELATION_OFF_MEAN
+            num_near += int(near.any(axis=1).sum())
+    return NearCount(num_near, num_compared)
+
+
+def _off_grey(looks: Looks) -> Vectors:
+    """Take each look's own brightness off; looks without contrast become zero, near nothing."""
+    vectors = looks.astype(np.float32)
+    vectors -= vectors.mean(axis=1, keepdims=True)
+    vectors[np.linalg.norm(vectors, axis=1) < _MIN_LENGTH] = 0
+    return vectors
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    unit: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
+    return unit

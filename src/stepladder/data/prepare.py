@@ -1,0 +1,288 @@
+"""Make a store of pictures: list, hash, split, decode and write, publish.
+
+Everything is made in `<out>.partial`; a run that was killed goes on from its finished files, and
+gives the same bytes as one that was not. The store becomes visible in one step, when it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from stepladder.config.choices import Split
+from stepladder.config.options import PrepareConfig
+from stepladder.data.decode import DECODE_VERSION
+from stepladder.data.findings import Findings, find, read_log_warnings
+from stepladder.data.forecast import check_space
+from stepladder.data.hashing import HashCache, Hashed, hash_files
+from stepladder.data.manifest import MANIFEST_NAME, load_manifest, publish
+from stepladder.data.plan import Plan, make_plan
+from stepladder.data.progress import PreparePhase, PrepareProgress, Progress
+from stepladder.data.quarantine import Bad, check_share, write_quarantine
+from stepladder.data.shard_work import Finished, ShardMaker
+from stepladder.data.sources import Listing, list_pictures
+from stepladder.data.split import assign_splits, check_classes
+from stepladder.data.work_folder import WorkFolder, disk_errors_named
+from stepladder.errors import DataError, UsageError
+from stepladder.machine.limits import num_cores
+from stepladder.records import Manifest, to_json
+
+__all__ = ["PreparePhase", "PrepareProgress", "PrepareResult", "prepare"]
+
+HASHES_NAME = "prepare_hashes.jsonl"
+_AHEAD_PER_WORKER = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareResult:
+    """What prepare made.
+
+    Attributes:
+        manifest: of the store.
+        folder: of the store.
+        num_bad: pictures in quarantine.csv.
+        warnings: what a person should know, one sentence each.
+        wall_s: time taken.
+        is_up_to_date: whether the store was there already and nothing was written.
+    """
+
+    manifest: Manifest
+    folder: Path
+    num_bad: int
+    warnings: tuple[str, ...]
+    wall_s: float
+    is_up_to_date: bool = False
+
+
+def prepare(
+    config: PrepareConfig, *, on_progress: Callable[[PrepareProgress], None] | None = None
+) -> PrepareResult:
+    """Make a store of a folder or a CSV of pictures; the same pictures give the same bytes.
+
+    Args:
+        config: what to make.
+        on_progress: told often how far it is, from the calling thread.
+
+    Raises:
+        UsageError: if the source is missing, or `out` holds other things or another store.
+        DataError: if the pictures cannot make a data set, or too many are bad.
+        ResourceError: if the disk is full, or another prepare works in the same place.
+    """
+    started_s = time.perf_counter()
+    out = config.out.expanduser().absolute()
+    _check_place(out, config.source.expanduser())
+    listing = list_pictures(config)
+    work = WorkFolder.beside(out)
+    num_workers = config.workers or num_cores()
+    pool = ThreadPoolExecutor(num_workers, thread_name_prefix="prepare")
+    with disk_errors_named(work), work.held(), _one_torch_thread(), pool:
+        work.make()
+        job = _Job(config, listing, work, out, pool, num_workers * _AHEAD_PER_WORKER, on_progress)
+        return job.run(started_s)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One call of prepare, its work folder held."""
+
+    config: PrepareConfig
+    listing: Listing
+    work: WorkFolder
+    out: Path
+    pool: Executor
+    ahead: int
+    on_progress: Callable[[PrepareProgress], None] | None
+
+    def run(self, started_s: float) -> PrepareResult:
+        hashes = self._hash()
+        unread = [
+            Bad(picture.path, hashed.reason)
+            for picture, hashed in zip(self.listing.pictures, hashes, strict=True)
+            if hashed.reason is not None
+        ]
+        self._check_bad(unread)
+        plan = self._plan(hashes)
+        there = self._find_store(plan)
+        if there is not None:
+            self.work.remove()
+            wall_s = time.perf_counter() - started_s
+            return PrepareResult(
+                manifest=there,
+                folder=self.out,
+                num_bad=len(self.listing.pictures) - sum(map(there.num_rows, Split)),
+                warnings=read_log_warnings(self.out) or self.listing.warnings,
+                wall_s=wall_s,
+                is_up_to_date=True,
+            )
+        finished = self._make_shards(plan, unread)
+        findings = find(self.config, self.listing, plan, finished, unread)
+        self._clean_store(plan, finished)
+        write_quarantine(self.work.store, findings.bad)
+        wall_s = time.perf_counter() - started_s
+        findings.write_log(self.work.store, wall_s=wall_s)
+        shutil.copyfile(self.work.hashes, self.work.store / HASHES_NAME)
+        manifest = publish(self.work.store, self.out, self._manifest(plan, finished, findings))
+        self.work.remove()
+        return PrepareResult(
+            manifest=manifest,
+            folder=self.out,
+            num_bad=len(findings.bad),
+            warnings=findings.warnings,
+            wall_s=time.perf_counter() - started_s,
+        )
+
+    def _hash(self) -> list[Hashed]:
+        progress = Progress(PreparePhase.HASH, len(self.listing.pictures), self.on_progress)
+        return hash_files(
+            self.listing,
+            cache=HashCache.read([self.out / HASHES_NAME, self.work.hashes]),
+            save_to=self.work.hashes,
+            pool=self.pool,
+            ahead=self.ahead,
+            max_pixels=self.config.max_pixels,
+            on_done=progress.reach,
+        )
+
+    def _plan(self, hashes: list[Hashed]) -> Plan:
+        splits = assign_splits(
+            self.listing,
+            [hashed.sha256 for hashed in hashes],
+            val_frac=self.config.val_frac,
+            group_by=self.config.group_by,
+        )
+        plan = make_plan(self.listing, hashes, splits, config=self.config, versions=_versions())
+        check_classes(plan.counts())
+        return plan
+
+    def _find_store(self, plan: Plan) -> Manifest | None:
+        """Give the store that is there already, if it is this one."""
+        if not (self.out / MANIFEST_NAME).exists():
+            return None
+        try:
+            manifest = load_manifest(self.out)
+        except DataError:
+            if self.config.overwrite:
+                return None
+            raise
+        differing = sorted(
+            key
+            for key in manifest.options.keys() | plan.options.keys()
+            if manifest.options.get(key) != to_json(plan.options.get(key))
+        )
+        if not differing:
+            return manifest
+        if self.config.overwrite:
+            return None
+        names = ["pictures" if key == "source" else key for key in differing]
+        raise UsageError(
+            f"a store is here that was made with other {', '.join(names)}",
+            where=str(self.out),
+            fix="Add --overwrite to replace it, or give another --out.",
+        )
+
+    def _make_shards(self, plan: Plan, unread: list[Bad]) -> list[Finished]:
+        maker = ShardMaker(
+            root=self.listing.root,
+            folder=self.work.store,
+            records=self.work.records,
+            config=self.config,
+            pool=self.pool,
+            ahead=self.ahead,
+        )
+        found = [maker.find(shard) for shard in plan.shards]
+        pairs = list(zip(plan.shards, found, strict=True))
+        check_space([shard for shard, done in pairs if done is None], self.work.root)
+        bad = [*unread, *(item for done in found if done for item in done.bad)]
+        progress = Progress(PreparePhase.WRITE, plan.num_rows, self.on_progress)
+        progress.skip(sum(len(shard.rows) for shard, done in pairs if done is not None))
+
+        def on_row(item: Bad | None) -> None:
+            if item is not None:
+                bad.append(item)
+                self._check_bad(bad)  # at once: a wrong folder should not take an hour to fail
+            progress.advance()
+
+        return [done or maker.make(shard, on_row=on_row) for shard, done in pairs]
+
+    def _check_bad(self, bad: list[Bad]) -> None:
+        check_share(
+            bad,
+            num_pictures=len(self.listing.pictures),
+            max_bad=self.config.max_bad,
+            source=self.config.source,
+        )
+
+    def _clean_store(self, plan: Plan, finished: list[Finished]) -> None:
+        """Remove what earlier runs with other options left in the work folder."""
+        named = [shard.name for shard, done in zip(plan.shards, finished, strict=True) if done.info]
+        for path in self.work.store.iterdir():
+            if not any(path.name.startswith(name) for name in named):
+                path.unlink()
+
+    def _manifest(self, plan: Plan, finished: list[Finished], findings: Findings) -> Manifest:
+        of_train = [
+            done
+            for shard, done in zip(plan.shards, finished, strict=True)
+            if shard.split is Split.TRAIN
+        ]
+        num_train = sum(len(done.labels) for done in of_train)
+        sums = [sum(int(done.channel_sum[at]) for done in of_train) for at in range(3)]
+        squares = [sum(int(done.channel_sq_sum[at]) for done in of_train) for at in range(3)]
+        return Manifest(
+            encoding=self.config.encoding.value,
+            size=self.config.size,
+            fit=self.config.fit.value,
+            classes=plan.classes,
+            class_counts=findings.class_counts,
+            channel_sum=(sums[0], sums[1], sums[2]),
+            channel_sq_sum=(squares[0], squares[1], squares[2]),
+            num_pixels=num_train * self.config.size**2,
+            shards=tuple(done.info for done in finished if done.info is not None),
+            options=plan.options,
+            versions=_versions(),
+        )
+
+
+def _check_place(out: Path, source: Path) -> None:
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise UsageError("it is not a folder", where=str(out), fix="Give another --out.")
+    if out.is_dir() and not (out / MANIFEST_NAME).is_file() and any(out.iterdir()):
+        raise UsageError(
+            "the folder holds something that is not a store",
+            where=str(out),
+            fix="Give another --out, or empty the folder.",
+        )
+    if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
+        raise UsageError(
+            f"the store would lie inside its source {source}",
+            where=str(out),
+            why="The next prepare would take it for a class.",
+            fix="Give an --out beside the source.",
+        )
+
+
+def _versions() -> dict[str, str]:
+    """Name what shapes a store's bytes; torch without its build, which does not."""
+    libraries = {
+        name: version(name).partition("+")[0] for name in ("simplejpeg", "pillow", "torch")
+    }
+    return {"decode": str(DECODE_VERSION), **libraries}
+
+
+@contextlib.contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Keep torch from splitting each resize over all cores: pictures already fill them."""
+    import torch
+
+    num_before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_before)

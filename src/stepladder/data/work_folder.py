@@ -1,0 +1,125 @@
+"""Where a store is made before it is visible: `<out>.partial`, held by one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepladder.errors import ResourceError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@dataclass(frozen=True)
+class WorkFolder:
+    """The places in a work folder.
+
+    Attributes:
+        root: the folder itself.
+        store: what is published in the end: shards, side files.
+        records: one JSON file for each finished shard; a shard without one is written again.
+        hashes: the cache of the first pass.
+    """
+
+    root: Path
+
+    @classmethod
+    def beside(cls, out: Path) -> WorkFolder:
+        """Give the work folder of a store: on the same file system, so a rename publishes it."""
+        return cls(out.with_name(out.name + ".partial"))
+
+    @property
+    def store(self) -> Path:
+        """Folder that becomes the store."""
+        return self.root / "store"
+
+    @property
+    def records(self) -> Path:
+        """Folder of the records of finished shards."""
+        return self.root / "records"
+
+    @property
+    def hashes(self) -> Path:
+        """Hashes of the source files."""
+        return self.root / "hashes.jsonl"
+
+    def make(self) -> None:
+        """Make the folders."""
+        for folder in (self.store, self.records):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder while the block runs.
+
+        The lock dies with the process, so one that was killed leaves nothing to clear by hand.
+
+        Raises:
+            ResourceError: if another process holds it; names its pid.
+        """
+        lock = self.root / "lock"
+        handle = self._open_locked(lock)
+        try:
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(handle)
+
+    def remove(self) -> None:
+        """Remove the folder and all that is in it."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _open_locked(self, lock: Path) -> int:
+        while True:
+            self.root.mkdir(parents=True, exist_ok=True)
+            try:
+                handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:
+                continue  # the holder removed the folder in between
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
+                os.close(handle)
+                raise ResourceError(
+                    f"another prepare is at work here (process {pid})",
+                    where=str(self.root),
+                    fix=f"Wait for it, end it (kill {pid}), or give another --out.",
+                ) from None
+            with contextlib.suppress(FileNotFoundError):
+                if os.fstat(handle).st_ino == lock.stat().st_ino:
+                    return handle
+            os.close(handle)  # locked a file that its last holder had just removed
+
+
+@contextlib.contextmanager
+def disk_errors_named(work: WorkFolder) -> Iterator[None]:
+    """Turn a full or read-only disk into an error that says what is kept and what to do.
+
+    Raises:
+        ResourceError: instead of the OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise ResourceError(
+                f"the disk is full, or a file may not grow further ({error.strerror})",
+                where=str(work.root),
+                why="What is finished is kept there.",
+                fix="Free space and type the same command again: it goes on from here.",
+            ) from error
+        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+            raise ResourceError(
+                f"cannot write here ({error.strerror})",
+                where=str(error.filename or work.root),
+                fix="Give --out a folder that you may write to.",
+            ) from error
+        raise
