@@ -122,6 +122,8 @@ def _require_storable(name: str, tensor: Tensor) -> None:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
+    if tensor.numel() == 0:  # an empty tensor may have a stride that no view takes
+        return memoryview(bytearray())
     array: Any = tensor.reshape(-1).view(torch.uint8).numpy()
     return memoryview(array)
 
