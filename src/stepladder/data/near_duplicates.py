@@ -6,7 +6,8 @@ pictures of one kind (all X-rays of a chest) would all be near each other.
 
 The numbers were chosen on photographs. Of the demo's bursts, split at random, 3.2 % and 5.6 %
 of the held-out photographs are near one of train; of its own test part, made of other scenes,
-0.15 %; of 576 photographs of Caltech 101, 0.7 %, and no pair of two classes. The usual 64-bit
+0.15 %. Of 1,727 test photographs of Caltech 101, 1.5 % are near one of 2,995 others, all 35 pairs
+within one class (drawings and shots that differ by a crop or a border). The usual 64-bit
 difference hash within 4 bits found none of the bursts, as the camera moves between shots.
 """
 
