@@ -39,7 +39,7 @@ def read_yaml(path: Path) -> yaml.MappingNode | None:
             where=f"{path}:{line}",
             fix="Take it out, or write it as an escape in double quotes.",
         ) from None
-    if node is None:
+    if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
         return None
     if not isinstance(node, yaml.MappingNode):
         raise UsageError(
