@@ -44,7 +44,7 @@ def line_chart(
     y_label: Callable[[float], str] = tick_label,
     mark: tuple[float, str] | None = None,
     y_limits: tuple[float, float] | None = None,
-    is_from_zero: bool = False,
+    y_covers: tuple[float, ...] = (),
 ) -> Markup | None:
     """Draw lines over one pair of axes, or give None if no point is finite.
 
@@ -56,7 +56,8 @@ def line_chart(
         y_label: writes a tick of the y axis.
         mark: an x to mark with a hairline, and its word.
         y_limits: clip the y axis to these.
-        is_from_zero: begin the y axis at zero, so that noise looks as small as it is.
+        y_covers: values that the y axis reaches at least, such as zero, so that noise looks as
+            small as it is.
     """
     lines = [_thinned(_finite(item)) for item in series]
     lines = [item for item in lines if item.xs]
@@ -70,8 +71,8 @@ def line_chart(
         end=WIDTH - RIGHT,
     )
     y_scale = _y_scale(lines, may_be_log, y_limits)
-    if is_from_zero:
-        y_scale = replace(y_scale, low=min(0.0, y_scale.low))
+    low, high = min((y_scale.low, *y_covers)), max((y_scale.high, *y_covers))
+    y_scale = replace(y_scale, low=low, high=high)
     parts = [*_y_axis(y_scale, y_label), *_x_axis(x_scale, x_label)]
     parts += [_band(item, x_scale, y_scale) for item in lines if item.noise is not None]
     if mark is not None:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from stepladder.report.charts import Series, line_chart
 from stepladder.report.scales import tick_label
-from stepladder.report.tables import RunRecords, number
+from stepladder.report.tables import RunRecords, count, fraction, number
 from stepladder.stats import binomial_sem
 from stepladder.train.wording import percent
 
@@ -36,9 +36,9 @@ def learning_figures(records: RunRecords) -> list[Figure]:
     """Draw loss and accuracy of train and val, with one standard error around those of val."""
     axis = _StepAxis.of(records)
     validations = records.of("validation")
-    num_val = int(number(records.summary.get("num_val")) or 0)
+    num_val = count(records.summary.get("num_val"))
     loss_noise = [number(event.get("val_loss_sem")) or 0.0 for event in validations]
-    shares = [number(event.get("val_accuracy")) for event in validations]
+    shares = [fraction(event.get("val_accuracy")) for event in validations]
     share_noise = [binomial_sem(p, num_val) if p is not None and num_val else 0.0 for p in shares]
     shared: dict[str, Any] = {"axis": axis, "num_val": num_val}
     return [
@@ -58,7 +58,9 @@ def machine_figures(records: RunRecords) -> list[Figure]:
         _use_figure(
             "Samples per second", train, unit, [("throughput/samples_per_sec", "train", "", 1)]
         ),
-        _use_figure("Waiting for data", train, unit, [(wait_key, "train", "", 1)], _percent_tick),
+        _use_figure(
+            "Waiting for data", train, unit, [(wait_key, "train", "", 1)], _percent_tick, covers=10
+        ),
         _use_figure(
             "CPU and GPU",
             system,
@@ -155,6 +157,8 @@ def _use_figure(
     unit: tuple[float, str],
     wanted: Iterable[tuple[str, str, str, float]],
     y_label: Callable[[float], str] = tick_label,
+    *,
+    covers: float = 0.0,
 ) -> Figure:
     series = []
     for key, style, name, factor in wanted:
@@ -168,7 +172,7 @@ def _use_figure(
         title=f"{title} over {unit[1]}",
         x_label=unit[1],
         y_label=y_label,
-        is_from_zero=True,
+        y_covers=(0.0, covers),
     )
     keys = tuple((item.style, item.name) for item in series if item.name)
     return Figure(title=title, svg=svg, keys=keys, note="" if svg else "Not measured in this run.")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from stepladder.report.bars import Part, stacked_bar
-from stepladder.report.tables import RunRecords, number
+from stepladder.report.tables import RunRecords, count, fraction, number
 from stepladder.stats import binomial_sem
+from stepladder.train.events import redacted
 from stepladder.train.wording import duration, percent, stop_words
 
 PHASE_WORDS = {
@@ -94,13 +95,13 @@ def _result(records: RunRecords) -> tuple[str, str, str]:
         ("test_accuracy", "num_test", "test accuracy"),
         ("val_accuracy", "num_val", "validation accuracy; there is no test result"),
     ):
-        share, num = number(summary.get(key)), int(number(summary.get(count_key)) or 0)
+        share, num = fraction(summary.get(key)), count(summary.get(count_key))
         if share is not None:
             noise = f"± {100 * binomial_sem(share, num):.1f}" if num else ""
             size = f"One standard error over {num:,} pictures." if num else ""
             return percent(share), noise, f"{word[0].upper()}{word[1:]}. {size}".strip()
     best = [event for event in records.of("validation") if event.get("is_best")]
-    if best and (share := number(best[-1].get("val_accuracy"))) is not None:
+    if best and (share := fraction(best[-1].get("val_accuracy"))) is not None:
         return percent(share), "", "Validation accuracy at the best epoch so far; no test result."
     loss = number(summary.get("test_loss")) or number(summary.get("val_loss"))
     if loss is not None:
@@ -111,7 +112,12 @@ def _result(records: RunRecords) -> tuple[str, str, str]:
 def _ending(records: RunRecords) -> str:
     reason, epochs = records.summary.get("stop_reason"), number(records.summary.get("epochs"))
     if not reason:
-        return ""
+        events = [event for kind in records.events.values() for event in kind]
+        last = max(events, key=lambda event: number(event.get("elapsed_s")) or 0.0, default=None)
+        if last is None or number(last.get("step")) is None:
+            return ""
+        after = duration(number(last.get("elapsed_s")))
+        return f"The last event is from step {last['step']}, {after} into the run."
     after = f" after {epochs:,.0f} epoch{'s' if epochs != 1 else ''}" if epochs else ""
     return f"Stopped{after}: {stop_words(str(reason))}."
 
@@ -124,19 +130,19 @@ def _facts(records: RunRecords) -> list[Fact]:
         facts.append(Fact(value=duration(train_s), label="to a trained model"))
     if (rate := number(summary.get("images_per_s"))) is not None:
         facts.append(Fact(value=f"{rate:,.0f} / s", label="pictures, in training"))
-    if (wait := number(summary.get("data_wait_frac"))) is not None:
+    if (wait := fraction(summary.get("data_wait_frac"))) is not None:
         facts.append(Fact(value=percent(wait), label="spent waiting for data"))
     if (best := number(summary.get("best_epoch"))) is not None:
         total = number(summary.get("epochs"))
         suffix = f" of {total:,.0f}" if total is not None else ""
         facts.append(Fact(value=f"{best:,.0f}{suffix}", label="best epoch"))
-    val, num_val = number(summary.get("val_accuracy")), int(number(summary.get("num_val")) or 0)
-    if number(summary.get("test_accuracy")) is not None and val is not None:
+    val, num_val = fraction(summary.get("val_accuracy")), count(summary.get("num_val"))
+    if fraction(summary.get("test_accuracy")) is not None and val is not None:
         noise = f" ± {100 * binomial_sem(val, num_val):.1f}" if num_val else ""
         label = f"validation, {num_val:,} pictures" if num_val else "validation accuracy"
         facts.append(Fact(value=f"{100 * val:.1f}{noise} %", label=label))
-    if (macro := number(summary.get("test_macro_accuracy"))) is not None:
-        facts.append(Fact(value=percent(macro), label="mean over classes, on test"))
+    if (macro := fraction(summary.get("test_macro_accuracy"))) is not None:
+        facts.append(Fact(value=percent(macro), label="mean over classes"))
     if (energy := number(summary.get("energy_wh"))) is not None:
         facts.append(Fact(value=f"{energy:.3g} Wh", label="energy"))
     return facts
@@ -184,8 +190,8 @@ def not_measured(records: RunRecords) -> list[str]:
     summary = records.summary
     said = list(records.missing)
     if not summary:
-        said.append("The run has no summary: it did not end, or ended before its first step.")
-    elif number(summary.get("test_accuracy")) is None:
+        said.append("Result and times: the run did not end, or has not yet.")
+    elif fraction(summary.get("test_accuracy")) is None:
         said.append(
             "Test accuracy: there is no test result. Validation accuracy is optimistic, "
             "as the best weights were chosen by it."
@@ -216,6 +222,6 @@ def warnings_of(records: RunRecords, most: int = 20) -> list[str]:
     found += [str(event.get("message", "")) for event in records.of("warning")]
     for event in records.of("diverged")[:1]:
         found.append(f"The loss was not finite at step {event.get('first_bad_step')}.")
-    unique = list(dict.fromkeys(text[:400] for text in found if text))
+    unique = list(dict.fromkeys(redacted(text[:400]) for text in found if text))
     more = [f"… and {len(unique) - most} more in events.jsonl."] if len(unique) > most else []
     return unique[:most] + more

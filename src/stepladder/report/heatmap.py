@@ -73,7 +73,7 @@ def _full(pairs: Mapping[tuple[int, int], int], classes: Sequence[str]) -> Marku
             )
         )
         if num <= _COUNTS_UP_TO:
-            is_strong = (share if is_right else math.sqrt(share)) > 0.45
+            is_strong = share > 0.5  # on a dark cell, paper reads better than ink
             parts.append(
                 Markup(
                     '<text class="{}" x="{}" y="{}" dy=".35em" text-anchor="middle">{}</text>'

@@ -12,7 +12,7 @@ from stepladder.report.classes import class_results
 from stepladder.report.curves import learning_figures, machine_figures
 from stepladder.report.headline import headline, not_measured, time_spent, warnings_of
 from stepladder.report.heatmap import short
-from stepladder.report.tables import RunRecords, pretty_json, read_run
+from stepladder.report.tables import RunRecords, count, pretty_json, read_run
 from stepladder.train.wording import percent
 
 REPORT_FILE = "report.html"
@@ -57,7 +57,7 @@ def _render(records: RunRecords, num_thumbs: int) -> str:
         not_measured=not_measured(records),
         config=_cut(records.config_text),
         environment=_cut(pretty_json(records.env)) if records.env else "",
-        num_resumes=max(int(records.summary.get("attempts") or 1) - 1, 0),
+        num_resumes=max(count(records.summary.get("attempts")) - 1, 0),
     )
 
 

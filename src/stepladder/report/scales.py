@@ -93,4 +93,4 @@ def tick_label(value: float) -> str:
 
 def _nice_step(raw: float) -> float:
     power = 10.0 ** math.floor(math.log10(raw))
-    return next((f * power for f in (1, 2, 5) if raw <= f * power * (1 + 1e-9)), 10 * power)
+    return next((f * power for f in (1, 2, 5) if raw <= 1.2 * f * power), 10 * power)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import csv
 import json
-import math
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from stepladder.records import read_json, read_jsonl
 from stepladder.train.events import redacted
 
 MAX_THUMBS = 12
+_LARGEST = 1e100  # sums and squares of it are finite
 MAX_THUMB_BYTES = 9_000  # twelve of them in base64 are half of what a report may weigh
 
 
@@ -94,10 +94,22 @@ def read_run(run: Path) -> RunRecords:
 
 
 def number(value: object) -> float | None:
-    """Give a finite number, or None for anything else (`"nan"`, words, truth values, nothing)."""
+    """Give a number that can be drawn, or None for anything else (`"nan"`, words, 1e300, True)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if math.isfinite(value) else None
+    return float(value) if abs(value) < _LARGEST else None  # false for nan
+
+
+def fraction(value: object) -> float | None:
+    """Give a number in [0, 1], or None for anything else."""
+    found = number(value)
+    return found if found is not None and 0 <= found <= 1 else None
+
+
+def count(value: object) -> int:
+    """Give a count, 0 for anything that is none."""
+    found = number(value)
+    return int(found) if found is not None and 0 < found < 2**53 else 0
 
 
 def _object(path: Path, missing: list[str]) -> dict[str, Any]:

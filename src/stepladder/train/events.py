@@ -82,7 +82,7 @@ class EventLog:
         Args:
             event: its kind: start, train, validation, system, checkpoint, warning or stop.
             step: optimiser steps done so far.
-            epoch: the epoch that the step belongs to, from 1 (0 before the first).
+            epoch: whole epochs done; after the first epoch it is 1.
             values: numbers, strings, lists; NaN and infinities are written as strings.
 
         Raises:

@@ -1,0 +1,148 @@
+"""Opens reports in headless Chromium: no error, nothing from outside, drawn at every width."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from stepladder.report.page import write_report
+
+CHROMIUM = next(
+    (
+        path
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (path := shutil.which(name))
+    ),
+    None,
+)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium: apt-get install chromium (or chromium-browser)"
+)
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+)
+
+
+@pytest.fixture(scope="module")
+def build_run() -> Callable[..., Path]:
+    path = Path(__file__).parents[1] / "unit/report/run_builder.py"
+    spec = importlib.util.spec_from_file_location("run_builder", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    builder: Callable[..., Path] = module.build_run
+    return builder
+
+
+@pytest.fixture
+def browse(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run Chromium once on a page, with an empty profile of its own."""
+
+    def run(page: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+        assert CHROMIUM is not None
+        profile = tmp_path / "profile"
+        shutil.rmtree(profile, ignore_errors=True)
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", *flags, page.as_uri()]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+    return run
+
+
+def _console(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def test_it_opens_without_an_error_or_a_request(
+    build_run: Callable[..., Path],
+    browse: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+) -> None:
+    page = write_report(build_run(tmp_path / "run"))
+    done = browse(page, "--enable-logging=stderr", "--v=0", "--dump-dom")
+    assert _console(done) == []
+    assert "Test accuracy. One standard error over 661 pictures." in done.stdout
+    assert done.stdout.count('<svg class="chart"') == 6
+    assert done.stdout.count("<img ") == 12
+
+
+def test_the_console_check_sees_what_the_policy_forbids(
+    browse: Callable[..., subprocess.CompletedProcess[str]],
+    build_run: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    page = write_report(build_run(tmp_path / "run"))
+    bad = tmp_path / "bad.html"
+    injected = '<script>document.title="run"</script><img src="http://example.invalid/x.png">'
+    bad.write_text(page.read_text().replace("</main>", injected + "</main>"))
+    done = browse(bad, "--enable-logging=stderr", "--v=0", "--dump-dom")
+    assert len(_console(done)) == 2  # the script and the picture, both refused by the page itself
+    assert "<title>run</title>" not in done.stdout
+
+
+def test_hostile_names_stay_text_in_a_real_browser(
+    build_run: Callable[..., Path],
+    browse: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+) -> None:
+    evil = ("<script>alert(1)</script>", "{{7*7}}", '"><img src=x onerror=alert(1)>')
+    done = browse(
+        write_report(build_run(tmp_path / "run", classes=evil, warnings=evil)),
+        "--enable-logging=stderr",
+        "--v=0",
+        "--dump-dom",
+    )
+    assert _console(done) == []
+    assert "<script" not in done.stdout
+    assert "{{7*7}}" in done.stdout
+
+
+@pytest.mark.parametrize("flags", [(), ("--blink-settings=preferredColorScheme=0",)])
+def test_it_is_drawn_in_light_and_dark(
+    flags: tuple[str, ...],
+    build_run: Callable[..., Path],
+    browse: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+) -> None:
+    page = write_report(build_run(tmp_path / "run"))
+    shot = tmp_path / "shot.png"
+    browse(page, "--window-size=1200,2600", f"--screenshot={shot}", *flags)
+    pixels = np.asarray(Image.open(shot).convert("L"))
+    paper = pixels[5, 5]
+    assert (paper < 60) if flags else (paper > 240)
+    is_ink = np.abs(pixels.astype(int) - int(paper)) > 40
+    assert is_ink.mean() > 0.02
+    assert not is_ink[:, -20:].any()  # nothing runs over the right edge
+
+
+def test_a_phone_needs_no_sideways_scrolling(
+    build_run: Callable[..., Path],
+    browse: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+) -> None:
+    names = [f"{i} a_class_with_a_long_name_and_no_space" for i in range(25)]
+    page = write_report(build_run(tmp_path / "run", classes=names, warnings=["x" * 300]))
+    frame = tmp_path / "phone.html"
+    frame.write_text(
+        f'<body style="margin:0"><iframe id="f" src="{page.as_uri()}" style="width:360px;'
+        'height:6000px;border:0"></iframe><script>f.onload = () => document.title = '
+        "`w ${f.contentDocument.documentElement.scrollWidth}`</script>"
+    )
+    done = browse(frame, "--allow-file-access-from-files", "--dump-dom")
+    assert "<title>w 360</title>" in done.stdout
