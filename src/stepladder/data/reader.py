@@ -1,0 +1,290 @@
+"""From a source to batches: read and decoded in threads, ahead of the step."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepladder.config.choices import OrderMode, Where
+from stepladder.data.batch import Batch
+from stepladder.data.buffers import Buffers
+from stepladder.data.examples import (
+    ArrivalSource,
+    Examples,
+    PictureSource,
+    ReadCost,
+    Source,
+    none_of,
+)
+from stepladder.data.memory import MemoryPictures, decoded_bytes, resolve_where
+from stepladder.data.order import Order, rank_slice
+from stepladder.data.ordered import map_in_order
+from stepladder.data.threads import reading_threads
+from stepladder.errors import ResourceError, UsageError
+from stepladder.machine import available_memory_bytes, num_cores
+
+__all__ = ["PictureSource", "Reader", "ReaderStats", "Source", "resolve_where"]
+
+_ORDER_BLOCK = 16384  # positions computed at once: the order then costs 0.1 microseconds a row
+
+
+@dataclass
+class ReaderStats:
+    """What reading took so far, over all epochs.
+
+    Attributes:
+        fetch_s, decode_s: getting and checking bytes, and decoding them; summed over threads.
+        wait_s: time that the consumer waited for batches.
+        num_bytes, num_rows: read.
+    """
+
+    fetch_s: float = 0.0
+    decode_s: float = 0.0
+    wait_s: float = 0.0
+    num_bytes: int = 0
+    num_rows: int = 0
+
+    def add(self, cost: ReadCost) -> None:
+        """Add what some rows took."""
+        self.fetch_s += cost.fetch_s
+        self.decode_s += cost.decode_s
+        self.num_bytes += cost.num_bytes
+
+
+class Reader:
+    """Give the batches of one rank, epoch by epoch. What they hold depends on the order alone.
+
+    Args:
+        source: what is read.
+        seed: chooses the shuffles.
+        global_batch_size: examples per batch, summed over ranks; the last of an epoch may be less.
+        mode: shuffled or sequential.
+        rank, world_size: this rank gets a contiguous part of each global batch, which may be empty.
+        threads: that read and decode; 0 takes one a core.
+        prefetch_batches: batches read ahead.
+        fraction, fraction_seed: use a fixed sample of the rows.
+        where: memory or stream; `resolve_where` turns auto into one of them.
+        pin_memory: yield page-locked tensors; None: where there is CUDA.
+
+    Raises:
+        UsageError: if the choices do not go with the source.
+        ResourceError: if memory is asked for and there is not enough of it.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        seed: int,
+        global_batch_size: int,
+        mode: OrderMode = OrderMode.GLOBAL,
+        rank: int = 0,
+        world_size: int = 1,
+        threads: int = 0,
+        prefetch_batches: int = 2,
+        fraction: float = 1.0,
+        fraction_seed: int = 42,
+        where: Where = Where.STREAM,
+        pin_memory: bool | None = None,
+    ) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} is not in [0, {world_size})")
+        if global_batch_size < 1 or prefetch_batches < 1:
+            raise ValueError("global_batch_size and prefetch_batches are 1 or more")
+        self.source = source
+        self.global_batch_size = global_batch_size
+        self.rank, self.world_size = rank, world_size
+        self.stats = ReaderStats()
+        self.order = Order(
+            seed=seed,
+            num_examples=len(source),
+            mode=mode,
+            fingerprint=source.fingerprint,
+            fraction=fraction,
+            fraction_seed=fraction_seed,
+        )
+        _check_choices(source, where, fraction)
+        default = num_cores() if source.default_threads is None else source.default_threads
+        self._num_threads = (threads or default) if default else 0
+        self._prefetch = prefetch_batches if self._num_threads else 0
+        self._where = where
+        self._memory: MemoryPictures | None = None
+        self._open: weakref.WeakSet[Generator[Batch]] = weakref.WeakSet()
+        self._buffers: Buffers | None = None
+        if isinstance(source, PictureSource):
+            self._buffers = Buffers(
+                (-(-global_batch_size // world_size), *source.picture_shape),
+                capacity=prefetch_batches + 2,
+                is_pinned=torch.cuda.is_available() if pin_memory is None else pin_memory,
+            )
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of an epoch, over all ranks."""
+        return self.order.num_samples
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch, the last one, which may be smaller, among them."""
+        return -(-self.num_examples // self.global_batch_size)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield this rank's batches of an epoch.
+
+        Closing or dropping the iterator ends its threads. A batch stays valid while it is held.
+
+        Args:
+            epoch: 0 or more.
+            start: global position to begin at, as after a restart; any, up to num_examples.
+        """
+        if epoch < 0 or not 0 <= start <= self.num_examples:
+            raise ValueError(f"epoch {epoch}, position {start}: there is no such place")
+        if isinstance(self.source, ArrivalSource):
+            return self._arrivals(self.source, start)
+        batches = self._batches(epoch, start)
+        self._open.add(batches)
+        return batches
+
+    def endless(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches of one epoch after another, without end."""
+        yield from self.epoch(epoch, start)
+        for later in itertools.count(epoch + 1):
+            yield from self.epoch(later)
+
+    def close(self) -> None:
+        """End the iterators that are still open, and let go of pictures held in memory."""
+        for batches in list(self._open):
+            batches.close()
+        self._memory = None
+
+    def _batches(self, epoch: int, start: int) -> Generator[Batch]:
+        ids_of = self._local_ids(epoch, start)
+        with reading_threads(self._num_threads) as pool:
+            source = self._load(pool)
+            pending = deque(
+                self._begin(pool, source, ids) for ids in itertools.islice(ids_of, self._prefetch)
+            )
+            for ids in ids_of:
+                pending.append(self._begin(pool, source, ids))
+                yield self._finish(pending.popleft())
+            while pending:
+                yield self._finish(pending.popleft())
+
+    def _local_ids(self, epoch: int, start: int) -> Iterator[np.ndarray]:
+        """Yield the rows of this rank's part of each global batch."""
+        total, size = self.num_examples, self.global_batch_size
+        block_start = block_stop = 0
+        block = np.empty(0, dtype=np.int64)
+        for position in range(start, total, size):
+            stop = min(position + size, total)
+            if stop > block_stop:
+                block_start, block_stop = position, min(position + max(size, _ORDER_BLOCK), total)
+                block = self.order.samples(epoch, block_start, block_stop)
+            low, high = rank_slice(stop - position, self.rank, self.world_size)
+            offset = position - block_start
+            yield block[offset + low : offset + high].copy()
+
+    def _load(self, pool: Executor) -> Source:
+        """Give what batches are read from: the source, or its rows in memory, read on first use."""
+        if self._where is not Where.MEMORY or not isinstance(self.source, PictureSource):
+            return self.source
+        if self._memory is None:
+            in_order = replace(self.order, mode=OrderMode.SEQUENTIAL)
+            held = MemoryPictures(self.source, in_order.samples(0, 0, self.num_examples))
+            start_s = time.perf_counter()
+            starts = range(0, self.num_examples, self.source.rows_per_task)
+            for cost in map_in_order(pool, held.fill, starts, ahead=4 * max(1, self._num_threads)):
+                self.stats.add(cost)
+            self.stats.wait_s += time.perf_counter() - start_s
+            self._memory = held
+        return self._memory
+
+    def _begin(self, pool: Executor, source: Source, ids: np.ndarray) -> _Pending:
+        if not isinstance(source, PictureSource) or self._buffers is None:
+            return _Pending(ids, None, None, [pool.submit(_read, source, ids)])
+        pictures = self._buffers.lend(len(ids))
+        out = pictures.numpy()
+        step = source.rows_per_task
+        tasks: list[Future[Any]] = [
+            pool.submit(source.read_into, ids[s : s + step], out[s : s + step])
+            for s in range(0, len(ids), step)
+        ]
+        return _Pending(ids, source.labels[ids], pictures, tasks)
+
+    def _finish(self, pending: _Pending) -> Batch:
+        start_s = time.perf_counter()
+        results = [task.result() for task in pending.tasks]
+        self.stats.wait_s += time.perf_counter() - start_s
+        self.stats.num_rows += len(pending.ids)
+        ids = torch.from_numpy(pending.ids)
+        if pending.pictures is None or pending.labels is None:
+            examples: Examples = results[0]
+            return Batch(examples.inputs, examples.targets, ids)
+        for cost in results:
+            self.stats.add(cost)
+        targets = torch.from_numpy(pending.labels)
+        return Batch(pending.pictures.permute(0, 3, 1, 2), targets, ids)
+
+    def _arrivals(self, source: ArrivalSource, start: int) -> Iterator[Batch]:
+        """Batch what comes, in the order in which it comes; ids count arrivals."""
+        items = itertools.islice(source.arrivals(), start, None)
+        for position in itertools.count(start, self.global_batch_size):
+            batch = list(itertools.islice(items, self.global_batch_size))
+            if not batch:
+                return
+            low, high = rank_slice(len(batch), self.rank, self.world_size)
+            examples = source.collate(batch[low:high] or batch[:1])
+            examples = examples if high > low else none_of(examples)
+            self.stats.num_rows += high - low
+            yield Batch(*examples, torch.arange(position + low, position + high))
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A batch under way: its rows, its buffer (pictures only) and what fills it."""
+
+    ids: np.ndarray
+    labels: np.ndarray | None
+    pictures: Tensor | None  # (n, h, w, c)
+    tasks: list[Future[Any]]
+
+
+def _read(source: Source, rows: np.ndarray) -> Examples:
+    if len(rows):
+        return source.read(rows)
+    return none_of(source.read(np.zeros(1, dtype=np.int64)))
+
+
+def _check_choices(source: Source, where: Where, fraction: float) -> None:
+    if where is Where.AUTO:
+        raise ValueError("resolve_where turns auto into memory or stream")
+    if fraction < 1 and isinstance(source, ArrivalSource):
+        raise UsageError(
+            "an IterableDataset cannot be sampled",
+            where="data.fraction",
+            fix="Leave data.fraction at 1, or give a map-style Dataset.",
+        )
+    if where is Where.MEMORY:
+        if not isinstance(source, PictureSource):
+            raise UsageError(
+                "only the pictures of a store can be held in memory by stepladder",
+                where="data.where",
+                fix="Use --data.where stream; a Dataset may hold what it likes.",
+            )
+        needed, free = decoded_bytes(source, fraction=fraction), available_memory_bytes()
+        if needed > free:
+            raise ResourceError(
+                f"the decoded pictures take {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free",
+                where="data.where",
+                fix="Use --data.where stream, or a smaller --data.fraction.",
+            )

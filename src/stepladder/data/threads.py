@@ -1,0 +1,37 @@
+"""Threads that read; they end with the iterator that they read for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+THREAD_NAME = "stepladder-read"
+
+
+class Inline(Executor):
+    """Work at once, in the caller's thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Work, and give the result as done."""
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+@contextmanager
+def reading_threads(num_threads: int) -> Iterator[Executor]:
+    """Give threads that end with the block; what they have not begun is dropped."""
+    if num_threads == 0:
+        yield Inline()
+        return
+    pool = ThreadPoolExecutor(num_threads, thread_name_prefix=THREAD_NAME)
+    try:
+        yield pool
+    finally:
+        # The garbage collector may end an iterator from one of its own threads, which cannot wait
+        # for itself.
+        is_own = threading.current_thread().name.startswith(THREAD_NAME)
+        pool.shutdown(wait=not is_own, cancel_futures=True)
