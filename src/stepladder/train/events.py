@@ -27,6 +27,8 @@ _SECRET = re.compile(  # name=value or "name": "value", as in YAML, JSON, shells
     re.IGNORECASE,
 )
 
+_STATUS = {"signal": "interrupted", "diverged": "diverged"}
+
 
 class Sink(Protocol):
     """A second place where events go, such as TensorBoard files."""
@@ -62,6 +64,7 @@ class EventLog:
         self.path = run_folder / EVENTS_FILE
         self.attempt = attempt
         self._sinks = list(sinks)
+        self._status = "interrupted"
         self._clock = clock
         self._zero_s = clock() - start_elapsed_s
         self._lock = threading.Lock()  # the system sampler writes from its own thread
@@ -96,6 +99,8 @@ class EventLog:
             "elapsed_s": round(self.elapsed_s, 3),
         }
         record.update((key, _plain(value)) for key, value in values.items())
+        if event == "stop":
+            self._status = _STATUS.get(str(values.get("reason")), "finished")
         line = json.dumps(to_json(record), allow_nan=False) + "\n"
         with self._lock:
             self._append(line.encode(), is_durable=event in _DURABLE)
@@ -105,12 +110,15 @@ class EventLog:
         for failure in failures:
             self.write("warning", step=step, epoch=epoch, message=failure)
 
-    def close(self, status: str = "finished") -> None:
-        """Close the file and the sinks; a second call does nothing."""
+    def close(self) -> None:
+        """Close the file and the sinks; a second call does nothing.
+
+        Sinks are told what the stop event said; a run without one was interrupted.
+        """
         with self._lock:
             for sink in self._sinks:
                 try:
-                    sink.close(status)
+                    sink.close(self._status)
                 except Exception:  # the run is over and its own file is whole
                     continue
             self._sinks.clear()
@@ -121,8 +129,8 @@ class EventLog:
     def __enter__(self) -> EventLog:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.close("finished" if kind is None else "interrupted")
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _append(self, line: bytes, *, is_durable: bool) -> None:
         try:

@@ -14,6 +14,7 @@ _STOP_WORDS = {
     "max_steps": "the last step was done",
     "max_time": "the time was up",
     "signal": "a signal ended it",
+    "diverged": "the loss was no longer finite",
 }
 
 

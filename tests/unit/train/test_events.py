@@ -140,7 +140,24 @@ def test_a_failing_sink_is_dropped_with_one_warning_and_the_others_go_on(tmp_pat
     assert events == ["train", "warning", "train"]
     assert [record["event"] for record in good.records] == ["train", "warning", "train"]
     assert good.records[0]["train_loss"] == math.inf
-    assert (good.status, bad.status) == ("finished", "")
+    assert (good.status, bad.status) == ("interrupted", "")
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        ("early_stopping", "finished"),
+        ("signal", "interrupted"),
+        ("diverged", "diverged"),
+        (None, "interrupted"),
+    ],
+)
+def test_sinks_learn_how_the_run_ended(reason: str | None, status: str, tmp_path: Path) -> None:
+    sink = Recorder()
+    with EventLog(tmp_path, attempt=1, sinks=(sink,)) as log:
+        if reason is not None:
+            log.write("stop", step=1, epoch=1, reason=reason)
+    assert sink.status == status
 
 
 def _lines(*steps: int) -> str:
