@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,11 +58,20 @@ _HOMES = {
     "verify": "stepladder.api",
 }
 
-# Three rooms have the names of public functions. Python binds a package's name in its parent when
-# it loads the package, once: loaded here and forgotten, they leave the names to the functions.
-for _room in ("export", "report", "train"):
-    importlib.import_module(f"stepladder.{_room}")
-    del globals()[_room]
+
+class _Package(ModuleType):
+    """Keeps the names of three functions from the rooms that share them.
+
+    When Python loads stepladder/train/, it binds the package as `stepladder.train`: the function
+    would be gone after its first call. `from stepladder.train.run import …` does not use that name.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in ("export", "report", "train") or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

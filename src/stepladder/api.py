@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepladder.config.choices import ExportFormat
-from stepladder.config.load import settings_of_file
+from stepladder.config.load import load_job, settings_of_file
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import Resolved, resolve, settings_of_call
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from stepladder.report.show import ReportView
     from stepladder.task.contract import Task
     from stepladder.train.display import Display
-
-PICTURE_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
 
 
 @dataclass(frozen=True)
@@ -190,7 +188,7 @@ def report(run: Path | str) -> Path:
     Raises:
         DataError: if the folder holds no run.
     """
-    from stepladder.report import write_report
+    from stepladder.report.page import write_report
 
     return write_report(_run_folder(run))
 
@@ -212,33 +210,61 @@ def verify(path: Path | str) -> list[str]:
     return Checkpoints(checkpoints, keep_last=1).verify() if checkpoints.is_dir() else []
 
 
-def predict(run: Path | str, pictures: Sequence[Path | str]) -> list[PicturePrediction]:
+def predict(
+    run: Path | str, pictures: Sequence[Path | str], *, task: Task | str | None = None
+) -> list[PicturePrediction]:
     """Classify pictures, and the pictures of folders, by a run's best weights.
 
+    Args:
+        run: folder of the run.
+        pictures: files, and folders that are searched.
+        task: for a run of your own Task: it, or "FILE.py:NAME".
+
     Raises:
-        DataError: if a picture or the run cannot be read.
+        UsageError: if the run needs a task and none is given.
+        DataError: if a path or the run cannot be read.
     """
     from stepladder.export import predict as predict_run
 
-    return predict_run(_run_folder(run), _expand(pictures))
+    folder = _run_folder(run)
+    return predict_run(folder, [Path(item) for item in pictures], task=_task_of(folder, task))
 
 
 def export(
     run: Path | str,
     format: ExportFormat | str,
     out: Path | str | None = None,
+    *,
+    task: Task | str | None = None,
 ) -> Path:
     """Write a run's best model so that it runs without this package, and give its path.
 
+    Args:
+        run: folder of the run.
+        format: onnx or torch.
+        out: file to write; none: in the run's folder.
+        task: for a run of your own Task: it, or "FILE.py:NAME".
+
     Raises:
-        UsageError: for an unknown format.
+        UsageError: for an unknown format, or if the run needs a task and none is given.
         DataError: if the run cannot be read.
     """
     from stepladder.export import export_run
 
     if format not in list(ExportFormat):
         raise UsageError(f"{format} is not one of {', '.join(ExportFormat)}")
-    return export_run(_run_folder(run), ExportFormat(format), Path(out) if out else None)
+    folder = _run_folder(run)
+    file = Path(out) if out is not None else None
+    return export_run(folder, ExportFormat(format), file, task=_task_of(folder, task))
+
+
+def _task_of(run: Path, task: Task | str | None) -> Task | None:
+    """Load a Task that is given by name; its store is the run's."""
+    if not isinstance(task, str):
+        return task
+    from stepladder.task.load import load_task
+
+    return load_task(task, store=load_job(run / "config.yaml").recipe.data.store)
 
 
 def _resolve(base: JobConfig | None, file: Path | str | None, settings: dict[str, Any]) -> Resolved:
@@ -264,23 +290,3 @@ def _run_folder(run: Path | str) -> Path:
             fix="Give the folder that `stepladder train` wrote, such as runs/run.",
         )
     return folder
-
-
-def _expand(pictures: Sequence[Path | str]) -> list[Path]:
-    """Replace folders by the pictures in them and below, sorted; hidden names are passed over."""
-    found: list[Path] = []
-    for item in map(Path, pictures):
-        if not item.is_dir():
-            found.append(item)
-            continue
-        inside = [
-            path
-            for path in sorted(item.rglob("*"))
-            if path.suffix.lower() in PICTURE_SUFFIXES
-            and not any(part.startswith(".") for part in path.relative_to(item).parts)
-            and path.is_file()
-        ]
-        if not inside:
-            raise DataError("there is no JPEG or PNG in this folder", where=str(item))
-        found += inside
-    return found

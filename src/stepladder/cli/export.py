@@ -29,12 +29,14 @@ class Flags:
     """Format of the file."""
     out: Path | None = None
     """File to write; none: beside the run's other files."""
+    task: str | None = None
+    """For a run of your own Task: FILE.py:NAME; that file is run."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
     """Write the model and print its path."""
     flags = parse(Flags, argv, command="export", examples=_EXAMPLES)
-    path = api.export(flags.run, flags.to, flags.out)
+    path = api.export(flags.run, flags.to, flags.out, task=flags.task)
     write(json.dumps({"export": str(path)}) if flags.output.json else str(path))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from tyro.conf import Positional
@@ -14,6 +14,9 @@ from stepladder import api
 from stepladder.cli.parse import RUN, Output, Unprefixed, parse, write
 from stepladder.errors import UsageError
 from stepladder.records import to_json
+
+if TYPE_CHECKING:
+    from stepladder.export import PicturePrediction
 
 _EXAMPLES = """
   stepladder predict runs/first a.jpg b.png
@@ -29,6 +32,8 @@ class Flags:
     """Folder that `stepladder train` wrote."""
     pictures: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PICTURE...")]
     """Pictures, or folders of them."""
+    task: str | None = None
+    """For a run of your own Task: FILE.py:NAME; that file is run."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
@@ -37,10 +42,15 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, argv, command="predict", examples=_EXAMPLES)
     if not flags.pictures:
         raise UsageError("no picture is given", fix="Name pictures, or folders of them.")
-    predictions = api.predict(flags.run, flags.pictures)
+    predictions = api.predict(flags.run, flags.pictures, task=flags.task)
     if flags.output.json:
         write("\n".join(json.dumps(to_json(item)) for item in predictions))
         return 0
-    lines = [f"{item.path}\t{item.label}\t{100 * item.probability:.1f} %" for item in predictions]
-    write("\n".join(lines))
+    write("\n".join(_line(item) for item in predictions))
     return 0
+
+
+def _line(item: PicturePrediction) -> str:
+    if item.error is not None:
+        return f"{item.path}\t-\t{item.error}"
+    return f"{item.path}\t{item.label}\t{100 * item.probability:.1f} %"

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from tyro.conf import Positional
@@ -29,7 +29,10 @@ from stepladder.config.load import settings_of_file
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.resolve import Resolved, resolve, settings_of_flags
 from stepladder.config.show import show, show_json
-from stepladder.records import Manifest, to_json
+from stepladder.records import to_json
+
+if TYPE_CHECKING:
+    from stepladder.data.prepare import PrepareResult
 
 _EXAMPLES = """
   stepladder prepare photos --out store              photos/CLASS/*.jpg
@@ -67,7 +70,7 @@ def run(argv: list[str]) -> int:
     if flags.output.json:
         write(json.dumps({"event": "prepared", **to_json(dataclasses.asdict(result))}))
     elif not flags.output.quiet:
-        write(_result(result.manifest, result.folder, result.num_bad, result.wall_s))
+        write(_result(result))
     return 0
 
 
@@ -85,13 +88,16 @@ def read(argv: list[str]) -> tuple[Flags, Resolved]:
     return flags, resolve(settings_of_file(file) if file else {}, from_flags)
 
 
-def _result(manifest: Manifest, folder: Path, num_bad: int, wall_s: float) -> str:
+def _result(result: PrepareResult) -> str:
+    manifest, wall_s = result.manifest, max(result.wall_s, 1e-9)
     counts = ", ".join(f"{manifest.num_rows(split):,} {split}" for split in Split)
     num_pictures = sum(manifest.num_rows(split) for split in Split)
-    lines = [
-        f"store: {folder} ({len(manifest.classes)} classes; {counts})",
-        f"{num_pictures:,} pictures in {wall_s:.1f} s, {num_pictures / max(wall_s, 1e-9):,.0f}/s",
-    ]
-    if num_bad:
-        lines.append(f"{num_bad:,} unreadable pictures are listed in quarantine.csv")
+    lines = [f"store: {result.folder} ({len(manifest.classes)} classes; {counts})"]
+    if result.is_up_to_date:
+        lines.append("it holds these pictures already; nothing was written")
+    else:
+        pace = f"{num_pictures / wall_s:,.0f}/s"
+        lines.append(f"{num_pictures:,} pictures in {wall_s:.1f} s, {pace}")
+    if result.num_bad:
+        lines.append(f"{result.num_bad:,} unreadable pictures are listed in quarantine.csv")
     return "\n".join(lines)

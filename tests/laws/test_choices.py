@@ -1,0 +1,72 @@
+"""A text option is a name, a path or an address; every choice among named things is an enum."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from enum import Enum, StrEnum
+from types import ModuleType
+
+import pytest
+
+from stepladder.config import choices, options, recipe
+from stepladder.config.options import JobConfig
+from stepladder.config.schema import Option, field_docs
+from stepladder.config.schema import options as all_options
+
+# Names that others give: of a timm model, of a CSV's columns, of a server, an expression on paths.
+NAMES = {
+    "model.name",
+    "prepare.path_column",
+    "prepare.label_column",
+    "prepare.split_column",
+    "prepare.group_by",
+    "run.mlflow_uri",
+}
+OPTIONS = tuple(all_options().values())
+
+
+def classes(module: ModuleType) -> list[type]:
+    members = vars(module).values()
+    return [
+        item for item in members if inspect.isclass(item) and item.__module__ == module.__name__
+    ]
+
+
+def test_text_options_are_names() -> None:
+    assert {option.key for option in OPTIONS if str in option.wanted.kinds} == NAMES
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_every_option_says_what_it_does(option: Option) -> None:
+    doc = field_docs(option.group)[option.path[-1]]
+    assert doc.endswith(".")
+    assert "—" not in doc
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_no_option_has_the_name_of_a_group(option: Option) -> None:
+    assert not any(other.key.startswith(f"{option.key}.") for other in OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "kind", [*classes(options), *classes(recipe)], ids=lambda kind: kind.__name__
+)
+def test_config_is_frozen_and_named(kind: type) -> None:
+    assert dataclasses.is_dataclass(kind)
+    parameters = kind.__dataclass_params__  # type: ignore[attr-defined]
+    assert parameters.frozen
+    assert all(field.kw_only for field in dataclasses.fields(kind))
+    hash(kind())
+
+
+@pytest.mark.parametrize("kind", classes(choices), ids=lambda kind: kind.__name__)
+def test_a_choice_is_a_string_enum_whose_values_are_its_names(kind: type) -> None:
+    assert issubclass(kind, StrEnum)
+    assert issubclass(kind, Enum)
+    assert all(item.value == item.name.lower() for item in kind)
+    assert kind.__doc__
+
+
+def test_defaults_are_valid() -> None:
+    JobConfig()

@@ -1,0 +1,94 @@
+"""`import stepladder` and `--help` answer at once: no torch; and nothing needs torchvision."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stepladder
+from stepladder.cli.main import COMMANDS
+
+ROOT = Path(stepladder.__file__).parent
+HEAVY = {
+    "torch",
+    "timm",
+    "torchvision",
+    "numpy",
+    "pyarrow",
+    "PIL",
+    "onnx",
+    "mlflow",
+    "tensorboard",
+    "jinja2",
+}
+MODULES = sorted(
+    ".".join(("stepladder", *path.relative_to(ROOT).with_suffix("").parts))
+    for path in ROOT.rglob("*.py")
+    if path.name not in ("__init__.py", "__main__.py")
+)
+
+
+def imported_after(code: str) -> set[str]:
+    """Run code in a fresh Python and give the names of the modules it leaves imported."""
+    code += "\nimport sys; sys.stderr.write(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(done.stderr.split())
+
+
+def called(*words: str) -> str:
+    return (
+        f"from stepladder.cli.main import main\ntry: main({list(words)})\nexcept SystemExit: pass"
+    )
+
+
+def test_import_brings_in_nothing_heavy() -> None:
+    loaded = imported_after("import stepladder; stepladder.Recipe(); stepladder.train")
+    assert not loaded & (HEAVY | {"tyro"})
+
+
+def test_help_brings_in_nothing_heavy() -> None:
+    loaded = imported_after(called("--help"))
+    assert not loaded & (HEAVY | {"tyro", "rich", "yaml"})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_brings_in_no_torch(command: str) -> None:
+    assert not imported_after(called(command, "--help")) & HEAVY
+
+
+def test_showing_the_config_brings_in_no_torch() -> None:
+    assert "torch" not in imported_after(called("train", "--show-config"))
+
+
+def test_public_names_are_what_they_say() -> None:
+    code = (
+        "import stepladder, inspect\n"
+        "import stepladder.train.wording, stepladder.report.page\n"
+        "for name in ('train', 'report', 'export', 'prepare', 'verify', 'predict'):\n"
+        "    assert inspect.isfunction(getattr(stepladder, name)), name\n"
+        "for name in stepladder.__all__:\n"
+        "    getattr(stepladder, name)\n"
+        "from stepladder import train\n"
+        "assert inspect.isfunction(train)\n"
+        "assert set(stepladder.__all__) == set(dir(stepladder))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("blocked", [("torchvision",), ("pynvml", "mlflow", "tensorboard", "onnx")])
+def test_every_module_imports_where_optional_packages_are_broken(blocked: tuple[str, ...]) -> None:
+    code = (
+        "import sys, importlib, warnings\n"
+        "warnings.simplefilter('error')\n"
+        f"for name in {blocked}: sys.modules[name] = None\n"
+        f"for name in {MODULES}: importlib.import_module(name)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_unknown_attribute_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        stepladder.trian  # noqa: B018
