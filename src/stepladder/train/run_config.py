@@ -7,7 +7,7 @@ from typing import Final
 
 import yaml
 
-from stepladder.config.yaml_file import read_yaml
+from stepladder.config.yaml_file import entries, read_yaml
 from stepladder.errors import UsageError
 
 ABSENT: Final = "absent"
@@ -36,8 +36,8 @@ def compare_configs(old_file: Path, new_text: str) -> list[str]:
     Raises:
         UsageError: if another key changed, or the horizon of the cosine with the epochs.
     """
-    old = _flatten(read_yaml(old_file))
-    new = _flatten(yaml.compose(new_text, Loader=yaml.SafeLoader))
+    old = _flatten(old_file, read_yaml(old_file))
+    new = _flatten(old_file, yaml.compose(new_text, Loader=yaml.SafeLoader))
     changes = {
         key: f"{key}: {old.get(key, ABSENT)} -> {new.get(key, ABSENT)}"
         for key in dict.fromkeys([*old, *new])
@@ -68,7 +68,7 @@ def _is_free(key: str) -> bool:
     return key in _FREE_KEYS or key.startswith(_FREE_GROUPS)
 
 
-def _flatten(node: yaml.Node | None, prefix: str = "") -> dict[str, str]:
+def _flatten(file: Path, node: yaml.Node | None, prefix: str = "") -> dict[str, str]:
     """List the values of a document by dotted key, as they are written."""
     if node is None:
         return {}
@@ -76,9 +76,8 @@ def _flatten(node: yaml.Node | None, prefix: str = "") -> dict[str, str]:
         is_scalar = isinstance(node, yaml.ScalarNode)
         return {prefix: str(node.value) if is_scalar else yaml.serialize(node).strip()}
     values: dict[str, str] = {}
-    for key, value in node.value:
-        name = str(key.value)
-        values |= _flatten(value, f"{prefix}.{name}" if prefix else name)
+    for name, _, value in entries(file, node):
+        values |= _flatten(file, value, f"{prefix}.{name}" if prefix else name)
     return values
 
 

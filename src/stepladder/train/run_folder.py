@@ -37,6 +37,7 @@ _FILES: Final = (
     "env.json",
     CONFIG,
 )
+_HEAD: Final = "# Resolved by stepladder; read again when the run is resumed.\n"
 _MARKS: Final = frozenset({LOCK, CHECKPOINTS, "events.jsonl"})
 _STRAY: Final = re.compile(r"\..+\.\d+\.tmp")
 
@@ -63,7 +64,8 @@ class RunFolder:
         with saving("the run folder cannot be made", where=path):
             path.mkdir(parents=True, exist_ok=True)
         own = self._own_names()
-        self.holds_run = len(own) > 1 and bool(_MARKS & set(own))
+        is_half_made = CONFIG not in own and len(own) > 1 and bool(_MARKS & set(own))
+        self.holds_run = is_half_made or self._has_our_config()
         if not self.holds_run and (in_the_way := [name for name in own if name != LOCK]):
             raise UsageError(
                 f"the folder is no run and holds {in_the_way[0]}, which a run would replace",
@@ -92,7 +94,7 @@ class RunFolder:
             ResourceError: if it cannot be written.
         """
         with saving("the config was not written", where=self.path / CONFIG):
-            write_bytes(self.path / CONFIG, text.encode())
+            write_bytes(self.path / CONFIG, (_HEAD + text).encode())
 
     def compare_config(self, text: str) -> list[str]:
         """List what changed since the last attempt and may; empty for a new run.
@@ -133,6 +135,13 @@ class RunFolder:
         with saving("the earlier run was not removed", where=self.path):
             self._remove_own()
         self.holds_run = False
+
+    def _has_our_config(self) -> bool:
+        try:
+            with (self.path / CONFIG).open("rb") as file:
+                return file.read(len(_HEAD)) == _HEAD.encode()
+        except OSError:
+            return False
 
     def _remove_own(self) -> None:
         for name, pattern in _FOLDERS.items():

@@ -122,9 +122,9 @@ def _require_storable(name: str, tensor: Tensor) -> None:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    if tensor.numel() == 0:  # an empty tensor may have a stride that no view takes
-        return memoryview(bytearray())
-    array: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    # contiguous() and reshape() leave any stride on a tensor of one element or none; view does not
+    flat = tensor.reshape(-1).as_strided((tensor.numel(),), (1,))
+    array: Any = flat.view(torch.uint8).numpy()
     return memoryview(array)
 
 

@@ -44,7 +44,10 @@ def assert_equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
         assert found[name].shape == tensor.shape
         assert (
             found[name].reshape(-1).view(torch.uint8).tolist()
-            == tensor.contiguous().reshape(-1).view(torch.uint8).tolist()
+            == tensor.clone(memory_format=torch.contiguous_format)
+            .reshape(-1)
+            .view(torch.uint8)
+            .tolist()
         ), name
 
 
@@ -87,6 +90,8 @@ def test_views_shared_memory_and_grad_are_written_in_full() -> None:
         "same": base,
         "every_third": base[::3],
         "transposed": base.reshape(3, 4).t(),
+        "one_with_a_stride": base[::3][1:2],
+        "none_with_a_stride": base[::3][:0],
         "expanded": base[:1].expand(5),
         "channels_last": image,
         "conjugate": torch.tensor([1 + 2j]).conj(),
