@@ -16,7 +16,7 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.hashing import Hashed
 from stepladder.data.sources import Listing
 
-_MAX_MEAN_SHARD_BYTES = 64 << 20
+MAX_MEAN_SHARD_BYTES = 64 << 20
 _RESIZED_BYTES_PER_PIXEL = 0.9  # of a photograph at quality 90; the forecast errs to the high side
 _ROW_OVERHEAD_BYTES = 256  # sha256, path, label, page header, side index
 
@@ -129,7 +129,7 @@ def _options(config: PrepareConfig) -> dict[str, Any]:
 def _cut(rows: list[Row], split: Split, *, config: PrepareConfig, base: str) -> list[ShardPlan]:
     total_bytes = sum(_forecast_bytes(row, config) for row in rows)
     num_digits = 0
-    while total_bytes > _MAX_MEAN_SHARD_BYTES * 16**num_digits:
+    while total_bytes > MAX_MEAN_SHARD_BYTES * 16**num_digits:
         num_digits += 1
     by_prefix: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
