@@ -109,7 +109,7 @@ def mixup(
 
 
 def _mix(own: Tensor, other: Tensor, own_share: Tensor) -> Tensor:
-    return other + (own - other) * own_share
+    return (own - other).mul_(own_share).add_(other)
 
 
 def _like(pictures: Tensor, original: Tensor) -> Tensor:

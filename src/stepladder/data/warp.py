@@ -31,9 +31,9 @@ def warp(pictures: Tensor, matrices: Float64, *, is_filled: bool) -> Tensor:
     y = theta[:, 3] * xs + theta[:, 4] * ys + theta[:, 5]
     grid = torch.stack([x * (2 / width), y * (2 / height)], dim=-1)
     padding = "zeros" if is_filled else "border"
-    centred = pictures.to(torch.float32) - FILL
+    centred = pictures.to(torch.float32).sub_(FILL)
     found = F.grid_sample(centred, grid, padding_mode=padding, align_corners=False)
-    return (found + FILL).round_().clamp_(0, 255).to(torch.uint8)
+    return found.add_(FILL).round_().clamp_(0, 255).to(torch.uint8)
 
 
 def crop_matrices(uniform: Float64, *, smallest: float, height: int, width: int) -> Float64:

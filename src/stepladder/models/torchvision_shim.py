@@ -33,17 +33,23 @@ def import_timm() -> ModuleType:
         return importlib.import_module("timm")
     except RuntimeError as error:
         if "torchvision::" not in str(error):
-            raise
+            raise _broken(error) from error
+    except (ImportError, OSError) as error:
+        raise _broken(error) from error
     _forget_half_imports()
     try:
         _declare_operators()
         return importlib.import_module("timm")
-    except (RuntimeError, ImportError) as error:
-        raise ResourceError(
-            f"timm cannot be imported with torch {torch.__version__} ({error})",
-            why="The installed torchvision was built for another torch.",
-            fix="pip install --force-reinstall --no-deps torchvision, from torch's own index.",
-        ) from error
+    except (RuntimeError, ImportError, OSError) as error:
+        raise _broken(error) from error
+
+
+def _broken(error: Exception) -> ResourceError:
+    return ResourceError(
+        f"timm cannot be imported beside torch {torch.__version__} ({error})",
+        why="It needs torchvision, of the release that belongs to this torch.",
+        fix="Install both again: pip install --force-reinstall --no-deps timm torchvision",
+    )
 
 
 def _forget_half_imports() -> None:

@@ -101,7 +101,6 @@ def test_a_module_without_weights_is_not_frozen() -> None:
     assert is_frozen(linear)
 
 
-@pytest.mark.slow
 def test_legacy_xception_trains_at_299() -> None:
     torch.set_num_threads(1)
     config = ModelConfig(name="legacy_xception", weights=WeightsSource.NONE)

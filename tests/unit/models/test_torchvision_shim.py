@@ -3,6 +3,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from stepladder.errors import ResourceError
+from stepladder.models.torchvision_shim import import_timm
+
 PROGRAM = """
 import sys, types
 import torch
@@ -35,3 +40,11 @@ def test_operators_are_declared_only_where_the_plain_import_fails() -> None:
     importable = "sys.modules['timm'] = types.ModuleType('timm')"
     undeclared = "assert not hasattr(torch.ops.torchvision, 'nms')"
     run(importable, undeclared)
+
+
+def test_a_timm_that_cannot_be_imported_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ResourceError, match="pip install"):
+        import_timm()
