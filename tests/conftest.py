@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
+
+from stepladder.config.choices import Encoding
+from stepladder.data.writer import ShardWriter, publish
+from stepladder.records import Manifest, ShardInfo
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few cores
 
@@ -44,3 +52,84 @@ def photos(tmp_path: Path) -> Path:
         for idx in range(8):
             draw_photo(kind, idx).save(folder / f"{name}{idx}.jpg", quality=92)
     return root
+
+
+class StoreBuilder(Protocol):
+    """Write a store of drawn pictures; gives its folder and its pictures by split, in row order."""
+
+    def __call__(
+        self,
+        folder: Path,
+        *,
+        num_rows: Mapping[str, int] = ...,
+        size: int = ...,
+        encoding: Encoding = ...,
+        shards: int = ...,
+        seed: int = ...,
+    ) -> dict[str, np.ndarray]: ...
+
+
+def write_store(
+    folder: Path,
+    *,
+    num_rows: Mapping[str, int] = {"train": 20, "val": 5},
+    size: int = 8,
+    encoding: Encoding = Encoding.PIXELS,
+    shards: int = 2,
+    seed: int = 0,
+) -> dict[str, np.ndarray]:
+    """Write a store by the real writer; shards are cut by the first digit of the hash."""
+    work = folder.with_name(folder.name + ".work")
+    work.mkdir(parents=True)
+    classes = ("apple", "bread", "corn")
+    pictures: dict[str, np.ndarray] = {}
+    counts: dict[str, tuple[int, ...]] = {}
+    infos: list[ShardInfo] = []
+    for split, count in num_rows.items():
+        random = np.random.default_rng([seed, len(split), count])
+        base = random.integers(0, 200, size=(count, 1, 1, 3))
+        ramp = np.arange(size)[:, None, None] + random.integers(0, 40, size=(size, size, 3))
+        drawn = (base + ramp).clip(0, 255).astype(np.uint8)
+        hashes = sorted(
+            hashlib.sha256(f"{seed}{split}{idx}".encode()).digest() for idx in range(count)
+        )
+        labels = np.arange(count) % len(classes)
+        for prefix in range(shards):
+            rows = [r for r in range(count) if hashes[r][0] * shards // 256 == prefix]
+            path = work / f"{split}-{prefix:x}.parquet"
+            with ShardWriter(path, encoding=encoding, size=size) as writer:
+                for row in rows:
+                    label = int(labels[row])
+                    picture = drawn[row]
+                    data: Any = picture if encoding is Encoding.PIXELS else _jpeg(picture)
+                    name = f"{classes[label]}/{split} {row}.jpg"
+                    writer.add(sha256=hashes[row], path=name, label=label, picture=data)
+                infos.append(writer.close())
+        pictures[split] = drawn
+        counts[split] = tuple(np.bincount(labels, minlength=len(classes)).tolist())
+    train = pictures["train"].astype(np.int64)
+    manifest = Manifest(
+        encoding=encoding.value,
+        size=size,
+        fit="pad",
+        classes=classes,
+        class_counts=counts,
+        channel_sum=tuple(train.sum(axis=(0, 1, 2)).tolist()),
+        channel_sq_sum=tuple((train**2).sum(axis=(0, 1, 2)).tolist()),
+        num_pixels=train.size // 3,
+        shards=tuple(infos),
+    )
+    publish(work, folder, manifest)
+    return pictures
+
+
+def _jpeg(picture: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "JPEG", quality=95)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="session")
+def build_store() -> StoreBuilder:
+    """Give the function that writes a small store of drawn pictures."""
+    return write_store

@@ -20,6 +20,7 @@ import numpy as np
 from stepladder.config.choices import OrderMode
 
 ORDER_VERSION = 1
+_SMALL = 256  # the smallest domain of the network
 NUM_ROUNDS = 8  # BLAKE2b gives 64 bytes: a 64-bit key for each round
 
 
@@ -56,6 +57,8 @@ class Bijection:
 
         Shapes: (k,) to int64 (k,).
         """
+        if self.n <= _SMALL:
+            return self._all[positions]
         values = self._permute(positions.astype(np.uint64))
         outside = np.flatnonzero(values >= self.n)
         while outside.size:
@@ -63,6 +66,18 @@ class Bijection:
             values[outside] = walked
             outside = outside[walked >= self.n]
         return values.astype(np.int64)
+
+    @cached_property
+    def _all(self) -> np.ndarray:
+        """Tabulate a small domain: walks are long there, but all of them take 256 steps at most."""
+        network = self._permute(np.arange(_SMALL, dtype=np.uint64)).tolist()
+        values = []
+        for position in range(self.n):
+            value = network[position]
+            while value >= self.n:
+                value = network[value]
+            values.append(value)
+        return np.array(values, dtype=np.int64)
 
     def _permute(self, values: np.ndarray) -> np.ndarray:
         """Permute [0, 4 ** half_bits) by a balanced Feistel network."""
