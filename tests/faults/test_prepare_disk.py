@@ -1,0 +1,153 @@
+"""A full or forbidden disk, and two prepares in one place: loud, and nothing finished is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.prepare import prepare
+from stepladder.data.verify import verify_store
+from stepladder.data.work_folder import WorkFolder, disk_errors_named
+from stepladder.errors import DataError, ResourceError
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "photos"
+    random = np.random.default_rng(0)
+    for idx in range(30):
+        folder = root / f"class {idx % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 255, size=(4, 5, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((50, 40)).save(folder / f"{idx}.png")
+    return root
+
+
+def config_of(source: Path, **options: object) -> PrepareConfig:
+    settings = {"size": 32, "workers": 2, **options}
+    return PrepareConfig(source=source, out=source.parent / "store", **settings)
+
+
+def test_a_file_that_may_not_grow_is_a_loud_error_and_work_is_kept(source: Path) -> None:
+    script = f"""
+import resource, signal
+from pathlib import Path
+from stepladder.config.options import PrepareConfig
+from stepladder.data.prepare import prepare
+from stepladder.errors import ResourceError
+import torch
+resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+try:
+    source = Path({str(source)!r})
+    prepare(PrepareConfig(source=source, out=source.parent / "store", size=32, workers=2))
+except ResourceError as error:
+    print(error.exit_code, error)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert result.stdout.startswith("4 ")
+    assert "the disk is full" in result.stdout
+    assert "same command again" in result.stdout
+    assert not (source.parent / "store").exists()
+    assert (source.parent / "store.partial").is_dir()
+    prepare(config_of(source))
+    assert verify_store(source.parent / "store") == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told_from_other_errors(tmp_path: Path, code: int) -> None:
+    work = WorkFolder(tmp_path / "store.partial")
+    with pytest.raises(ResourceError, match="the disk is full"), disk_errors_named(work):
+        raise OSError(code, os.strerror(code))
+    with pytest.raises(OSError, match="odd"), disk_errors_named(work):
+        raise OSError(errno.EIO, "odd")
+
+
+def test_a_second_prepare_in_the_same_place_is_refused(source: Path) -> None:
+    work = WorkFolder.beside(source.parent / "store")
+    with work.held(), pytest.raises(ResourceError, match=f"process {os.getpid()}") as caught:
+        prepare(config_of(source))
+    assert f"kill {os.getpid()}" in str(caught.value)
+    prepare(config_of(source))  # free again
+
+
+def test_a_lock_of_a_dead_process_holds_nothing(source: Path) -> None:
+    work = WorkFolder.beside(source.parent / "store")
+    work.make()
+    (work.root / "lock").write_text("999999\n")
+    prepare(config_of(source))
+    assert verify_store(source.parent / "store") == []
+
+
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from stepladder.config.options import PrepareConfig
+from stepladder.data.prepare import prepare
+from stepladder.errors import StepladderError
+source, out = Path(sys.argv[1]), Path(sys.argv[2])
+if os.getuid() == 0:
+    # once as root, so that every module is imported: nobody may not read them everywhere
+    prepare(PrepareConfig(source=source, out=source.parent / f"warm{os.getpid()}", size=16))
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    prepare(PrepareConfig(source=source, out=out, size=32, max_bad=float(sys.argv[3])))
+except StepladderError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+def as_nobody(source: Path, out: Path, *, max_bad: float) -> subprocess.CompletedProcess[str]:
+    for folder in (source.parent, *source.parent.parents[:2]):
+        folder.chmod(0o755)  # pytest's own folders are the user's alone
+    return subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, str(source), str(out), str(max_bad)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_files_without_permission_are_listed_and_count_as_bad(source: Path) -> None:
+    (source / "class 0" / "4.png").chmod(0)
+    place = source.parent / "open"
+    place.mkdir()
+    place.chmod(0o777)
+    refused = as_nobody(source, place / "store", max_bad=0.01)
+    assert (refused.returncode, refused.stderr) == (DataError.exit_code, "")
+    assert "'class 0/4.png': cannot be read: Permission denied" in refused.stdout
+    assert as_nobody(source, place / "store", max_bad=0.1).returncode == 0
+    assert "class 0/4.png,cannot be read" in (place / "store" / "quarantine.csv").read_text()
+
+
+def test_a_place_that_may_not_be_written_is_named(source: Path) -> None:
+    place = source.parent / "closed"
+    place.mkdir()
+    place.chmod(0o555)
+    result = as_nobody(source, place / "store", max_bad=0.01)
+    assert result.returncode == ResourceError.exit_code
+    assert "cannot write here" in result.stdout
+    assert str(place / "store.partial") in result.stdout
+
+
+def test_few_file_handles_are_enough(source: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    num_open = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 24, before[1]))
+    try:
+        prepare(config_of(source))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert verify_store(source.parent / "store") == []
