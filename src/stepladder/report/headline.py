@@ -8,9 +8,8 @@ from markupsafe import Markup
 
 from stepladder.report.bars import Part, stacked_bar
 from stepladder.report.tables import RunRecords, count, fraction, number
-from stepladder.stats import binomial_sem
 from stepladder.train.events import redacted
-from stepladder.train.wording import duration, percent, stop_words
+from stepladder.train.wording import accuracy_noise, duration, pace, percent, stop_words
 
 PHASE_WORDS = {
     "setup": "set-up",
@@ -97,8 +96,8 @@ def _result(records: RunRecords) -> tuple[str, str, str]:
     ):
         share, num = fraction(summary.get(key)), count(summary.get(count_key))
         if share is not None:
-            noise = f"± {100 * binomial_sem(share, num):.1f}" if num else ""
-            size = f"One standard error over {num:,} pictures." if num else ""
+            noise = accuracy_noise(share, num)
+            size = f"One standard error over {num:,} pictures." if noise else f"{num:,} pictures."
             return percent(share), noise, f"{word[0].upper()}{word[1:]}. {size}".strip()
     best = [event for event in records.of("validation") if event.get("is_best")]
     if best and (share := fraction(best[-1].get("val_accuracy"))) is not None:
@@ -129,7 +128,7 @@ def _facts(records: RunRecords) -> list[Fact]:
     if train_s is not None:
         facts.append(Fact(value=duration(train_s), label="to a trained model"))
     if (rate := number(summary.get("images_per_s"))) is not None:
-        facts.append(Fact(value=f"{rate:,.0f} / s", label="pictures, in training"))
+        facts.append(Fact(value=f"{pace(rate)} / s", label="pictures, in training"))
     if (wait := fraction(summary.get("data_wait_frac"))) is not None:
         facts.append(Fact(value=percent(wait), label="spent waiting for data"))
     if (best := number(summary.get("best_epoch"))) is not None:
@@ -138,9 +137,9 @@ def _facts(records: RunRecords) -> list[Fact]:
         facts.append(Fact(value=f"{best:,.0f}{suffix}", label="best epoch"))
     val, num_val = fraction(summary.get("val_accuracy")), count(summary.get("num_val"))
     if fraction(summary.get("test_accuracy")) is not None and val is not None:
-        noise = f" ± {100 * binomial_sem(val, num_val):.1f}" if num_val else ""
+        shown = f"{100 * val:.1f} {accuracy_noise(val, num_val)}".strip()
         label = f"validation, {num_val:,} pictures" if num_val else "validation accuracy"
-        facts.append(Fact(value=f"{100 * val:.1f}{noise} %", label=label))
+        facts.append(Fact(value=f"{shown} %", label=label))
     if (macro := fraction(summary.get("test_macro_accuracy"))) is not None:
         facts.append(Fact(value=percent(macro), label="mean over classes"))
     if (energy := number(summary.get("energy_wh"))) is not None:

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from stepladder.records import to_json
 from stepladder.train.outlet import Outlet
-from stepladder.train.wording import clean, duration, percent, summary_lines, validation_line
+from stepladder.train.wording import clean, duration, pace, percent, summary_lines, validation_line
 
 PLAIN_EVERY_S = 30.0
 JSON_EVERY_S = 1.0
@@ -59,7 +59,7 @@ class ProgressState:
         words = [f"loss {self.loss:.4f}"]
         if self.accuracy is not None:
             words.append(f"accuracy {percent(self.accuracy)}")
-        words.append(f"{self.samples_per_s:,.0f} samples/s")
+        words.append(f"{pace(self.samples_per_s)} samples/s")
         words.append(f"data wait {percent(self.data_wait_frac, 0)}")
         return words
 
@@ -148,7 +148,7 @@ class PlainDisplay(Display):
 
     def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Show how many pictures are prepared."""
-        self.out.line(f"prepared {done:,} of {total:,}, {per_s:,.0f}/s, {duration(left_s)} left")
+        self.out.line(f"prepared {done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left")
 
     def validation(self, values: Mapping[str, Any]) -> None:
         """Show one validation."""

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepladder.train.display import Display, ProgressState
-from stepladder.train.wording import clean, duration, summary_lines, validation_line
+from stepladder.train.wording import clean, duration, pace, summary_lines, validation_line
 
 LIVE_EVERY_S = 0.25
 
@@ -49,7 +49,7 @@ class LiveDisplay(Display):
 
     def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Draw how many pictures are prepared."""
-        tail = f"{done:,} of {total:,}, {per_s:,.0f}/s, {duration(left_s)} left"
+        tail = f"{done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
         self._draw(head="preparing", done=done, total=total, tail=tail, below="")
         if done == total:
             self._freeze()

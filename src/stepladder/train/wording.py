@@ -76,11 +76,12 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     ):
         accuracy, num = summary.get(key), summary.get(count) or 0
         if accuracy is not None:
-            noise = f" ± {100 * binomial_sem(accuracy, num):.1f}" if num else ""
-            lines.append(f"{split} accuracy {100 * accuracy:.1f}{noise} % ({num:,} pictures)")
+            noise = accuracy_noise(accuracy, num)
+            shown = f"{100 * accuracy:.1f} {noise}".strip()
+            lines.append(f"{split} accuracy {shown} % ({num:,} pictures)")
     if summary.get("train_s") is not None:
-        pace = summary.get("images_per_s")
-        speed = f", {pace:,.0f} images/s" if pace is not None else ""
+        per_s = summary.get("images_per_s")
+        speed = f", {pace(per_s)} images/s" if per_s is not None else ""
         wait = summary.get("data_wait_frac")
         waiting = f", {percent(wait)} of it waiting for data" if wait is not None else ""
         lines.append(f"trained in {duration(summary['train_s'])}{speed}{waiting}")
@@ -89,6 +90,19 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         suffix = f"; best epoch {best} of {summary.get('epochs')}" if best is not None else ""
         lines.append(f"stopped: {stop_words(str(summary['stop_reason']))}{suffix}")
     return [clean(line) for line in lines]
+
+
+def pace(per_s: float) -> str:
+    """Say how many a second: `68`, `1,234`, and `2.4` below ten."""
+    return f"{per_s:.1f}" if per_s < 9.95 else f"{per_s:,.0f}"
+
+
+def accuracy_noise(accuracy: float, num: int) -> str:
+    """Say one standard error in percentage points, `± 1.7`.
+
+    Empty where the binomial error says nothing: no examples, or all of them right or all wrong.
+    """
+    return f"± {100 * binomial_sem(accuracy, num):.1f}" if num and 0 < accuracy < 1 else ""
 
 
 def stop_words(reason: str) -> str:

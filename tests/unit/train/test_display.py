@@ -22,7 +22,7 @@ from stepladder.train.display import (
     make_display,
 )
 from stepladder.train.live import LiveDisplay
-from stepladder.train.wording import clean, duration, percent, summary_lines, validation_line
+from stepladder.train.wording import clean, duration, pace, percent, summary_lines, validation_line
 
 STATE = ProgressState(
     epoch=3,
@@ -303,3 +303,10 @@ def test_the_summary_gives_the_result_with_its_noise_first() -> None:
     assert lines[1] == "trained in 2 min 5 s, 312 images/s, 4.0 % of it waiting for data"
     assert lines[2] == "stopped: no clear improvement any more; best epoch 9 of 12"
     assert summary_lines({}) == []
+
+
+def test_no_error_is_given_where_the_binomial_one_would_be_zero() -> None:
+    assert summary_lines({"val_accuracy": 1.0, "num_val": 12}) == [
+        "val accuracy 100.0 % (12 pictures)"
+    ]
+    assert (pace(2.44), pace(9.96), pace(1234)) == ("2.4", "10", "1,234")
