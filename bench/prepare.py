@@ -1,0 +1,183 @@
+"""How fast large photographs become a store, against the recipes that people write.
+
+Goals, for 1600 x 1200 JPEGs on the same two cores: at least 3 times the recipe `convert("RGB")`
+then `thumbnail(LANCZOS)`, and at least 1.8 times the form that calls `thumbnail` first, which lets
+Pillow decode at a smaller scale. Both peers pad with white and write raw bytes from two processes
+that are warm when the clock starts. Ours is the whole of `prepare`: listing, hashing, decoding,
+checksums, near-duplicates, side files, fsync and publishing, from two threads.
+
+    python bench/prepare.py [--photos FOLDER] [--pictures 300] [--rounds 7] [--size 224]
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import multiprocessing
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from measure import write_result
+from PIL import Image
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.prepare import prepare
+
+WIDTH, HEIGHT = 1600, 1200
+NUM_WORKERS = 2
+GOALS = {"convert, then thumbnail": 3.0, "thumbnail first": 1.8}
+
+
+def make_pictures(folder: Path, photos: Path | None, count: int) -> float:
+    """Write JPEGs of 1600 x 1200 pixels into two class folders; give their mean size in bytes."""
+    sources = sorted(photos.rglob("*.jp*g")) if photos else []
+    num_bytes = 0
+    for idx in range(count):
+        picture = enlarge(sources[idx % len(sources)], idx) if sources else draw(idx)
+        buffer = io.BytesIO()
+        picture.save(buffer, "JPEG", quality=90)
+        place = folder / f"class {idx % 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{idx:05d}.jpg").write_bytes(buffer.getvalue())
+        num_bytes += len(buffer.getvalue())
+    return num_bytes / count
+
+
+def enlarge(path: Path, idx: int) -> Image.Image:
+    """Tile a photograph 2 x 2, mirrored, with grain: detail per pixel more like a camera's."""
+    with Image.open(path) as opened:
+        photo = opened.convert("RGB").resize((WIDTH // 2, HEIGHT // 2), Image.Resampling.BICUBIC)
+    pixels = np.asarray(photo)
+    row = np.concatenate([pixels, pixels[:, ::-1]], axis=1)
+    whole = np.concatenate([row, row[::-1]], axis=0).astype(np.int16)
+    grain = np.random.default_rng(idx).integers(-3, 4, size=whole.shape, dtype=np.int16)
+    return Image.fromarray(np.clip(whole + grain, 0, 255).astype(np.uint8))
+
+
+def draw(idx: int) -> Image.Image:
+    """Draw a texture with detail at every scale, as photographs have it."""
+    random = np.random.default_rng(idx)
+    whole = np.zeros((HEIGHT, WIDTH, 3), dtype=np.float32)
+    for cells in (4, 16, 64, 256):
+        coarse = random.uniform(0, 255, size=(cells * 3 // 4, cells, 3)).astype(np.uint8)
+        layer = Image.fromarray(coarse).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)
+        whole += np.asarray(layer) * (2.0 / cells**0.5)
+    return Image.fromarray((whole * (255 / whole.max())).astype(np.uint8))
+
+
+def convert_then_thumbnail(path: Path, size: int) -> bytes:
+    """Shrink as most scripts do."""
+    picture = Image.open(path).convert("RGB")
+    picture.thumbnail((size, size), Image.Resampling.LANCZOS)
+    return pad(picture, size)
+
+
+def thumbnail_first(path: Path, size: int) -> bytes:
+    """Shrink before converting: Pillow then asks libjpeg for a smaller decode."""
+    picture = Image.open(path)
+    picture.thumbnail((size, size), Image.Resampling.LANCZOS)
+    return pad(picture.convert("RGB"), size)
+
+
+def pad(picture: Image.Image, size: int) -> bytes:
+    square = Image.new("RGB", (size, size), "white")
+    square.paste(picture, ((size - picture.width) // 2, (size - picture.height) // 2))
+    return square.tobytes()
+
+
+def write_share(task: tuple[Callable[[Path, int], bytes], list[Path], Path, int]) -> int:
+    """Shrink a share of the files into one file of raw bytes, in a worker process."""
+    shrink, paths, out, size = task
+    with out.open("wb") as file:
+        for path in paths:
+            file.write(shrink(path, size))
+    return len(paths)
+
+
+def time_recipe(shrink: Callable[[Path, int], bytes], source: Path, out: Path, size: int) -> float:
+    paths = sorted(source.rglob("*.jpg"))
+    shares = [paths[worker::NUM_WORKERS] for worker in range(NUM_WORKERS)]
+    # forkserver: a fork of this process would take its threads' locks along
+    with multiprocessing.get_context("forkserver").Pool(NUM_WORKERS) as pool:
+        warm = [(shrink, share[:1], out / f"warm{at}", size) for at, share in enumerate(shares)]
+        pool.map(write_share, warm, chunksize=1)
+        tasks = [(shrink, share, out / f"raw{at}", size) for at, share in enumerate(shares)]
+        started_s = time.perf_counter()
+        num_done = sum(pool.map(write_share, tasks, chunksize=1))
+        return num_done / (time.perf_counter() - started_s)
+
+
+def time_prepare(source: Path, out: Path, size: int) -> float:
+    config = PrepareConfig(source=source, out=out / "store", size=size, workers=NUM_WORKERS)
+    started_s = time.perf_counter()
+    result = prepare(config)
+    num_done = sum(map(sum, result.manifest.class_counts.values()))
+    return num_done / (time.perf_counter() - started_s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--photos", type=Path, help="photographs to enlarge; default: textures")
+    parser.add_argument("--pictures", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--size", type=int, default=224)
+    arguments = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:NUM_WORKERS])
+    contenders: dict[str, Callable[[Path, Path, int], float]] = {
+        "stepladder prepare": time_prepare,
+        "convert, then thumbnail": lambda *args: time_recipe(convert_then_thumbnail, *args),
+        "thumbnail first": lambda *args: time_recipe(thumbnail_first, *args),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "photos"
+        mean_bytes = make_pictures(source, arguments.photos, arguments.pictures)
+        time_prepare(source, Path(folder), arguments.size)  # reads files and libraries
+        names = list(contenders)
+        for turn in range(arguments.rounds):
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
+                out = Path(folder) / "out"
+                shutil.rmtree(Path(folder) / "store", ignore_errors=True)
+                out.mkdir()
+                rates[name].append(contenders[name](source, out, arguments.size))
+                shutil.rmtree(out)
+            print({name: round(values[-1], 1) for name, values in rates.items()}, flush=True)
+    rows = [describe(name, rates) for name in names]
+    kind = "enlarged photographs" if arguments.photos else "drawn textures"
+    write_result(
+        "prepare",
+        rows,
+        note=f"{arguments.pictures} JPEGs of {WIDTH} x {HEIGHT} ({kind}, {mean_bytes / 1e3:.0f} kB "
+        f"each) to {arguments.size} pixels, {NUM_WORKERS} cores. "
+        f"Goals for ours_over_this: {GOALS}.",
+    )
+
+
+def describe(name: str, rates: dict[str, list[float]]) -> dict[str, object]:
+    """Sum up one contender; the ratio is taken within each round, then its median."""
+    values = rates[name]
+    ratios = [
+        ours / theirs for ours, theirs in zip(rates["stepladder prepare"], values, strict=True)
+    ]
+    return {
+        "what": name,
+        "n": len(values),
+        "pictures_per_s": round(statistics.median(values), 1),
+        "min": round(min(values), 1),
+        "max": round(max(values), 1),
+        "ours_over_this": round(statistics.median(ratios), 2),
+        "ratio_min": round(min(ratios), 2),
+        "ratio_max": round(max(ratios), 2),
+    }
+
+
+if __name__ == "__main__":
+    main()
