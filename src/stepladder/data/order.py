@@ -58,7 +58,7 @@ class Bijection:
         Shapes: (k,) to int64 (k,).
         """
         if self.n <= _SMALL:
-            return self._all[positions]
+            return np.take(self._all, positions)
         values = self._permute(positions.astype(np.uint64))
         outside = np.flatnonzero(values >= self.n)
         while outside.size:
