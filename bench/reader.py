@@ -238,6 +238,16 @@ def measure_memory(
     }
 
 
+def memory_line(memory: dict[str, dict[str, float | int]]) -> str:
+    quarter, whole = (memory[name]["median"] / 1e6 for name in ("a quarter", "whole"))
+    share = memory["ratio"]
+    return (
+        f"Memory (RssAnon + RssShmem) after streaming: {quarter:.0f} MB, and {whole:.0f} MB for a\n"
+        f"store four times larger (ratio {share['median']:.3f}, {share['min']:.3f} to "
+        f"{share['max']:.3f})."
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--photos", type=Path, help="folder of JPEGs; without it they are drawn")
@@ -256,20 +266,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         result, lines = measure(args, Path(name))
     setting = {"rows": args.rows, "size": args.size, "batch": BATCH, "photos": bool(args.photos)}
-    memory = result["memory_bytes"]
-    table = "\n".join(
-        [
-            f"# Reader\n\n{args.rows} pictures at {args.size}, batch {BATCH}, n = {args.rounds} "
-            "rounds in rotated order, data warm in the page cache. Machine and versions: reader.json.\n",
-            "| data | reader | images/s, median | min to max | times DataLoader, 2 workers |",
-            "|---|---|---|---|---|",
-            *("| " + " | ".join(line) + " |" for line in lines),
-            "\nMemory (RssAnon + RssShmem) after streaming: "
-            f"{memory['a quarter']['median'] / 1e6:.0f} MB, and {memory['whole']['median'] / 1e6:.0f} MB for a store four times larger "
-            f"(ratio {memory['ratio']['median']:.3f}, {memory['ratio']['min']:.3f} to "
-            f"{memory['ratio']['max']:.3f}).\n",
-        ]
+    head = (
+        f"# Reader\n\n{args.rows} pictures at {args.size}, batch {BATCH}, n = {args.rounds} rounds in\n"
+        "rotated order, data warm in the page cache. Machine and versions: reader.json.\n"
     )
+    columns = "| data | reader | images/s, median | min to max | times DataLoader, 2 workers |"
+    rows = ["| " + " | ".join(line) + " |" for line in lines]
+    memory = memory_line(result["memory_bytes"])
+    table = "\n".join([head, columns, "|---|---|---|---|---|", *rows, "", memory, ""])
     write_results("reader", {"environment": environment(), "setting": setting, **result}, table)
     print(table)
 
