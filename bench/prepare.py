@@ -4,9 +4,11 @@ Goals, for 1600 x 1200 JPEGs on the same two cores: at least 3 times the recipe 
 then `thumbnail(LANCZOS)`, and at least 1.8 times the form that calls `thumbnail` first, which lets
 Pillow decode at a smaller scale. Both peers pad with white and write raw bytes from two processes
 that are warm when the clock starts. Ours is the whole of `prepare`: listing, hashing, decoding,
-checksums, near-duplicates, side files, fsync and publishing, from two threads.
+checksums, near-duplicates, side files, fsync and publishing, from two threads. The heavier the files, the smaller the lead:
+reading a JPEG's codes takes everybody the same time, at any scale.
 
     python bench/prepare.py [--photos FOLDER] [--pictures 300] [--rounds 7] [--size 224]
+        [--quality 85]
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ import io
 import multiprocessing
 import os
 import shutil
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from measure import write_result
+from measure import environment, ratio, rotated_trials, summary, write_results
 from PIL import Image
 
 from stepladder.config.options import PrepareConfig
@@ -31,17 +34,18 @@ from stepladder.data.prepare import prepare
 
 WIDTH, HEIGHT = 1600, 1200
 NUM_WORKERS = 2
+OURS = "stepladder prepare"
 GOALS = {"convert, then thumbnail": 3.0, "thumbnail first": 1.8}
 
 
-def make_pictures(folder: Path, photos: Path | None, count: int) -> float:
+def make_pictures(folder: Path, photos: Path | None, count: int, *, quality: int = 85) -> float:
     """Write JPEGs of 1600 x 1200 pixels into two class folders; give their mean size in bytes."""
     sources = sorted(photos.rglob("*.jp*g")) if photos else []
     num_bytes = 0
     for idx in range(count):
         picture = enlarge(sources[idx % len(sources)], idx) if sources else draw(idx)
         buffer = io.BytesIO()
-        picture.save(buffer, "JPEG", quality=90)
+        picture.save(buffer, "JPEG", quality=quality)
         place = folder / f"class {idx % 2}"
         place.mkdir(parents=True, exist_ok=True)
         (place / f"{idx:05d}.jpg").write_bytes(buffer.getvalue())
@@ -56,7 +60,7 @@ def enlarge(path: Path, idx: int) -> Image.Image:
     pixels = np.asarray(photo)
     row = np.concatenate([pixels, pixels[:, ::-1]], axis=1)
     whole = np.concatenate([row, row[::-1]], axis=0).astype(np.int16)
-    grain = np.random.default_rng(idx).integers(-3, 4, size=whole.shape, dtype=np.int16)
+    grain = np.random.default_rng(idx).integers(-2, 3, size=whole.shape, dtype=np.int16)
     return Image.fromarray(np.clip(whole + grain, 0, 255).astype(np.uint8))
 
 
@@ -125,58 +129,83 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--photos", type=Path, help="photographs to enlarge; default: textures")
     parser.add_argument("--pictures", type=int, default=300)
+    parser.add_argument("--quality", type=int, default=85, help="of the JPEGs; all pay for bytes")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--size", type=int, default=224)
     arguments = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:NUM_WORKERS])
-    contenders: dict[str, Callable[[Path, Path, int], float]] = {
-        "stepladder prepare": time_prepare,
-        "convert, then thumbnail": lambda *args: time_recipe(convert_then_thumbnail, *args),
-        "thumbnail first": lambda *args: time_recipe(thumbnail_first, *args),
-    }
-    rates: dict[str, list[float]] = {name: [] for name in contenders}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "photos"
-        mean_bytes = make_pictures(source, arguments.photos, arguments.pictures)
-        time_prepare(source, Path(folder), arguments.size)  # reads files and libraries
-        names = list(contenders)
-        for turn in range(arguments.rounds):
-            first = turn % len(names)
-            for name in names[first:] + names[:first]:
-                out = Path(folder) / "out"
-                shutil.rmtree(Path(folder) / "store", ignore_errors=True)
-                out.mkdir()
-                rates[name].append(contenders[name](source, out, arguments.size))
-                shutil.rmtree(out)
-            print({name: round(values[-1], 1) for name, values in rates.items()}, flush=True)
-    rows = [describe(name, rates) for name in names]
-    kind = "enlarged photographs" if arguments.photos else "drawn textures"
-    write_result(
-        "prepare",
-        rows,
-        note=f"{arguments.pictures} JPEGs of {WIDTH} x {HEIGHT} ({kind}, {mean_bytes / 1e3:.0f} kB "
-        f"each) to {arguments.size} pixels, {NUM_WORKERS} cores. "
-        f"Goals for ours_over_this: {GOALS}.",
-    )
-
-
-def describe(name: str, rates: dict[str, list[float]]) -> dict[str, object]:
-    """Sum up one contender; the ratio is taken within each round, then its median."""
-    values = rates[name]
-    ratios = [
-        ours / theirs for ours, theirs in zip(rates["stepladder prepare"], values, strict=True)
-    ]
-    return {
-        "what": name,
-        "n": len(values),
-        "pictures_per_s": round(statistics.median(values), 1),
-        "min": round(min(values), 1),
-        "max": round(max(values), 1),
-        "ours_over_this": round(statistics.median(ratios), 2),
-        "ratio_min": round(min(ratios), 2),
-        "ratio_max": round(max(ratios), 2),
+        mean_bytes = make_pictures(
+            source, arguments.photos, arguments.pictures, quality=arguments.quality
+        )
+        contenders = {
+            OURS: time_prepare,
+            "convert, then thumbnail": partial(time_recipe, convert_then_thumbnail),
+            "thumbnail first": partial(time_recipe, thumbnail_first),
+        }
+        trials = {
+            name: partial(time_once, contender, source, Path(folder) / "out", arguments.size)
+            for name, contender in contenders.items()
+        }
+        trials[OURS]()  # reads files and libraries
+        figures = rotated_trials(trials, arguments.rounds)
+    result = {
+        "pictures": {
+            "count": arguments.pictures,
+            "kind": "enlarged photographs" if arguments.photos else "drawn textures",
+            "height": HEIGHT,
+            "width": WIDTH,
+            "quality": arguments.quality,
+            "mean_bytes": round(mean_bytes),
+        },
+        "size": arguments.size,
+        "workers": NUM_WORKERS,
+        "pictures_per_s": {name: summary(values) for name, values in figures.items()},
+        "speedup": {name: ratio(figures[OURS], figures[name]) for name in GOALS},
+        "goals": GOALS,
+        "figures": figures,
+        "environment": environment(),
     }
+    table = tabulate(result)
+    print(table)
+    write_results("prepare", result, table)
+
+
+def time_once(
+    contender: Callable[[Path, Path, int], float], source: Path, out: Path, size: int
+) -> float:
+    """Run a contender in an empty folder; give its pictures a second."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    return contender(source, out, size)
+
+
+def tabulate(result: dict[str, Any]) -> str:
+    """Write the result as Markdown."""
+    pictures = result["pictures"]
+    lines = [
+        f"{pictures['count']} JPEGs of {WIDTH} x {HEIGHT} ({pictures['kind']}, "
+        f"{pictures['mean_bytes'] / 1e3:.0f} kB each) to {result['size']} pixels, "
+        f"{result['workers']} cores.",
+        "",
+        "| | n | pictures/s | range | prepare is faster by | range | goal |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, rate in result["pictures_per_s"].items():
+        line = f"| {name} | {rate['n']} | {rate['median']:.1f} "
+        line += f"| {rate['min']:.1f} to {rate['max']:.1f} "
+        speedup = result["speedup"].get(name)
+        if speedup:
+            line += f"| {speedup['median']:.2f} x | {speedup['min']:.2f} to {speedup['max']:.2f} "
+            line += f"| {result['goals'][name]} x |"
+        else:
+            line += "| | | |"
+        lines.append(line)
+    machine = result["environment"]
+    lines += ["", f"Machine and versions: see prepare.json. Load: {machine['load_average']}."]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
