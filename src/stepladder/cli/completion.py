@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Mapping
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
-import tyro
 from tyro.conf import Positional
 
 from stepladder.cli.main import COMMANDS
@@ -19,6 +21,8 @@ _EXAMPLES = """
   stepladder completion zsh > ~/.zfunc/_stepladder
   stepladder completion fish > ~/.config/fish/completions/stepladder.fish
 """
+_FLAG_LINE = re.compile(r"\W*(-h, )?--")
+_FLAG = re.compile(r"--[a-z][a-z0-9.-]*")
 
 
 class Shell(StrEnum):
@@ -47,13 +51,21 @@ def run(argv: list[str]) -> int:
 
 def flags_of_commands() -> dict[str, list[str]]:
     """List the long flags of each command, as its help does."""
-    found = {}
-    for command in COMMANDS:
-        flags = importlib.import_module(f"stepladder.cli.{command}").Flags
-        parser = tyro.extras.get_parser(flags)
-        words = [word for action in parser._actions for word in action.option_strings]
-        found[command] = sorted(word for word in words if word.startswith("--"))
-    return found
+    return {command: sorted(set(_flags_in(_help_of(command)))) for command in COMMANDS}
+
+
+def _help_of(command: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        importlib.import_module(f"stepladder.cli.{command}").run(["--help"])
+    return out.getvalue()
+
+
+def _flags_in(text: str) -> Iterator[str]:
+    """Yield the flags of the lines that begin with one: `│ --fit {pad,crop}  How …`."""
+    for line in text.splitlines():
+        if _FLAG_LINE.match(line):
+            yield from _FLAG.findall(line)
 
 
 def _bash(flags: Mapping[str, list[str]]) -> str:

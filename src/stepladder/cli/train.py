@@ -81,8 +81,8 @@ def run(argv: list[str]) -> int:
         accept_new_data=flags.accept_new_data,
         display=display,
     )
-    if not flags.dry_run and not flags.output.json:
-        write(_result(trained))
+    if not (flags.dry_run or flags.output.json or flags.output.quiet):
+        write(f"report: {trained.path / 'report.html'}")  # the display has told the accuracy
     return 0
 
 
@@ -94,15 +94,3 @@ def read(argv: list[str]) -> tuple[Flags, Resolved]:
     file = flags.config_flag or flags.config
     from_flags = flag_settings(JobConfig(recipe=flags.recipe, run=flags.run), given_flags(argv))
     return flags, resolve(settings_of_file(file) if file else {}, from_flags)
-
-
-def _result(run: api.Run) -> str:
-    """Say how good the model is, and where to look."""
-    summary = run.summary
-    lines = []
-    if isinstance(accuracy := summary.get("test_accuracy"), float):
-        lines.append(f"test accuracy {100 * accuracy:.1f} % ({summary['num_test']:,} pictures)")
-    elif isinstance(accuracy := summary.get("val_accuracy"), float):
-        lines.append(f"validation accuracy {100 * accuracy:.1f} % (there is no test split)")
-    lines.append(f"report: {run.path / 'report.html'}")
-    return "\n".join(lines)

@@ -1,0 +1,79 @@
+"""Clean lists what nobody needs, and touches nothing else."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepladder.cli.clean import leftovers, run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run and a store beside one another, with leftovers of a process that is gone."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for name in (
+        "run/events.jsonl",
+        "run/summary.json",
+        "run/checkpoints/step-000000001/manifest.json",
+        f"run/checkpoints/.step-000000002.{gone.pid}.tmp/model.safetensors",
+        f"run/checkpoints/.step-000000003.{os.getpid()}.tmp/model.safetensors",
+        f"run/.config.yaml.{gone.pid}.tmp",
+        "run/events.discarded.jsonl",
+        "run/crash.txt",
+        "store/manifest.json",
+        "store.partial/records/one.json",
+        "notes/crash.txt",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x" * 10)
+    return tmp_path
+
+
+def names(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+def test_leftovers_are_listed_and_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = names(folder)
+    assert run([str(folder)]) == 0
+    out = capsys.readouterr().out
+    for name in (".step-000000002", ".config.yaml", "events.discarded", "crash", "store.partial"):
+        assert name in out
+    for name in (".step-000000003", "summary", "notes", "step-000000001"):
+        assert name not in out
+    assert names(folder) == before
+
+
+def test_yes_removes_exactly_the_leftovers(folder: Path) -> None:
+    listed = {path.relative_to(folder) for path in leftovers(folder)}
+    before = names(folder)
+    assert run([str(folder), "--yes"]) == 0
+    gone = {name for name in before if any(Path(name).is_relative_to(item) for item in listed)}
+    assert names(folder) == before - gone
+    assert len(listed) == 5
+    assert list(leftovers(folder)) == []
+
+
+def test_what_a_process_holds_is_left_alone(folder: Path) -> None:
+    (folder / "run" / "lock").touch()
+    with (folder / "run" / "lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert [path.name for path in leftovers(folder)] == ["store.partial"]
+
+
+def test_a_link_is_not_followed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "a.partial").mkdir()
+    (folder / "link").symlink_to(elsewhere)
+    (folder / "b.partial").symlink_to(elsewhere)
+    assert run([str(folder), "--yes"]) == 0
+    assert (elsewhere / "a.partial").is_dir()
+    assert (folder / "b.partial").is_symlink()

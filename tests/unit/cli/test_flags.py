@@ -1,0 +1,122 @@
+"""Flags, file and defaults, as the commands read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepladder.cli import prepare, train
+from stepladder.config.choices import Encoding, TrainMode
+from stepladder.config.load import load_job
+from stepladder.config.schema import options
+
+
+@pytest.fixture(autouse=True)
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(
+        "seed: 5\nprepare:\n  size: 64\nbatch:\n  lr: 0.5\n  global_batch_size: 8\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run.yaml", "--batch.lr", "0.25"],
+        ["--batch.lr", "0.25", "run.yaml"],
+        ["--config", "run.yaml", "--batch.lr=0.25"],
+        ["--batch.lr", "0.25", "--config=run.yaml"],
+    ],
+)
+def test_the_file_may_stand_anywhere(words: list[str]) -> None:
+    _, resolved = train.read(words)
+    recipe = resolved.job.recipe
+    assert (recipe.seed, recipe.batch.lr, recipe.batch.global_batch_size) == (5, 0.25, 8)
+    assert resolved.origin("seed") == "run.yaml:1"
+    assert resolved.origin("batch.lr") == "--batch.lr"
+    assert resolved.origin("batch.lr_all") == "default"
+
+
+def test_a_flag_counts_as_said_even_where_it_says_the_default() -> None:
+    _, resolved = train.read(["run.yaml", "--seed", "0", "--stopping.early"])
+    assert resolved.job.recipe.seed == 0
+    assert resolved.origin("seed") == "--seed"
+    assert resolved.origin("stopping.early") == "--stopping.early"
+
+
+def test_flags_are_written_with_hyphens_or_underscores() -> None:
+    for flag in ("--batch.global-batch-size", "--batch.global_batch_size"):
+        _, resolved = train.read([flag, "4"])
+        assert resolved.job.recipe.batch.global_batch_size == 4
+        assert resolved.origin("batch.global_batch_size") == flag
+
+
+def test_a_flag_mends_a_bad_value_of_the_file() -> None:
+    Path("bad.yaml").write_text("batch:\n  lr: 0\n")
+    _, resolved = train.read(["bad.yaml", "--batch.lr", "1"])
+    assert resolved.job.recipe.batch.lr == 1.0
+
+
+@pytest.mark.parametrize("key", [key for key in options() if not key.startswith("prepare.")])
+def test_every_option_of_training_is_a_flag(key: str) -> None:
+    option = options()[key]
+    default = option.default
+    flag = f"--{key}".replace("_", "-")
+    if isinstance(default, bool):
+        head, dot, last = key.replace("_", "-").rpartition(".")
+        words = [f"--{head}{dot}no-{last}" if default else flag]
+    else:
+        words = [flag, "none" if default is None else str(default)]
+    _, resolved = train.read(words)
+    assert resolved.origin(key) == words[0]
+    value = option.value(resolved.job)
+    assert value == (not default if isinstance(default, bool) else default)
+
+
+def test_prepare_takes_a_source_and_its_options_without_a_prefix() -> None:
+    words = [
+        "photos",
+        "--out",
+        "s",
+        "--size",
+        "96",
+        "--encoding",
+        "jpeg",
+        "--group-by",
+        "folder",
+        "--max-bad",
+        "0.5",
+    ]
+    _, resolved = prepare.read(words)
+    config = resolved.job.prepare
+    assert (config.source, config.out, config.size) == (Path("photos"), Path("s"), 96)
+    assert (config.encoding, config.group_by, config.max_bad) == (Encoding.JPEG, "folder", 0.5)
+    assert resolved.origin("prepare.size") == "--size"
+
+
+@pytest.mark.parametrize("words", [["run.yaml"], ["photos", "--config", "run.yaml"]])
+def test_prepare_takes_a_file_of_options(words: list[str]) -> None:
+    _, resolved = prepare.read(words)
+    assert resolved.job.prepare.size == 64
+    source = Path("photos" if words[0] == "photos" else "images")
+    assert resolved.job.prepare.source == source
+
+
+def test_a_csv_is_a_source_and_no_config() -> None:
+    _, resolved = prepare.read(["labels.csv"])
+    assert resolved.job.prepare.source == Path("labels.csv")
+
+
+def test_a_task_is_no_option_of_a_file() -> None:
+    flags, resolved = train.read(["--task", "task.py:Mine", "--train", "all"])
+    assert flags.task == "task.py:Mine"
+    assert resolved.job.recipe.train is TrainMode.ALL
+    assert not any("task" in key for key in options())
+
+
+def test_show_config_prints_a_config_that_loads(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.run(["run.yaml", "--show-config", "--train", "all"]) == 0
+    Path("shown.yaml").write_text(capsys.readouterr().out)
+    job = load_job(Path("shown.yaml"))
+    assert (job.recipe.seed, job.recipe.train, job.prepare.size) == (5, TrainMode.ALL, 64)

@@ -1,0 +1,70 @@
+"""The project that `init` writes trains and tests as it stands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stepladder.cli.init import run, write_project
+from stepladder.config.load import load_job
+from stepladder.errors import ResourceError, UsageError
+from stepladder.task.load import load_task
+
+
+def test_its_tests_pass_as_written(tmp_path: Path) -> None:
+    folder = tmp_path / "shapes"
+    assert run([str(folder), "--quiet"]) == 0
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "7 passed" in done.stdout
+
+
+def test_its_files_are_complete_and_valid(tmp_path: Path) -> None:
+    folder = tmp_path / "shapes"
+    written = {str(path) for path in write_project(folder)}
+    assert written == {
+        ".github/workflows/ci.yml",
+        ".gitignore",
+        "README.md",
+        "config.yaml",
+        "pyproject.toml",
+        "ruff.toml",
+        "task.py",
+        "tests/test_task.py",
+    }
+    text = "".join((folder / name).read_text() for name in written)
+    assert "__NAME__" not in text
+    assert "__VERSION__" not in text
+    yaml.safe_load((folder / ".github/workflows/ci.yml").read_text())
+    load_job(folder / "config.yaml")
+    task = load_task(f"{folder / 'task.py'}:Shapes", store=Path("unused"))
+    assert type(task).__name__ == "Shapes"
+
+
+@pytest.mark.parametrize("name", ["1st", "two words", "class", "-x", "é", "a.b"])
+def test_a_name_that_cannot_be_a_project_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be a project's name"):
+        write_project(tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "task.py").write_text("mine")
+    with pytest.raises(ResourceError, match="nothing was written"):
+        write_project(folder)
+    assert [path.name for path in folder.iterdir()] == ["task.py"]
+    assert (folder / "task.py").read_text() == "mine"

@@ -1,0 +1,206 @@
+"""Words in, exit code and message out."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+import stepladder
+from stepladder import api
+from stepladder.cli.main import COMMANDS, main
+from stepladder.errors import DataError, DivergedError, InterruptedRun, ResourceError
+
+
+@pytest.fixture(autouse=True)
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*words: str) -> int:
+    try:
+        return main(words)
+    except SystemExit as stop:  # tyro's own end, after help or a usage error
+        return cast(int, stop.code)
+
+
+def failing_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(api, "train_job", fail)
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
+def test_help_lists_every_command(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 0
+    out = capsys.readouterr().out
+    for command in COMMANDS:
+        assert f"\n  {command} " in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"stepladder {stepladder.__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help_with_examples(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command, "--help") == 0
+    out = capsys.readouterr().out
+    assert f"usage: stepladder {command}" in out
+    assert f"Examples:\n  stepladder {command}" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("tran",), "Did you mean `stepladder train`?"),
+        (("Prepare",), "Did you mean `stepladder prepare`?"),
+        (("xyz",), "Commands: init, prepare"),
+        (("train", "--batch.lrr", "1"), "--batch.lr"),
+        (("train", "--batch.lr", "0"), "--batch.lr: 0.0 is not above 0"),
+        (("train", "--batch.lr", "inf"), "--batch.lr"),
+        (("train", "--train", "hed"), "hed"),
+        (("train", "--model.weights", "packagd"), "Did you mean packaged?"),
+        (("train", "--seed", "x"), "--seed"),
+        (("train", "missing.yaml"), "missing.yaml: there is no such file"),
+        (("train", "--config", "missing.yaml"), "missing.yaml: there is no such file"),
+        (("prepare", "photos", "--size", "4"), "--size: 4 is not in [8, 4096]"),
+        (("export", "run", "--to", "onx"), "onx"),
+        (("predict", "run"), "no picture is given"),
+    ],
+)
+def test_a_usage_error_ends_with_2_and_says_what_to_type(
+    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 2
+    captured = capsys.readouterr()
+    assert told in captured.out + captured.err
+    assert "Traceback" not in captured.out + captured.err
+
+
+@pytest.mark.parametrize("command", ["report", "verify", "clean"])
+def test_a_missing_folder_ends_with_3(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command, "nowhere") == 3
+    assert capsys.readouterr().err == "nowhere: there is no such folder\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (DataError("bad"), 3),
+        (ResourceError("full"), 4),
+        (OSError(errno.ENOSPC, "No space left on device"), 4),
+        (PermissionError(errno.EACCES, "Permission denied", "runs"), 4),
+        (MemoryError(), 4),
+        (DivergedError("nan"), 5),
+        (InterruptedRun("stopped", signal_number=15), 143),
+        (RuntimeError("ours"), 1),
+    ],
+)
+def test_each_class_of_error_has_its_exit_code(
+    error: Exception,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failing_with(error, monkeypatch)
+    assert run("train", "--quiet") == code
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    assert 1 <= len(message.splitlines()) <= 4
+
+
+def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "train_job", interrupt)
+    assert run("train") == 130
+
+
+def test_a_crash_leaves_its_trace_in_the_run_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing_with(RuntimeError("one\ntwo"), monkeypatch)
+    Path("run").mkdir()
+    assert run("train", "--run.dir", "run") == 1
+    message = capsys.readouterr().err
+    assert message.startswith("unexpected error: RuntimeError: one\n")
+    assert "run/crash.txt" in message
+    assert "Traceback" in Path("run/crash.txt").read_text()
+
+
+def test_debug_prints_the_trace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing_with(DataError("bad"), monkeypatch)
+    assert run("train", "--debug") == 3
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_json_tells_an_error_to_programs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing_with(DataError("bad", where="store", fix="Do it."), monkeypatch)
+    assert run("train", "--json") == 3
+    event = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert event["event"] == "error"
+    assert (event["exit_code"], event["where"], event["fix"]) == (3, "store", "Do it.")
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    code = (
+        "import sys; from stepladder.cli.main import main; sys.exit(main(['completion', 'fish']))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+def test_doctor_tells_no_secret(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "canary-4711")
+    assert run("doctor", "--json") == 0
+    out = capsys.readouterr().out
+    assert "canary" not in out
+    assert json.loads(out)["torch"]["version"]
+    assert run("doctor") == 0
+    assert "has_cuda" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_commands_and_flags(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("completion", shell) == 0
+    out = capsys.readouterr().out
+    for word in (*COMMANDS, "batch.lr", "group-by", "show-config"):
+        assert word in out
+
+
+def test_bash_completes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("completion", "bash") == 0
+    script = capsys.readouterr().out + (
+        "\nCOMP_WORDS=(stepladder train --batch.global); COMP_CWORD=2; _stepladder;"
+        ' echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "--batch.global-batch-size"

@@ -1,0 +1,20 @@
+"""docs/config.md is what the code says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepladder.config.reference import page
+from stepladder.config.schema import options
+
+
+def test_the_page_of_options_is_up_to_date() -> None:
+    written = Path(__file__).parents[3] / "docs" / "config.md"
+    again = "python -m stepladder.config.reference > docs/config.md"
+    assert written.read_text(encoding="utf-8") == page(), again
+
+
+def test_every_option_has_one_row() -> None:
+    text = page()
+    for key in options():
+        assert text.count(f"| `{key}` |") == 1
