@@ -267,8 +267,8 @@ def main() -> None:
         result, lines = measure(args, Path(name))
     setting = {"rows": args.rows, "size": args.size, "batch": BATCH, "photos": bool(args.photos)}
     head = (
-        f"# Reader\n\n{args.rows} pictures at {args.size}, batch {BATCH}, n = {args.rounds} rounds in\n"
-        "rotated order, data warm in the page cache. Machine and versions: reader.json.\n"
+        f"# Reader\n\n{args.rows} pictures at {args.size}, batch {BATCH}, n = {args.rounds} "
+        "rounds in rotated order, data warm. Machine and versions: reader.json.\n"
     )
     columns = "| data | reader | images/s, median | min to max | times DataLoader, 2 workers |"
     rows = ["| " + " | ".join(line) + " |" for line in lines]

@@ -138,7 +138,7 @@ class Reader:
         """Batches of an epoch, the last one, which may be smaller, among them."""
         return -(-self.num_examples // self.global_batch_size)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start: int = 0) -> Generator[Batch]:
         """Yield this rank's batches of an epoch.
 
         Closing or dropping the iterator ends its threads. A batch stays valid while it is held.
@@ -155,7 +155,7 @@ class Reader:
         self._open.add(batches)
         return batches
 
-    def endless(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+    def endless(self, epoch: int = 0, start: int = 0) -> Generator[Batch]:
         """Yield the batches of one epoch after another, without end."""
         yield from self.epoch(epoch, start)
         for later in itertools.count(epoch + 1):
@@ -235,7 +235,7 @@ class Reader:
         targets = torch.from_numpy(pending.labels)
         return Batch(pending.pictures.permute(0, 3, 1, 2), targets, ids)
 
-    def _arrivals(self, source: ArrivalSource, start: int) -> Iterator[Batch]:
+    def _arrivals(self, source: ArrivalSource, start: int) -> Generator[Batch]:
         """Batch what comes, in the order in which it comes; ids count arrivals."""
         items = itertools.islice(source.arrivals(), start, None)
         for position in itertools.count(start, self.global_batch_size):

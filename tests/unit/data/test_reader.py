@@ -164,7 +164,7 @@ def test_threads_end_with_the_iterator(how: str) -> None:
         with pytest.raises(DataError):
             list(batches)
     elif how == "close":
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()
     elif how == "drop":
         del batches
     elif how == "break":
@@ -173,7 +173,7 @@ def test_threads_end_with_the_iterator(how: str) -> None:
         del batches
     else:
         with pytest.raises(KeyboardInterrupt):
-            batches.throw(KeyboardInterrupt())  # type: ignore[attr-defined]
+            batches.throw(KeyboardInterrupt())
     gc.collect()
     assert num_threads() == 0
 
@@ -203,7 +203,7 @@ def test_endless_goes_on_with_the_next_epoch() -> None:
     made = reader(Counting(10), 4)
     batches = made.endless(epoch=2, start=8)
     sizes = [len(next(batches).ids) for _ in range(5)]
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     assert sizes == [2, 4, 4, 2, 4]
 
 
