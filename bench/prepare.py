@@ -4,8 +4,10 @@ Goals, for 1600 x 1200 JPEGs on the same two cores: at least 3 times the recipe 
 then `thumbnail(LANCZOS)`, and at least 1.8 times the form that calls `thumbnail` first, which lets
 Pillow decode at a smaller scale. Both peers pad with white and write raw bytes from two processes
 that are warm when the clock starts. Ours is the whole of `prepare`: listing, hashing, decoding,
-checksums, near-duplicates, side files, fsync and publishing, from two threads. The heavier the files, the smaller the lead:
-reading a JPEG's codes takes everybody the same time, at any scale.
+checksums, near-duplicates, side files, fsync and publishing, from two threads.
+
+The heavier the files, the smaller the lead: reading a JPEG's codes costs everybody the same, at any
+scale. Raise --quality to see it.
 
     python bench/prepare.py [--photos FOLDER] [--pictures 300] [--rounds 7] [--size 224]
         [--quality 85]
