@@ -1,0 +1,157 @@
+"""The public functions join the rooms: the same run from Python and from the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import stepladder
+from stepladder.cli.main import main
+from stepladder.errors import DataError, UsageError
+from stepladder.task.load import load_task, name_of
+
+TASK = '''
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+from stepladder import Task
+
+class Signs(Task):
+    """Whether a number is positive."""
+    def build_model(self, recipe):
+        return nn.Linear(1, 2)
+    def data(self, split):
+        numbers = torch.linspace(-1, 1, 32).unsqueeze(1)
+        return TensorDataset(numbers, (numbers[:, 0] > 0).long())
+    def loss(self, model, batch):
+        return F.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
+
+class Half(Task):
+    def build_model(self, recipe):
+        return nn.Linear(1, 2)
+
+NOT_A_TASK = 3
+made = Signs()
+'''
+FLAGS = [
+    "--train",
+    "all",
+    "--batch.lr",
+    "0.1",
+    "--schedule.max-epochs",
+    "2",
+    "--device.threads",
+    "1",
+]
+
+
+@pytest.fixture
+def task_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    file = tmp_path / "signs.py"
+    file.write_text(TASK)
+    return file
+
+
+def test_python_and_command_line_train_the_same_run(task_file: Path) -> None:
+    words = [*FLAGS, "--run.dir", "by_flags", "--task", f"{task_file}:Signs", "--quiet"]
+    assert main(["train", *words]) == 0
+    run = stepladder.train(
+        dir="by_call",
+        task=f"{task_file}:Signs",
+        **{"train": "all", "batch.lr": 0.1, "schedule.max_epochs": 2, "device.threads": 1},
+    )
+    assert run.path == Path("by_call")
+    other = stepladder.Run(Path("by_flags")).summary
+    assert run.summary["val_loss"] == other["val_loss"]
+    configs = [Path(name, "config.yaml").read_text() for name in ("by_flags", "by_call")]
+    assert configs[0].replace("by_flags", "by_call") == configs[1]
+    assert (run.path / "report.html").is_file()
+    assert stepladder.verify(run.path) == []
+    assert "<iframe" in run.show()._repr_html_()
+
+
+def test_verify_finds_a_flipped_byte_and_ends_with_3(
+    task_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stepladder.train(
+        dir="run", task=f"{task_file}:made", **{"train": "all", "schedule.max_epochs": 1}
+    )
+    weights = max(Path("run/checkpoints").glob("step-*/model.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert main(["verify", "run", "--json"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["problems"]) >= 1
+    assert any("model.safetensors" in problem for problem in told["problems"])
+
+
+def test_prepare_of_photographs_gives_a_sound_store(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = stepladder.prepare(photos, "store", size=32, val_frac=0.3)
+    assert result.manifest.classes == ("apple", "bread", "corn")
+    assert result.manifest.size == 32
+    assert stepladder.verify("store") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("signs.py:Sings", "Did you mean Signs?"),
+        ("signs.py:Nothing", "Tasks in it: Signs."),
+        ("signs.py:NOT_A_TASK", "NOT_A_TASK is not a Task"),
+        ("signs.py:Half", "Half lacks data, loss"),
+        ("missing.py:Signs", "missing.py: there is no such file"),
+        ("signs", "--task FILE.py:NAME"),
+        ("signs.Signs", "--task FILE.py:NAME"),
+        ("signs.py:", "--task FILE.py:NAME"),
+    ],
+)
+def test_a_task_that_cannot_be_had_is_told(task_file: Path, name: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_task(name, store=Path("store"))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("a = 1\nb = a / 0\n", 2), ("a = 1\n\nimport nothing_here\n", 3), ("a = (", 1)],
+)
+def test_a_task_file_that_fails_names_its_line(task_file: Path, text: str, line: int) -> None:
+    Path("broken.py").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_task("broken.py:Signs", store=Path("store"))
+    assert str(caught.value).startswith(f"broken.py:{line}: the Task's file fails: ")
+
+
+def test_a_task_file_may_import_its_neighbour(task_file: Path) -> None:
+    Path("neighbour_of_user.py").write_text("from signs import Signs as Base\n")
+    Path("mine.py").write_text(
+        "import neighbour_of_user\nclass Mine(neighbour_of_user.Base): ...\n"
+    )
+    task = load_task("mine.py:Mine", store=Path("store"))
+    assert name_of(task) == f"{task_file.with_name('mine.py')}:Mine"
+
+
+def test_recipe_and_config_together_are_refused() -> None:
+    with pytest.raises(UsageError, match="both"):
+        stepladder.train(stepladder.Recipe(), config="run.yaml")
+
+
+@pytest.mark.parametrize("function", [stepladder.report, stepladder.verify])
+def test_a_folder_that_is_no_run_is_told(function: object, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no run"):
+        function(tmp_path)  # type: ignore[operator]
+
+
+def test_an_unknown_format_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="onnx, torch"):
+        stepladder.export(tmp_path, "tflite")
