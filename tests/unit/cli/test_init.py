@@ -16,6 +16,7 @@ from stepladder.errors import ResourceError, UsageError
 from stepladder.task.load import load_task
 
 
+@pytest.mark.slow
 def test_its_tests_pass_as_written(tmp_path: Path) -> None:
     folder = tmp_path / "shapes"
     assert run([str(folder), "--quiet"]) == 0

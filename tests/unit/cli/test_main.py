@@ -6,6 +6,7 @@ import errno
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import cast
 
@@ -20,6 +21,7 @@ from stepladder.errors import DataError, DivergedError, InterruptedRun, Resource
 @pytest.fixture(autouse=True)
 def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where a trace without a run goes
 
 
 def run(*words: str) -> int:
