@@ -41,8 +41,10 @@ def build_optimizer(
     learning = [(name, w) for name, w in model.named_parameters() if w.requires_grad]
     if not learning:
         raise UsageError("no weight of the model learns", fix="Use --train all, or unfreeze some.")
-    matrices = [(name, weight) for name, weight in learning if weight.dim() >= 2]
-    vectors = [(name, weight) for name, weight in learning if weight.dim() < 2]
+    # one group where nothing decays: each group costs a pass of Python over its weights
+    has_decay = config.weight_decay > 0
+    matrices = [(name, w) for name, w in learning if w.dim() >= 2 and has_decay]
+    vectors = [(name, w) for name, w in learning if w.dim() < 2 or not has_decay]
     groups = [
         {"params": members, "weight_decay": decay}
         for members, decay in ((matrices, config.weight_decay), (vectors, 0.0))

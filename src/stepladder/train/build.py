@@ -167,6 +167,7 @@ def make_stage_parts(
     *,
     device: torch.device,
     clock: Clock,
+    log_every: int,
 ) -> StageParts:
     """Freeze what the stage does not train, and make its optimiser and step."""
     frozen = enter_stage(stage, task, model)
@@ -181,6 +182,7 @@ def make_stage_parts(
         scaler=torch.amp.GradScaler(device.type) if has_half else None,
         clip_norm=recipe.optimizer.clip_norm,
         master=master,
+        norm_every=log_every,
     )
     step = Step(
         task=task,

@@ -69,7 +69,9 @@ def open_session(
     stage = stages_of(recipe)[position.stage]
     if loaded is not None:
         check_fits(model.state_dict(), loaded)
-    parts = make_stage_parts(recipe, stage, task, model, device=device, clock=clock)
+    parts = make_stage_parts(
+        recipe, stage, task, model, device=device, clock=clock, log_every=job.run.log_every
+    )
     run = Session(
         recipe=recipe,
         config=job.run,
@@ -105,7 +107,13 @@ def start_next_stage(run: Session) -> None:
     run.position.start_stage()
     run.stage = stages_of(run.recipe)[run.position.stage]
     parts: StageParts = make_stage_parts(
-        run.recipe, run.stage, run.task, run.model, device=run.device, clock=run.clock
+        run.recipe,
+        run.stage,
+        run.task,
+        run.model,
+        device=run.device,
+        clock=run.clock,
+        log_every=run.config.log_every,
     )
     run.step, run.update, run.frozen = parts.step, parts.update, parts.frozen
     run.stopping.reset_patience()

@@ -28,6 +28,8 @@ class Update:
             and only the loss is judged.
         clip_norm: largest norm of the gradient, or None.
         master: the fp32 masters of half weights, or None.
+        norm_every: steps between measurements of the gradient's norm, which cost a pass over all
+            gradients; with clipping it is measured at every step.
         is_masked: put weights back by a masked copy instead of reading the flag; None: on any
             device but the CPU.
     """
@@ -40,11 +42,13 @@ class Update:
         scaler: torch.amp.GradScaler | None = None,
         clip_norm: float | None = None,
         master: MasterWeights | None = None,
+        norm_every: int = 1,
         is_masked: bool | None = None,
     ) -> None:
         self.optimizer = optimizer
         self.scaler = scaler
         self._clip_norm = clip_norm
+        self._norm_every = norm_every
         self._master = master
         self._params: list[Tensor] = [
             param for group in optimizer.param_groups for param in group["params"]
@@ -77,9 +81,7 @@ class Update:
             self._master.take_grads_()
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
-        grads = [param.grad for param in self._params if param.grad is not None]
-        self._grad_norm = torch.nn.utils.get_total_norm(grads)
-        judged = step_loss if self.scaler is not None else step_loss + self._grad_norm
+        judged = step_loss if self.scaler is not None else step_loss + self._probe(step)
         if self._clip_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self._params, self._clip_norm, self._grad_norm)
         if self._is_masked:
@@ -89,6 +91,19 @@ class Update:
         if self._master is not None:
             self._master.give_weights_()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def _probe(self, step: int) -> Tensor | float:
+        """Give a number that is finite if the gradient is.
+
+        Where the norm is not measured: the sum of the first weight's gradient, to which everything
+        that goes wrong after it in the model is passed back.
+        """
+        if self._clip_norm is not None or (step + 1) % self._norm_every == 0:
+            grads = [param.grad for param in self._params if param.grad is not None]
+            self._grad_norm = torch.nn.utils.get_total_norm(grads)
+            return self._grad_norm
+        first = self._params[0].grad
+        return 0.0 if first is None else first.sum(dtype=torch.float32)
 
     def _step_checked(self, judged: Tensor, step: int) -> None:
         if not self._is_bad and not math.isfinite(judged.item()):

@@ -40,7 +40,7 @@ def test_nothing_to_learn_is_a_usage_error() -> None:
 
 
 def test_set_lr_reaches_every_group() -> None:
-    optimizer = build_optimizer(OptimizerConfig(), nn.Linear(2, 2), lr=1.0)
+    optimizer = build_optimizer(OptimizerConfig(weight_decay=0.1), nn.Linear(2, 2), lr=1.0)
     set_lr(optimizer, 0.25)
     assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
 
@@ -64,7 +64,7 @@ def test_state_keeps_the_layout_of_the_weight() -> None:
 
 def test_state_of_another_rule_model_or_shape_is_refused_and_changes_nothing() -> None:
     model = nn.Linear(2, 2)
-    optimizer = stepped(OptimizerConfig(), model)
+    optimizer = stepped(OptimizerConfig(weight_decay=0.1), model)
     tensors, facts = flatten_state(optimizer, model)
     before = {key: value.clone() for key, value in tensors.items()}
     with pytest.raises(DataError, match="it is of SGD"):

@@ -80,7 +80,8 @@ def test_a_run_leaves_what_people_and_scripts_ask_for(
     trains = [e for e in events if e["event"] == "train"]
     assert [e["step"] for e in trains] == [3, 6, 9, 12, 15, 18, 21, 24]
     assert trains[-1]["train_loss"] < trains[0]["train_loss"]
-    rows = list(csv.DictReader((tmp_path / "run" / "predictions.csv").open()))
+    text = (tmp_path / "run" / "predictions.csv").read_text()
+    rows = list(csv.DictReader(text.splitlines()))
     assert len(rows) == 35
     hits = [row["label"] == row["predicted"] for row in rows if row["split"] == "test"]
     assert sum(hits) / len(hits) == pytest.approx(summary["test_accuracy"])
@@ -178,10 +179,10 @@ def test_another_config_in_the_same_folder_is_refused(
     tmp_path: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
     run(job(tmp_path / "run"), points())
-    other = job(tmp_path / "run", batch=BatchConfig(global_batch_size=4))
+    other = job(tmp_path / "run", batch=BatchConfig(global_batch_size=5))
     with pytest.raises(UsageError, match="another config"):
         run(other, points())
-    assert run(other, points(), overwrite=True)["global_batch_size"] == 4
+    assert run(other, points(), overwrite=True)["global_batch_size"] == 5
 
 
 def test_accumulation_gives_the_gradient_of_the_whole_batch(

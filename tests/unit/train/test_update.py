@@ -20,7 +20,9 @@ def make(is_masked: bool, *, momentum: float = 0.9, clip_norm: float | None = No
     return model, Update(optimizer, device=CPU, clip_norm=clip_norm, is_masked=is_masked)
 
 
-def take(model: nn.Module, update: Update, inputs: torch.Tensor, step: int, lr: float = 0.1) -> None:
+def take(
+    model: nn.Module, update: Update, inputs: torch.Tensor, step: int, lr: float = 0.1
+) -> None:
     loss = model(inputs).square().sum()
     update.backward(loss)
     update(loss.detach(), step=step, lr=lr)
