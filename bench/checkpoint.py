@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import torch
-from measure import write_result
+from rows import write_rows
 from torch import Tensor
 
 from stepladder.config.options import RunConfig
@@ -89,7 +89,7 @@ def main() -> None:
             )
         rows.append({"case": case, **numbers})
         print(rows[-1], flush=True)
-    write_result("checkpoint", rows, note="Goal: share_of_run under 0.02.")
+    write_rows("checkpoint", rows, note="Goal: share_of_run under 0.02.")
 
 
 if __name__ == "__main__":

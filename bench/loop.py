@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from measure import write_result
+from rows import write_rows
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
@@ -168,7 +168,7 @@ def main() -> None:
                 "ratio_max": max(ratio),
             }
         )
-    write_result("loop", rows, note="Goals: ratio at most 1.03 (large), extra at most 60 us (tiny)")
+    write_rows("loop", rows, note="Goals: ratio at most 1.03 (large), extra at most 60 us (tiny)")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from measure import write_result
+from rows import write_rows
 
 import stepladder
 
@@ -45,7 +45,7 @@ def main() -> None:
         f"median {statistics.median(accuracies):.1%}, lowest {min(accuracies):.1%} "
         f"(goals: 74.5 % and 72.5 %)"
     )
-    write_result("seeds", rows, note=note)
+    write_rows("seeds", rows, note=note)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from measure import write_result
+from rows import write_rows
 
 COMMANDS = {
     "help": ["-m", "stepladder.cli.main", "--help"],
@@ -42,7 +42,7 @@ def main() -> None:
         }
         for name, values in times.items()
     ]
-    write_result("startup", rows, note="Goal: help under 0.35 s.")
+    write_rows("startup", rows, note="Goal: help under 0.35 s.")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ class DivergedError(StepladderError):
     exit_code: ClassVar[int] = 5
 
 
-class InterruptedRun(StepladderError):
+class InterruptedRun(StepladderError):  # noqa: N818  (asked for, so no error)
     """A signal ended the run after its state was saved.
 
     Args:

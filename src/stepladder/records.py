@@ -67,8 +67,8 @@ class Manifest:
         return sum(self.class_counts.get(split, ()))
 
 
-def to_json(value: object) -> Any:
-    """Turn records, enums, paths and tuples into plain JSON values; non-finite floats to strings."""
+def to_json(value: object) -> Any:  # noqa: PLR0911  (one line a kind of value)
+    """Turn records, enums, paths and tuples into plain JSON; non-finite floats into strings."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Path):

@@ -21,7 +21,7 @@ class Encoding(StrEnum):
 
 
 class JpegSize(StrEnum):
-    """Whether a JPEG store keeps the source bytes, or pictures encoded again at the store's size."""
+    """What a JPEG store keeps: the source bytes, or pictures encoded again at the store's size."""
 
     ORIGINAL = "original"
     RESIZED = "resized"

@@ -51,7 +51,9 @@ class PrepareConfig:
 
     def __post_init__(self) -> None:
         require(8 <= self.size <= 4096, "prepare.size", self.size, "in [8, 4096]")
-        require(1 <= self.jpeg_quality <= 100, "prepare.jpeg_quality", self.jpeg_quality, "in [1, 100]")
+        require(
+            1 <= self.jpeg_quality <= 100, "prepare.jpeg_quality", self.jpeg_quality, "in [1, 100]"
+        )
         require(0 < self.val_frac < 1, "prepare.val_frac", self.val_frac, "in (0, 1)")
         require(0 <= self.max_bad <= 1, "prepare.max_bad", self.max_bad, "in [0, 1]")
         require(self.max_pixels >= 64, "prepare.max_pixels", self.max_pixels, "64 or more")
@@ -67,7 +69,7 @@ class RunConfig:
     log_every: int = 50
     """Steps between log events, and between checks for a non-finite loss."""
     checkpoint_every_s: float = 60.0
-    """Seconds between checkpoints at the least; 0 saves after every validation and every log event."""
+    """Seconds between checkpoints at the least; 0 saves after every step."""
     keep_last: int = 2
     """Newest checkpoints kept, so that a damaged one has a fallback."""
     save_top_k: int = 1
@@ -81,7 +83,12 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require(self.log_every >= 1, "run.log_every", self.log_every, "1 or more")
-        require(self.checkpoint_every_s >= 0, "run.checkpoint_every_s", self.checkpoint_every_s, "0 or more")
+        require(
+            self.checkpoint_every_s >= 0,
+            "run.checkpoint_every_s",
+            self.checkpoint_every_s,
+            "0 or more",
+        )
         require(self.keep_last >= 1, "run.keep_last", self.keep_last, "1 or more")
         require(self.save_top_k >= 1, "run.save_top_k", self.save_top_k, "1 or more")
         require(self.system_every_s > 0, "run.system_every_s", self.system_every_s, "above 0")

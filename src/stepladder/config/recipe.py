@@ -38,7 +38,7 @@ class DataConfig:
     seed: int = 42
     """Seed that draws the sample when fraction is below 1."""
     where: Where = Where.AUTO
-    """Hold decoded pictures in memory, or read them each epoch; auto: memory if they fit in a quarter of it."""
+    """Hold decoded pictures in memory, or read them each epoch; auto: memory if a quarter does."""
     order: OrderMode = OrderMode.GLOBAL
     """Order of the training pictures."""
     verify_pages: VerifyPages = VerifyPages.FIRST_TOUCH
@@ -59,7 +59,12 @@ class LoaderConfig:
 
     def __post_init__(self) -> None:
         require(self.threads >= 0, "loader.threads", self.threads, "0 or more")
-        require(self.prefetch_batches >= 1, "loader.prefetch_batches", self.prefetch_batches, "1 or more")
+        require(
+            self.prefetch_batches >= 1,
+            "loader.prefetch_batches",
+            self.prefetch_batches,
+            "1 or more",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +109,15 @@ class BatchConfig:
     """Batch size at which lr was chosen."""
 
     def __post_init__(self) -> None:
-        require(self.global_batch_size >= 1, "batch.global_batch_size", self.global_batch_size, "1 or more")
-        require(self.base_batch_size >= 1, "batch.base_batch_size", self.base_batch_size, "1 or more")
+        require(
+            self.global_batch_size >= 1,
+            "batch.global_batch_size",
+            self.global_batch_size,
+            "1 or more",
+        )
+        require(
+            self.base_batch_size >= 1, "batch.base_batch_size", self.base_batch_size, "1 or more"
+        )
         micro = self.micro_batch_size
         require(micro is None or micro >= 1, "batch.micro_batch_size", micro, "1 or more")
         require(0 < self.lr < float("inf"), "batch.lr", self.lr, "above 0")
@@ -133,7 +145,9 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         for name in ("momentum", "beta1", "beta2"):
-            require(0 <= getattr(self, name) < 1, f"optimizer.{name}", getattr(self, name), "in [0, 1)")
+            require(
+                0 <= getattr(self, name) < 1, f"optimizer.{name}", getattr(self, name), "in [0, 1)"
+            )
         require(self.eps > 0, "optimizer.eps", self.eps, "above 0")
         require(self.weight_decay >= 0, "optimizer.weight_decay", self.weight_decay, "0 or more")
         clip = self.clip_norm
@@ -153,7 +167,7 @@ class ScheduleConfig:
     kind: ScheduleKind = ScheduleKind.CONSTANT
     """Shape of the learning rate after warm-up."""
     horizon_epochs: int | None = None
-    """Epochs over which cosine falls; none: max_epochs."""
+    """Epochs over which cosine falls; none: to max_epochs, or max_steps if that comes sooner."""
     warmup_steps: int = 0
     """Steps over which the learning rate rises linearly from zero."""
     min_lr_frac: float = 0.0
@@ -180,12 +194,14 @@ class LossConfig:
     """Weight of each class."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.label_smoothing < 1, "loss.label_smoothing", self.label_smoothing, "in [0, 1)")
+        require(
+            0 <= self.label_smoothing < 1, "loss.label_smoothing", self.label_smoothing, "in [0, 1)"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """Random changes to training pictures; all off by default, as only the head learns by default."""
+    """Random changes to training pictures; off by default, as only the head learns by default."""
 
     crop: float = 1.0
     """Smallest share of the area that a random resized crop keeps, in (0, 1]; 1: no crop."""
@@ -200,7 +216,9 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         require(0 < self.crop <= 1, "augment.crop", self.crop, "in (0, 1]")
-        require(self.randaugment_ops >= 0, "augment.randaugment_ops", self.randaugment_ops, "0 or more")
+        require(
+            self.randaugment_ops >= 0, "augment.randaugment_ops", self.randaugment_ops, "0 or more"
+        )
         strength = self.randaugment_magnitude
         require(0 <= strength <= 10, "augment.randaugment_magnitude", strength, "in [0, 10]")
         require(self.mixup_alpha >= 0, "augment.mixup_alpha", self.mixup_alpha, "0 or more")

@@ -21,7 +21,9 @@ class Batch(NamedTuple):
     targets: Any
     ids: Tensor
 
-    def to(self, device: torch.device, *, memory_format: torch.memory_format | None = None) -> Batch:
+    def to(
+        self, device: torch.device, *, memory_format: torch.memory_format | None = None
+    ) -> Batch:
         """Copy inputs and targets to a device; 4-d inputs into the memory format."""
         inputs = _move(self.inputs, device, memory_format)
         return Batch(inputs, _move(self.targets, device, None), self.ids)

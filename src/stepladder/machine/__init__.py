@@ -1,5 +1,6 @@
 """The machine: cores, memory and cgroup limits, disks, GPUs, versions, energy."""
 
+from stepladder.machine.allocator import keep_freed_memory
 from stepladder.machine.energy import EnergyMeter
 from stepladder.machine.environment import cpu_model, environment, instruction_set, versions
 from stepladder.machine.gpu import Gpu, gpus
@@ -21,6 +22,7 @@ __all__ = [
     "environment",
     "gpus",
     "instruction_set",
+    "keep_freed_memory",
     "memory_limit_bytes",
     "num_cores",
     "versions",

@@ -26,7 +26,7 @@ from stepladder.optim.master import MasterWeights, halve_
 from stepladder.optim.optimizers import build_optimizer
 from stepladder.task.contract import Task
 from stepladder.train.clock import Clock, DeviceTimeline
-from stepladder.train.randomness import has_random_layers
+from stepladder.train.randomness import has_random_layers, seed_everything
 from stepladder.train.stage import Stage, enter_stage
 from stepladder.train.step import Step
 from stepladder.train.update import Update
@@ -105,7 +105,7 @@ def resolve_auto(
     if earlier is not None:
         where = earlier.recipe.data.where
     else:
-        where = resolve_where(sources.train, Where.AUTO)
+        where = resolve_where(sources.train, Where.AUTO, fraction=job.recipe.data.fraction)
     return replace(job, recipe=replace(job.recipe, data=replace(job.recipe.data, where=where)))
 
 
@@ -141,7 +141,8 @@ def make_held_out_reader(recipe: Recipe, source: Source | None) -> Reader | None
 
 
 def make_model(recipe: Recipe, task: Task, device: torch.device) -> nn.Module:
-    """Build the model on its device, in its layout and number format."""
+    """Build the model on its device, in its layout and number format, from the recipe's seed."""
+    seed_everything(recipe.seed)
     model = task.build_model(recipe).to(device)
     if recipe.device.memory_format is MemoryFormat.CHANNELS_LAST:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

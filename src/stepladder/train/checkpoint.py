@@ -85,6 +85,11 @@ class Checkpoints:
         self._damaged: set[str] = set()
         self._is_clean = False
 
+    @property
+    def has_hard_links(self) -> bool:
+        """Whether checkpoints share one file of frozen weights."""
+        return self._file_system.has_hard_links
+
     def save(
         self,
         name: str,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from stepladder.config.options import JobConfig
 from stepladder.task.contract import Task
@@ -15,7 +16,6 @@ from stepladder.train.build import (
     Sources,
     StageParts,
     make_held_out_reader,
-    make_model,
     make_stage_parts,
     make_train_reader,
 )
@@ -25,7 +25,6 @@ from stepladder.train.clock import Clock
 from stepladder.train.display import Display
 from stepladder.train.events import EventLog
 from stepladder.train.position import Position
-from stepladder.train.randomness import seed_everything
 from stepladder.train.saving import load_weights, restore, restore_position
 from stepladder.train.session import Session
 from stepladder.train.signals import SignalGuard
@@ -48,6 +47,7 @@ def open_session(
     task: Task,
     sources: Sources,
     *,
+    model: nn.Module,
     device: torch.device,
     clock: Clock,
     around: Surroundings,
@@ -57,14 +57,13 @@ def open_session(
     """Build a session, and put it where a checkpoint stands if one is given.
 
     Args:
+        model: as `make_model` gave it.
         facts: JSON values that every checkpoint of the run holds (task, describe, environment).
 
     Raises:
         DataError: if the checkpoint belongs to another model.
     """
     recipe = job.recipe
-    seed_everything(recipe.seed)
-    model = make_model(recipe, task, device)
     position = restore_position(loaded) if loaded is not None else Position()
     stage = stages_of(recipe)[position.stage]
     if loaded is not None:

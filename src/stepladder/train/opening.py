@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from stepladder.config.choices import OptimizerName, ScheduleKind, TrainMode
+from stepladder.config.choices import OptimizerName, Precision, ScheduleKind, TrainMode
 from stepladder.config.options import JobConfig
+from stepladder.task.load import BUILT_IN
 from stepladder.train.build import Sources
 from stepladder.train.session import Session
 
@@ -15,11 +16,13 @@ def opening_lines(run: Session, sources: Sources, job: JobConfig) -> tuple[str, 
     recipe = run.recipe
     counts = {name: len(s) if s is not None else 0 for name, s in vars(sources).items()}
     counts["train"] = run.num_train
+    own_task = run.facts.get("task")
+    name = recipe.model.name if own_task == BUILT_IN else f"of {own_task}"
     lines = [
         "data      "
         + ", ".join(f"{n:,} {name}" for name, n in counts.items())
         + f" ({recipe.data.where})",
-        f"model     {recipe.model.name}, {num_learning(run.model):,} of "
+        f"model     {name}, {num_learning(run.model):,} of "
         f"{num_weights(run.model):,} weights learn",
         "batch     " + batch_line(job),
         f"lr        {run.stage.lr:g} ({recipe.optimizer.name}, {schedule_line(run)})",
@@ -87,9 +90,25 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
         warning = getattr(source, "warning", None)
         if warning:
             found.append(str(warning))
+    is_half = recipe.device.precision in (Precision.FP16, Precision.FP16_MASTER)
+    if is_half and run.device.type == "cpu":
+        found.append(
+            f"{recipe.device.precision} is slow on a CPU; --device.precision fp32, or bf16 where "
+            "`stepladder doctor` lists avx512_bf16 or amx"
+        )
+    if run.num_train % recipe.batch.global_batch_size == 1 and _trains_batchnorm(run.model):
+        found.append(
+            "the last batch of each epoch holds one example, from which BatchNorm cannot learn: "
+            f"choose another --batch.global-batch-size than {recipe.batch.global_batch_size}"
+        )
     uses_adam = recipe.optimizer.name is not OptimizerName.SGD
     if uses_adam and run.stage.lr > 0.1:
         found.append(
             f"a learning rate of {run.stage.lr:g} is far above what {recipe.optimizer.name} takes"
         )
     return found
+
+
+def _trains_batchnorm(model: nn.Module) -> bool:
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    return any(isinstance(module, kinds) and module.training for module in model.modules())

@@ -14,7 +14,7 @@ from stepladder.config.options import JobConfig
 from stepladder.errors import DataError
 from stepladder.records import to_json
 from stepladder.task.contract import Task
-from stepladder.train.build import Sources, make_clock
+from stepladder.train.build import Sources, make_clock, make_model
 from stepladder.train.checkpoint import Checkpoints, check_fits
 from stepladder.train.clock import STEP_PHASES, Phase
 from stepladder.train.display import Display
@@ -33,7 +33,13 @@ NUM_VALIDATION_BATCHES = 2
 
 
 def rehearse(
-    job: JobConfig, task: Task, sources: Sources, *, device: torch.device, display: Display
+    job: JobConfig,
+    task: Task,
+    sources: Sources,
+    *,
+    task_name: str,
+    device: torch.device,
+    display: Display,
 ) -> dict[str, Any]:
     """Go through every part of a run once, beside the run folder, and give the plan.
 
@@ -58,6 +64,7 @@ def rehearse(
                 short,
                 task,
                 sources,
+                model=make_model(job.recipe, task, device),
                 device=device,
                 clock=make_clock(device),
                 around=Surroundings(
@@ -66,7 +73,7 @@ def rehearse(
                     display=display,
                     guard=guard,
                 ),
-                facts={"task": "rehearsal", "describe": to_json(task.describe())},
+                facts={"task": task_name, "describe": to_json(task.describe())},
                 loaded=None,
             )
             display.start(*opening_lines(run, sources, job))

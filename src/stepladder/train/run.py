@@ -7,17 +7,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
-from stepladder.config.show import dump_job
+from stepladder.config.show import dump_job, values_of
 from stepladder.errors import DivergedError, StepladderError
-from stepladder.machine import EnergyMeter, SystemSampler, environment
+from stepladder.machine import EnergyMeter, SystemSampler, environment, keep_freed_memory
 from stepladder.records import read_json, read_jsonl, to_json, write_json
 from stepladder.task.contract import Task
 from stepladder.train.build import (
     Sources,
     choose_device,
     make_clock,
+    make_model,
     open_sources,
     resolve_auto,
     use_threads,
@@ -28,6 +31,7 @@ from stepladder.train.differences import Conditions, differences
 from stepladder.train.display import Display
 from stepladder.train.evaluate import EvaluationCancelled
 from stepladder.train.events import DISCARDED_FILE, EVENTS_FILE, EventLog, rewind
+from stepladder.train.file_system import require_space
 from stepladder.train.finish import SUMMARY_FILE, finish_run, partial_summary
 from stepladder.train.loop import fit
 from stepladder.train.open_session import Surroundings, open_session, start_next_stage
@@ -35,6 +39,7 @@ from stepladder.train.opening import opening_lines, opening_warnings
 from stepladder.train.randomness import use_deterministic
 from stepladder.train.rehearsal import rehearse
 from stepladder.train.run_folder import CONFIG, RunFolder
+from stepladder.train.saving import forecast_bytes
 from stepladder.train.session import Session
 from stepladder.train.signals import SignalGuard
 from stepladder.train.sinks import MlflowSink, TensorBoardSink
@@ -73,16 +78,27 @@ def train(
     device = choose_device(job.recipe.device.kind)
     clock = make_clock(device)
     use_threads(job.recipe)
+    if device.type == "cpu":
+        keep_freed_memory()
     sources = open_sources(task)
     if dry_run:
-        return rehearse(resolve_auto(job, sources), task, sources, device=device, display=display)
+        return rehearse(
+            resolve_auto(job, sources),
+            task,
+            sources,
+            task_name=task_name,
+            device=device,
+            display=display,
+        )
+    with clock.phase(Phase.SETUP):
+        model = make_model(job.recipe, task, device)  # before anything of the run is written
     with ExitStack() as stack:
         folder = RunFolder(job.run.dir)
         stack.enter_context(folder.lock())
         if overwrite:
             folder.overwrite()
         with clock.phase(Phase.SETUP):
-            job = _settle_config(job, sources, folder)
+            job, changes = _settle_config(job, sources, folder)
             if (finished := _finished_summary(folder.path, job)) is not None:
                 display.message(f"{folder.path} is already finished; --overwrite trains anew.")
                 return finished
@@ -93,6 +109,7 @@ def train(
                 job,
                 task,
                 sources,
+                model=model,
                 folder=folder,
                 clock=clock,
                 display=display,
@@ -100,19 +117,25 @@ def train(
                 facts={"task": task_name, "describe": to_json(task.describe())},
                 accept_new_data=accept_new_data,
             )
+            for change in changes:
+                display.message(f"config changed since the last attempt: {change}")
             stack.callback(run.events.close)
-        stack.enter_context(_sampler(run))
-        return _train(run, sources, folder.path, operations)
+            energy = EnergyMeter()
+            energy.start()
+        stack.enter_context(_sampler(run, energy))
+        return _train(run, sources, folder.path, operations=operations, energy=energy)
 
 
-def _settle_config(job: JobConfig, sources: Sources, folder: RunFolder) -> JobConfig:
+def _settle_config(
+    job: JobConfig, sources: Sources, folder: RunFolder
+) -> tuple[JobConfig, list[str]]:
     """Resolve what is `auto`, as an earlier attempt did if there was one, and write it down."""
     written = folder.path / CONFIG
     earlier = load_job(written) if written.exists() else None
     job = resolve_auto(job, sources, earlier=earlier)
-    folder.compare_config(dump_job(job))
+    changes = folder.compare_config(dump_job(job))
     folder.write_config(dump_job(job))
-    return job
+    return job, changes
 
 
 def _finished_summary(folder: Path, job: JobConfig) -> dict[str, Any] | None:
@@ -136,6 +159,7 @@ def _open(
     task: Task,
     sources: Sources,
     *,
+    model: nn.Module,
     folder: RunFolder,
     clock: Clock,
     display: Display,
@@ -165,12 +189,14 @@ def _open(
         job,
         task,
         sources,
+        model=model,
         device=device,
         clock=clock,
         around=Surroundings(checkpoints=checkpoints, events=events, display=display, guard=guard),
         facts={**facts, "conditions": conditions.to_state()},
         loaded=loaded,
     )
+    require_space(folder.path, forecast_bytes(run), purpose="the checkpoints of this run")
     events.write("start", step=run.position.step, epoch=run.position.epoch)
     display.start(*opening_lines(run, sources, job))
     if loaded is not None:
@@ -209,23 +235,26 @@ def _sinks(job: JobConfig, folder: Path, after_step: int) -> list[Any]:
     if job.run.tensorboard:
         sinks.append(TensorBoardSink(folder / "tensorboard", purge_after_step=after_step))
     if job.run.mlflow_uri is not None:
-        sinks.append(MlflowSink(job.run.mlflow_uri, run_folder=folder))
+        sinks.append(MlflowSink(job.run.mlflow_uri, run_folder=folder, params=values_of(job)))
     return sinks
 
 
-def _sampler(run: Session) -> SystemSampler:
+def _sampler(run: Session, energy: EnergyMeter) -> SystemSampler:
     def write(values: Mapping[str, float]) -> None:
         at = run.position
         run.events.write("system", step=at.step, epoch=at.epoch, **values)
 
-    return SystemSampler(run.config.system_every_s, write)
+    return SystemSampler(run.config.system_every_s, write, energy=energy)
 
 
 def _train(
-    run: Session, sources: Sources, folder: Path, operations: Sequence[str]
+    run: Session,
+    sources: Sources,
+    folder: Path,
+    *,
+    operations: Sequence[str],
+    energy: EnergyMeter,
 ) -> dict[str, Any]:
-    energy = EnergyMeter()
-    energy.start()
     try:
         reason = _fit_stages(run)
         run.commit()

@@ -39,6 +39,18 @@ def save_session(run: Session) -> SavedInfo:
     return saved
 
 
+def forecast_bytes(run: Session) -> int:
+    """Give the bytes that the run's checkpoints will need at most, one in the making included.
+
+    A step holds the weights that learn and, for the Adam family, two numbers more for each.
+    """
+    learned = sum(t.numel() * t.element_size() for t in run.learned_weights().values())
+    frozen = sum(t.numel() * t.element_size() for t in run.frozen_weights().values())
+    copies = 1 if run.checkpoints.has_hard_links else run.config.keep_last + 2
+    steps = (run.config.keep_last + 1) * 3 * learned
+    return steps + (run.config.save_top_k + 1) * learned + copies * frozen
+
+
 def capture(run: Session) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """Give everything that the rest of the run depends on: (tensors by group, JSON values)."""
     optimizer_tensors, optimizer_state = flatten_state(run.update.optimizer, run.model)

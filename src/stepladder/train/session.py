@@ -30,6 +30,8 @@ from stepladder.train.step import Step
 from stepladder.train.stopping import EarlyStopping
 from stepladder.train.update import Update
 
+MAX_CHECKPOINT_FRAC = 0.02
+
 
 class Taken(NamedTuple):
     """Which samples a step used: positions [start, stop) of an epoch's order."""
@@ -85,6 +87,7 @@ class Session:
     _window: Window | None = None
     _unchecked: list[Taken] = field(default_factory=list)
     _last_commit: float = field(default_factory=time.monotonic)
+    _last_commit_took_s: float = 0.0
 
     @property
     def num_train(self) -> int:
@@ -141,6 +144,7 @@ class Session:
                 samples_per_s=per_s,
                 data_wait_frac=self.clock.truth().data_wait_frac(),
                 epoch_left_s=left_s,
+                may_stop_early=self.recipe.stopping.early and self.val_reader is not None,
                 run_left_s=left_s + validation_s + epochs_left * (epoch_s + validation_s),
             )
         )
@@ -306,8 +310,15 @@ class Session:
         return {name: t for name, t in self.model.state_dict().items() if name in frozen}
 
     def is_commit_due(self) -> bool:
-        """Say whether enough time has passed since the last checkpoint."""
-        return time.monotonic() - self._last_commit >= self.config.checkpoint_every_s
+        """Say whether enough time has passed since the last checkpoint.
+
+        Where a save takes long, saves are rarer than asked for, so that they stay under 2 % of the
+        run; 0 asks for one after every step, whatever it takes.
+        """
+        every_s = self.config.checkpoint_every_s
+        if every_s > 0:
+            every_s = max(every_s, self._last_commit_took_s / MAX_CHECKPOINT_FRAC)
+        return time.monotonic() - self._last_commit >= every_s
 
     def commit(self) -> None:
         """Write a checkpoint, the best weights that are only in memory first, and prune old ones.
@@ -322,6 +333,7 @@ class Session:
         with self.clock.phase(Phase.CHECKPOINT):
             saved = save_session(self)
         self._last_commit = time.monotonic()
+        self._last_commit_took_s = saved.seconds
         self.committed_step = self.position.step
         self.events.write(
             "checkpoint",

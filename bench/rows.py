@@ -1,0 +1,36 @@
+"""Write a benchmark's rows as a table, with the machine and the versions beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from measure import environment, write_results
+
+
+def write_rows(name: str, rows: Sequence[Mapping[str, Any]], *, note: str) -> None:
+    """Print rows, and write them to results/NAME.json and results/NAME.md."""
+    table = markdown(rows)
+    place = environment()
+    head = f"# {name}\n\n{note}\n\n"
+    print(f"{note}\n\n{table}")
+    write_results(
+        name, {"note": note, "rows": rows, "environment": place}, head + table + machine(place)
+    )
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Give rows as a Markdown table; numbers to four digits."""
+    names = list(rows[0])
+    lines = [names, ["---"] * len(names), *([_cell(row[name]) for name in names] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def machine(place: Mapping[str, Any]) -> str:
+    """Give a paragraph about the machine and the versions."""
+    words = [f"{key}: {value}" for key, value in place.items() if value not in (None, [], {})]
+    return "\n" + "\n".join(f"- {word}" for word in words) + "\n"
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,48 @@
+"""The allocator setting: done on glibc, left alone where the user has set malloc up."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from stepladder.machine import keep_freed_memory
+
+# Frees and allocates 64 MB again and again, and counts the page faults of doing so.
+COUNT_FAULTS = """
+import ctypes, resource, sys
+from stepladder.machine.allocator import keep_freed_memory
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(8):
+    block = libc.malloc(64 << 20)
+    ctypes.memset(block, 1, 64 << 20)
+    libc.free(ctypes.c_void_p(block))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the setting is glibc's")
+def test_a_freed_block_is_used_again_without_faulting_in_anew() -> None:
+    faults = {
+        mode: int(
+            subprocess.run(
+                [sys.executable, "-c", COUNT_FAULTS, mode],
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+        )
+        for mode in ("keep", "plain")
+    }
+    assert faults["keep"] < faults["plain"] / 4
+
+
+def test_a_user_who_has_set_malloc_up_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
+    assert not keep_freed_memory()
