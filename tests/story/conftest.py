@@ -1,0 +1,99 @@
+"""Real photographs, and the command as a person types it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEMO_DATA = ROOT / "demo_data"
+CLASSES = ("Cantaloupe", "Conference", "Galia-Melon", "Golden-Delicious", "Granny-Smith")
+NUM_PICTURES = {"train": 12, "val": 4, "test": 6}  # of each class
+
+
+class Stepladder:
+    """Runs `stepladder` in a process of its own, in a folder, on one core."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._options = {
+            "cwd": folder,
+            "env": os.environ | {"OMP_NUM_THREADS": "1"},
+            "text": True,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+        }
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start a command and leave it running."""
+        command = [sys.executable, "-m", "stepladder", *words]
+        return subprocess.Popen(command, **self._options)  # type: ignore[call-overload,no-any-return]
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """Run a command to its end, check its exit code, and give what it printed."""
+        with self.start(*words) as process:
+            out, err = process.communicate(timeout=240)
+        assert process.returncode == code, f"stepladder {' '.join(words)}\n{out}\n{err}"
+        assert "Traceback" not in err
+        return out
+
+
+@pytest.fixture(scope="session")
+def photographs() -> Path:
+    """Folder of the demo's photographs; got by the demo's own script where they are not there."""
+    folder = DEMO_DATA / "groceries"
+    if not folder.is_dir():  # renamed into place whole, so its presence is enough
+        script = ROOT / "examples" / "demo" / "get_photos.py"
+        done = subprocess.run(
+            [sys.executable, str(script), str(DEMO_DATA)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if "cannot be downloaded" in done.stderr:
+            pytest.skip(done.stderr.strip())
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def choose(photographs: Path, out: Path, num: dict[str, int]) -> None:
+    """Copy some photographs of each class; a single part is copied without its own folder."""
+    for part, count in num.items():
+        for name in CLASSES:
+            place = out / part / name if len(num) > 1 else out / name
+            place.mkdir(parents=True)
+            chosen = sorted((photographs / part / name).iterdir())[:count]
+            assert len(chosen) == count
+            for photo in chosen:
+                (place / photo.name).write_bytes(photo.read_bytes())
+
+
+@pytest.fixture(scope="session")
+def stepladder_in_store(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Stepladder:
+    """Give the command in a folder that has `groceries` and a `store` made of it."""
+    folder = tmp_path_factory.mktemp("story")
+    choose(photographs, folder / "groceries", NUM_PICTURES)
+    run = Stepladder(folder)
+    out = run("prepare", "groceries", "--out", "store", "--size", "96")
+    assert "5 classes; 60 train, 20 val, 30 test" in out
+    return run
+
+
+@pytest.fixture(scope="session")
+def train_photographs(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of class folders, as most people have them."""
+    folder = tmp_path_factory.mktemp("photographs") / "photos"
+    choose(photographs, folder, {"train": 6})
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_works() -> None:
+    """Give children the usual Ctrl-C, even where a shell began the tests in the background."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,136 @@
+"""What the documentation shows works as it is written: examples, flags, snippets, links."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+import stepladder
+from stepladder.cli.main import COMMANDS, main
+from stepladder.config.schema import options
+from stepladder.records import read_json
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+README = (ROOT / "README.md").read_text()
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+
+
+class Command(Protocol):
+    folder: Path
+
+    def __call__(self, *words: str, code: int = 0) -> str: ...
+
+
+@pytest.mark.slow
+def test_python_api_runs_from_photographs_to_an_export(
+    train_photographs: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "python_api.py"), str(train_photographs)],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second, *predictions, exported = done.stdout.splitlines()
+    assert re.fullmatch(r"\d\d training pictures in .*store", first)
+    assert re.fullmatch(r"validation accuracy [\d.]+%, report in runs/example/report.html", second)
+    assert len(predictions) == 3
+    assert (tmp_path / exported).is_file()
+
+
+def test_own_task_trains_by_the_command_that_it_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docstring = ast.get_docstring(ast.parse((EXAMPLES / "own_task.py").read_text()))
+    assert docstring is not None
+    (command,) = re.findall(r"stepladder (train (?:.*\\\n)*.*)", docstring)
+    words = shlex.split(command.replace("\\\n", " "))
+    assert words[1:3] == ["--task", "examples/own_task.py:Sine"]
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main([*words, "--quiet", "--device.threads", "1"]) == 0
+    assert read_json(tmp_path / "runs/sine/summary.json")["val_loss"] < 0.2  # a straight line: 0.5
+
+
+def test_fine_tune_shows_where_its_values_come_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", str(EXAMPLES / "fine_tune.yaml"), "--show-config"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"train: head_then_all +# .*fine_tune.yaml:5", shown)
+
+
+@pytest.mark.slow
+def test_fine_tune_trains_both_stages(stepladder_in_store: Command) -> None:
+    run = stepladder_in_store
+    small = ["--data.store", "store", "--run.dir", "fine", "--schedule.max-epochs", "1"]
+    small += ["--schedule.warmup-steps", "1", "--device.threads", "1", "--quiet"]
+    run("train", str(EXAMPLES / "fine_tune.yaml"), *small)
+    summary = read_json(run.folder / "fine" / "summary.json")
+    assert summary["status"] == "finished"
+    assert summary["epochs"] == 2  # one of each stage
+
+
+def flags_in(text: str) -> Iterator[str]:
+    yield from re.findall(r"(?<![\w-])--[a-z][\w.-]*", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_flag_that_is_named_exists(page: Path) -> None:
+    known = {option.flag for option in options().values()}
+    known |= {flag.replace("--prepare.", "--") for flag in known}
+    known |= {re.sub(r"(.*[.-])", r"\1no-", flag, count=1) for flag in known}
+    commands = (ROOT / "src" / "stepladder" / "cli").glob("*.py")
+    own = re.findall(r"^    (\w+): ", "\n".join(map(Path.read_text, commands)), re.MULTILINE)
+    known |= {"--" + name.replace("_", "-") for name in own} | {"--help"}
+    others = {"--check"}  # of sha256sum
+    assert set(flags_in(page.read_text())) - known - others == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_inside_the_project_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
+    inside = [link for link in links if "://" not in link]
+    assert [link for link in inside if not (page.parent / link).exists()] == []
+
+
+def test_readme_lists_every_command() -> None:
+    listed = set(re.findall(r"^\| `(\w+)", README, re.MULTILINE)) & set(COMMANDS)
+    assert listed == set(COMMANDS) - {"completion"}
+
+
+def test_readme_commands_have_flags_and_arguments_that_parse() -> None:
+    lines = re.findall(r"^stepladder (.*?)(?: +#.*)?$", README, re.MULTILINE)
+    assert len(lines) >= 4
+    for line in lines:
+        command, *words = shlex.split(line)
+        if command in ("prepare", "train"):
+            assert main([command, *words, "--show-config", "--quiet"]) == 0, line
+        else:
+            assert command in COMMANDS
+
+
+def test_readme_python_names_real_functions_and_options() -> None:
+    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    keys = []
+    for node in ast.walk(ast.parse(snippet)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            owner = {"stepladder": stepladder, "run": stepladder.Run}[node.value.id]
+            assert hasattr(owner, node.attr)
+        if isinstance(node, ast.Dict):
+            keys += [key.value for key in node.keys if isinstance(key, ast.Constant)]
+    assert keys
+    assert set(keys) <= set(options())
