@@ -27,7 +27,7 @@ from stepladder.config.options import JobConfig, RunConfig
 from stepladder.config.recipe import BatchConfig, DataConfig, Recipe, ScheduleConfig
 from stepladder.data.batch import Batch
 from stepladder.task import Task
-from stepladder.train.build import choose_device, make_clock, open_sources
+from stepladder.train.build import choose_device, make_clock, make_model, open_sources
 from stepladder.train.checkpoint import Checkpoints
 from stepladder.train.display import Display
 from stepladder.train.events import EventLog
@@ -80,7 +80,7 @@ def make_session(task: Mlp, folder: Path, steps: int) -> Session:
     job = JobConfig(
         recipe=Recipe(
             train=TrainMode.ALL,
-            data=DataConfig(where=Where.MEMORY),
+            data=DataConfig(where=Where.STREAM),
             batch=BatchConfig(global_batch_size=BATCH),
             schedule=ScheduleConfig(max_epochs=10**6, max_steps=steps),
         ),
@@ -90,6 +90,7 @@ def make_session(task: Mlp, folder: Path, steps: int) -> Session:
         job,
         task,
         open_sources(task),
+        model=make_model(job.recipe, task, device),
         device=device,
         clock=make_clock(device),
         around=Surroundings(

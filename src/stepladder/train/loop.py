@@ -36,7 +36,7 @@ def fit(run: Session) -> str:
                     batch = run.task.augment(batch, seed=recipe.seed, epoch=at.epoch)
                 run.step(batch, step=at.step, lr=run.lr())
 
-                is_epoch_end = run.count(len(batch.ids))
+                is_epoch_end = run.count(batch.ids.numel())
                 run.show()
                 if at.step % run.config.log_every == 0:
                     run.log()

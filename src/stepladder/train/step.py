@@ -31,7 +31,7 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
 
 def split_batch(batch: Batch, micro_batch_size: int | None) -> Iterator[Batch]:
     """Cut a batch into parts of at most micro_batch_size examples."""
-    n = len(batch.ids)
+    n = batch.ids.numel()
     if micro_batch_size is None or n <= micro_batch_size:
         yield batch
         return
@@ -127,13 +127,13 @@ class Step:
         """
         if self._is_random:
             seed_step(self._seed, step, self._rank, self._device)
-        scale = self._world_size / (global_count or len(batch.ids))
+        scale = self._world_size / (global_count or batch.ids.numel())
         step_loss: Tensor | None = None
         for part in split_batch(batch, self._micro_batch_size):
             with self._clock.phase(Phase.FORWARD), self._autocast:
                 losses, logs = self._losses(part)
                 loss = losses.float().mean()
-                n = len(part.ids)
+                n = part.ids.numel()
             with self._clock.phase(Phase.BACKWARD):
                 self._update.backward(loss if n * scale == 1.0 else loss * (n * scale))
             total = loss.detach() * n
@@ -144,13 +144,13 @@ class Step:
         with self._clock.phase(Phase.OPTIMIZER):
             self._update(step_loss, step=step, lr=lr)
         self._loss_sum += step_loss
-        self._num_examples += len(batch.ids)
+        self._num_examples += batch.ids.numel()
 
     def _losses(self, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         result = self._task.loss(self._model, batch)
         losses, logs = result if isinstance(result, tuple) else (result, {})
         if not self._is_checked:
-            wanted = (len(batch.ids),)
+            wanted = (batch.ids.numel(),)
             if tuple(losses.shape) != wanted:
                 raise UsageError(
                     f"loss() gave a tensor of shape {tuple(losses.shape)}, not {wanted}",
