@@ -84,6 +84,19 @@ def test_fine_tune_trains_both_stages(stepladder_in_store: Command) -> None:
     assert summary["epochs"] == 2  # one of each stage
 
 
+def test_a_store_opens_and_is_ordered_by_the_code_in_its_docs(
+    stepladder_in_store: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(stepladder_in_store.folder)
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "docs/store.md").read_text(), re.DOTALL)
+    assert len(snippets) == 3
+    for snippet in snippets:  # they assert the fingerprint and the golden vectors
+        exec(compile(snippet, "docs/store.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) == 60  # a line for each picture of train
+
+
 def flags_in(text: str) -> Iterator[str]:
     yield from re.findall(r"(?<![\w-])--[a-z][\w.-]*", text)
 
