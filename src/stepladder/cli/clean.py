@@ -23,7 +23,7 @@ _EXAMPLES = """
   stepladder clean runs --yes       removes what it lists
 """
 # A save or a prepare in progress has a hidden name with the number of its process, or ends in
-# .partial; see docs/formats.md.
+# .partial; see docs/store.md and docs/checkpoints.md.
 _TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.(tmp|old)", re.ASCII)
 _PARTIAL_SUFFIX = ".partial"
 _LEFT_BY_RUNS = ("events.discarded.jsonl", "crash.txt")
