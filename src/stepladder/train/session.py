@@ -269,7 +269,6 @@ class Session:
                 weights=self.learned_weights,
             )
         loss = result.loss()
-        self._window = None
         fields = {
             "val_loss": loss.mean,
             "val_loss_sem": loss.sem,
