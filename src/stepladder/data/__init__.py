@@ -1,1 +1,1 @@
-"""."""
+"""Pictures to a store, a store to batches."""

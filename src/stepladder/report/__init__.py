@@ -1,1 +1,1 @@
-"""."""
+"""A run folder as tables, charts and one HTML file."""

@@ -1,1 +1,1 @@
-"""."""
+"""Step, clock, loop, stopping, checkpoints: one run from start to summary."""
