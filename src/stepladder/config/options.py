@@ -47,7 +47,7 @@ class PrepareConfig:
     workers: int = 0
     """Parallel workers; 0 takes one a core."""
     overwrite: bool = False
-    """Replace a store that was made from other pictures or with other options."""
+    """Replace a store that is damaged, or was made from other pictures or with other options."""
 
     def __post_init__(self) -> None:
         require(8 <= self.size <= 4096, "prepare.size", self.size, "in [8, 4096]")

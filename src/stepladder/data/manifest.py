@@ -18,7 +18,7 @@ from stepladder.records import Manifest, ShardInfo, fsync_dir, read_json, to_jso
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
-PREPARE_AGAIN = "Make the store again: stepladder prepare"
+PREPARE_AGAIN = "Make the store again: stepladder prepare … --overwrite"
 
 _SHARD_NAME = re.compile(r"(train|val|test)-[0-9A-Za-z_]+\.parquet")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -28,8 +28,10 @@ from stepladder.data.quarantine import Bad, check_share, write_quarantine
 from stepladder.data.shard_work import Finished, ShardMaker
 from stepladder.data.sources import Listing, list_pictures
 from stepladder.data.split import assign_splits, check_classes
+from stepladder.data.verify import list_shards, verify_store
 from stepladder.data.work_folder import WorkFolder, disk_errors_named
 from stepladder.errors import DataError, UsageError
+from stepladder.machine.allocator import keep_freed_memory
 from stepladder.machine.limits import num_cores
 from stepladder.records import Manifest, to_json
 
@@ -75,6 +77,7 @@ def prepare(
         ResourceError: if the disk is full, or another prepare works in the same place.
     """
     started_s = time.perf_counter()
+    keep_freed_memory()  # each picture's buffers would fault in anew
     out = config.out.expanduser().absolute()
     _check_place(out, config.source.expanduser())
     listing = list_pictures(config)
@@ -161,7 +164,7 @@ class _Job:
         return plan
 
     def _find_store(self, plan: Plan) -> Manifest | None:
-        """Give the store that is there already, if it is this one."""
+        """Give the store that is there already, if it is this one and not damaged."""
         if not (self.out / MANIFEST_NAME).exists():
             return None
         try:
@@ -176,7 +179,10 @@ class _Job:
             if manifest.options.get(key) != to_json(plan.options.get(key))
         )
         if not differing:
-            return manifest
+            # sizes are cheap to compare; who says overwrite may have been told of damage inside
+            thorough = self.config.overwrite
+            problems = verify_store(self.out) if thorough else list_shards(self.out, manifest)
+            return None if problems else manifest
         if self.config.overwrite:
             return None
         names = ["pictures" if key == "source" else key for key in differing]

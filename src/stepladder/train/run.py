@@ -39,7 +39,7 @@ from stepladder.train.opening import opening_lines, opening_warnings
 from stepladder.train.randomness import use_deterministic
 from stepladder.train.rehearsal import rehearse
 from stepladder.train.run_folder import CONFIG, RunFolder
-from stepladder.train.saving import forecast_bytes
+from stepladder.train.saving import begin_on_new_data, forecast_bytes
 from stepladder.train.session import Session
 from stepladder.train.signals import SignalGuard
 from stepladder.train.sinks import MlflowSink, TensorBoardSink
@@ -203,6 +203,9 @@ def _open(
         display.message(f"resumed from {loaded.name} (attempt {attempt})")
         for sentence in changed:
             run.warn(f"not bit-identical to an uninterrupted run: {sentence}")
+        if loaded.state["conditions"]["data"] != fingerprints:
+            begin_on_new_data(run)
+            run.warn("the data is new: the best so far is forgotten, the open epoch begins again")
     for sentence in (
         *checkpoints.warnings,
         *folder.file_system.limits(),

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from stepladder.optim.state import flatten_state, restore_state
 from stepladder.records import to_json
+from stepladder.train.best import BestWeights
 from stepladder.train.checkpoint import SavedInfo
 from stepladder.train.checkpoint_files import Loaded
 from stepladder.train.position import Position
 from stepladder.train.randomness import capture_random_state, restore_random_state
+from stepladder.train.stopping import EarlyStopping
 
 if TYPE_CHECKING:
     from stepladder.train.session import Session
@@ -114,3 +116,10 @@ def restore(run: Session, loaded: Loaded) -> None:
     run.warnings[:] = list(state["warnings"])
     run.committed_step = run.position.step
     restore_random_state(loaded.tensors["random"], state["random"])
+
+
+def begin_on_new_data(run: Session) -> None:
+    """Forget what was measured or counted on other data: the best so far, the open epoch."""
+    run.stopping = EarlyStopping(run.recipe.stopping)
+    run.best = BestWeights(run.config.save_top_k)
+    run.position.offset = 0
