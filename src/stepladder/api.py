@@ -164,7 +164,12 @@ def train_job(
     from stepladder.train.run import train as train_run
 
     name = task if isinstance(task, str) else name_of(task) if task else BUILT_IN
-    made = load_task(name, store=job.recipe.data.store) if task is None or task == name else task
+    recipe = job.recipe
+    made = (
+        load_task(name, store=recipe.data.store, recipe=recipe)
+        if task is None or task == name
+        else task
+    )
     assert not isinstance(made, str)
     with display or _default_display() as shown:
         train_run(

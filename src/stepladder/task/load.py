@@ -12,13 +12,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
+from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
 from stepladder.task.contract import Task
 
 BUILT_IN = "image_classification"
 
 
-def load_task(name: str, *, store: Path) -> Task:
+def load_task(name: str, *, store: Path, recipe: Recipe | None = None) -> Task:
     """Make a Task: the built-in one, or a class of a Python file.
 
     The file is run, and its folder joins sys.path as it would under `python FILE.py`. That is why
@@ -28,6 +29,7 @@ def load_task(name: str, *, store: Path) -> Task:
     Args:
         name: "image_classification", or "FILE.py:NAME".
         store: folder of the store.
+        recipe: how the built-in Task reads the store; none: as by default.
 
     Raises:
         UsageError: if file or name is missing, the file fails, or the name is no Task.
@@ -35,7 +37,7 @@ def load_task(name: str, *, store: Path) -> Task:
     if name == BUILT_IN:
         from stepladder.task.image_classification import ImageClassification
 
-        return ImageClassification(store)
+        return ImageClassification(store, recipe)
     file, _, attribute = name.rpartition(":")
     if not file or not file.endswith(".py") or not attribute:
         raise UsageError(

@@ -77,6 +77,12 @@ class BestWeights:
             if rank:
                 kept.weights = None
 
+    def forget_weights(self) -> None:
+        """Free the memory of all that are on disk; from now on they are read from there."""
+        for kept in self._kept:
+            if kept.is_committed:
+                kept.weights = None
+
     def state(self) -> list[dict[str, Any]]:
         """Give the JSON values that restore this object (the weights are on disk by then)."""
         return [kept.record() for kept in self._kept]

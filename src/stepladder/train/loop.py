@@ -18,6 +18,7 @@ def fit(run: Session) -> str:
 
     Raises:
         DivergedError: at a loss that is not finite; the weights are those before that step.
+        DataError: where the data holds fewer examples than it says.
     """
     clock, at, recipe = run.clock, run.position, run.recipe
     if run.is_validation_pending:
@@ -29,7 +30,7 @@ def fit(run: Session) -> str:
                 with clock.phase(Phase.DATA_WAIT):
                     batch = next(batches, None)
                 if batch is None:
-                    break
+                    run.refuse_short_epoch()
                 with clock.phase(Phase.TO_DEVICE):
                     batch = batch.to(run.device, memory_format=run.memory_format)
                 with clock.phase(Phase.AUGMENT):

@@ -101,8 +101,18 @@ def open_session(
 
 
 def start_next_stage(run: Session) -> None:
-    """Go to the next stage, from the best weights of this one."""
+    """Go to the next stage, from the best weights of this one.
+
+    The best weights are put on disk first: in memory they lack what this stage froze, and the next
+    one changes it.
+
+    Raises:
+        DivergedError: if a loss was not finite.
+        ResourceError: if they cannot be written.
+    """
+    run.commit()
     restore_best(run)
+    run.best.forget_weights()
     run.position.start_stage()
     run.stage = stages_of(run.recipe)[run.position.stage]
     parts: StageParts = make_stage_parts(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from stepladder.config.options import RunConfig
 from stepladder.config.recipe import Recipe
 from stepladder.data.reader import Reader
-from stepladder.errors import DivergedError
+from stepladder.errors import DataError, DivergedError
 from stepladder.optim.schedule import lr_at
 from stepladder.task.contract import Task
 from stepladder.train.best import BestWeights
@@ -231,6 +231,20 @@ class Session:
             "by that step or after it; the last checkpoint is unharmed.",
             fix=f"Lower the learning rate (--batch.lr {self.stage.lr / 10:g}), clip the gradient "
             "(--optimizer.clip-norm 1), or look at these samples.",
+        )
+
+    def refuse_short_epoch(self) -> NoReturn:
+        """Stop where the data ends before the epoch: it would begin again for ever.
+
+        Raises:
+            DataError: always.
+        """
+        raise DataError(
+            f"the training data ended after {self.position.offset:,} examples, and its __len__ "
+            f"says {self.num_train:,}",
+            where=type(self.task).__name__,
+            why="The length of an epoch, the schedule and the time left are counted by it.",
+            fix="Let __len__ give the number of examples that __iter__ yields.",
         )
 
     def is_validation_due(self, is_epoch_end: bool) -> bool:

@@ -102,6 +102,22 @@ def test_prepare_of_photographs_gives_a_sound_store(
     assert stepladder.verify("store") == []
 
 
+def test_a_store_is_checked_as_the_recipe_says(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stepladder.prepare(photos, "store", size=32, val_frac=0.3)
+    shard = Path("store/train-all.parquet")
+    data = bytearray(shard.read_bytes())
+    data[2000] ^= 1  # in the pixels of the first picture
+    shard.write_bytes(data)
+    settings = {"model.name": "test_resnet", "model.weights": "none", "schedule.max_epochs": 1}
+    with pytest.raises(DataError, match=r"train-all\.parquet"):
+        stepladder.train(store="store", dir="checked", **settings)
+    unchecked = {"data.verify_pages": "never"}
+    assert stepladder.train(store="store", dir="unchecked", **settings, **unchecked).summary
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -14,16 +14,18 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import IterableDataset
 
 from stepladder.config.choices import Monitor, TrainMode
 from stepladder.config.recipe import (
     BatchConfig,
     OptimizerConfig,
+    Recipe,
     ScheduleConfig,
     StoppingConfig,
 )
 from stepladder.data.batch import Batch
-from stepladder.errors import DivergedError, InterruptedRun, UsageError
+from stepladder.errors import DataError, DivergedError, InterruptedRun, UsageError
 from stepladder.records import read_json, read_jsonl
 from stepladder.train.checkpoint import Checkpoints, load_best
 
@@ -175,6 +177,25 @@ def test_more_epochs_go_on_where_a_finished_run_ended(
     assert_same(tmp_path / "whole", tmp_path / "grown")
 
 
+class Countdown(IterableDataset):
+    """Says that it holds twenty examples, and yields thirteen."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __iter__(self) -> Any:
+        return ((torch.zeros(2), torch.tensor(0)) for _ in range(13))
+
+
+def test_a_dataset_that_yields_less_than_its_length_is_told(
+    tmp_path: Path, job: MakeJob, points: Any, run: RunJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = points()
+    monkeypatch.setattr(task, "data", lambda split: Countdown())
+    with pytest.raises(DataError, match="13 examples, and its __len__ says 20"):
+        run(job(tmp_path / "run"), task)
+
+
 def test_another_config_in_the_same_folder_is_refused(
     tmp_path: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
@@ -229,6 +250,23 @@ def test_head_then_all_trains_the_trunk_in_its_second_stage(
             run(job(folder, **settings), broken)
         run(job(folder, **settings), points())
         assert_same(tmp_path / "whole", folder)
+
+
+def test_the_best_of_the_first_stage_comes_back_whole_if_the_second_only_harms(
+    tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+) -> None:
+    harmful = {
+        "train": TrainMode.HEAD_THEN_ALL,
+        "batch": BatchConfig(global_batch_size=8, lr=0.02, lr_all=3.0),
+        "schedule": ScheduleConfig(max_epochs=2),
+    }
+    folder = tmp_path / "run"
+    summary = run(job(folder, **harmful, checkpoint_every_s=1e9), points())
+    validations = [e for e in read_jsonl(folder / "events.jsonl") if e["event"] == "validation"]
+    best = min(validations, key=lambda e: e["val_loss"])
+    assert best["epoch"] <= 2 < validations[-1]["epoch"]
+    assert summary["val_loss"] == pytest.approx(best["val_loss"], rel=1e-6)
+    assert load_best(folder).weights.keys() == points().build_model(Recipe()).state_dict().keys()
 
 
 def test_a_loss_that_is_not_finite_names_its_step_and_samples(
