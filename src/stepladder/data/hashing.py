@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
@@ -19,6 +21,7 @@ from stepladder.records import read_jsonl
 
 _CHUNK = 32
 _FLUSH_EVERY = 64  # chunks; what a kill loses is hashed again
+_SETTLED_NS = 10_000_000_000  # far above the tick of any file system's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +30,37 @@ class Hashed:
 
     Attributes:
         stamp: (size, mtime in ns, inode): the hash holds while these do.
+        changed_ns: time of the last change (ctime), which no program can set back, if the file
+            was hashed in this run and long enough after it; else None.
     """
 
     sha256: bytes
     stamp: tuple[int, int, int]
     reason: str | None = None
+    changed_ns: int | None = field(default=None, compare=False)
 
     @property
     def size_bytes(self) -> int:
         """Size of the file."""
         return self.stamp[0]
+
+    def holds(self, data: bytes, path: str, before: os.stat_result) -> bool:
+        """Find out whether bytes just read are those that were hashed.
+
+        Where nothing about the file has changed since, they need not be hashed again.
+
+        Args:
+            data: what was read.
+            path: the file.
+            before: its status, taken before it was read.
+        """
+        if self.changed_ns is not None:
+            with contextlib.suppress(OSError):
+                after = os.stat(path)  # noqa: PTH116 (a str, for speed)
+                seen = (self.stamp, self.changed_ns)
+                if all((_stamp(status), status.st_ctime_ns) == seen for status in (before, after)):
+                    return True
+        return hashlib.sha256(data).digest() == self.sha256
 
 
 @dataclass(frozen=True)
@@ -121,7 +145,11 @@ def _hash_one(listing: Listing, picture: Picture, cache: HashCache, max_pixels: 
         data, status = read_file(path, max_pixels=max_pixels)
     except BadPictureError as error:
         return Hashed(b"", (0, 0, 0), error.what)
-    return Hashed(hashlib.sha256(data).digest(), _stamp(status))
+    changed_ns = status.st_ctime_ns
+    is_settled = time.time_ns() - max(changed_ns, status.st_mtime_ns) > _SETTLED_NS
+    return Hashed(
+        hashlib.sha256(data).digest(), _stamp(status), changed_ns=changed_ns if is_settled else None
+    )
 
 
 def _save(file: TextIO, pairs: Iterable[tuple[Picture, Hashed]]) -> None:

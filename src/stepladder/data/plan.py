@@ -26,9 +26,18 @@ class Row:
     """One picture of the store."""
 
     path: str
-    sha256: bytes
     label: int
-    size_bytes: int
+    hashed: Hashed
+
+    @property
+    def sha256(self) -> bytes:
+        """Hash of the source file."""
+        return self.hashed.sha256
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the source file."""
+        return self.hashed.size_bytes
 
 
 @dataclass(frozen=True)
@@ -97,8 +106,7 @@ def make_plan(
     rows: dict[Split, list[Row]] = {split: [] for split in Split}
     for picture, hashed, split in zip(listing.pictures, hashes, splits, strict=True):
         if hashed.reason is None:
-            row = Row(picture.path, hashed.sha256, label_of[picture.label], hashed.size_bytes)
-            rows[split].append(row)
+            rows[split].append(Row(picture.path, label_of[picture.label], hashed))
     options = _options(config)
     base = json.dumps([options, dict(versions)], sort_keys=True)
     shards: list[ShardPlan] = []

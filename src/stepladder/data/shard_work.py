@@ -153,8 +153,9 @@ class ShardMaker:
     def _prepare_row(self, row: Row) -> _Ready | Bad:
         config = self.config
         try:
-            data, _ = read_file(f"{self.root}/{row.path}", max_pixels=config.max_pixels)
-            if hashlib.sha256(data).digest() != row.sha256:
+            path = f"{self.root}/{row.path}"
+            data, status = read_file(path, max_pixels=config.max_pixels)
+            if not row.hashed.holds(data, path, status):
                 return Bad(row.path, "changed while the store was made")
             content = decode_content(
                 data, size=config.size, fit=config.fit, max_pixels=config.max_pixels
