@@ -163,17 +163,17 @@ class Checkpoints:
                 loaded = self.load(name)
             except DataError as error:
                 if self._folders.is_finished(name):
-                    problems.append(f"{name} is damaged, an older one is used: {_one_line(error)}")
+                    problems.append((name, _one_line(error)))
                 self._damaged.add(name)
                 continue
-            self.warnings += problems
+            self.warnings += [f"{bad} is damaged, {name} is used: {why}" for bad, why in problems]
             self._newest = _Newest(name=name, top=_top(loaded.state))
             return loaded
         if problems:
             raise DataError(
                 "every checkpoint of this run is damaged",
                 where=str(self._folder),
-                why="\n  ".join(problems[:5]),
+                why="\n  ".join(f"{bad}: {reason}" for bad, reason in problems[:5]),
                 fix="Add --overwrite to train from the start, or put a copy of a checkpoint back.",
             )
         return None

@@ -72,6 +72,13 @@ class RunFolder:
                 where=str(path),
                 fix="Move it away, or choose another --run.dir.",
             )
+        if not self.holds_run and (folder := self._foreign_folder()):
+            raise UsageError(
+                f"the folder is no run and holds the folder {folder}",
+                where=str(path),
+                why="A run among pictures or other runs would be taken for one of them.",
+                fix=f"Choose another --run.dir, such as {path / 'run'}.",
+            )
         self.file_system = probe(path, self._ops)
 
     def lock(self) -> RunLock:
@@ -160,6 +167,11 @@ class RunFolder:
     def _own_names(self) -> list[str]:
         names = (*_FOLDERS, *_FILES, LOCK)
         return [name for name in names if (self.path / name).exists()]
+
+    def _foreign_folder(self) -> str | None:
+        """Give a folder in here that no run makes; hidden ones do not count."""
+        folders = [p.name for p in self.path.iterdir() if p.is_dir() and p.name[0] != "."]
+        return min((name for name in folders if name not in _FOLDERS), default=None)
 
     def _foreign_names(self) -> list[str]:
         return [

@@ -148,3 +148,13 @@ def test_overwrite_unlinks_a_link_in_place_of_a_file(tmp_path: Path) -> None:
     RunFolder(run).overwrite()
     assert names(run) == []
     assert (tmp_path / "precious.csv").read_text() == "mine"
+
+
+def test_a_folder_of_other_folders_is_no_place_for_a_run(tmp_path: Path) -> None:
+    (tmp_path / "photos" / "cats").mkdir(parents=True)
+    with pytest.raises(UsageError, match="holds the folder cats"):
+        RunFolder(tmp_path / "photos")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "job.log").write_text("a job's output")
+    (tmp_path / "run" / ".hidden").mkdir()
+    RunFolder(tmp_path / "run")
