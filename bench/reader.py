@@ -217,7 +217,8 @@ def measure(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], lis
             one, share = summary(rates), ratio(rates, baseline)
             result.setdefault(kind, {})[name] = {"images_per_s": one, "ratio": share}
             spread = f"{one['min']:,.0f} to {one['max']:,.0f}"
-            lines.append([kind, name, f"{one['median']:,.0f}", spread, f"{share['median']:.2f}"])
+            paired = f"{share['median']:.2f} ({share['min']:.2f} to {share['max']:.2f})"
+            lines.append([kind, name, f"{one['median']:,.0f}", spread, paired])
     result["memory_bytes"] = measure_memory(folder, jpegs, args.size, args.rounds)
     return result, lines
 
