@@ -7,6 +7,7 @@ from typing import Any
 
 from stepladder.config.choices import ScheduleKind
 from stepladder.machine import EnergyMeter
+from stepladder.optim.schedule import horizon_steps
 from stepladder.records import write_json
 from stepladder.train.build import Sources, make_held_out_reader
 from stepladder.train.clock import Phase
@@ -30,7 +31,7 @@ def finish_run(
     Raises:
         EvaluationCancelled: at a signal; the run is saved, and a resume comes straight back here.
     """
-    _warn_of_schedule(run, reason)
+    _warn_of_schedule(run)
     restore_best(run)
     results: dict[str, tuple[Evaluation, Any]] = {}
     with run.clock.phase(Phase.TEST):
@@ -107,13 +108,14 @@ def _device_phases(run: Session) -> dict[str, float] | None:
     return {**timeline.phases_s, "unexplained": timeline.unexplained_s}
 
 
-def _warn_of_schedule(run: Session, reason: str) -> None:
+def _warn_of_schedule(run: Session) -> None:
     schedule, at = run.recipe.schedule, run.position
-    horizon = schedule.horizon_epochs or schedule.max_epochs
-    done = at.stage_step / max(run.train_reader.steps_per_epoch, 1)
-    if schedule.kind is ScheduleKind.COSINE and reason == "early_stopping" and done < horizon / 2:
+    per_epoch = max(run.train_reader.steps_per_epoch, 1)
+    horizon = horizon_steps(schedule, steps_per_epoch=per_epoch) / per_epoch
+    done = at.stage_step / per_epoch
+    if schedule.kind is ScheduleKind.COSINE and done < horizon / 2:
         run.warn(
             f"training stopped after {done:.1f} epochs, before half of the cosine's horizon of "
-            f"{horizon}: the learning rate hardly fell. Give --schedule.horizon-epochs "
+            f"{horizon:.4g}: the learning rate hardly fell. Give --schedule.horizon-epochs "
             f"{max(round(done), 1)}."
         )

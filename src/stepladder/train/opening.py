@@ -6,6 +6,7 @@ from torch import nn
 
 from stepladder.config.choices import OptimizerName, Precision, ScheduleKind, TrainMode
 from stepladder.config.options import JobConfig
+from stepladder.optim.schedule import horizon_steps
 from stepladder.task.load import BUILT_IN
 from stepladder.train.build import Sources
 from stepladder.train.session import Session
@@ -61,7 +62,9 @@ def schedule_line(run: Session) -> str:
     schedule = run.recipe.schedule
     words = [str(schedule.kind)]
     if schedule.kind is ScheduleKind.COSINE:
-        words = [f"cosine over {schedule.horizon_epochs or schedule.max_epochs} epochs"]
+        per_epoch = run.train_reader.steps_per_epoch
+        epochs = horizon_steps(schedule, steps_per_epoch=per_epoch) / per_epoch
+        words = [f"cosine over {epochs:.4g} epochs"]
     if schedule.warmup_steps:
         words.append(f"warm-up {schedule.warmup_steps} steps")
     return ", ".join(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from dataclasses import replace
@@ -18,6 +19,7 @@ from stepladder.train.build import Sources, make_clock, make_model
 from stepladder.train.checkpoint import Checkpoints, check_fits
 from stepladder.train.clock import STEP_PHASES, Phase
 from stepladder.train.display import Display
+from stepladder.train.evaluate import EvaluationCancelled
 from stepladder.train.events import EventLog
 from stepladder.train.file_system import probe
 from stepladder.train.loop import fit
@@ -26,6 +28,7 @@ from stepladder.train.opening import opening_lines, opening_warnings
 from stepladder.train.saving import save_session
 from stepladder.train.session import Session
 from stepladder.train.signals import SignalGuard
+from stepladder.train.stage import stages_of
 from stepladder.train.wording import duration
 
 NUM_STEPS = 2
@@ -79,7 +82,10 @@ def rehearse(
             display.start(*opening_lines(run, sources, job))
             for sentence in opening_warnings(run, sources):
                 display.warning(sentence)
-            plan = _go_through(run, job, display)
+            try:
+                plan = _go_through(run, job, display)
+            except EvaluationCancelled:
+                raise guard.interruption(fix="It was a rehearsal: nothing is left.") from None
     return plan
 
 
@@ -92,7 +98,8 @@ def _nearest_folder(path: Path) -> Path:
 
 
 def _go_through(run: Session, job: JobConfig, display: Display) -> dict[str, Any]:
-    fit(run)
+    if fit(run) == "signal":
+        raise EvaluationCancelled
     validation_s = None
     if run.val_reader is not None:
         started = time.perf_counter()
@@ -106,7 +113,9 @@ def _go_through(run: Session, job: JobConfig, display: Display) -> dict[str, Any
     step_s = sum(run.clock.total_s(phase) for phase in STEP_PHASES) / run.position.step
     steps = run.train_reader.steps_per_epoch
     epoch_s = steps * step_s + (validation_s or 0.0)
-    epochs = job.recipe.schedule.max_epochs
+    schedule = job.recipe.schedule
+    stages = len(stages_of(job.recipe))
+    epochs = min(schedule.max_epochs, (schedule.max_steps or math.inf) / steps) * stages
     plan = {
         "steps_per_epoch": steps,
         "step_s": step_s,
@@ -119,9 +128,9 @@ def _go_through(run: Session, job: JobConfig, display: Display) -> dict[str, Any
     }
     display.message("rehearsed: two steps, validation, save, load")
     display.message(
-        f"plan: {steps:,} steps an epoch of about {duration(epoch_s)}; {epochs} epochs, at most "
-        f"{duration(epochs * epoch_s)} (the first steps are slow, so less is likely); checkpoints "
-        f"of {saved.num_bytes / 1e6:,.1f} MB"
+        f"plan: {steps:,} steps an epoch of about {duration(epoch_s)}; {epochs:.4g} epochs, "
+        f"at most {duration(epochs * epoch_s)} (the first steps are slow, so less is likely); "
+        f"checkpoints of {saved.num_bytes / 1e6:,.1f} MB"
     )
     return plan
 

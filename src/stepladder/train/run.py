@@ -102,7 +102,6 @@ def train(
             if (finished := _finished_summary(folder.path, job)) is not None:
                 display.message(f"{folder.path} is already finished; --overwrite trains anew.")
                 return finished
-            write_json(folder.path / "env.json", environment())
             operations = stack.enter_context(use_deterministic(job.recipe.deterministic))
             guard = stack.enter_context(SignalGuard())
             run = _open(
@@ -129,13 +128,15 @@ def train(
 def _settle_config(
     job: JobConfig, sources: Sources, folder: RunFolder
 ) -> tuple[JobConfig, list[str]]:
-    """Resolve what is `auto`, as an earlier attempt did if there was one, and write it down."""
+    """Resolve what is `auto`, as an earlier attempt did if there was one.
+
+    Returns:
+        The job, and what changed since that attempt.
+    """
     written = folder.path / CONFIG
     earlier = load_job(written) if written.exists() else None
     job = resolve_auto(job, sources, earlier=earlier)
-    changes = folder.compare_config(dump_job(job))
-    folder.write_config(dump_job(job))
-    return job, changes
+    return job, folder.compare_config(dump_job(job))
 
 
 def _finished_summary(folder: Path, job: JobConfig) -> dict[str, Any] | None:
@@ -176,6 +177,9 @@ def _open(
     checkpoints.clean()
     loaded = checkpoints.newest()
     changed = _differences(loaded, conditions, accept_new_data=accept_new_data)
+    # from here on nothing is refused: what an earlier attempt wrote may be replaced
+    folder.write_config(dump_job(job))
+    write_json(folder.path / "env.json", environment())
     attempt = 1 + max((e.get("attempt", 0) for e in _all_events(folder.path)), default=0)
     after_step = int(loaded.state["position"]["step"]) if loaded is not None else 0
     rewind(folder.path, after_step=after_step)

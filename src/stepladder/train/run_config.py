@@ -58,8 +58,8 @@ def compare_configs(old_file: Path, new_text: str) -> list[str]:
         raise UsageError(
             "the learning rate's cosine would bend in the middle of the run",
             where=str(old_file),
-            why=f"It falls over {_horizon(old)} epochs, and would over {_horizon(new)}.",
-            fix=f"Add --schedule.horizon-epochs {_horizon(old)}, or choose another --run.dir.",
+            why=f"It falls over {_horizon(old)}, and would over {_horizon(new)}.",
+            fix=f"{_keep_horizon(old)}, or choose another --run.dir.",
         )
     return list(changes.values())
 
@@ -91,8 +91,20 @@ def _is_same(old: str | None, new: str | None) -> bool:
 
 
 def _horizon(values: dict[str, str]) -> str | None:
-    """Give the epochs over which the learning rate falls, or None where it does not."""
+    """Say over what the learning rate falls, or None where it does not."""
     if values.get("schedule.kind") != "cosine":
         return None
     horizon = values.get("schedule.horizon_epochs", "null")
-    return values.get("schedule.max_epochs") if horizon == "null" else horizon
+    if horizon != "null":
+        return f"{horizon} epochs"
+    steps = values.get("schedule.max_steps", "null")
+    epochs = f"{values.get('schedule.max_epochs')} epochs"
+    return epochs if steps == "null" else f"{steps} steps, {epochs} at most"
+
+
+def _keep_horizon(values: dict[str, str]) -> str:
+    """Say what to type so that the learning rate goes on falling as it did."""
+    horizon = _horizon(values)
+    if horizon and horizon.endswith("epochs"):
+        return f"Add --schedule.horizon-epochs {horizon.removesuffix(' epochs')}"
+    return "Leave schedule.max_steps and schedule.max_epochs as they were"

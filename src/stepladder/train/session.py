@@ -25,7 +25,7 @@ from stepladder.train.events import EventLog
 from stepladder.train.position import Position
 from stepladder.train.saving import save_session
 from stepladder.train.signals import SignalGuard
-from stepladder.train.stage import Stage, frozen_names
+from stepladder.train.stage import Stage, frozen_names, stages_of
 from stepladder.train.step import Step
 from stepladder.train.stopping import EarlyStopping
 from stepladder.train.update import Update
@@ -129,13 +129,15 @@ class Session:
         epoch_s = self.num_train / per_s if per_s else math.nan
         left_s = epoch_s * (1 - at.offset / self.num_train)
         validation_s = self.clock.total_s(Phase.VALIDATION) / max(at.epoch, 1)
-        epochs_left = max(schedule.max_epochs - at.stage_epoch - 1, 0)
+        stages_left = len(stages_of(self.recipe)) - at.stage
+        max_epochs = at.epoch - at.stage_epoch + stages_left * schedule.max_epochs
+        epochs_left = max(max_epochs - at.epoch - 1, 0)
         if self.device.type == "cpu":
             self.last_loss = self.step.peek_loss(self.last_loss)
         self.display.step(
             ProgressState(
                 epoch=at.epoch + 1,
-                max_epochs=schedule.max_epochs,
+                max_epochs=max_epochs,
                 step=at.step,
                 step_in_epoch=math.ceil(at.offset / self.recipe.batch.global_batch_size),
                 steps_per_epoch=self.train_reader.steps_per_epoch,

@@ -8,6 +8,7 @@ import math
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from stepladder.config.choices import Monitor, TrainMode
+from stepladder.config.choices import Monitor, ScheduleKind, TrainMode
 from stepladder.config.recipe import (
     BatchConfig,
     OptimizerConfig,
@@ -377,6 +378,46 @@ def test_a_dry_run_leaves_nothing_and_gives_the_plan(
     assert plan["steps_per_epoch"] == 5
     assert plan["checkpoint_bytes"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plan_of_a_dry_run_counts_stages_and_the_limit_of_steps(
+    tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+) -> None:
+    schedule = ScheduleConfig(max_epochs=60, max_steps=10)  # two epochs of five steps
+    two_stages = {"train": TrainMode.HEAD_THEN_ALL, "schedule": schedule}
+    plan = run(job(tmp_path / "run", **two_stages), points(), dry_run=True)
+    assert plan["at_most_s"] == pytest.approx(4 * plan["epoch_s"])
+
+
+def test_an_interrupted_dry_run_leaves_nothing(
+    tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+) -> None:
+    task = points()
+    task.on_step = lambda batch: interrupt()
+    with pytest.raises(InterruptedRun):
+        run(job(tmp_path / "run"), task, dry_run=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_attempt_leaves_the_config_as_it_was(
+    tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+) -> None:
+    folder = tmp_path / "run"
+    run(job(folder, schedule=ScheduleConfig(max_epochs=1)), points())
+    before = (folder / "config.yaml").read_bytes()
+    with pytest.raises(DataError, match="--accept-new-data"):
+        run(job(folder, schedule=ScheduleConfig(max_epochs=2)), points(num_train=38))
+    assert (folder / "config.yaml").read_bytes() == before
+
+
+def test_a_cosine_that_is_cut_by_the_clock_warns(
+    tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+) -> None:
+    cosine = ScheduleConfig(max_epochs=40, kind=ScheduleKind.COSINE)
+    cut = run(job(tmp_path / "cut", schedule=replace(cosine, max_time_s=1e-6)), points())
+    assert any("half of the cosine's horizon of 40" in warning for warning in cut["warnings"])
+    whole = run(job(tmp_path / "whole", schedule=replace(cosine, max_steps=7)), points())
+    assert whole["warnings"] == []
 
 
 def test_a_mean_instead_of_losses_is_refused(

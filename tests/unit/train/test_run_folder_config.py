@@ -89,6 +89,14 @@ def test_more_epochs_may_not_bend_a_cosine(tmp_path: Path) -> None:
         compare(tmp_path, COSINE, {**COSINE, "schedule.horizon_epochs": 50})
 
 
+def test_more_steps_may_not_bend_a_cosine_that_falls_over_them(tmp_path: Path) -> None:
+    short = {**COSINE, "schedule.max_steps": 100}
+    with pytest.raises(UsageError, match="bend") as caught:
+        compare(tmp_path, short, {**COSINE, "schedule.max_steps": 200})
+    assert "100 steps" in str(caught.value)
+    assert "Leave schedule.max_steps" in str(caught.value)
+
+
 def test_a_key_that_one_version_lacks_is_said_and_accepted(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.write_config(text().replace("  dropout: 0.0\n", "  gone: 3\n"))
