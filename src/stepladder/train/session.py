@@ -132,8 +132,7 @@ class Session:
         stages_left = len(stages_of(self.recipe)) - at.stage
         max_epochs = at.epoch - at.stage_epoch + stages_left * schedule.max_epochs
         epochs_left = max(max_epochs - at.epoch - 1, 0)
-        if self.device.type == "cpu":
-            self.last_loss = self.step.peek_loss(self.last_loss)
+        is_free = self.device.type == "cpu"  # elsewhere a look waits for the device
         self.display.step(
             ProgressState(
                 epoch=at.epoch + 1,
@@ -141,7 +140,7 @@ class Session:
                 step=at.step,
                 step_in_epoch=math.ceil(at.offset / self.recipe.batch.global_batch_size),
                 steps_per_epoch=self.train_reader.steps_per_epoch,
-                loss=self.last_loss,
+                loss=self.step.peek_loss(self.last_loss) if is_free else self.last_loss,
                 accuracy=self.last_accuracy,
                 samples_per_s=per_s,
                 data_wait_frac=self.clock.truth().data_wait_frac(),
@@ -284,7 +283,7 @@ class Session:
                 epoch=at.epoch,
                 weights=self.learned_weights,
             )
-        loss = result.loss()
+        loss, train_loss = result.loss(), self.step.peek_loss(self.last_loss)
         fields = {
             "val_loss": loss.mean,
             "val_loss_sem": loss.sem,
@@ -297,7 +296,7 @@ class Session:
         with self.clock.phase(Phase.LOGGING):
             self.events.write("validation", step=at.step, epoch=at.epoch, **fields)
             self.display.validation(
-                {"step": at.step, "epoch": at.epoch, "train_loss": self.last_loss, **fields}
+                {"step": at.step, "epoch": at.epoch, "train_loss": train_loss, **fields}
             )
 
     def evaluate(self, reader: Reader, *, max_batches: int | None = None) -> Evaluation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import os
@@ -29,6 +30,8 @@ from stepladder.data.batch import Batch
 from stepladder.errors import DataError, DivergedError, InterruptedRun, UsageError
 from stepladder.records import read_json, read_jsonl
 from stepladder.train.checkpoint import Checkpoints, load_best
+from stepladder.train.display import Display
+from stepladder.train.run import train
 
 MakeJob = Callable[..., Any]
 RunJob = Callable[..., dict[str, Any]]
@@ -429,6 +432,23 @@ def test_a_mean_instead_of_losses_is_refused(
 
     with pytest.raises(UsageError, match="one loss an example"):
         run(job(tmp_path / "run"), Mean())
+
+
+def test_what_is_shown_after_a_validation_is_the_loss_since_the_last_look(
+    tmp_path: Path, job: MakeJob, points: Any
+) -> None:
+    shown: list[float] = []
+
+    class Spy(Display):
+        def validation(self, values: Any) -> None:
+            shown.append(values["train_loss"])
+
+    short = job(tmp_path / "run", log_every=1000)  # no log line in a run of 25 steps
+    train(short, points(), task_name="points.py:PointsTask", display=Spy(io.StringIO()))
+    assert len(set(shown)) == 5
+    loaded = Checkpoints(tmp_path / "run" / "checkpoints").newest()
+    assert loaded is not None
+    assert math.isnan(loaded.state["last_loss"])  # what was shown, and when, changes no state
 
 
 def test_clipping_and_weight_decay_survive_a_resume(
