@@ -132,11 +132,9 @@ class Step:
         for part in split_batch(batch, self._micro_batch_size):
             with self._clock.phase(Phase.FORWARD), self._autocast:
                 losses, logs = self._losses(part)
-                loss = losses.float().mean()
-                n = part.ids.numel()
             with self._clock.phase(Phase.BACKWARD):
-                self._update.backward(loss if n * scale == 1.0 else loss * (n * scale))
-            total = loss.detach() * n
+                self._update.backward(losses, weight=scale)
+            total = losses.detach().sum(dtype=torch.float32)
             step_loss = total if step_loss is None else step_loss + total
             for name, values in logs.items():
                 self._log_sums[name] = self._log_sums.get(name, 0.0) + values.sum()

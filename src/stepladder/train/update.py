@@ -59,12 +59,26 @@ class Update:
         )
         self._first_bad = torch.full((), -1, dtype=torch.int64, device=device)
         self._is_bad = False
+        self._weights: dict[tuple[int, float], Tensor] = {}
         self._grad_norm = torch.zeros((), device=device)
         self._lr = math.nan
 
-    def backward(self, loss: Tensor) -> None:
-        """Add the gradients of a loss (a scalar) to those of the step."""
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+    def backward(self, losses: Tensor, *, weight: float) -> None:
+        """Add the gradients of weight x losses.sum() to those of the step.
+
+        The weight goes in as the gradient of each loss: no node of the graph is spent on it.
+
+        Shapes: losses (n,).
+        """
+        if losses.dtype is not torch.float32:
+            losses = losses.float()
+        key = (losses.numel(), weight)
+        if key not in self._weights:
+            self._weights = {key: torch.full_like(losses, weight, requires_grad=False)}
+        gradient = self._weights[key]
+        if self.scaler is not None:
+            gradient = self.scaler.scale(gradient)
+        losses.backward(gradient)  # type: ignore[no-untyped-call]
 
     def __call__(self, step_loss: Tensor, *, step: int, lr: float) -> None:
         """Take the step and clear the gradients.

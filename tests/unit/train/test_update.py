@@ -23,9 +23,9 @@ def make(is_masked: bool, *, momentum: float = 0.9, clip_norm: float | None = No
 def take(
     model: nn.Module, update: Update, inputs: torch.Tensor, step: int, lr: float = 0.1
 ) -> None:
-    loss = model(inputs).square().sum()
-    update.backward(loss)
-    update(loss.detach(), step=step, lr=lr)
+    losses = model(inputs).square().sum(dim=1)
+    update.backward(losses, weight=1.0)
+    update(losses.detach().sum(), step=step, lr=lr)
 
 
 def weights(model: nn.Module) -> torch.Tensor:
