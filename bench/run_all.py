@@ -10,7 +10,15 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SCRIPTS = ("startup.py", "loop.py", "checkpoint.py", "reader.py", "prepare.py", "seeds.py")
+SCRIPTS = (
+    "startup.py",
+    "loop.py",
+    "allocator.py",
+    "checkpoint.py",
+    "reader.py",
+    "prepare.py",
+    "seeds.py",
+)
 
 
 def main() -> None:
