@@ -15,15 +15,21 @@ import platform
 
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
-_LARGEST_BLOCK_BYTES = 1 << 30
+_LARGEST_BLOCK_BYTES = (1 << 30, 32 << 20)  # older versions of glibc take at most 32 MiB
 _NEVER_TRIM = (1 << 31) - 1
-_OWN_SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
+_OWN_SETTINGS = (
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "GLIBC_TUNABLES",
+    "LD_PRELOAD",
+)
 
 
 def keep_freed_memory() -> bool:
     """Tell malloc to keep freed blocks of up to 1 GiB, for as long as the process lives.
 
-    Does nothing where the C library is not glibc, or where the user has set malloc up already.
+    The process then holds what it needed at its peak, and more where blocks of many sizes leave
+    gaps. Does nothing where the C library is not glibc, or where the user has set malloc up.
 
     Returns:
         Whether it was done.
@@ -34,5 +40,5 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False
-    settings = ((_MMAP_THRESHOLD, _LARGEST_BLOCK_BYTES), (_TRIM_THRESHOLD, _NEVER_TRIM))
-    return all(mallopt(name, value) == 1 for name, value in settings)
+    keeps_large = any(mallopt(_MMAP_THRESHOLD, size) == 1 for size in _LARGEST_BLOCK_BYTES)
+    return keeps_large and mallopt(_TRIM_THRESHOLD, _NEVER_TRIM) == 1

@@ -31,7 +31,7 @@ from stepladder.train.stage import Stage, enter_stage
 from stepladder.train.step import Step
 from stepladder.train.update import Update
 
-EVALUATION_BATCH_SIZE = 64
+EVALUATION_BATCH_SIZE = 32  # more is no faster on a CPU, and takes memory in proportion
 MEMORY_FORMATS = {
     MemoryFormat.CONTIGUOUS: torch.contiguous_format,
     MemoryFormat.CHANNELS_LAST: torch.channels_last,
