@@ -15,10 +15,9 @@ from stepladder.config.recipe import Recipe
 from stepladder.errors import DataError, UsageError
 from stepladder.models.classifier import build_classifier
 from stepladder.task.contract import Task
+from stepladder.task.load import BUILT_IN
 from stepladder.train.checkpoint import check_fits, load_best
 from stepladder.train.checkpoint_files import Loaded
-
-BUILT_IN = "image_classification"
 
 
 @dataclass(frozen=True, kw_only=True)

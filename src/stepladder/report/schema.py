@@ -41,7 +41,11 @@ def _key(name: str, types: tuple[type, ...], meaning: str) -> SummaryKey:
 
 SUMMARY_KEYS: tuple[SummaryKey, ...] = (
     _key("status", (str,), "finished, interrupted or diverged"),
-    _key("stop_reason", (str, _NONE), "early_stopping, max_epochs, max_steps, max_time, signal"),
+    _key(
+        "stop_reason",
+        (str, _NONE),
+        "early_stopping, max_epochs, max_steps, max_time, signal, diverged",
+    ),
     _key("test_accuracy", (*NUMBER, _NONE), "share of test pictures that are right, in [0, 1]"),
     _key("test_top5_accuracy", (*NUMBER, _NONE), "share with the label among the first five"),
     _key("test_macro_accuracy", (*NUMBER, _NONE), "mean of the classes' accuracies"),
@@ -62,7 +66,11 @@ SUMMARY_KEYS: tuple[SummaryKey, ...] = (
     _key("images_per_s", NUMBER, "training pictures a second, without validation and checkpoints"),
     _key("data_wait_frac", NUMBER, "share of the steps' time spent waiting for data, in [0, 1]"),
     _key("phases_s", (dict,), "seconds by phase; `unexplained` is what no phase covers"),
-    _key("energy_wh", (*NUMBER, _NONE), "watt-hours of the machine's counters; null: not measured"),
+    _key(
+        "energy_wh",
+        (*NUMBER, _NONE),
+        "watt-hours of the machine's counters in the last attempt; null: not measured",
+    ),
     _key("global_batch_size", (int,), "examples of an optimiser step, over all devices"),
     _key("per_device_batch_size", (int,), "examples of a forward pass on one device"),
     _key("accumulation_steps", (int,), "forward passes of an optimiser step"),
@@ -72,7 +80,7 @@ SUMMARY_KEYS: tuple[SummaryKey, ...] = (
     _key("fingerprint", (str, _NONE), "identity of the training data"),
     _key("classes", (list,), "class names, in the order of their indices"),
     _key("attempts", (int,), "process starts that the run took"),
-    _key("warnings", (list,), "warnings of the last attempt, a sentence each"),
+    _key("warnings", (list,), "warnings of all attempts, a sentence each"),
 )
 
 

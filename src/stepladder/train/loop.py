@@ -39,7 +39,7 @@ def fit(run: Session) -> str:
 
                 is_epoch_end = run.count(batch.ids.numel())
                 run.show()
-                if at.step % run.config.log_every == 0:
+                if is_epoch_end or at.step % run.config.log_every == 0:
                     run.log()
                 if run.is_validation_due(is_epoch_end):
                     run.validate()

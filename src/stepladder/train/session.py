@@ -176,7 +176,7 @@ class Session:
                 train_loss=means.loss,
                 **{f"train_{name}": value for name, value in means.logs.items()},
                 learning_rate=self.lr(),
-                grad_norm=means.grad_norm,
+                **({} if means.grad_norm is None else {"grad_norm": means.grad_norm}),
                 **{
                     "throughput/samples_per_sec": rate,
                     "time_metrics/data_loading(%)": 100 * wait_frac,
@@ -273,7 +273,8 @@ class Session:
             except EvaluationCancelled:
                 self.is_validation_pending = True
                 return
-            self.is_validation_pending = False
+            if self.is_validation_pending:  # the checkpoint says so, and must not for long
+                self.is_validation_pending, self.committed_step = False, -1
             judged = self.stopping.judge(result.monitored(self.recipe.stopping.monitor))
             value = float(result.monitored(self.recipe.stopping.monitor).mean(dtype="float64"))
             at = self.position

@@ -57,13 +57,13 @@ class WindowMeans:
     Attributes:
         loss: mean training loss of an example.
         logs: means of the values that the task logs, by name.
-        grad_norm: norm of the last step's gradient, before clipping.
+        grad_norm: norm of the last step's gradient, before clipping; None: not measured.
         num_examples: examples behind the means.
     """
 
     loss: float
     logs: Mapping[str, float]
-    grad_norm: float
+    grad_norm: float | None
     num_examples: int
 
 

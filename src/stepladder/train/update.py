@@ -60,7 +60,7 @@ class Update:
         self._first_bad = torch.full((), -1, dtype=torch.int64, device=device)
         self._is_bad = False
         self._weights: dict[tuple[int, float], Tensor] = {}
-        self._grad_norm = torch.zeros((), device=device)
+        self._grad_norm: Tensor | None = None
         self._lr = math.nan
 
     def backward(self, losses: Tensor, *, weight: float) -> None:
@@ -95,8 +95,9 @@ class Update:
             self._master.take_grads_()
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
-        judged = step_loss if self.scaler is not None else step_loss + self._probe(step)
-        if self._clip_norm is not None:
+        probe = self._probe(step)
+        judged = step_loss if self.scaler is not None else step_loss + probe
+        if self._clip_norm is not None and self._grad_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self._params, self._clip_norm, self._grad_norm)
         if self._is_masked:
             self._step_masked(judged, step)
@@ -116,6 +117,7 @@ class Update:
             grads = [param.grad for param in self._params if param.grad is not None]
             self._grad_norm = torch.nn.utils.get_total_norm(grads)
             return self._grad_norm
+        self._grad_norm = None
         first = self._params[0].grad
         return 0.0 if first is None else first.sum(dtype=torch.float32)
 
@@ -150,9 +152,12 @@ class Update:
         step = int(self._first_bad)
         return step if step >= 0 else None
 
-    def read_grad_norm(self) -> float:
-        """Give the norm of the last gradient, before clipping. Waits for the device."""
-        return float(self._grad_norm)
+    def read_grad_norm(self) -> float | None:
+        """Give the norm of the last step's gradient before clipping; None if it was not measured.
+
+        Waits for the device.
+        """
+        return None if self._grad_norm is None else float(self._grad_norm)
 
     def read_scale(self) -> float | None:
         """Give the loss scale, or None without a scaler. Waits for the device."""

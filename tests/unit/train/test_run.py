@@ -84,7 +84,8 @@ def test_a_run_leaves_what_people_and_scripts_ask_for(
     events = list(read_jsonl(tmp_path / "run" / "events.jsonl"))
     assert [e["epoch"] for e in events if e["event"] == "validation"] == [1, 2, 3, 4, 5]
     trains = [e for e in events if e["event"] == "train"]
-    assert [e["step"] for e in trains] == [3, 6, 9, 12, 15, 18, 21, 24]
+    # every third step, and the end of each epoch of five
+    assert [e["step"] for e in trains] == [3, 5, 6, 9, 10, 12, 15, 18, 20, 21, 24, 25]
     assert trains[-1]["train_loss"] < trains[0]["train_loss"]
     text = (tmp_path / "run" / "predictions.csv").read_text()
     rows = list(csv.DictReader(text.splitlines()))
@@ -443,12 +444,16 @@ def test_what_is_shown_after_a_validation_is_the_loss_since_the_last_look(
         def validation(self, values: Any) -> None:
             shown.append(values["train_loss"])
 
-    short = job(tmp_path / "run", log_every=1000)  # no log line in a run of 25 steps
+    # validations between log lines: those come at the ends of epochs of five steps
+    stopping = StoppingConfig(early=False, validate_every_steps=2)
+    short = job(tmp_path / "run", log_every=1000, stopping=stopping)
     train(short, points(), task_name="points.py:PointsTask", display=Spy(io.StringIO()))
-    assert len(set(shown)) == 5
+    assert len(set(shown)) == len(shown) == 12
+    logged = [e for e in read_jsonl(tmp_path / "run" / "events.jsonl") if e["event"] == "train"]
     loaded = Checkpoints(tmp_path / "run" / "checkpoints").newest()
     assert loaded is not None
-    assert loaded.state["last_loss"] == "nan"  # what was shown, and when, changes no state
+    # what was shown, and when, changes no state
+    assert loaded.state["last_loss"] == logged[-1]["train_loss"]
 
 
 def test_clipping_and_weight_decay_survive_a_resume(
