@@ -105,7 +105,8 @@ class Update:
             self._step_checked(judged, step)
         if self._master is not None:
             self._master.give_weights_()
-        self.optimizer.zero_grad(set_to_none=True)
+        for param in self._params:  # as zero_grad does, without its hooks
+            param.grad = None
 
     def _probe(self, step: int) -> Tensor | float:
         """Give a number that is finite if the gradient is.
