@@ -67,7 +67,7 @@ class RunConfig:
     dir: Path = Path("runs/run")
     """Folder of the run; the same command on the same folder resumes it."""
     log_every: int = 50
-    """Steps between log events, and between checks for a non-finite loss."""
+    """Steps between log events, and between checks for a non-finite loss, at most."""
     checkpoint_every_s: float = 60.0
     """Seconds between checkpoints at the least; 0 saves after every step."""
     keep_last: int = 2

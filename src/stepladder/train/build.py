@@ -168,7 +168,6 @@ def make_stage_parts(
     *,
     device: torch.device,
     clock: Clock,
-    log_every: int,
 ) -> StageParts:
     """Freeze what the stage does not train, and make its optimiser and step."""
     frozen = enter_stage(stage, task, model)
@@ -183,7 +182,6 @@ def make_stage_parts(
         scaler=torch.amp.GradScaler(device.type) if has_half else None,
         clip_norm=recipe.optimizer.clip_norm,
         master=master,
-        norm_every=log_every,
     )
     step = Step(
         task=task,

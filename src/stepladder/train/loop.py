@@ -35,11 +35,13 @@ def fit(run: Session) -> str:
                     batch = batch.to(run.device, memory_format=run.memory_format)
                 with clock.phase(Phase.AUGMENT):
                     batch = run.task.augment(batch, seed=recipe.seed, epoch=at.epoch)
-                run.step(batch, step=at.step, lr=run.lr())
+                num_examples = batch.ids.numel()
+                is_log_due = run.is_log_due(num_examples)
+                run.step(batch, step=at.step, lr=run.lr(), wants_norm=is_log_due)
 
-                is_epoch_end = run.count(batch.ids.numel())
+                is_epoch_end = run.count(num_examples)
                 run.show()
-                if is_epoch_end or at.step % run.config.log_every == 0:
+                if is_log_due:
                     run.log()
                 if run.is_validation_due(is_epoch_end):
                     run.validate()

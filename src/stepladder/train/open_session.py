@@ -68,9 +68,7 @@ def open_session(
     stage = stages_of(recipe)[position.stage]
     if loaded is not None:
         check_fits(model.state_dict(), loaded)
-    parts = make_stage_parts(
-        recipe, stage, task, model, device=device, clock=clock, log_every=job.run.log_every
-    )
+    parts = make_stage_parts(recipe, stage, task, model, device=device, clock=clock)
     run = Session(
         recipe=recipe,
         config=job.run,
@@ -122,7 +120,6 @@ def start_next_stage(run: Session) -> None:
         run.model,
         device=run.device,
         clock=run.clock,
-        log_every=run.config.log_every,
     )
     run.step, run.update, run.frozen = parts.step, parts.update, parts.frozen
     run.stopping.reset_patience()

@@ -155,6 +155,18 @@ class Session:
         seconds = sum(self.clock.total_s(phase) for phase in STEP_PHASES)
         return self.position.num_examples_seen / seconds if seconds > 0 else 0.0
 
+    def is_log_due(self, num_examples: int) -> bool:
+        """Say whether to log after a step on so many examples.
+
+        An epoch is cut into even windows of at most log_every steps, so that each mean stands on
+        about as many steps as the others; the last one ends with the epoch.
+        """
+        steps = self.train_reader.steps_per_epoch
+        windows = -(-steps // self.config.log_every)
+        used = self.position.offset + num_examples
+        step = -(-used // self.recipe.batch.global_batch_size)
+        return step * windows // steps > (step - 1) * windows // steps
+
     # -- at borders -------------------------------------------------------------------------
 
     def log(self) -> None:

@@ -112,7 +112,13 @@ class Step:
         self._is_checked = False
 
     def __call__(
-        self, batch: Batch, *, step: int, lr: float, global_count: int | None = None
+        self,
+        batch: Batch,
+        *,
+        step: int,
+        lr: float,
+        wants_norm: bool = False,
+        global_count: int | None = None,
     ) -> None:
         """Take one step.
 
@@ -120,6 +126,7 @@ class Step:
             batch: this rank's examples, on the device.
             step: index of the step from 0; with the seed it fixes dropout.
             lr: learning rate of this step.
+            wants_norm: measure the gradient's norm, for the log.
             global_count: examples of the step over all ranks; None: this batch is all of it.
 
         Raises:
@@ -140,7 +147,7 @@ class Step:
                 self._log_sums[name] = self._log_sums.get(name, 0.0) + values.sum()
         assert step_loss is not None
         with self._clock.phase(Phase.OPTIMIZER):
-            self._update(step_loss, step=step, lr=lr)
+            self._update(step_loss, step=step, lr=lr, wants_norm=wants_norm)
         self._loss_sum += step_loss
         self._num_examples += batch.ids.numel()
 

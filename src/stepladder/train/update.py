@@ -28,8 +28,6 @@ class Update:
             and only the loss is judged.
         clip_norm: largest norm of the gradient, or None.
         master: the fp32 masters of half weights, or None.
-        norm_every: steps between measurements of the gradient's norm, which cost a pass over all
-            gradients; with clipping it is measured at every step.
         is_masked: put weights back by a masked copy instead of reading the flag; None: on any
             device but the CPU.
     """
@@ -42,13 +40,11 @@ class Update:
         scaler: torch.amp.GradScaler | None = None,
         clip_norm: float | None = None,
         master: MasterWeights | None = None,
-        norm_every: int = 1,
         is_masked: bool | None = None,
     ) -> None:
         self.optimizer = optimizer
         self.scaler = scaler
         self._clip_norm = clip_norm
-        self._norm_every = norm_every
         self._master = master
         self._params: list[Tensor] = [
             param for group in optimizer.param_groups for param in group["params"]
@@ -80,13 +76,17 @@ class Update:
             gradient = self.scaler.scale(gradient)
         losses.backward(gradient)  # type: ignore[no-untyped-call]
 
-    def __call__(self, step_loss: Tensor, *, step: int, lr: float) -> None:
+    def __call__(
+        self, step_loss: Tensor, *, step: int, lr: float, wants_norm: bool = False
+    ) -> None:
         """Take the step and clear the gradients.
 
         Args:
             step_loss: the step's loss, a detached scalar, looked at only for being finite.
             step: its index, remembered if it is the first bad one.
             lr: learning rate.
+            wants_norm: measure the gradient's norm, a pass over all gradients; with clipping it is
+                measured at every step.
         """
         if lr != self._lr:
             set_lr(self.optimizer, lr)
@@ -95,7 +95,7 @@ class Update:
             self._master.take_grads_()
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
-        probe = self._probe(step)
+        probe = self._probe(wants_norm or self._clip_norm is not None)
         judged = step_loss if self.scaler is not None else step_loss + probe
         if self._clip_norm is not None and self._grad_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self._params, self._clip_norm, self._grad_norm)
@@ -108,13 +108,13 @@ class Update:
         for param in self._params:  # as zero_grad does, without its hooks
             param.grad = None
 
-    def _probe(self, step: int) -> Tensor | float:
+    def _probe(self, wants_norm: bool) -> Tensor | float:
         """Give a number that is finite if the gradient is.
 
         Where the norm is not measured: the sum of the first weight's gradient, to which everything
         that goes wrong after it in the model is passed back.
         """
-        if self._clip_norm is not None or (step + 1) % self._norm_every == 0:
+        if wants_norm:
             grads = [param.grad for param in self._params if param.grad is not None]
             self._grad_norm = torch.nn.utils.get_total_norm(grads)
             return self._grad_norm
