@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -134,11 +134,6 @@ def config_file(argv: Sequence[str]) -> Path | None:
 def is_config(word: str) -> bool:
     """Tell whether a word names a YAML file."""
     return not word.startswith("-") and Path(word).suffix.lower() in (".yaml", ".yml")
-
-
-def wants_help(argv: Collection[str]) -> bool:
-    """Tell whether a command line asks for help."""
-    return "-h" in argv or "--help" in argv
 
 
 def write(text: str) -> None:
