@@ -95,6 +95,45 @@ class RunConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LadderConfig:
+    """How `climb` and `advise` try speed-ups, and what they keep."""
+
+    budget_s: float | None = None
+    """Seconds for the whole climb, the training at its end included; none: no limit."""
+    min_gain: float = 0.03
+    """Gain in time to a trained model below which a rung is not tried, nor kept; 0 or more."""
+    max_accuracy_loss: float = 0.01
+    """Accuracy that a faster recipe may lose at most, in [0, 1]."""
+    time_per_point: float = 1.5
+    """How many times as long training may take for one more point of accuracy; 1 or more."""
+    try_all: bool = False
+    """Try rungs whatever gain is predicted."""
+    num_blocks: int = 8
+    """Interleaved blocks that each recipe of a trial runs, 8 or more."""
+    num_seeds: int = 5
+    """Trainings to the end that each recipe of a trial gets, 2 or more."""
+    block_s: float = 0.4
+    """Length of a block in seconds, at least."""
+    max_cache_bytes: int = 20_000_000_000
+    """Size at which the oldest features, compiled code and decoded stores are removed."""
+    prices: Path | None = None
+    """CSV of GPUs (name, dense FLOP/s, bytes/s, price an hour) for advice on a larger one."""
+
+    def __post_init__(self) -> None:
+        budget = self.budget_s
+        require(budget is None or budget > 0, "ladder.budget_s", budget, "above 0")
+        require(self.min_gain >= 0, "ladder.min_gain", self.min_gain, "0 or more")
+        loss = self.max_accuracy_loss
+        require(0 <= loss <= 1, "ladder.max_accuracy_loss", loss, "in [0, 1]")
+        require(self.time_per_point >= 1, "ladder.time_per_point", self.time_per_point, "1 or more")
+        require(self.num_blocks >= 8, "ladder.num_blocks", self.num_blocks, "8 or more")
+        require(self.num_seeds >= 2, "ladder.num_seeds", self.num_seeds, "2 or more")
+        require(self.block_s > 0, "ladder.block_s", self.block_s, "above 0")
+        cap = self.max_cache_bytes
+        require(cap >= 0, "ladder.max_cache_bytes", cap, "0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobConfig:
     """One YAML file: how to prepare, what to train, where to write.
 
@@ -105,3 +144,4 @@ class JobConfig:
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
     recipe: Recipe = field(default_factory=Recipe)
     run: RunConfig = field(default_factory=RunConfig)
+    ladder: LadderConfig = field(default_factory=LadderConfig)

@@ -43,6 +43,8 @@ class DataConfig:
     """Order of the training pictures."""
     verify_pages: VerifyPages = VerifyPages.FIRST_TOUCH
     """When a stored picture's checksum is checked."""
+    decode_once: bool = False
+    """Decode a JPEG store once into a store of pixels beside it, and read that."""
 
     def __post_init__(self) -> None:
         require(0 < self.fraction <= 1, "data.fraction", self.fraction, "in (0, 1]")
@@ -56,6 +58,8 @@ class LoaderConfig:
     """Reading threads; 0 takes one a core."""
     prefetch_batches: int = 2
     """Batches read ahead of the step."""
+    scaled_decode: bool = True
+    """Decode a JPEG much larger than needed at 1/2, 1/4 or 1/8 of its size."""
 
     def __post_init__(self) -> None:
         require(self.threads >= 0, "loader.threads", self.threads, "0 or more")
@@ -75,6 +79,22 @@ class ModelConfig:
     """Name of a timm model."""
     weights: WeightsSource | Path = WeightsSource.PACKAGED
     """Weights of the trunk: packaged, hub, none, or the path of a safetensors file."""
+    fold_batchnorm: bool = False
+    """Fold the BatchNorm layers of a frozen trunk into its convolutions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeaturesConfig:
+    """The output of a frozen trunk, computed once."""
+
+    cached: bool = False
+    """Put each example through the frozen trunk once, and train the head on the features."""
+    cached_views: int = 0
+    """With augmentation: random views of each training example to keep; 0: none, and no cache."""
+
+    def __post_init__(self) -> None:
+        views = self.cached_views
+        require(views >= 0, "features.cached_views", views, "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +162,8 @@ class OptimizerConfig:
     """Weight decay of matrices and kernels (biases and norms have none), 0 or more."""
     clip_norm: float | None = None
     """Largest norm of the gradient; none: no clipping."""
+    fused: bool = False
+    """Update all weights in one kernel."""
 
     def __post_init__(self) -> None:
         for name in ("momentum", "beta1", "beta2"):
@@ -263,6 +285,10 @@ class DeviceConfig:
     """Number format of the step."""
     memory_format: MemoryFormat = MemoryFormat.CONTIGUOUS
     """Layout of image tensors."""
+    compile: bool = False
+    """Compile the model with torch.compile; takes a C++ compiler on the CPU."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them."""
     threads: int = 0
     """Compute threads on the CPU; 0 takes one a core."""
 
@@ -283,6 +309,7 @@ class Recipe:
     data: DataConfig = field(default_factory=DataConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    features: FeaturesConfig = field(default_factory=FeaturesConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

@@ -1,0 +1,1 @@
+"""Trial, verdict, climb: a rung is kept only if it paid."""

@@ -1,0 +1,24 @@
+"""What reaches disk or passes between rooms as data: frozen dataclasses, JSON, JSONL."""
+
+from stepladder.records.files import (
+    Json,
+    fsync_dir,
+    read_json,
+    read_jsonl,
+    to_json,
+    write_bytes,
+    write_json,
+)
+from stepladder.records.store import Manifest, ShardInfo
+
+__all__ = [
+    "Json",
+    "Manifest",
+    "ShardInfo",
+    "fsync_dir",
+    "read_json",
+    "read_jsonl",
+    "to_json",
+    "write_bytes",
+    "write_json",
+]
