@@ -12,7 +12,7 @@ from stepladder.errors import UsageError
 
 ABSENT: Final = "absent"
 # What may change when a run is resumed: nothing of it changes what a step computes.
-_FREE_GROUPS: Final = ("run.", "loader.", "prepare.")
+_FREE_GROUPS: Final = ("run.", "loader.", "prepare.", "ladder.")
 _FREE_KEYS: Final = frozenset(
     {
         "data.store",  # a moved store has the same fingerprint, which is compared by itself

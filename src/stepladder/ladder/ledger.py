@@ -1,0 +1,123 @@
+"""trials.jsonl: every prediction, trial and verdict of a climb, a line each, never rewritten."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from stepladder.errors import DataError, ResourceError
+from stepladder.records import read_jsonl, to_json
+from stepladder.records.from_json import from_json
+from stepladder.records.ladder import Decision, Prediction, Trial
+from stepladder.records.profile import Profile
+
+LEDGER_FILE: Final = "trials.jsonl"
+EARLIER_FILE: Final = "trials.earlier.jsonl"
+_TRIED: Final = (Decision.KEPT, Decision.DROPPED, Decision.UNDECIDED)
+
+
+class Ledger:
+    """Appends lines to a run's ledger, each on disk before the climb goes on.
+
+    Args:
+        folder: the run folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / LEDGER_FILE
+
+    def begin(self, *, job: str, machine: str, is_fresh: bool) -> bool:
+        """Go on with the ledger of the same job and machine, or begin one; nothing is lost.
+
+        An earlier ledger that is not gone on with is put at the end of trials.earlier.jsonl.
+
+        Returns:
+            Whether an earlier climb is gone on with.
+        """
+        header = next(iter(read_jsonl(self.path)), None)
+        is_same = header is not None and header.get("job") == job
+        if is_same and header is not None and header.get("machine") == machine and not is_fresh:
+            return True
+        if self.path.exists():
+            with (self.path.parent / EARLIER_FILE).open("ab") as earlier:
+                earlier.write(self.path.read_bytes())
+                earlier.flush()
+                os.fsync(earlier.fileno())
+            self.path.unlink()
+        self._write("climb", job=job, machine=machine)
+        return False
+
+    def profile(self, profile: Profile, *, recipe: str, at_s: float) -> None:
+        """Write down a profile."""
+        self._write("profile", recipe=recipe, profile=profile, at_s=at_s)
+
+    def prediction(self, prediction: Prediction) -> None:
+        """Write down a prediction, before its rung is tried."""
+        self._write("prediction", rung=prediction.rung, prediction=prediction)
+
+    def trial(self, trial: Trial) -> None:
+        """Write down a trial, or why there was none."""
+        self._write("trial", trial=trial)
+
+    def find(self, *, job: str, machine: str, recipe: str, rung: str) -> Trial | None:
+        """Give the last trial of a rung on the same job, machine and recipe.
+
+        Looks in this ledger, then in those of the runs beside it.
+        """
+        beside = sorted(self.path.parent.parent.glob(f"*/{LEDGER_FILE}"))
+        for path in (self.path, *(p for p in beside if p != self.path)):
+            found = None
+            for trial in trials_of(path):
+                key = (trial.job, trial.machine, trial.recipe, trial.rung)
+                if key == (job, machine, recipe, rung) and trial.verdict.decision in _TRIED:
+                    found = trial
+            if found is not None:
+                return found
+        return None
+
+    def _write(self, kind: str, **fields: object) -> None:
+        line = json.dumps({"kind": kind} | to_json(fields), allow_nan=False) + "\n"
+        try:
+            with self.path.open("ab") as file:
+                if _ends_torn(self.path):
+                    line = f"\n{line}"
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise ResourceError(
+                f"the ledger was not written ({error.strerror})", where=str(self.path)
+            ) from error
+
+
+def trials_of(path: Path) -> Iterator[Trial]:
+    """Yield the trials of a ledger; lines that are damaged or of another version are passed over.
+
+    Raises:
+        ResourceError: if the file cannot be read.
+    """
+    try:
+        for record in read_jsonl(path):
+            if record.get("kind") != "trial":
+                continue
+            try:
+                yield from_json(Trial, record.get("trial"))
+            except DataError:
+                continue
+    except OSError as error:
+        raise ResourceError(
+            f"the ledger cannot be read ({error.strerror})", where=str(path)
+        ) from error
+
+
+def _ends_torn(path: Path) -> bool:
+    """Say whether a kill left half a line at the end."""
+    size = path.stat().st_size
+    if size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(size - 1)
+        return file.read(1) != b"\n"
