@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stepladder.api import Run, export, predict, prepare, report, train, verify
-    from stepladder.config.options import JobConfig, PrepareConfig, RunConfig
+    from stepladder.api import Run, advise, climb, export, predict, prepare, report, train, verify
+    from stepladder.config.options import JobConfig, LadderConfig, PrepareConfig, RunConfig
     from stepladder.config.recipe import Recipe
     from stepladder.data.batch import Batch
     from stepladder.errors import StepladderError
@@ -22,6 +22,7 @@ __all__ = [
     "Batch",
     "ImageClassification",
     "JobConfig",
+    "LadderConfig",
     "Metrics",
     "PrepareConfig",
     "Recipe",
@@ -30,6 +31,8 @@ __all__ = [
     "StepladderError",
     "Task",
     "__version__",
+    "advise",
+    "climb",
     "export",
     "predict",
     "prepare",
@@ -43,6 +46,7 @@ _HOMES = {
     "Batch": "stepladder.data.batch",
     "ImageClassification": "stepladder.task.image_classification",
     "JobConfig": "stepladder.config.options",
+    "LadderConfig": "stepladder.config.options",
     "Metrics": "stepladder.task.contract",
     "PrepareConfig": "stepladder.config.options",
     "Recipe": "stepladder.config.recipe",
@@ -50,6 +54,8 @@ _HOMES = {
     "RunConfig": "stepladder.config.options",
     "StepladderError": "stepladder.errors",
     "Task": "stepladder.task.contract",
+    "advise": "stepladder.api",
+    "climb": "stepladder.api",
     "export": "stepladder.api",
     "predict": "stepladder.api",
     "prepare": "stepladder.api",

@@ -26,6 +26,7 @@ Unprefixed = tyro.conf.arg(name="")
 """For a group whose options stand at the top level of the flags."""
 RUN = tyro.conf.arg(metavar="RUN")
 CONFIG = tyro.conf.arg(metavar="[CONFIG.yaml]")
+TARGET = tyro.conf.arg(metavar="[CONFIG.yaml|FILE.py:NAME]")
 CONFIG_FLAG = tyro.conf.arg(name="config", metavar="CONFIG.yaml")
 
 

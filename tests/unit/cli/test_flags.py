@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from stepladder.cli import prepare, train
+from stepladder.cli import climb, prepare, train
+from stepladder.cli.ladder_flags import read_job, seconds_of
 from stepladder.config.choices import Encoding, TrainMode
 from stepladder.config.load import load_job
 from stepladder.config.schema import options
+from stepladder.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +61,7 @@ def test_a_flag_mends_a_bad_value_of_the_file() -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in options() if not key.startswith("prepare.")])
-def test_every_option_of_training_is_a_flag(key: str) -> None:
+def test_every_option_is_a_flag_of_its_command(key: str) -> None:
     option = options()[key]
     default = option.default
     flag = f"--{key}".replace("_", "-")
@@ -68,7 +70,10 @@ def test_every_option_of_training_is_a_flag(key: str) -> None:
         words = [f"--{head}{dot}no-{last}" if default else flag]
     else:
         words = [flag, "none" if default is None else str(default)]
-    _, resolved = train.read(words)
+    if key.startswith("ladder."):
+        _, resolved, _ = read_job(climb.Flags, words, command="climb", examples="")
+    else:
+        _, resolved = train.read(words)
     assert resolved.origin(key) == words[0]
     value = option.value(resolved.job)
     assert value == (not default if isinstance(default, bool) else default)
@@ -120,3 +125,28 @@ def test_show_config_prints_a_config_that_loads(capsys: pytest.CaptureFixture[st
     Path("shown.yaml").write_text(capsys.readouterr().out)
     job = load_job(Path("shown.yaml"))
     assert (job.recipe.seed, job.recipe.train, job.prepare.size) == (5, TrainMode.ALL, 64)
+
+
+def test_a_first_word_names_a_file_of_options_or_a_task() -> None:
+    _, resolved, task = read_job(climb.Flags, ["run.yaml"], command="climb", examples="")
+    assert (resolved.job.recipe.seed, task) == (5, None)
+    _, resolved, task = read_job(
+        climb.Flags, ["jobs/my_job.py:Digits", "--config", "run.yaml"], command="climb", examples=""
+    )
+    assert (resolved.job.recipe.seed, task) == (5, "jobs/my_job.py:Digits")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), ("45", 45.0)]
+)
+def test_a_budget_is_a_time_span(text: str, seconds: float) -> None:
+    words = ["run.yaml", "--budget", text]
+    _, resolved, _ = read_job(climb.Flags, words, command="climb", examples="")
+    assert resolved.job.ladder.budget_s == seconds
+    assert resolved.origin("ladder.budget_s") == "--budget"
+
+
+@pytest.mark.parametrize("text", ["", "soon", "10 parsecs", "0m", "-5m", "1e3"])
+def test_what_is_no_time_span_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no time span"):
+        seconds_of(text, where="--budget")

@@ -1,22 +1,24 @@
-"""The few public functions: what the command line and Python both call.
-
-Options are given as in YAML, by their dotted names: `train(store="store", **{"batch.lr": 0.01})`.
-"""
+"""Prepare, train, report, verify, predict, export."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepladder.api.call import (
+    default_display,
+    job_of,
+    made_task,
+    resolved_call,
+    run_folder,
+    task_of,
+)
 from stepladder.config.choices import ExportFormat
-from stepladder.config.load import load_job, settings_of_file
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
-from stepladder.config.resolve import Resolved, resolve, settings_of_call
-from stepladder.errors import DataError, UsageError
+from stepladder.errors import UsageError
 from stepladder.records import read_json
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ def prepare(
     prefixed = {key if "." in key else f"prepare.{key}": value for key, value in settings.items()}
     base = JobConfig(prepare=config) if isinstance(config, PrepareConfig) else None
     file = config if isinstance(config, (str, Path)) else None
-    return prepare_job(_resolve(base, file, prefixed).job, display=display)
+    return prepare_job(resolved_call(base, file, prefixed).job, display=display)
 
 
 def prepare_job(job: JobConfig, *, display: Display | None = None) -> PrepareResult:
@@ -91,7 +93,7 @@ def prepare_job(job: JobConfig, *, display: Display | None = None) -> PrepareRes
     from stepladder.data.prepare import PrepareProgress
     from stepladder.data.prepare import prepare as prepare_store
 
-    with display or _default_display() as shown:
+    with display or default_display() as shown:
 
         def on_progress(progress: PrepareProgress) -> None:
             shown.prepare(progress.done, progress.total, progress.per_s, progress.left_s)
@@ -132,16 +134,9 @@ def train(
     Raises:
         UsageError, DataError, ResourceError, DivergedError, InterruptedRun: as the message says.
     """
-    if recipe is not None and config is not None:
-        raise UsageError("both a recipe and a config are given", fix="Give one of them.")
-    named = {"data.store": store, "run.dir": dir}
-    settings |= {key: value for key, value in named.items() if value is not None}
-    base = JobConfig(recipe=recipe) if recipe is not None else None
-    if isinstance(config, JobConfig):
-        base = config
-    file = config if isinstance(config, (str, Path)) else None
+    job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
     return train_job(
-        _resolve(base, file, settings).job,
+        job,
         task=task,
         dry_run=dry_run,
         overwrite=overwrite,
@@ -160,18 +155,10 @@ def train_job(
     display: Display | None = None,
 ) -> Run:
     """Train by a resolved config, then write the report."""
-    from stepladder.task.load import BUILT_IN, load_task, name_of
     from stepladder.train.run import train as train_run
 
-    name = task if isinstance(task, str) else name_of(task) if task else BUILT_IN
-    recipe = job.recipe
-    made = (
-        load_task(name, store=recipe.data.store, recipe=recipe)
-        if task is None or task == name
-        else task
-    )
-    assert not isinstance(made, str)
-    with display or _default_display() as shown:
+    made, name = made_task(task, job.recipe)
+    with display or default_display() as shown:
         train_run(
             job,
             made,
@@ -195,7 +182,7 @@ def report(run: Path | str) -> Path:
     """
     from stepladder.report.page import write_report
 
-    return write_report(_run_folder(run))
+    return write_report(run_folder(run))
 
 
 def verify(path: Path | str) -> list[str]:
@@ -211,7 +198,7 @@ def verify(path: Path | str) -> list[str]:
         return verify_store(folder)
     from stepladder.train.checkpoint import Checkpoints
 
-    checkpoints = _run_folder(folder) / "checkpoints"
+    checkpoints = run_folder(folder) / "checkpoints"
     return Checkpoints(checkpoints, keep_last=1).verify() if checkpoints.is_dir() else []
 
 
@@ -231,8 +218,8 @@ def predict(
     """
     from stepladder.export import predict as predict_run
 
-    folder = _run_folder(run)
-    return predict_run(folder, [Path(item) for item in pictures], task=_task_of(folder, task))
+    folder = run_folder(run)
+    return predict_run(folder, [Path(item) for item in pictures], task=task_of(folder, task))
 
 
 def export(
@@ -258,40 +245,6 @@ def export(
 
     if format not in list(ExportFormat):
         raise UsageError(f"{format} is not one of {', '.join(ExportFormat)}")
-    folder = _run_folder(run)
+    folder = run_folder(run)
     file = Path(out) if out is not None else None
-    return export_run(folder, ExportFormat(format), file, task=_task_of(folder, task))
-
-
-def _task_of(run: Path, task: Task | str | None) -> Task | None:
-    """Load a Task that is given by name; its store is the run's."""
-    if not isinstance(task, str):
-        return task
-    from stepladder.task.load import load_task
-
-    return load_task(task, store=load_job(run / "config.yaml").recipe.data.store)
-
-
-def _resolve(base: JobConfig | None, file: Path | str | None, settings: dict[str, Any]) -> Resolved:
-    layers = [settings_of_file(Path(file))] if file is not None else []
-    return resolve(*layers, settings_of_call(settings), base=base)
-
-
-def _default_display() -> Display:
-    """Show progress on stderr where a person looks at it, and else only warnings."""
-    from stepladder.train.display import make_display
-
-    return make_display(stream=sys.stderr, quiet=not sys.stderr.isatty())
-
-
-def _run_folder(run: Path | str) -> Path:
-    folder = Path(run)
-    if not folder.is_dir():
-        raise DataError("there is no such folder", where=str(folder))
-    if not (folder / "events.jsonl").is_file() and not (folder / "config.yaml").is_file():
-        raise DataError(
-            "this folder holds no run",
-            where=str(folder),
-            fix="Give the folder that `stepladder train` wrote, such as runs/run.",
-        )
-    return folder
+    return export_run(folder, ExportFormat(format), file, task=task_of(folder, task))

@@ -1,0 +1,89 @@
+"""What a call gives, resolved: a job, a task, a run's folder, a display."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepladder.config.load import load_job, settings_of_file
+from stepladder.config.options import JobConfig
+from stepladder.config.recipe import Recipe
+from stepladder.config.resolve import Resolved, resolve, settings_of_call
+from stepladder.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from stepladder.task.contract import Task
+    from stepladder.train.display import Display
+
+
+def resolved_call(
+    base: JobConfig | None, file: Path | str | None, settings: dict[str, Any]
+) -> Resolved:
+    """Put a file and a call's settings over a base."""
+    layers = [settings_of_file(Path(file))] if file is not None else []
+    return resolve(*layers, settings_of_call(settings), base=base)
+
+
+def job_of(
+    recipe: Recipe | None,
+    *,
+    store: Path | str | None,
+    dir: Path | str | None,
+    config: JobConfig | Path | str | None,
+    settings: dict[str, object],
+) -> JobConfig:
+    """Resolve what a call gives: an object or a file, and settings over it."""
+    if recipe is not None and config is not None:
+        raise UsageError("both a recipe and a config are given", fix="Give one of them.")
+    named = {"data.store": store, "run.dir": dir}
+    settings = settings | {key: value for key, value in named.items() if value is not None}
+    base = JobConfig(recipe=recipe) if recipe is not None else None
+    if isinstance(config, JobConfig):
+        base = config
+    file = config if isinstance(config, (str, Path)) else None
+    return resolved_call(base, file, settings).job
+
+
+def made_task(task: Task | str | None, recipe: Recipe) -> tuple[Task, str]:
+    """Give a task and its name, loaded if it is given by name or not at all."""
+    from stepladder.task.load import BUILT_IN, load_task, name_of
+
+    name = task if isinstance(task, str) else name_of(task) if task else BUILT_IN
+    if task is None or isinstance(task, str):
+        return load_task(name, store=recipe.data.store, recipe=recipe), name
+    return task, name
+
+
+def task_of(run: Path, task: Task | str | None) -> Task | None:
+    """Load a Task that is given by name; its store is the run's."""
+    if not isinstance(task, str):
+        return task
+    from stepladder.task.load import load_task
+
+    return load_task(task, store=load_job(run / "config.yaml").recipe.data.store)
+
+
+def default_display() -> Display:
+    """Show progress on stderr where a person looks at it, and else only warnings."""
+    from stepladder.train.display import make_display
+
+    return make_display(stream=sys.stderr, quiet=not sys.stderr.isatty())
+
+
+def run_folder(run: Path | str) -> Path:
+    """Give the folder of a run.
+
+    Raises:
+        DataError: if it holds none.
+    """
+    folder = Path(run)
+    if not folder.is_dir():
+        raise DataError("there is no such folder", where=str(folder))
+    if not (folder / "events.jsonl").is_file() and not (folder / "config.yaml").is_file():
+        raise DataError(
+            "this folder holds no run",
+            where=str(folder),
+            fix="Give the folder that `stepladder train` wrote, such as runs/run.",
+        )
+    return folder

@@ -1,0 +1,121 @@
+"""Climb, advise, and the ledger of all climbs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepladder.api.call import default_display, job_of, made_task
+from stepladder.api.runs import Run
+from stepladder.config.options import JobConfig
+from stepladder.config.recipe import Recipe
+from stepladder.errors import DataError
+
+if TYPE_CHECKING:
+    from stepladder.ladder.advise import Advice
+    from stepladder.ladder.calibration import Calibration
+    from stepladder.task.contract import Task
+    from stepladder.train.display import Display
+
+
+def climb(
+    recipe: Recipe | None = None,
+    *,
+    store: Path | str | None = None,
+    dir: Path | str | None = None,
+    task: Task | str | None = None,
+    config: JobConfig | Path | str | None = None,
+    fresh: bool = False,
+    overwrite: bool = False,
+    display: Display | None = None,
+    **settings: object,
+) -> Run:
+    """Try each speed-up in order, keep what pays, train with it, and write the report.
+
+    Args:
+        recipe, store, dir, task, config, display, settings: see `train`.
+        fresh: try everything anew, whatever earlier climbs of this job found.
+        overwrite: replace a run in the folder that is no climb of this job.
+
+    Raises:
+        UsageError, DataError, ResourceError, DivergedError, InterruptedRun: as the message says.
+    """
+    job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
+    return climb_job(job, task=task, fresh=fresh, overwrite=overwrite, display=display)
+
+
+def climb_job(
+    job: JobConfig,
+    *,
+    task: Task | str | None = None,
+    fresh: bool = False,
+    overwrite: bool = False,
+    display: Display | None = None,
+) -> Run:
+    """Climb by a resolved config."""
+    from stepladder.ladder.run import climb as climb_run
+
+    made, name = made_task(task, job.recipe)
+    with display or default_display() as shown:
+        climb_run(job, made, task_name=name, display=shown, is_fresh=fresh, may_overwrite=overwrite)
+    run = Run(job.run.dir)
+    run.report()
+    return run
+
+
+def advise(
+    recipe: Recipe | None = None,
+    *,
+    store: Path | str | None = None,
+    task: Task | str | None = None,
+    config: JobConfig | Path | str | None = None,
+    display: Display | None = None,
+    **settings: object,
+) -> Advice:
+    """Measure a job and name the next thing that makes it faster; nothing is tried or written.
+
+    Args:
+        recipe, store, task, config, display, settings: see `train`.
+
+    Raises:
+        UsageError, DataError, ResourceError: as the message says.
+    """
+    job = job_of(recipe, store=store, dir=None, config=config, settings=settings)
+    return advise_job(job, task=task, display=display)[0]
+
+
+def advise_job(
+    job: JobConfig, *, task: Task | str | None = None, display: Display | None = None
+) -> tuple[Advice, str]:
+    """Advise on a resolved config: the advice, and the same as text."""
+    from stepladder.ladder.run import advise as advise_run
+
+    made, name = made_task(task, job.recipe)
+    with display or default_display() as shown:
+        return advise_run(job, made, task_name=name, display=shown)
+
+
+def ledger(path: Path | str = "runs") -> tuple[Calibration, str]:
+    """Put what was predicted beside what was measured, over all climbs below a folder.
+
+    Returns:
+        The calibration, and the same as a table.
+
+    Raises:
+        DataError: if there is no ledger.
+    """
+    from stepladder.ladder.calibration import calibration_of, calibration_table
+    from stepladder.ladder.ledger import EARLIER_FILE, LEDGER_FILE
+
+    folder = Path(path)
+    if not folder.is_dir():
+        raise DataError("there is no such folder", where=str(folder))
+    files = sorted(p for name in (LEDGER_FILE, EARLIER_FILE) for p in folder.rglob(name))
+    if not files:
+        raise DataError(
+            "no climb has left a ledger here",
+            where=str(folder),
+            fix="Run `stepladder climb`, or give the folder that holds its run.",
+        )
+    calibration = calibration_of(files)
+    return calibration, calibration_table(calibration)

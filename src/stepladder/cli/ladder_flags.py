@@ -1,0 +1,82 @@
+"""What `climb` and `advise` take: a config file or a task, a budget, and the recipe's flags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import Field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from stepladder.cli.parse import flag_settings, given_flags, job_before_flags, parse
+from stepladder.config.load import settings_of_file
+from stepladder.config.options import JobConfig, LadderConfig, RunConfig
+from stepladder.config.recipe import Recipe
+from stepladder.config.resolve import Resolved, Setting, resolve
+from stepladder.errors import UsageError
+
+_TASK = re.compile(r".+\.py:\w+")
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?", re.ASCII)
+_UNIT_S = {None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+class LadderFlags(Protocol):
+    """The flags that both commands have."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    target: Path | None
+    config_flag: Path | None
+    task: str | None
+    budget: str | None
+    recipe: Recipe
+    run: RunConfig
+    ladder: LadderConfig
+
+
+F = TypeVar("F", bound=LadderFlags)
+
+
+def read_job(
+    flags: type[F], argv: Sequence[str], *, command: str, examples: str
+) -> tuple[F, Resolved, str | None]:
+    """Read the flags, resolve the config under them, and find the task.
+
+    Returns:
+        The flags, the config, and the task's FILE.py:NAME or None.
+
+    Raises:
+        UsageError: for a value that does not fit.
+    """
+    words = _task_as_flag(argv)
+    before = job_before_flags(words)
+    default = replace(flags(), recipe=before.recipe, run=before.run, ladder=before.ladder)
+    read = parse(flags, words, command=command, examples=examples, default=default)
+    file = read.config_flag or read.target
+    job = JobConfig(recipe=read.recipe, run=read.run, ladder=read.ladder)
+    settings = flag_settings(job, given_flags(words))
+    if read.budget is not None:
+        seconds = seconds_of(read.budget, where="--budget")
+        settings["ladder.budget_s"] = Setting(value=seconds, origin="--budget")
+    if getattr(read, "try_all", False):
+        settings["ladder.try_all"] = Setting(value=True, origin="--try-all")
+    return read, resolve(settings_of_file(file) if file else {}, settings), read.task
+
+
+def seconds_of(text: str, *, where: str) -> float:
+    """Read a time span such as 90s, 10m or 2h.
+
+    Raises:
+        UsageError: if it is none, or zero.
+    """
+    match = _SPAN.fullmatch(text.strip())
+    seconds = float(match[1]) * _UNIT_S[match[2]] if match else 0.0
+    if seconds <= 0:
+        raise UsageError(f"{text!r} is no time span", where=where, fix="Write 90s, 10m or 2h.")
+    return seconds
+
+
+def _task_as_flag(argv: Sequence[str]) -> list[str]:
+    """Turn a first word FILE.py:NAME into --task FILE.py:NAME."""
+    if argv and _TASK.fullmatch(argv[0]) and not argv[0].startswith("-"):
+        return ["--task", *argv]
+    return list(argv)
