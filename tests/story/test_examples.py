@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import shlex
@@ -16,6 +17,8 @@ import pytest
 
 import stepladder
 from stepladder.cli.main import COMMANDS, main
+from stepladder.config.choices import Split
+from stepladder.config.load import load_job
 from stepladder.config.schema import options
 from stepladder.records import read_json
 
@@ -67,10 +70,95 @@ def test_own_task_trains_by_the_command_that_it_gives(
     assert read_json(tmp_path / "runs/sine/summary.json")["val_loss"] < 0.2  # a straight line: 0.5
 
 
+def words_of_climb(file: str) -> list[str]:
+    """Give the arguments of the `stepladder climb` command in an example's docstring."""
+    docstring = ast.get_docstring(ast.parse((EXAMPLES / file).read_text()))
+    assert docstring is not None
+    (command,) = re.findall(r"stepladder climb ((?:.*\\\n)*.*)", docstring)
+    return shlex.split(command.replace("\\\n", " "))
+
+
+@pytest.mark.parametrize(
+    ("file", "metric", "low", "high"),
+    [
+        ("text_task.py", "val_accuracy", 0.4, 1.0),  # the commonest module alone: 0.25
+        ("tabular_task.py", "val_loss", 1.0, 8.0),  # the noise: 1; a constant: 24
+    ],
+)
+def test_a_users_job_learns_by_the_flags_that_it_gives(
+    file: str,
+    metric: str,
+    low: float,
+    high: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task, *flags = words_of_climb(file)
+    assert task.startswith(f"examples/{file}:")
+    flags[flags.index("--schedule.max-epochs") + 1] = "2"
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    words = ["train", "--task", task, *flags, "--quiet", "--device.threads", "1"]
+    assert main(words) == 0
+    (summary,) = tmp_path.glob("runs/*/summary.json")
+    assert low < read_json(summary)[metric] < high
+
+
+def test_text_lines_are_held_out_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    text_task = importlib.import_module("text_task")
+    source = Path(importlib.import_module("tarfile").__file__ or "").read_text().splitlines()
+    for split, block in ((Split.VAL, 0), (Split.TEST, 1), (Split.TRAIN, 2)):
+        start = block * text_task.BLOCK_LINES
+        lines = [line.strip() for line in source[start : start + text_task.BLOCK_LINES]]
+        wanted = [line for line in lines if len(text_task.words_of(line)) > 1]
+        assert wanted
+        assert text_task.lines_of("tarfile", split)[: len(wanted)] == wanted
+
+
 def test_fine_tune_shows_where_its_values_come_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", str(EXAMPLES / "fine_tune.yaml"), "--show-config"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"train: head_then_all +# .*fine_tune.yaml:5", shown)
+
+
+STEPS = [  # step, share of the data, batch, learning rate, dropout, stops early
+    (1, 0.1, 2, 0.001, 0.0, False),
+    (2, 0.1, 2, 0.001, 0.0, True),
+    (3, 0.1, 16, 0.004, 0.5, True),
+    (4, 1.0, 16, 0.004, 0.5, True),
+    (5, 1.0, 64, 0.008, 0.5, True),
+    (6, 1.0, 128, 0.012, 0.5, True),
+]
+
+
+@pytest.mark.parametrize(
+    ("step", "fraction", "batch", "lr", "dropout", "stops_early"), STEPS, ids=lambda value: value
+)
+def test_published_steps_have_the_listings_numbers(
+    step: int, fraction: float, batch: int, lr: float, dropout: float, stops_early: bool
+) -> None:
+    path = EXAMPLES / "six_steps" / f"step{step}.yaml"
+    assert main(["train", str(path), "--show-config"]) == 0
+    recipe = load_job(path).recipe
+    assert recipe.data.fraction == fraction
+    assert recipe.batch.global_batch_size == batch
+    assert recipe.batch.lr == lr
+    assert recipe.head.dropout == dropout
+    assert recipe.stopping.early is stops_early
+    assert recipe.model.name == "legacy_xception"
+    assert recipe.optimizer.name == "nadam"
+
+
+@pytest.mark.slow
+def test_full_fine_tune_trains_all_weights(stepladder_in_store: Command) -> None:
+    run = stepladder_in_store
+    small = ["--data.store", "store", "--run.dir", "full", "--schedule.max-epochs", "1"]
+    run("train", str(EXAMPLES / "full_fine_tune.yaml"), *small, "--device.threads", "1", "--quiet")
+    assert read_json(run.folder / "full" / "summary.json")["status"] == "finished"
+    frozen = run.folder / "full" / "checkpoints"
+    assert not list(frozen.glob("frozen-*.safetensors")), "a weight did not learn"
 
 
 @pytest.mark.slow
