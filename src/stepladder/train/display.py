@@ -112,6 +112,9 @@ class Display:
     def message(self, text: str) -> None:
         """Show a line."""
 
+    def table(self, line: str, values: Mapping[str, Any]) -> None:
+        """Show a line of a result as it is, or its values to a program."""
+
     def warning(self, text: str) -> None:
         """Show a warning."""
         Outlet(sys.stderr).line(f"warning: {clean(text)}")
@@ -158,6 +161,10 @@ class PlainDisplay(Display):
         """Show a line."""
         self.out.line(clean(text))
 
+    def table(self, line: str, values: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Show the line."""
+        self.out.line(line)
+
     def warning(self, text: str) -> None:
         """Show a warning among the other lines."""
         self.out.line(f"warning: {clean(text)}")
@@ -193,6 +200,11 @@ class JsonDisplay(Display):
     def message(self, text: str) -> None:
         """Write a `message` object."""
         self._write("message", {"message": text})
+
+    def table(self, line: str, values: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Write the values as an object of their own `event`, if there are any."""
+        if values:
+            self._write(str(values.get("event", "row")), values)
 
     def warning(self, text: str) -> None:
         """Write a `warning` object."""

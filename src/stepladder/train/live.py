@@ -62,6 +62,10 @@ class LiveDisplay(Display):
         """Keep a line above the progress."""
         self._print(Text(clean(text)))
 
+    def table(self, line: str, values: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Keep a line of a result above the progress."""
+        self._print(Text(line))
+
     def warning(self, text: str) -> None:
         """Keep a warning above the progress."""
         self._print(Text(f"warning: {clean(text)}", style="yellow"))

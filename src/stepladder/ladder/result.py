@@ -1,0 +1,188 @@
+"""Both ends of a climb: what the job took as written, and what it takes now."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepladder.config.choices import Split
+from stepladder.ladder.advise import advise_on
+from stepladder.ladder.climb import Climb
+from stepladder.ladder.lab import Lab
+from stepladder.measure.workload import Workload, training_time
+from stepladder.records import Json, read_json, to_json
+from stepladder.records.ladder import Decision, Interval, Outcome
+from stepladder.records.profile import Provenance, TrainingTime
+from stepladder.stats import paired_change
+from stepladder.train.finish import SUMMARY_FILE
+from stepladder.train.results import PREDICTIONS_FILE
+from stepladder.train.wording import duration
+
+CLIMB_FILE: Final = "climb.json"
+_BASELINE_FRAC: Final = 0.08  # of the budget, for measured epochs of the job as written
+_BASELINE_EPOCHS: Final = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """The job as written: measured for some epochs, and extrapolated from them.
+
+    Attributes:
+        time: time to a trained model.
+        measured_epochs: epochs' worth of steps that were timed.
+        epochs_are: where the number of epochs comes from.
+        global_batch_size: examples a step.
+    """
+
+    time: TrainingTime
+    measured_epochs: float
+    epochs_are: Provenance
+    global_batch_size: int
+
+    def line(self) -> str:
+        """Give the first row of the table."""
+        what = f"{self.time.epochs:.3g} epochs, batch {self.global_batch_size}"
+        measured = f"extrapolated from {self.measured_epochs:.2g} epochs"
+        head = f" {'0 as written':<22}{'–':>9}   {duration(self.time.total_s):<19}"
+        return f"{head}{'':<21}baseline: {what} ({measured})"
+
+    def to_json(self) -> dict[str, Json]:
+        """Give its numbers as in climb.json."""
+        return {
+            "total_s": self.time.total_s,
+            "measured_epochs": self.measured_epochs,
+            "epochs": self.time.epochs,
+            "epochs_are": self.epochs_are.value,
+            "global_batch_size": self.global_batch_size,
+            "is_extrapolated": self.measured_epochs < self.time.epochs,
+        }
+
+
+def measure_baseline(climbing: Climb) -> Baseline:
+    """Time the job as written for up to three epochs, or a share of the budget."""
+    lab, profile, recipe = climbing.lab, climbing.profile, climbing.recipe
+    epochs, num_validations, epochs_are = lab.expected_epochs(recipe)
+    budget_s = lab.budget_s * _BASELINE_FRAC
+    min_s = min(budget_s, _BASELINE_EPOCHS * profile.time.epoch_s)
+    workload = Workload(
+        recipe, lab.task, lab.sources, device=lab.device, cache=lab.cache / "baseline"
+    )
+    try:
+        times = workload.block(min_s)
+    finally:
+        workload.close()
+    time = training_time(
+        recipe,
+        times,
+        num_train=profile.num_train,
+        num_val=profile.num_val,
+        epochs=epochs,
+        num_validations=num_validations,
+        one_time_s=profile.time.one_time_s,
+    )
+    return Baseline(
+        time=time,
+        measured_epochs=times.num_steps / time.steps_per_epoch,
+        epochs_are=epochs_are,
+        global_batch_size=recipe.batch.global_batch_size,
+    )
+
+
+def result_of(
+    lab: Lab, climbing: Climb, baseline: Baseline, folder: Path, *, climb_s: float
+) -> dict[str, Any]:
+    """Compare both ends; the test pictures are read now, once for each.
+
+    Args:
+        folder: holds the finished training of what was kept.
+        climb_s: seconds from the first measurement to the last verdict.
+    """
+    summary = read_json(folder / SUMMARY_FILE)
+    total_s = float(summary["train_s"])
+    before = lab.judge(lab.job.recipe, Split.TEST)
+    after = _judged(folder, Split.TEST)
+    accuracy, loss = _changes(before, after)
+    advice = advise_on(climbing.profile, climbing.recipe, climbing.options, rungs=climbing.rungs)
+    beyond = next(iter(advice.beyond), None)
+    untried = [t.rung for t in climbing.trials if t.verdict.decision is Decision.UNTRIED]
+    result = {
+        "baseline": {
+            **baseline.to_json(),
+            "test_accuracy": _mean_hit(before),
+            "provenance": before.provenance if before is not None else None,
+        },
+        "result": {
+            "total_s": total_s,
+            "epochs": summary["epochs"],
+            "val_accuracy": summary.get("val_accuracy"),
+            "test_accuracy": summary.get("test_accuracy"),
+        },
+        "speedup": baseline.time.total_s / total_s,
+        "climb_s": climb_s,
+        "num_test": summary["num_test"],
+        "test_change": accuracy,
+        "loss_change": loss,
+        "next": {
+            "rung": beyond.rung,
+            "gain": beyond.prediction.gain if beyond.prediction else None,
+            "text": beyond.reason,
+        }
+        if beyond is not None
+        else None,
+        "untried": untried,
+        "num_from_ledger": climbing.num_from_ledger,
+        "budget_s": climbing.options.budget_s,
+        "min_gain": climbing.options.min_gain,
+        "max_accuracy_loss": climbing.options.max_accuracy_loss,
+    }
+    return dict(to_json(result))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    losses: NDArray[np.float64]
+    hits: NDArray[np.bool_] | None
+
+
+def _judged(folder: Path, split: Split) -> _Judged | None:
+    """Read what the finished training predicted on a split, in the order of the split."""
+    rows = []
+    with (folder / PREDICTIONS_FILE).open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            if line["split"] == split:
+                hit = line["label"] == line["predicted"]
+                rows.append((int(line["id"]), float(line["loss"]), hit))
+    if not rows:
+        return None
+    rows.sort()
+    return _Judged(
+        losses=np.array([loss for _, loss, _ in rows]),
+        hits=np.array([hit for _, _, hit in rows]),
+    )
+
+
+def _changes(
+    before: Outcome | None, after: _Judged | None
+) -> tuple[Interval | None, Interval | None]:
+    """Compare accuracy and loss picture by picture."""
+    if before is None or after is None or before.why_not is not None:
+        return None, None
+    losses = np.array(before.losses)
+    if losses.shape != after.losses.shape:
+        return None, None
+    accuracy = None
+    if before.hits is not None and after.hits is not None:
+        hits = np.array(before.hits, dtype=float)
+        accuracy = paired_change(hits[None], after.hits[None].astype(float))
+    return accuracy, paired_change(losses[None], after.losses[None])
+
+
+def _mean_hit(outcome: Outcome | None) -> float | None:
+    if outcome is None or not outcome.hits:
+        return None
+    return sum(outcome.hits) / len(outcome.hits)

@@ -1,0 +1,231 @@
+"""The commands `climb` and `advise` from a job to its result."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from stepladder.config.choices import TrainMode
+from stepladder.config.load import load_job
+from stepladder.config.options import JobConfig
+from stepladder.config.recipe import Recipe
+from stepladder.data.examples import ArrivalSource
+from stepladder.errors import InterruptedRun, UsageError
+from stepladder.ladder.advise import Advice, advise_on
+from stepladder.ladder.climb import Climb
+from stepladder.ladder.keys import job_key, machine_key
+from stepladder.ladder.lab import Lab
+from stepladder.ladder.ledger import LEDGER_FILE, Ledger
+from stepladder.ladder.result import CLIMB_FILE, Baseline, measure_baseline, result_of
+from stepladder.ladder.wording import advice_text, end_line, header, row, row_json
+from stepladder.machine import keep_freed_memory
+from stepladder.records import read_json, write_json
+from stepladder.records.ladder import Trial
+from stepladder.task.contract import Task
+from stepladder.train.build import Sources, choose_device, open_sources, resolve_auto, use_threads
+from stepladder.train.display import Display
+from stepladder.train.finish import SUMMARY_FILE
+from stepladder.train.run import train
+from stepladder.train.run_folder import CONFIG, RunFolder
+
+
+def climb(
+    job: JobConfig,
+    task: Task,
+    *,
+    task_name: str,
+    display: Display,
+    is_fresh: bool = False,
+    may_overwrite: bool = False,
+) -> dict[str, Any]:
+    """Climb from a job as written to a trained model, and write the proof down.
+
+    Returns:
+        What climb.json says.
+
+    Raises:
+        UsageError: if the job or the folder cannot be climbed.
+        StepladderError: if the timelines do not close, or as training says.
+        InterruptedRun: after a signal; what was proven is kept, and the same command goes on.
+    """
+    device, sources, job = _prepare(job, task)
+    folder = RunFolder(job.run.dir)
+    ledger = Ledger(folder.path)
+    with folder.lock():
+        _refuse_run(folder, may_overwrite=may_overwrite or is_fresh)
+        key = _job_key(task_name, job.recipe, sources)
+        goes_on = ledger.begin(job=key, machine=machine_key(), is_fresh=is_fresh)
+        if goes_on and (done := _finished(folder.path)) is not None:
+            display.message(f"{folder.path} is already climbed; --fresh tries everything anew.")
+            return done
+        with _lab(job, task, sources, device) as lab, _ending_signals(folder.path):
+            started = time.monotonic()
+            climbing = _climb(lab, ledger, display, key, reads_ledger=not is_fresh)
+            baseline = _show_baseline(climbing, display)
+            recipe = climbing.run()
+            climb_s = time.monotonic() - started
+    final = replace(job, recipe=recipe)
+    display.message("training with what was kept …")
+    train(
+        final,
+        task,
+        task_name=task_name,
+        display=display,
+        overwrite=_is_of_another_recipe(folder.path, final),
+    )
+    with _lab(job, task, sources, device) as lab, _ending_signals(folder.path):
+        result = result_of(lab, climbing, baseline, folder.path, climb_s=climb_s)
+    write_json(folder.path / CLIMB_FILE, result)
+    display.table(end_line(result), {"event": "end", **result})
+    return result
+
+
+def advise(
+    job: JobConfig, task: Task, *, task_name: str, display: Display
+) -> tuple[Advice, str]:
+    """Measure a job and choose the next rung; nothing is tried, and no run is written.
+
+    Returns:
+        The advice, and the same as text.
+    """
+    device, sources, job = _prepare(job, task)
+    with (
+        tempfile.TemporaryDirectory(prefix="stepladder-advise-") as folder,
+        _lab(job, task, sources, device) as lab,
+    ):
+        key = _job_key(task_name, job.recipe, sources)
+        climbing = _climb(lab, Ledger(Path(folder)), display, key, reads_ledger=False)
+        profile = climbing.measure()
+        advice = advise_on(profile, job.recipe, job.ladder)
+    return advice, advice_text(advice, profile)
+
+
+def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConfig]:
+    if job.recipe.train is TrainMode.HEAD_THEN_ALL:
+        raise UsageError(
+            "head_then_all is two trainings, and a climb proves one",
+            where="train",
+            fix="Climb with --train head, then with --train all.",
+        )
+    device = choose_device(job.recipe.device.kind)
+    use_threads(job.recipe)
+    if device.type == "cpu":
+        keep_freed_memory()
+    sources = open_sources(task)
+    for source in vars(sources).values():
+        if isinstance(source, ArrivalSource):
+            raise UsageError(
+                "an IterableDataset cannot be climbed: trials read rows by their number",
+                where=type(task).__name__,
+                fix="Give a map-style Dataset, or train without a climb.",
+            )
+    return device, sources, resolve_auto(job, sources)
+
+
+def _job_key(task_name: str, recipe: Recipe, sources: Sources) -> str:
+    fingerprints = {
+        split: source.fingerprint if source is not None else None
+        for split, source in vars(sources).items()
+    }
+    num_train = len(sources.train)
+    return job_key(task_name, recipe, num_train=num_train, fingerprints=fingerprints)
+
+
+@contextmanager
+def _lab(job: JobConfig, task: Task, sources: Sources, device: torch.device) -> Iterator[Lab]:
+    """Open a lab whose artefacts are gone when it closes."""
+    parent = next(p for p in (job.run.dir, *job.run.dir.absolute().parents) if p.is_dir())
+    with (
+        tempfile.TemporaryDirectory(prefix=".ladder-", dir=parent) as cache,
+        Lab(
+            job=job,
+            task=task,
+            sources=sources,
+            device=device,
+            cache=Path(cache),
+            seed=job.recipe.seed,
+        ) as lab,
+    ):
+        yield lab
+
+
+def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger: bool) -> Climb:
+    def show(trial: Trial) -> None:
+        display.table(row(trial), {"event": "trial", **row_json(trial)})
+
+    return Climb(
+        lab=lab,
+        ledger=ledger,
+        display=display,
+        show=show,
+        job=key,
+        machine=machine_key(),
+        recipe=lab.job.recipe,
+        reads_ledger=reads_ledger,
+    )
+
+
+def _show_baseline(climbing: Climb, display: Display) -> Baseline:
+    climbing.measure()
+    baseline = measure_baseline(climbing)
+    display.table(header(), {})
+    display.table(baseline.line(), {"event": "baseline", **baseline.to_json()})
+    return baseline
+
+
+def _refuse_run(folder: RunFolder, *, may_overwrite: bool) -> None:
+    if not folder.holds_run or may_overwrite or (folder.path / LEDGER_FILE).exists():
+        return
+    raise UsageError(
+        "the folder holds a run that is no climb, which this one would replace",
+        where=str(folder.path),
+        fix="Choose another --run.dir, or add --overwrite.",
+    )
+
+
+def _finished(folder: Path) -> dict[str, Any] | None:
+    if not (folder / CLIMB_FILE).exists() or not (folder / SUMMARY_FILE).exists():
+        return None
+    done: dict[str, Any] = read_json(folder / CLIMB_FILE)
+    return done if read_json(folder / SUMMARY_FILE).get("status") == "finished" else None
+
+
+def _is_of_another_recipe(folder: Path, job: JobConfig) -> bool:
+    """Say whether the folder holds a training of another recipe than the one that was kept."""
+    config = folder / CONFIG
+    return config.exists() and load_job(config).recipe != job.recipe
+
+
+@contextmanager
+def _ending_signals(folder: Path) -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into an orderly end: the ledger holds every verdict already."""
+    number = signal.SIGINT
+
+    def end(caught: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        nonlocal number
+        number = signal.Signals(caught)
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, end) if is_main else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedRun(
+            f"{number.name} ended the climb; every verdict so far is in {folder / LEDGER_FILE}",
+            signal_number=int(number),
+            fix="The same command goes on from there.",
+        ) from None
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, before)
