@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Prediction
-from stepladder.records.profile import Profile, Provenance
+from stepladder.records.profile import Profile, Provenance, TrainingTime
+
+MODEL_PHASES = ("forward", "backward")
+KNEE_FRAC = 0.9
+"""Share of the largest throughput that counts as all of it."""
+_MEMORY_FRAC = 0.8
+"""Share of the free memory that a step may take: the rest is for what fragments and varies."""
+_MIN_STEPS_PER_EPOCH = 8
+"""Fewer steps than this in an epoch leave early stopping nothing to judge between."""
+
+
+def predict_time(
+    name: str,
+    profile: Profile,
+    after: TrainingTime,
+    *,
+    provenance: Provenance = Provenance.MODELLED,
+    inputs: Mapping[str, float] | None = None,
+    note: str = "",
+    accuracy_gain: float | None = None,
+    memory_frac: float | None = None,
+) -> Prediction:
+    """Set the time that is predicted against the time now, each of the whole training."""
+    now_s, after_s = profile.time.total_s, after.total_s
+    return Prediction(
+        rung=name,
+        gain=now_s / after_s if now_s > 0 and after_s > 0 else 1.0,
+        time=after,
+        accuracy_gain=accuracy_gain,
+        memory_frac=memory_frac,
+        provenance=provenance,
+        inputs={**(inputs or {}), "now_s": now_s, "after_s": after_s},
+        note=note,
+    )
 
 
 def predict_replayed(name: str, profile: Profile, recipe: Recipe, *, variant: str) -> Prediction:
@@ -14,20 +49,180 @@ def predict_replayed(name: str, profile: Profile, recipe: Recipe, *, variant: st
 
     A variant that was not replayed gives a gain of 1.
     """
-    ratio = profile.op_replays.get(variant, 1.0)
-    now = profile.time
-    model_s = sum(profile.phases_s.get(phase, 0.0) for phase in ("forward", "backward"))
-    one_time = dict(now.one_time_s)
-    if recipe.features.cached and "features" in one_time:
-        one_time["features"] *= ratio
-        after = replace(now, one_time_s=one_time)
-    else:
-        validation_s = now.validation_s * ratio
-        after = replace(now, step_s=now.step_s - model_s * (1 - ratio), validation_s=validation_s)
-    return Prediction(
-        rung=name,
-        gain=now.total_s / after.total_s,
-        time=after,
+    ratio = profile.op_replays.get(variant)
+    if ratio is None:
+        note = f"not measured: the operations were not replayed as {variant}"
+        return predict_time(name, profile, profile.time, note=note)
+    return predict_time(
+        name,
+        profile,
+        scale_model(profile, recipe, ratio),
         provenance=Provenance.REPLAYED,
-        inputs={variant: ratio, "model_s": model_s, "step_s": now.step_s},
+        inputs={variant: ratio, "model_s": model_s(profile), "step_s": profile.time.step_s},
     )
+
+
+def model_s(profile: Profile) -> float:
+    """Give the seconds of a step that forward and backward pass take."""
+    return sum(profile.phases_s.get(phase, 0.0) for phase in MODEL_PHASES)
+
+
+def scale_model(profile: Profile, recipe: Recipe, ratio: float) -> TrainingTime:
+    """Scale what the model computes, and leave everything else as it is.
+
+        step' = max(step - model (1 - ratio), what the loader needs for a batch)
+
+    With cached features the model is the trunk, and its time is one-time work.
+
+    Source: Amdahl 1967, "Validity of the single processor approach"; the pipeline law (the slowest
+    stage sets the pace): Mohan et al. 2021, "Analyzing and Mitigating Data Stalls in DNN Training".
+    """
+    now = profile.time
+    if recipe.features.cached:
+        features_s = now.one_time_s.get("features", 0.0)
+        trunk_s = trunk_share_s(profile, recipe, features_s)
+        return with_one_time(now, features=features_s - trunk_s * (1 - ratio))
+    step_s = now.step_s - min(model_s(profile), now.step_s) * (1 - ratio)
+    of_validation_s = now.validation_s
+    if profile.trunk_s is not None:
+        of_validation_s = min(now.validation_s, profile.trunk_s * profile.num_val)
+    return replace(
+        now,
+        step_s=max(step_s, min(now.step_s, loader_floor_s(profile, recipe))),
+        validation_s=now.validation_s - of_validation_s * (1 - ratio),
+    )
+
+
+def with_one_time(time: TrainingTime, **seconds: float) -> TrainingTime:
+    """Set some of the one-time work, by name; work that takes nothing is left out."""
+    parts = {**time.one_time_s, **seconds}
+    return replace(time, one_time_s={name: value for name, value in parts.items() if value > 0})
+
+
+def loader_floor_s(profile: Profile, recipe: Recipe) -> float:
+    """Give the seconds that the loader needs for a batch when nobody else works; 0: unknown."""
+    return recipe.batch.global_batch_size / profile.loader_per_s if profile.loader_per_s else 0.0
+
+
+def num_through_trunk(profile: Profile, recipe: Recipe) -> int:
+    """Count the examples that go through the trunk once when features are cached."""
+    views = max(1, recipe.features.cached_views) if profile.is_random_before_head else 1
+    return profile.num_train * views + profile.num_val
+
+
+def trunk_share_s(profile: Profile, recipe: Recipe, features_s: float) -> float:
+    """Give the trunk's share of the time that features took; the rest is reading and writing."""
+    if profile.trunk_s is None:
+        return features_s
+    return min(features_s, profile.trunk_s * num_through_trunk(profile, recipe))
+
+
+def loader_threads(profile: Profile, recipe: Recipe) -> int:
+    """Give the number of reading threads."""
+    return recipe.loader.threads or max(1, profile.num_cores)
+
+
+def scale_loading(
+    profile: Profile, recipe: Recipe, *, threads: int, cpu_s: float, cpu_s_after: float
+) -> TrainingTime:
+    """Change the threads that read, or the CPU seconds that one example takes them.
+
+        R_prep(w) = min(w, cores) / cpu_s
+        step = max(batch / R_prep, compute + batch cpu_s / cores)
+
+    The second term holds on a CPU, where reading and computing share the cores; compute is a step
+    on batches that lie ready. The measured step is scaled by the ratio of two such steps. Where
+    features are cached or the data held in memory, reading is one-time work.
+
+    Source: Mohan et al. 2021, "Analyzing and Mitigating Data Stalls in DNN Training", 3,
+    arXiv:2007.06775.
+    """
+    now, cores = profile.time, max(1, profile.num_cores)
+    before_s = cpu_s / min(loader_threads(profile, recipe), cores)
+    after_s = cpu_s_after / min(threads, cores)
+    pace = after_s / before_s if before_s > 0 else 1.0
+    features_s = now.one_time_s.get("features", 0.0)
+    reading_s = features_s - trunk_share_s(profile, recipe, features_s)
+    one_time = with_one_time(
+        now,
+        load=now.one_time_s.get("load", 0.0) * pace,
+        features=features_s - reading_s * (1 - pace),
+    )
+    if recipe.features.cached or "load" in now.one_time_s:
+        return one_time
+    batch = recipe.batch.global_batch_size
+    compute_s = now.step_s if profile.replay_host_s is None else profile.replay_host_s
+    shares = profile.device == "cpu"
+    loaded_s = max(batch * before_s, compute_s + batch * cpu_s / cores * shares)
+    loaded_after_s = max(batch * after_s, compute_s + batch * cpu_s_after / cores * shares)
+    ratio = loaded_after_s / loaded_s if loaded_s > 0 else 1.0
+    saved_s = profile.num_val * (before_s - after_s)
+    return replace(
+        one_time,
+        step_s=now.step_s * ratio,
+        validation_s=max(now.validation_s - saved_s, now.validation_s * min(pace, 1.0)),
+    )
+
+
+def epochs_ratio(batch: int, larger: int, noise_scale: float | None) -> float:
+    """Give epochs to the same loss with a larger batch over those with this one.
+
+        E' / E = (1 + B' / Bn) / (1 + B / Bn), and 1 where the noise scale Bn is unknown.
+
+    Source: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", 2.3,
+    arXiv:1812.06162.
+    """
+    if noise_scale is None or noise_scale <= 0:
+        return 1.0
+    return (1 + larger / noise_scale) / (1 + batch / noise_scale)
+
+
+def knee_batch(fixed_s: float, per_example_s: float, loader_per_s: float | None) -> float:
+    """Give the smallest batch whose throughput, from end to end, is within 10 % of the largest.
+
+    A step takes t(b) = fixed + per_example b, so that the throughput b / t(b) rises towards
+    1 / per_example, and never above what the loader gives. Infinite where nothing bounds it.
+
+    Source: Shallue et al. 2019, "Measuring the Effects of Data Parallelism", arXiv:1811.03600; the
+    rule not to grow a batch that gives no throughput: Google, "Deep Learning Tuning Playbook".
+    """
+    ceilings = [1 / per_example_s] if per_example_s > 0 else []
+    ceilings += [loader_per_s] if loader_per_s else []
+    if not ceilings or fixed_s <= 0:
+        return math.inf if fixed_s > 0 else 1.0
+    wanted_per_s = KNEE_FRAC * min(ceilings)
+    return fixed_s * wanted_per_s / (1 - per_example_s * wanted_per_s)
+
+
+def memory_batch(profile: Profile) -> float:
+    """Give the largest batch whose step fits into the free memory; infinite where unknown.
+
+    Peak memory is a straight line in the batch size, through the smallest and largest measured.
+    """
+    sizes = sorted(profile.memory_by_batch)
+    if len(sizes) < 2:
+        return math.inf
+    low, high = profile.memory_by_batch[sizes[0]], profile.memory_by_batch[sizes[-1]]
+    per_example = (high - low) / (sizes[-1] - sizes[0])
+    if per_example <= 0:
+        return math.inf
+    return sizes[0] + (_MEMORY_FRAC * profile.free_memory_bytes - low) / per_example
+
+
+def batch_doublings(profile: Profile, recipe: Recipe, *, limit: float) -> tuple[int, ...]:
+    """List the doublings of the batch size, up to the first at or above the knee.
+
+    None is above the limit, leaves an epoch fewer than 8 steps, or ends an epoch with a batch of a
+    single example, which BatchNorm cannot learn from.
+    """
+    if profile.step_fixed_s is None or profile.step_per_example_s is None:
+        return ()
+    knee = knee_batch(profile.step_fixed_s, profile.step_per_example_s, profile.loader_per_s)
+    largest = min(limit, profile.num_train / _MIN_STEPS_PER_EPOCH)
+    batch = recipe.batch.global_batch_size
+    found: list[int] = []
+    while batch < knee and 2 * batch <= largest:
+        batch *= 2
+        if profile.num_train % batch != 1:
+            found.append(batch)
+    return tuple(found)

@@ -1,0 +1,94 @@
+"""Features of a frozen trunk, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Exactness, Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.contract import Rung
+from stepladder.rungs.formulas import num_through_trunk, predict_time, with_one_time
+
+
+class CachedFeatures(Rung):
+    """Put each example through the frozen trunk once, and train the head on what comes out.
+
+    With augmentation, as many random views of each training example are kept as the user asks for.
+
+    Trades: disk for the features; with views, an endless stream of random variants for a few.
+    Source: Donahue et al. 2014, "DeCAF", arXiv:1310.1531.
+    """
+
+    name: ClassVar[str] = "cached_features"
+    level: ClassVar[int] = 5
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse where features would change during training, or cannot be kept."""
+        views = recipe.features.cached_views
+        reasons = {
+            "already on": recipe.features.cached,
+            "the model has no form head(trunk(x))": not profile.has_head,
+            "the trunk learns, so its features change": not profile.is_trunk_frozen,
+            "what reaches the head is random; --features.cached-views K keeps K views of each "
+            "example": profile.is_random_before_head and views == 0,
+            "not measured: the trunk's forward pass": profile.trunk_s is None,
+            "not measured: a step of the head alone": profile.head_step_s is None,
+        }
+        refusal = next((reason for reason, holds in reasons.items() if holds), None)
+        needed = (profile.feature_bytes or 0) * num_through_trunk(profile, recipe)
+        if refusal is None and needed > profile.free_disk_bytes:
+            have = profile.free_disk_bytes
+            return f"features take {needed / 1e9:.1f} GB of disk, and {have / 1e9:.1f} GB are free"
+        return refusal
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        """Move the trunk from every epoch into one pass, and train the head alone.
+
+            gain = E (t_load + t_trunk + t_head) / [(t_load + t_trunk) + E t_head]
+
+        for each example over E epochs, as seconds of steps and validations were measured. On a CPU,
+        reading adds to computing; beside a GPU, the slower of the two sets the pace.
+        """
+        now = profile.time
+        trunk_s = profile.trunk_s or 0.0
+        load_s = self._load_s(profile)
+        pass_s = trunk_s + load_s if profile.device == "cpu" else max(trunk_s, load_s)
+        features_s = pass_s * num_through_trunk(profile, recipe)
+        head_step_s = profile.head_step_s or 0.0
+        validation_s = profile.head_validation_s
+        after = replace(
+            with_one_time(now, features=features_s),
+            step_s=head_step_s,
+            validation_s=now.validation_s if validation_s is None else validation_s,
+        )
+        epoch_saves_s = (now.total_s - after.total_s + features_s) / max(now.epochs, 1e-9)
+        inputs = {
+            "trunk_s": trunk_s,
+            "load_s": load_s,
+            "head_step_s": head_step_s,
+            "num_through_trunk": float(num_through_trunk(profile, recipe)),
+        }
+        if epoch_saves_s > 0:
+            inputs["break_even_epochs"] = features_s / epoch_saves_s
+        views = recipe.features.cached_views
+        note = f"{views} fixed views of each example instead of new ones each epoch"
+        is_random = profile.is_random_before_head
+        return predict_time(
+            self.name, profile, after, inputs=inputs, note=note if is_random else ""
+        )
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
+        """Ask for features."""
+        return replace(recipe, features=replace(recipe.features, cached=True))
+
+    def exactness_of(self, recipe: Recipe) -> Exactness:
+        """Rounding without views; with views the head sees other examples."""
+        return Exactness.STATISTICAL if recipe.features.cached_views else self.exactness
+
+    def _load_s(self, profile: Profile) -> float:
+        """Give the seconds of reading and decoding one example with all cores."""
+        if profile.loader_cpu_s is not None:
+            return profile.loader_cpu_s / max(1, profile.num_cores)
+        return 1 / profile.loader_per_s if profile.loader_per_s else 0.0

@@ -1,0 +1,164 @@
+"""A larger batch, with the learning rate moved along."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+from stepladder.config.choices import OptimizerName
+from stepladder.config.recipe import Recipe
+from stepladder.optim.schedule import base_lr
+from stepladder.records.ladder import Exactness, Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.contract import Rung
+from stepladder.rungs.formulas import (
+    batch_doublings,
+    epochs_ratio,
+    loader_floor_s,
+    memory_batch,
+    predict_time,
+)
+
+_ADAM_POWERS = (0.5, 0.75, 0.25, 1.0)
+_SGD_POWERS = (1.0, 0.75, 0.5)
+"""Powers of the batch's growth to scale the learning rate by, the likeliest first."""
+_WARMUP_FROM = 2.0
+"""Growth of SGD's learning rate from which on it needs an epoch of warm-up."""
+
+
+class LargerBatch(Rung):
+    """Grow the batch to the knee of the throughput, and the learning rate with it.
+
+    The knee is the smallest doubling within 10 % of the largest throughput from end to end, not the
+    edge of memory; a noise scale may say that a smaller one gets there sooner. Batch size, learning
+    rate, warm-up and all that counts in steps move together, and are kept or dropped together.
+
+    Trades: memory; epochs, where the batch nears the noise scale; large batches may generalise
+    worse, so held-out examples decide.
+    Source: linear rule and warm-up: Goyal et al. 2017, arXiv:1706.02677; square root: Krizhevsky
+    2014, arXiv:1404.5997; noise scale: McCandlish et al. 2018, arXiv:1812.06162; generalisation
+    gap: Keskar et al. 2017, arXiv:1609.04836.
+    """
+
+    name: ClassVar[str] = "larger_batch"
+    level: ClassVar[int] = 7
+    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse where a larger batch gives nothing more, or too few steps."""
+        if profile.step_fixed_s is None or profile.step_per_example_s is None:
+            return "not measured: the step at three batch sizes"
+        if self._best_batch(profile, recipe) > recipe.batch.global_batch_size:
+            return None
+        if 2 * recipe.batch.global_batch_size > memory_batch(profile):
+            return "memory does not hold twice the batch"
+        if not batch_doublings(profile, recipe, limit=math.inf) and (
+            16 * recipe.batch.global_batch_size > profile.num_train
+        ):
+            return "twice the batch would leave fewer than 8 steps an epoch"
+        return "the batch is already at the knee of its throughput"
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        """Take the step from t(b) = a + c b, and the epochs from the noise scale."""
+        now, batch = profile.time, recipe.batch.global_batch_size
+        larger = self._best_batch(profile, recipe)
+        growth = larger / batch
+        step_s = now.step_s * self._step_s(profile, larger) / self._step_s(profile, batch)
+        floor_s = min(loader_floor_s(profile, recipe), now.step_s) * growth
+        more_epochs = 1.0
+        if recipe.stopping.early:
+            more_epochs = epochs_ratio(batch, larger, profile.noise_scale)
+        after = replace(
+            now,
+            epochs=now.epochs * more_epochs,
+            num_validations=now.num_validations * more_epochs,
+            steps_per_epoch=now.steps_per_epoch / growth,
+            step_s=max(step_s, floor_s),
+        )
+        inputs = {"batch": float(batch), "larger_batch": float(larger), "more_epochs": more_epochs}
+        inputs |= {"step_fixed_s": profile.step_fixed_s or 0.0}
+        inputs |= {"step_per_example_s": profile.step_per_example_s or 0.0}
+        if profile.noise_scale is not None:
+            inputs["noise_scale"] = profile.noise_scale
+        note = f"batch {batch} to {larger}; {self._about_epochs(profile, recipe)}"
+        note += "; large batches may generalise worse, which held-out examples decide"
+        return predict_time(self.name, profile, after, inputs=inputs, note=note)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        """Move to the best doubling by the likeliest rule for the learning rate."""
+        return self.variants(profile, recipe)[0]
+
+    def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
+        """Give three or four learning rates for the best doubling, and for the one before it."""
+        batch, larger = recipe.batch.global_batch_size, self._best_batch(profile, recipe)
+        sizes = [larger] + [size for size in (larger // 2,) if size > batch]
+        found = [
+            self._moved(profile, recipe, size, lr_growth)
+            for size in sizes
+            for lr_growth in self._lr_growths(profile, recipe, size)
+        ]
+        return tuple(dict.fromkeys(found))
+
+    def _best_batch(self, profile: Profile, recipe: Recipe) -> int:
+        """Give the doubling with the least time to the same loss; this batch if none has less."""
+        batch = recipe.batch.global_batch_size
+        sizes = batch_doublings(profile, recipe, limit=memory_batch(profile))
+
+        def to_target(size: int) -> float:
+            epochs = epochs_ratio(batch, size, profile.noise_scale)
+            return epochs * self._step_s(profile, size) / size
+
+        return min((batch, *sizes), key=to_target)
+
+    def _step_s(self, profile: Profile, batch: int) -> float:
+        """Give t(b) = a + c b, and a little more than nothing where both are 0."""
+        fixed_s, per_example_s = profile.step_fixed_s or 0.0, profile.step_per_example_s or 0.0
+        return max(fixed_s + per_example_s * batch, 1e-12)
+
+    def _lr_growths(self, profile: Profile, recipe: Recipe, larger: int) -> list[float]:
+        """Give the factors on the learning rate, the likeliest first.
+
+        For SGD the noise scale caps them: the best rate grows as 1 / (1 + Bn / B).
+        """
+        batch = recipe.batch.global_batch_size
+        growth = larger / batch
+        if recipe.optimizer.name is not OptimizerName.SGD:
+            return [growth**power for power in _ADAM_POWERS]
+        cap = growth / epochs_ratio(batch, larger, profile.noise_scale)
+        return list(dict.fromkeys(min(growth**power, cap) for power in _SGD_POWERS))
+
+    def _moved(self, profile: Profile, recipe: Recipe, larger: int, lr_growth: float) -> Recipe:
+        """Move batch, learning rate, warm-up and schedule as one."""
+        shrink = recipe.batch.global_batch_size / larger  # of whatever counts in steps
+        batch = replace(
+            recipe.batch,
+            global_batch_size=larger,
+            base_batch_size=larger,
+            micro_batch_size=None,  # accumulation gives no throughput
+            lr=base_lr(recipe.batch) * lr_growth,
+            lr_all=base_lr(recipe.batch, is_second_stage=True) * lr_growth,
+        )
+        warmup = math.ceil(recipe.schedule.warmup_steps * shrink)
+        is_sgd = recipe.optimizer.name is OptimizerName.SGD
+        if warmup == 0 and is_sgd and lr_growth > _WARMUP_FROM:
+            warmup = math.ceil(profile.num_train / larger)
+        schedule = replace(
+            recipe.schedule,
+            warmup_steps=warmup,
+            max_steps=_fewer(recipe.schedule.max_steps, shrink),
+        )
+        every_steps = _fewer(recipe.stopping.validate_every_steps, shrink)
+        stopping = replace(recipe.stopping, validate_every_steps=every_steps)
+        return replace(recipe, batch=batch, schedule=schedule, stopping=stopping)
+
+    def _about_epochs(self, profile: Profile, recipe: Recipe) -> str:
+        if not recipe.stopping.early:
+            return "epochs are fixed by the schedule"
+        if profile.noise_scale is None:
+            return "epochs taken as equal, as the noise scale is unknown"
+        return f"epochs by a noise scale of {profile.noise_scale:.0f} examples, a rough number"
+
+
+def _fewer(steps: int | None, shrink: float) -> int | None:
+    return None if steps is None else max(1, math.ceil(steps * shrink))
