@@ -1,12 +1,14 @@
 """Optimisers: torch's own, built from the config, with decay only where it belongs.
 
-`foreach` and `fused` are left to torch: multi-tensor kernels on CUDA, a plain loop on the CPU.
+`foreach` is left to torch: multi-tensor kernels on CUDA, a plain loop on the CPU, where they gain
+nothing that lasts (NAdam on two cores: 0.74 of the time for 150 weights of 64x64, 1.05 of it for
+150 of 256x256).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
 import torch
 from torch import nn
@@ -34,30 +36,21 @@ def build_optimizer(
     NAdam shrink the weight by lr x decay beside the step (decoupled).
 
     Raises:
-        UsageError: if nothing learns.
+        UsageError: if nothing learns, or the rule has no fused kernel and one is asked for.
 
     Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101.
     """
-    learning = [(name, w) for name, w in model.named_parameters() if w.requires_grad]
-    if not learning:
-        raise UsageError("no weight of the model learns", fix="Use --train all, or unfreeze some.")
-    # one group where nothing decays: each group costs a pass of Python over its weights
-    has_decay = config.weight_decay > 0
-    matrices = [(name, w) for name, w in learning if w.dim() >= 2 and has_decay]
-    vectors = [(name, w) for name, w in learning if w.dim() < 2 or not has_decay]
-    groups = [
-        {"params": members, "weight_decay": decay}
-        for members, decay in ((matrices, config.weight_decay), (vectors, 0.0))
-        if members
-    ]
+    require_fused(config)
+    groups = _groups(config, model)
     betas = (config.beta1, config.beta2)
+    fused = config.fused or None  # None, not False: torch then takes what is fastest on CUDA
     match config.name:
         case OptimizerName.SGD:
-            return torch.optim.SGD(groups, lr=lr, momentum=config.momentum)
+            return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, fused=fused)
         case OptimizerName.ADAM:
-            return torch.optim.Adam(groups, lr=lr, betas=betas, eps=config.eps)
+            return torch.optim.Adam(groups, lr=lr, betas=betas, eps=config.eps, fused=fused)
         case OptimizerName.ADAMW:
-            return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=config.eps)
+            return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=config.eps, fused=fused)
         case OptimizerName.NADAM:
             return torch.optim.NAdam(
                 groups, lr=lr, betas=betas, eps=config.eps, decoupled_weight_decay=True
@@ -66,7 +59,40 @@ def build_optimizer(
             assert_never(config.name)
 
 
+def has_fused(name: OptimizerName) -> bool:
+    """Say whether torch has one kernel that updates all weights by this rule."""
+    return name is not OptimizerName.NADAM
+
+
+def require_fused(config: OptimizerConfig) -> None:
+    """Refuse a fused kernel where there is none.
+
+    Raises:
+        UsageError: if one is asked for, and the rule has none.
+    """
+    if config.fused and not has_fused(config.name):
+        raise UsageError(
+            f"optimizer.fused: torch has no fused kernel of {config.name}",
+            fix="Type --optimizer.name adam (or adamw, sgd), or leave optimizer.fused out.",
+        )
+
+
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Set the learning rate of every group."""
     for group in optimizer.param_groups:
         group["lr"] = lr
+
+
+def _groups(config: OptimizerConfig, model: HasParameters) -> list[dict[str, Any]]:
+    learning = [(name, w) for name, w in model.named_parameters() if w.requires_grad]
+    if not learning:
+        raise UsageError("no weight of the model learns", fix="Use --train all, or unfreeze some.")
+    # one group where nothing decays: each group costs a pass of Python over its weights
+    has_decay = config.weight_decay > 0
+    matrices = [(name, w) for name, w in learning if w.dim() >= 2 and has_decay]
+    vectors = [(name, w) for name, w in learning if w.dim() < 2 or not has_decay]
+    return [
+        {"params": members, "weight_decay": decay}
+        for members, decay in ((matrices, config.weight_decay), (vectors, 0.0))
+        if members
+    ]
