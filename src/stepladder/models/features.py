@@ -1,0 +1,43 @@
+"""The trunk by itself: what its features depend on, and a pass that changes nothing in it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_COMPILED = "_orig_mod."
+
+
+def hash_trunk(trunk: nn.Module) -> str:
+    """Give the sha256 of a trunk's layers and of the names, formats and bytes of its tensors.
+
+    Parameters and all buffers count, those for preprocessing among them; device, memory layout and
+    whether it is compiled do not.
+    """
+    digest = hashlib.sha256(_ADDRESS.sub("", str(trunk)).encode())
+    tensors = [*trunk.named_parameters(), *trunk.named_buffers()]
+    for name, tensor in tensors:
+        shape = "x".join(map(str, tensor.shape))
+        digest.update(f"\n{name.replace(_COMPILED, '')} {tensor.dtype} {shape}\n".encode())
+        plain = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(plain.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run a model in evaluation mode and without gradients; its training flags are put back."""
+    flags = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, is_training in flags.items():
+            module.training = is_training

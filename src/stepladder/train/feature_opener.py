@@ -1,0 +1,161 @@
+"""One split's features: found on disk and checked, or computed and written there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from stepladder.config.choices import OrderMode, Split, Where
+from stepladder.data.feature_files import FeatureFolder
+from stepladder.data.feature_source import HeldFeatures
+from stepladder.data.feature_writer import FeatureWriter
+from stepladder.data.reader import Reader, Source
+from stepladder.errors import DataError
+from stepladder.models.features import evaluating
+from stepladder.records import Json, to_json
+from stepladder.train.build import EVALUATION_BATCH_SIZE
+from stepladder.train.evaluate import EvaluationCancelled
+from stepladder.train.feature_pass import TrunkPass
+from stepladder.train.feature_rules import agree
+
+_BATCH_ON_GPU = 128
+_NUM_CHECKED = 2
+
+
+@dataclass(kw_only=True)
+class FeatureOpener:
+    """Opens the features of one split after the other.
+
+    Attributes:
+        way: how examples reach the head.
+        folder: of all features of this data.
+        trunk: hash of the trunk.
+        total: examples of the splits that progress is told of; done: those that are ready.
+    """
+
+    way: TrunkPass
+    folder: Path
+    trunk: str
+    total: int
+    on_progress: Callable[[int, int], None]
+    on_message: Callable[[str], None]
+    is_cancelled: Callable[[], bool]
+    done: int = 0
+
+    def open(self, split: Split, source: Source) -> HeldFeatures:
+        """Give a split's features, from the disk or through the trunk.
+
+        Raises:
+            ResourceError: if they cannot be written.
+            EvaluationCancelled: if is_cancelled says so; what is computed is kept.
+        """
+        is_train = split is Split.TRAIN
+        num_views = self.way.num_views if is_train else 0
+        reader = self._reader(source, is_train=is_train)
+        place = FeatureFolder(self.folder, self._facts(split, source, num_views))
+        before = self.done
+        held = self._load(place, source, num_views, reader)
+        while held is None:
+            with place.writing(reader.num_examples, on_wait=self._check_cancelled) as writer:
+                if writer is not None:
+                    self.done = before
+                    self._compute(reader, writer, num_views)
+                    writer.publish()
+            held = self._load(place, source, num_views, reader)
+        reader.close()
+        self.done = before + reader.num_examples
+        return held
+
+    def _reader(self, source: Source, *, is_train: bool) -> Reader:
+        """Read in the stored order, and of train only what is used."""
+        recipe = self.way.recipe
+        micro = recipe.batch.micro_batch_size or 1
+        size = EVALUATION_BATCH_SIZE if self.way.device.type == "cpu" else _BATCH_ON_GPU
+        return Reader(
+            source,
+            seed=0,
+            global_batch_size=max(size, micro),
+            mode=OrderMode.SEQUENTIAL,
+            threads=recipe.loader.threads,
+            prefetch_batches=recipe.loader.prefetch_batches,
+            fraction=recipe.data.fraction if is_train else 1.0,
+            fraction_seed=recipe.data.seed,
+            where=Where.STREAM,
+        )
+
+    def _facts(self, split: Split, source: Source, num_views: int) -> dict[str, Json]:
+        recipe, kind = self.way.recipe, type(self.way.task)
+        data = recipe.data
+        is_part = split is Split.TRAIN and data.fraction < 1
+        facts = {
+            "task": f"{kind.__module__}.{kind.__qualname__}",
+            "trunk": self.trunk,
+            "device": self.way.device.type,
+            "precision": recipe.device.precision,
+            "memory_format": recipe.device.memory_format,
+            "split": split,
+            "fingerprint": source.fingerprint,
+            "num_examples": len(source),
+            "sample": {"fraction": data.fraction, "seed": data.seed} if is_part else None,
+            "views": num_views,
+            "augment": {**asdict(recipe.augment), "seed": recipe.seed} if num_views else None,
+        }
+        return dict(to_json(facts))
+
+    def _load(
+        self, place: FeatureFolder, source: Source, num_views: int, reader: Reader
+    ) -> HeldFeatures | None:
+        """Give stored features that are whole and those of this trunk; others are removed."""
+        try:
+            found = place.load()
+            if found is None:
+                return None
+            rows = reader.order.samples(0, 0, reader.num_examples)
+            held = HeldFeatures(source, found, rows if len(rows) < len(source) else None)
+            self._check(held, source, rows, num_views)
+        except DataError as error:
+            self.on_message(f"{error.what}: they are computed again ({place.path})")
+            place.remove()
+            return None
+        return held
+
+    def _check(self, held: HeldFeatures, source: Source, rows: np.ndarray, num_views: int) -> None:
+        """Compute two rows again: the key cannot know what code or a user's data has changed.
+
+        Raises:
+            DataError: if they are others.
+        """
+        some = rows[:: max(1, len(rows) - 1)][:_NUM_CHECKED]
+        fresh = self.way.fresh(source, some, num_views=num_views)
+        features, targets = held.read(some)
+        precision = self.way.recipe.device.precision
+        is_same = len(held.features) == len(rows) and agree(features, fresh.inputs, precision)
+        if not is_same or (targets is not None and not torch.equal(targets, fresh.targets)):
+            raise DataError("the features on disk are of another trunk or other data")
+
+    def _compute(self, reader: Reader, writer: FeatureWriter, num_views: int) -> None:
+        """Put the rows that are still missing through the trunk."""
+        self.done += writer.num_done
+        batches = reader.epoch(0, writer.num_done)
+        start_s = time.perf_counter()
+        try:
+            with evaluating(self.way.model):
+                for batch in batches:
+                    self._check_cancelled()
+                    features = self.way.features(batch, num_views=num_views)
+                    now = time.perf_counter()
+                    writer.append(features, batch.targets, seconds=now - start_s)
+                    start_s = now
+                    self.done += len(batch.ids)
+                    self.on_progress(self.done, self.total)
+        finally:
+            batches.close()
+
+    def _check_cancelled(self) -> None:
+        if self.is_cancelled():
+            raise EvaluationCancelled
