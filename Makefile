@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 demo: $(STAMP)
 	$(BIN)/python examples/demo/get_photos.py demo_data
 	$(BIN)/stepladder prepare examples/demo/demo.yaml
-	$(BIN)/stepladder train examples/demo/demo.yaml
+	$(BIN)/stepladder climb examples/demo/demo.yaml
 	$(BIN)/python examples/demo/check_result.py runs/demo
 
 test: $(STAMP)

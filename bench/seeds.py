@@ -39,7 +39,7 @@ from stepladder.task import Metrics, Task
 from stepladder.train.display import Display
 from stepladder.train.run import train
 
-CONFIG = Path(__file__).parent.parent / "examples" / "demo" / "demo.yaml"
+CONFIG = Path(__file__).parent.parent / "examples" / "demo" / "train.yaml"
 
 
 class Replayed(Task):

@@ -1,4 +1,4 @@
-"""Print the demo's test accuracy, and fail if it is below what the defaults must reach."""
+"""Print the demo's test accuracy and what the climb gave, and fail if it is below what the defaults must reach."""
 
 import json
 import sys
@@ -10,6 +10,9 @@ run = Path(sys.argv[1])
 summary = json.loads((run / "summary.json").read_text())
 accuracy = summary["test_accuracy"]
 print(f"test accuracy {accuracy:.1%} on {summary['num_test']} pictures")
+climb = json.loads((run / "climb.json").read_text())
+before_s, after_s = climb["baseline"]["total_s"], climb["result"]["total_s"]
+print(f"{before_s:,.0f} s as written, {after_s:,.1f} s after the climb: {climb['speedup']:,.0f}×")
 print(f"report: {run / 'report.html'}")
 if accuracy < MIN_ACCURACY:
     sys.exit(f"below {MIN_ACCURACY:.0%}: something is wrong with this set-up")
