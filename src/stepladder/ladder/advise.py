@@ -10,6 +10,7 @@ from stepladder.records.ladder import Aim, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs import RUNGS
 from stepladder.rungs.contract import Rung
+from stepladder.train.wording import duration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,7 @@ def advise_on(
         else:
             others.append(_considered(rung, prediction, f"for {rung.aim}: {prediction.note}"))
     first = candidates[0] if candidates else None
-    best = max(candidates, key=_gain, default=None)
+    best = max(candidates, key=gain_of, default=None)
     waiting = [
         Considered(rung=c.rung, level=c.level, prediction=c.prediction, reason="comes after")
         for c in candidates[1:]
@@ -85,5 +86,34 @@ def _considered(rung: Rung, prediction: Prediction | None, reason: str) -> Consi
     return Considered(rung=rung.name, level=rung.level, prediction=prediction, reason=reason)
 
 
-def _gain(considered: Considered) -> float:
+def gain_of(considered: Considered) -> float:
+    """Give the predicted gain; 0 where there is no prediction."""
     return considered.prediction.gain if considered.prediction else 0.0
+
+
+def advice_text(advice: Advice, profile: Profile) -> str:
+    """Say the advice: the next thing first, then the largest, then why not the others."""
+    now = f"now: {duration(profile.time.total_s)} to a trained model"
+    lines = [now, ""]
+    if advice.next is None:
+        lines.append("next: nothing that can be tried here is predicted to pay.")
+    else:
+        lines.append(f"next: {_said(advice.next)}")
+    if advice.largest is not None:
+        lines.append(f"largest, but later in the order: {_said(advice.largest)}")
+    lines += ["", "why not the others:"]
+    width = max((len(c.rung) for c in advice.others), default=0)
+    lines += [f"  {c.level:>2} {c.rung:<{width}}  {c.reason}" for c in advice.others]
+    if advice.beyond:
+        lines += ["", "beyond this machine:"]
+        lines += [f"  {c.level:>2} {_said(c)}" for c in advice.beyond]
+    return "\n".join(lines)
+
+
+def _said(considered: Considered) -> str:
+    prediction = considered.prediction
+    assert prediction is not None
+    after = f", to {duration(prediction.time.total_s)}" if prediction.time is not None else ""
+    words = f"{considered.rung}: predicted {prediction.gain:.2g}×{after}"
+    note = f"; {prediction.note}" if prediction.note else ""
+    return f"{words} ({prediction.provenance}{note})"

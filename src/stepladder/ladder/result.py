@@ -3,64 +3,29 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepladder.config.choices import Split
-from stepladder.ladder.advise import advise_on
+from stepladder.ladder.advise import advise_on, gain_of
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.lab import Lab
 from stepladder.measure.workload import Workload, training_time
-from stepladder.records import Json, read_json, to_json
+from stepladder.machine import environment
+from stepladder.records import read_json, to_json
+from stepladder.records.climb import Baseline, ClimbSummary, NextStep, Result
 from stepladder.records.ladder import Decision, Interval, Outcome
-from stepladder.records.profile import Provenance, TrainingTime
 from stepladder.stats import paired_change
 from stepladder.train.finish import SUMMARY_FILE
 from stepladder.train.results import PREDICTIONS_FILE
-from stepladder.train.wording import duration
 
 CLIMB_FILE: Final = "climb.json"
 _BASELINE_FRAC: Final = 0.08  # of the budget, for measured epochs of the job as written
 _BASELINE_EPOCHS: Final = 3.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Baseline:
-    """The job as written: measured for some epochs, and extrapolated from them.
-
-    Attributes:
-        time: time to a trained model.
-        measured_epochs: epochs' worth of steps that were timed.
-        epochs_are: where the number of epochs comes from.
-        global_batch_size: examples a step.
-    """
-
-    time: TrainingTime
-    measured_epochs: float
-    epochs_are: Provenance
-    global_batch_size: int
-
-    def line(self) -> str:
-        """Give the first row of the table."""
-        what = f"{self.time.epochs:.3g} epochs, batch {self.global_batch_size}"
-        measured = f"extrapolated from {self.measured_epochs:.2g} epochs"
-        head = f" {'0 as written':<22}{'–':>9}   {duration(self.time.total_s):<19}"
-        return f"{head}{'':<21}baseline: {what} ({measured})"
-
-    def to_json(self) -> dict[str, Json]:
-        """Give its numbers as in climb.json."""
-        return {
-            "total_s": self.time.total_s,
-            "measured_epochs": self.measured_epochs,
-            "epochs": self.time.epochs,
-            "epochs_are": self.epochs_are.value,
-            "global_batch_size": self.global_batch_size,
-            "is_extrapolated": self.measured_epochs < self.time.epochs,
-        }
 
 
 def measure_baseline(climbing: Climb) -> Baseline:
@@ -85,17 +50,20 @@ def measure_baseline(climbing: Climb) -> Baseline:
         num_validations=num_validations,
         one_time_s=profile.time.one_time_s,
     )
+    measured_epochs = times.num_steps / time.steps_per_epoch
     return Baseline(
-        time=time,
-        measured_epochs=times.num_steps / time.steps_per_epoch,
+        total_s=time.total_s,
+        measured_epochs=measured_epochs,
+        epochs=time.epochs,
         epochs_are=epochs_are,
         global_batch_size=recipe.batch.global_batch_size,
+        is_extrapolated=measured_epochs < time.epochs,
     )
 
 
 def result_of(
     lab: Lab, climbing: Climb, baseline: Baseline, folder: Path, *, climb_s: float
-) -> dict[str, Any]:
+) -> ClimbSummary:
     """Compare both ends; the test pictures are read now, once for each.
 
     Args:
@@ -107,40 +75,40 @@ def result_of(
     before = lab.judge(lab.job.recipe, Split.TEST)
     after = _judged(folder, Split.TEST)
     accuracy, loss = _changes(before, after)
+    return ClimbSummary(
+        baseline=replace(
+            baseline,
+            test_accuracy=_mean_hit(before),
+            provenance=before.provenance if before is not None else None,
+        ),
+        result=Result(
+            total_s=total_s,
+            epochs=summary["epochs"],
+            val_accuracy=summary.get("val_accuracy"),
+            test_accuracy=summary.get("test_accuracy"),
+        ),
+        climb_s=climb_s,
+        num_test=summary["num_test"],
+        test_change=accuracy,
+        loss_change=loss,
+        speedup=baseline.total_s / total_s,
+        next=_next_step(climbing),
+        untried=tuple(t.rung for t in climbing.trials if t.verdict.decision is Decision.UNTRIED),
+        num_from_ledger=climbing.num_from_ledger,
+        budget_s=climbing.options.budget_s,
+        machine=to_json(environment()["cpu"]),
+        max_accuracy_loss=climbing.options.max_accuracy_loss,
+        min_gain=climbing.options.min_gain,
+    )
+
+
+def _next_step(climbing: Climb) -> NextStep | None:
+    """Give the best of what can be predicted but not tried here."""
     advice = advise_on(climbing.profile, climbing.recipe, climbing.options, rungs=climbing.rungs)
-    beyond = next(iter(advice.beyond), None)
-    untried = [t.rung for t in climbing.trials if t.verdict.decision is Decision.UNTRIED]
-    result = {
-        "baseline": {
-            **baseline.to_json(),
-            "test_accuracy": _mean_hit(before),
-            "provenance": before.provenance if before is not None else None,
-        },
-        "result": {
-            "total_s": total_s,
-            "epochs": summary["epochs"],
-            "val_accuracy": summary.get("val_accuracy"),
-            "test_accuracy": summary.get("test_accuracy"),
-        },
-        "speedup": baseline.time.total_s / total_s,
-        "climb_s": climb_s,
-        "num_test": summary["num_test"],
-        "test_change": accuracy,
-        "loss_change": loss,
-        "next": {
-            "rung": beyond.rung,
-            "gain": beyond.prediction.gain if beyond.prediction else None,
-            "text": beyond.reason,
-        }
-        if beyond is not None
-        else None,
-        "untried": untried,
-        "num_from_ledger": climbing.num_from_ledger,
-        "budget_s": climbing.options.budget_s,
-        "min_gain": climbing.options.min_gain,
-        "max_accuracy_loss": climbing.options.max_accuracy_loss,
-    }
-    return dict(to_json(result))
+    best = max(advice.beyond, key=gain_of, default=None)
+    if best is None:
+        return None
+    return NextStep(rung=best.rung, gain=gain_of(best), text=best.reason)
 
 
 @dataclass(frozen=True, kw_only=True)

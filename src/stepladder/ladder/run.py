@@ -21,15 +21,16 @@ from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.data.examples import ArrivalSource
 from stepladder.errors import InterruptedRun, UsageError
-from stepladder.ladder.advise import Advice, advise_on
+from stepladder.ladder.advise import Advice, advice_text, advise_on
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.keys import job_key, machine_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger
-from stepladder.ladder.result import CLIMB_FILE, Baseline, measure_baseline, result_of
-from stepladder.ladder.wording import advice_text, end_line, header, row, row_json
+from stepladder.ladder.result import CLIMB_FILE, measure_baseline, result_of
+from stepladder.ladder.wording import baseline_row, end_line, header, row, row_json
 from stepladder.machine import keep_freed_memory
-from stepladder.records import read_json, write_json
+from stepladder.records import read_json, to_json, write_json
+from stepladder.records.climb import Baseline
 from stepladder.records.ladder import Trial
 from stepladder.task.contract import Task
 from stepladder.train.build import Sources, choose_device, open_sources, resolve_auto, use_threads
@@ -84,15 +85,14 @@ def climb(
         overwrite=_is_of_another_recipe(folder.path, final),
     )
     with _lab(job, task, sources, device) as lab, _ending_signals(folder.path):
-        result = result_of(lab, climbing, baseline, folder.path, climb_s=climb_s)
+        summary = result_of(lab, climbing, baseline, folder.path, climb_s=climb_s)
+    result: dict[str, Any] = to_json(summary)
     write_json(folder.path / CLIMB_FILE, result)
     display.table(end_line(result), {"event": "end", **result})
     return result
 
 
-def advise(
-    job: JobConfig, task: Task, *, task_name: str, display: Display
-) -> tuple[Advice, str]:
+def advise(job: JobConfig, task: Task, *, task_name: str, display: Display) -> tuple[Advice, str]:
     """Measure a job and choose the next rung; nothing is tried, and no run is written.
 
     Returns:
@@ -179,7 +179,8 @@ def _show_baseline(climbing: Climb, display: Display) -> Baseline:
     climbing.measure()
     baseline = measure_baseline(climbing)
     display.table(header(), {})
-    display.table(baseline.line(), {"event": "baseline", **baseline.to_json()})
+    values = to_json(baseline)
+    display.table(baseline_row(values), {"event": "baseline", **values})
     return baseline
 
 
