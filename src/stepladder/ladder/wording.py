@@ -1,0 +1,292 @@
+"""The ladder in words: numbers as a person reads them, and the table that a terminal shows."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from stepladder.records import to_json
+from stepladder.records.climb import Baseline, ClimbSummary
+from stepladder.records.from_json import from_json
+from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
+from stepladder.records.profile import Provenance
+from stepladder.train.wording import clean, percent
+
+HEADINGS: Final = ("rung", "predicted", "measured", "accuracy (paired)", "verdict")
+WIDTH: Final = 100
+
+_COLUMNS: Final = (25, 11, 20, 19)  # widths with the gap; the verdict gets what is left
+_MIN_VERDICT: Final = 24
+_DASH: Final = "–"
+_DECISIONS: Final = {Decision.NOT_HERE: "not here"}
+
+
+def header(width: int = WIDTH) -> str:
+    """Give the line of column titles."""
+    return _line(HEADINGS, width)
+
+
+def baseline_row(baseline: Mapping[str, Any], width: int = WIDTH) -> str:
+    """Give the first row from `baseline` of climb.json: the job as written, and its time.
+
+    Raises:
+        DataError: if the numbers are none.
+    """
+    found = from_json(Baseline, baseline)
+    accuracy = found.val_accuracy
+    shown = f"val {percent(accuracy)}" if accuracy is not None else ""
+    cells = ("0 as written", _DASH, rough_time(found.total_s), shown, baseline_words(found))
+    return _line(cells, width)
+
+
+def row(trial: Trial, width: int = WIDTH) -> str:
+    """Give a rung's row; what does not fit into its column goes on below, whole words each."""
+    cells = (
+        f"{trial.level} {trial.rung}",
+        predicted_words(trial.prediction),
+        measured_words(trial.verdict),
+        accuracy_words(trial.verdict),
+        verdict_words(trial),
+    )
+    return _line(cells, width)
+
+
+def end_line(climb: Mapping[str, Any], width: int = WIDTH) -> str:
+    """Give the bottom line from climb.json: measured from end to end, never a product of gains.
+
+    Raises:
+        DataError: if the numbers are none.
+    """
+    label = "end to end".ljust(sum(_COLUMNS[:2])) if width >= WIDTH else "end to end: "
+    text = clean(end_words(from_json(ClimbSummary, climb)))
+    return _wrapped(f" {label}{text}", width, indent=len(label) + 1 if width >= WIDTH else 4)
+
+
+def row_json(trial: Trial) -> dict[str, Any]:
+    """Give a rung's row as plain JSON, numbers instead of words."""
+    prediction, verdict = trial.prediction, trial.verdict
+    found: dict[str, Any] = to_json(
+        {
+            "rung": trial.rung,
+            "level": trial.level,
+            "decision": verdict.decision,
+            "reason": verdict.reason,
+            "predicted": prediction.gain if prediction else None,
+            "measured": verdict.speed,
+            "accuracy": verdict.accuracy,
+            "loss": verdict.loss,
+            "exactness": verdict.exactness,
+            "num_epochs": verdict.num_epochs,
+            "is_replayed": verdict.is_replayed,
+            "change": trial.change,
+            "took_s": trial.took_s,
+        }
+    )
+    return found
+
+
+def gain(value: float, decimals: int | None = None) -> str:
+    """Say a ratio of times: `0.62×`, `1.04×`, `5.2×`, `240×`."""
+    if not math.isfinite(value):
+        return "unknown"
+    return f"{value:,.{_gain_decimals(value) if decimals is None else decimals}f}×"
+
+
+def gain_interval(speed: Interval) -> str:
+    """Say a measured ratio with its bounds: `5.2× [4.8, 5.5]`."""
+    decimals = max(_gain_decimals(value) for value in (speed.estimate, speed.low))
+    low, high = (_bound(value, decimals) for value in (speed.low, speed.high))
+    return f"{gain(speed.estimate, decimals)} [{low}, {high}]"
+
+
+def points(change: float, decimals: int = 1) -> str:
+    """Say a change of a share in percentage points, with its sign: `+0.4`, `−0.1`, `0.0`."""
+    return signed(100 * change, decimals)
+
+
+def points_interval(change: Interval) -> str:
+    """Say a change of a share with its bounds: `−0.1 [−0.6, +0.4]`."""
+    return f"{points(change.estimate)} [{points(change.low)}, {points(change.high)}]"
+
+
+def loss_interval(change: Interval) -> str:
+    """Say a change of the loss with its bounds: `−0.012 [−0.020, −0.004]`."""
+    return f"{signed(change.estimate, 3)} [{signed(change.low, 3)}, {signed(change.high, 3)}]"
+
+
+def plus_minus(change: Interval) -> str:
+    """Say a change with its noise, `+0.3 ± 0.9`; with both bounds where they are not as far."""
+    above, below = change.high - change.estimate, change.estimate - change.low
+    if abs(above - below) > 0.0005 or not above >= 0:
+        return points_interval(change)
+    return f"{points(change.estimate)} ± {100 * (above + below) / 2:.1f}"
+
+
+def signed(value: float, decimals: int) -> str:
+    """Say a number with its sign; what rounds to zero has none."""
+    if math.isnan(value):
+        return "unknown"
+    if math.isinf(value):
+        return "+∞" if value > 0 else "−∞"
+    if round(value, decimals) == 0:
+        return f"{0:.{decimals}f}"
+    return f"{value:+.{decimals}f}".replace("-", "−")
+
+
+def rough_time(seconds: float | None) -> str:
+    """Say a time to two digits, in one unit: `6.1 s`, `48 s`, `2.8 min`, `24 min`, `3.4 h`."""
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        return "unknown"
+    if 0 < seconds < 0.0995:
+        return f"{1000 * seconds:.2g} ms"
+    steps = ((1, "s", 99.5), (60, "min", 99.5), (3600, "h", 47.5), (86400, "d", math.inf))
+    size_s, unit, _ = next(step for step in steps if seconds < step[2] * step[0])
+    value = seconds / size_s
+    return f"{value:.1f} {unit}" if 0 < value < 9.95 else f"{value:,.0f} {unit}"
+
+
+def predicted_words(prediction: Prediction | None) -> str:
+    """Say what was predicted: the gain, and the accuracy or memory that it is for, a line each."""
+    if prediction is None:
+        return _DASH
+    words = [gain(prediction.gain)]
+    if prediction.accuracy_gain is not None:
+        words.append(f"{points(prediction.accuracy_gain)} pts")
+    if prediction.memory_frac is not None:
+        words.append(f"memory {gain(prediction.memory_frac)}")
+    return "\n".join(words)
+
+
+def measured_words(verdict: Verdict) -> str:
+    """Say the measured gain with its bounds."""
+    if verdict.speed is not None:
+        return gain_interval(verdict.speed)
+    return _DASH if verdict.decision is Decision.NOT_HERE else ""
+
+
+def accuracy_words(verdict: Verdict) -> str:
+    """Say how far the result changed: in accuracy, else to which digit it is the same."""
+    if verdict.accuracy is not None:
+        return points_interval(verdict.accuracy)
+    if verdict.exactness:
+        return verdict.exactness
+    return f"loss {loss_interval(verdict.loss)}" if verdict.loss is not None else ""
+
+
+def decision_words(decision: Decision) -> str:
+    """Say a decision: `kept`, `not here`."""
+    return _DECISIONS.get(decision, decision.value)
+
+
+def verdict_words(trial: Trial) -> str:
+    """Say a verdict with its reason: `kept: 11 epochs (by replay, 5 seeds)`."""
+    verdict = trial.verdict
+    word = decision_words(verdict.decision)
+    reason = verdict.reason.strip()
+    if reason.lower() == word or reason.lower().startswith(f"{word}:"):
+        reason = reason[len(word) + 1 :].strip()
+    epochs = epochs_words(trial) if "epoch" not in reason else ""
+    said = "; ".join(part for part in (epochs, reason) if part)
+    return f"{word}: {said}" if said else word
+
+
+def epochs_words(trial: Trial) -> str:
+    """Say how many epochs a rung takes and how that was found; empty where it was not asked."""
+    epochs = trial.verdict.num_epochs
+    if epochs is None or not math.isfinite(epochs):
+        return ""
+    num_seeds = len(trial.after_epochs)
+    found = ["by replay"] if trial.verdict.is_replayed else []
+    found += [f"{num_seeds} seeds"] if num_seeds > 1 else []
+    return f"{_epochs(epochs)} ({', '.join(found)})" if found else _epochs(epochs)
+
+
+def baseline_words(baseline: Baseline) -> str:
+    """Say what the baseline is: `baseline: 60 epochs, batch 2 (extrapolated from 3)`."""
+    parts = []
+    if baseline.epochs is not None:
+        how = " (by replay)" if baseline.epochs_are is Provenance.REPLAYED else ""
+        parts.append(f"{_epochs(baseline.epochs)}{how}")
+    if baseline.global_batch_size is not None:
+        parts.append(f"batch {baseline.global_batch_size}")
+    said = f"baseline: {', '.join(parts)}" if parts else "baseline"
+    if not baseline.is_extrapolated:
+        return said
+    measured = baseline.measured_epochs
+    source = f" from {_count(measured)}" if measured is not None else ""
+    return f"{said} (extrapolated{source})"
+
+
+def end_words(climb: ClimbSummary) -> str:
+    """Say the end: `240× (24 min → 6.1 s), test 75.0 → 75.3 % (661 pictures, read once), …`."""
+    before, after = climb.baseline, climb.result
+    if before is None or after is None:
+        return "not measured: the climb did not end"
+    times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}"
+    parts = [f"{gain(climb.speedup)} ({times})" if climb.speedup is not None else times]
+    if before.test_accuracy is not None and after.test_accuracy is not None:
+        num = f" ({climb.num_test:,} pictures, read once)" if climb.num_test else ""
+        shares = f"{100 * before.test_accuracy:.1f} → {100 * after.test_accuracy:.1f} %"
+        parts.append(f"test {shares}{num}")
+    if climb.test_change is not None:
+        parts.append(f"difference {plus_minus(climb.test_change)}")
+    elif climb.loss_change is not None:
+        parts.append(f"test loss {loss_interval(climb.loss_change)}")
+    return ", ".join(parts)
+
+
+def _gain_decimals(value: float) -> int:
+    """Give the decimals that tell a gain from 1 and from its neighbours."""
+    if abs(value) >= 9.95:
+        return 0
+    return 1 if abs(value) >= 1.195 else 2
+
+
+def _bound(value: float, decimals: int) -> str:
+    return signed(value, decimals).lstrip("+") if math.isfinite(value) else "unknown"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")
+
+
+def _epochs(num: float) -> str:
+    number = _count(num)
+    return f"{number} epoch{'' if number == '1' else 's'}"
+
+
+def _line(cells: Sequence[str], width: int) -> str:
+    """Lay cells in columns; where the verdict would be squeezed, it gets lines of its own."""
+    *firsts, verdict = (clean(cell) for cell in cells)
+    room = width - 1 - sum(_COLUMNS)
+    columns = [_fold(cell, size - 1) for cell, size in zip(firsts, _COLUMNS, strict=True)]
+    if room >= _MIN_VERDICT - 1:
+        columns.append(_fold(verdict, room))
+    height = max(len(column) for column in columns)
+    lines = []
+    for idx in range(height):
+        parts = [column[idx] if idx < len(column) else "" for column in columns]
+        padded = [part.ljust(size) for part, size in zip(parts, (*_COLUMNS, 0), strict=False)]
+        lines.append(f" {''.join(padded)}".rstrip())
+    if room < _MIN_VERDICT - 1 and verdict:
+        lines.append(_wrapped(f"   {verdict}", width, indent=3))
+    return "\n".join(lines)
+
+
+def _fold(text: str, width: int) -> list[str]:
+    lines = []
+    for part in text.split("\n"):
+        lines += textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)
+    return lines or [""]
+
+
+def _wrapped(text: str, width: int, *, indent: int) -> str:
+    return textwrap.fill(
+        text,
+        max(width, indent + _MIN_VERDICT),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,101 @@
+"""climb.json: what a climb gave from end to end, beside the trials that led there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stepladder.records.files import Json
+from stepladder.records.ladder import Interval
+from stepladder.records.profile import Provenance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """The job as it was written.
+
+    Attributes:
+        total_s: time to a trained model.
+        measured_epochs: epochs that were timed.
+        epochs: epochs until the recipe ends.
+        epochs_are: where that number comes from.
+        global_batch_size: examples of an optimiser step.
+        is_extrapolated: total_s is more than what was timed.
+        val_accuracy, test_accuracy: in [0, 1]; None: not measured, or no classes.
+        provenance: of the accuracies; REPLAYED or MEASURED.
+    """
+
+    total_s: float
+    measured_epochs: float | None = None
+    epochs: float | None = None
+    epochs_are: Provenance | None = None
+    global_batch_size: int | None = None
+    is_extrapolated: bool = False
+    val_accuracy: float | None = None
+    test_accuracy: float | None = None
+    provenance: Provenance | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The training with everything that was kept, timed from end to end.
+
+    Attributes:
+        total_s: time to a trained model, one-time work included, the final evaluation not.
+        epochs: until it stopped.
+        val_accuracy, test_accuracy: in [0, 1]; None: not measured, or no classes.
+    """
+
+    total_s: float
+    epochs: float | None = None
+    val_accuracy: float | None = None
+    test_accuracy: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextStep:
+    """What would come next, beyond this machine: predicted, never tried.
+
+    Attributes:
+        gain: predicted time now over time then; None: not predicted.
+        text: in a sentence.
+    """
+
+    rung: str
+    gain: float | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClimbSummary:
+    """The whole climb.
+
+    Attributes:
+        baseline, result: the two ends; None: not reached.
+        climb_s: seconds that all profiles and trials took.
+        num_test: test examples, read once for both ends.
+        test_change: change in test accuracy, paired by example, in [-1, 1].
+        loss_change: change in mean test loss; negative is better.
+        speedup: baseline over result in time to a trained model.
+        next: the next step beyond this machine.
+        untried: what was left when the budget ended, a sentence or a name each.
+        num_from_ledger: verdicts that were taken from earlier climbs.
+        budget_s: None: no limit was given.
+        machine: what the times hold for.
+        max_accuracy_loss, min_gain: what the verdicts were asked to keep to.
+    """
+
+    baseline: Baseline | None = None
+    result: Result | None = None
+    climb_s: float | None = None
+    num_test: int = 0
+    test_change: Interval | None = None
+    loss_change: Interval | None = None
+    speedup: float | None = None
+    next: NextStep | None = None
+    untried: tuple[str, ...] = ()
+    num_from_ledger: int = 0
+    budget_s: float | None = None
+    machine: Mapping[str, Json] = field(default_factory=dict)
+    max_accuracy_loss: float | None = None
+    min_gain: float | None = None

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from stepladder.errors import DataError
+from stepladder.ladder.wording import (
+    baseline_row,
+    end_line,
+    gain,
+    gain_interval,
+    header,
+    loss_interval,
+    plus_minus,
+    points,
+    rough_time,
+    row,
+    row_json,
+)
+from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
+from stepladder.records.profile import Provenance
+
+WIDE = 140
+
+
+def interval(estimate: float, low: float, high: float) -> Interval:
+    return Interval(estimate=estimate, low=low, high=high)
+
+
+def trial(
+    rung: str,
+    level: int,
+    decision: Decision,
+    reason: str = "",
+    *,
+    predicted: Prediction | float | None = None,
+    after_epochs: tuple[float, ...] = (),
+    **verdict: Any,
+) -> Trial:
+    if isinstance(predicted, float):
+        predicted = Prediction(rung=rung, gain=predicted, provenance=Provenance.MODELLED)
+    return Trial(
+        rung=rung,
+        level=level,
+        change={"device.precision": ("fp32", "bf16")},
+        prediction=predicted,
+        after_epochs=after_epochs,
+        verdict=Verdict(decision=decision, reason=reason, **verdict),
+    )
+
+
+STOPPING = trial(
+    "early_stopping", 4, Decision.KEPT, predicted=4.9, speed=interval(5.2, 4.8, 5.5),
+    accuracy=interval(-0.001, -0.006, 0.004), num_epochs=11.0, is_replayed=True,
+    after_epochs=(10, 11, 12, 11, 11),
+)  # fmt: skip
+BASELINE = {
+    "total_s": 1450.0, "measured_epochs": 3.0, "epochs": 60, "global_batch_size": 2,
+    "is_extrapolated": True, "val_accuracy": 0.649, "test_accuracy": 0.75, "provenance": "replayed",
+}  # fmt: skip
+CLIMB = {
+    "baseline": BASELINE,
+    "result": {"total_s": 6.04, "epochs": 17, "val_accuracy": 0.66, "test_accuracy": 0.753},
+    "speedup": 240.07,
+    "num_test": 661,
+    "test_change": {"estimate": 0.003, "low": -0.006, "high": 0.012},
+}
+
+
+def test_the_columns_stand_under_their_titles() -> None:
+    lines = [header(WIDE), baseline_row(BASELINE, WIDE), row(STOPPING, WIDE)]
+    assert lines == [
+        " rung                     predicted  measured            accuracy (paired)  verdict",
+        " 0 as written             –          24 min              val 64.9 %         "
+        "baseline: 60 epochs, batch 2 (extrapolated from 3)",
+        " 4 early_stopping         4.9×       5.2× [4.8, 5.5]     −0.1 [−0.6, +0.4]  "
+        "kept: 11 epochs (by replay, 5 seeds)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        (
+            trial("gpu", 3, Decision.NOT_HERE, "no GPU on this machine (a T4: at most 14×)"),
+            " 3 gpu                    –          –                                      "
+            "not here: no GPU on this machine (a T4: at most 14×)",
+        ),
+        (
+            trial(
+                "channels_last", 6, Decision.KEPT, predicted=1.83,
+                speed=interval(2.04, 1.91, 2.08), exactness="same to 1e-5",
+            ),
+            " 6 channels_last          1.8×       2.0× [1.9, 2.1]     same to 1e-5       kept",
+        ),
+        (
+            trial(
+                "compile", 6, Decision.SKIPPED, "28 s to compile, 5 s of work left", predicted=0.6
+            ),
+            " 6 compile                0.60×                                             "
+            "skipped: 28 s to compile, 5 s of work left",
+        ),
+        (
+            trial("larger_batch", 7, Decision.UNTRIED, "untried: the budget ended", predicted=1.5),
+            " 7 larger_batch           1.5×                                              "
+            "untried: the budget ended",
+        ),
+        (
+            trial("cached_features", 5, Decision.KEPT, "kept", predicted=9.0,
+                  speed=interval(120, 110, 131), exactness="equal"),
+            " 5 cached_features        9.0×       120× [110, 131]     equal              kept",
+        ),
+    ],
+    ids=lambda value: value.rung if isinstance(value, Trial) else "",
+)  # fmt: skip
+def test_each_verdict_has_its_line(made: Trial, line: str) -> None:
+    assert row(made, WIDE) == line
+
+
+def test_in_a_hundred_columns_whole_words_go_on_below_their_column() -> None:
+    made = trial(
+        "gradient_checkpointing", 7, Decision.DROPPED,
+        "no faster beyond doubt: the lower bound is 0.97×", predicted=1.06,
+        speed=interval(1.06, 0.97, 1.11), loss=interval(-0.012, -0.02, 0.004),
+    )  # fmt: skip
+    assert row(made).splitlines() == [
+        " 7 gradient_checkpointing 1.06×      1.06× [0.97, 1.11]  loss −0.012        "
+        "dropped: no faster",
+        "                                                         [−0.020, +0.004]   "
+        "beyond doubt: the lower",
+        "                                                                            "
+        "bound is 0.97×",
+    ]
+    assert all(len(line) <= 100 for line in row(made).splitlines())
+
+
+def test_on_a_narrow_terminal_the_verdict_gets_a_line_of_its_own() -> None:
+    assert row(STOPPING, 80).splitlines() == [
+        " 4 early_stopping         4.9×       5.2× [4.8, 5.5]     −0.1 [−0.6, +0.4]",
+        "   kept: 11 epochs (by replay, 5 seeds)",
+    ]
+
+
+def test_what_accuracy_or_memory_is_expected_stands_under_the_predicted_gain() -> None:
+    expected = Prediction(
+        rung="larger_model", gain=0.71, accuracy_gain=0.012, memory_frac=1.4,
+        provenance=Provenance.MODELLED,
+    )  # fmt: skip
+    made = trial("larger_model", 7, Decision.UNDECIDED, "noise", predicted=expected)
+    assert row(made).splitlines() == [
+        " 7 larger_model           0.71×                                             "
+        "undecided: noise",
+        "                          +1.2 pts",
+        "                          memory",
+        "                          1.4×",
+    ]
+
+
+def test_the_end_is_told_with_its_noise() -> None:
+    assert end_line(CLIMB, WIDE) == (
+        " end to end                          240× (24 min → 6.0 s), test 75.0 → 75.3 % "
+        "(661 pictures, read once), difference +0.3 ± 0.9"
+    )
+    assert end_line({"baseline": BASELINE}) == (
+        " end to end                          not measured: the climb did not end"
+    )
+
+
+def test_a_task_without_classes_ends_with_its_loss() -> None:
+    bare = {
+        "baseline": {"total_s": 100.0},
+        "result": {"total_s": 10.0},
+        "speedup": 10.0,
+        "loss_change": {"estimate": -0.001, "low": -0.02, "high": 0.018},
+    }
+    assert end_line(bare, WIDE).endswith("10× (1.7 min → 10 s), test loss −0.001 [−0.020, +0.018]")
+
+
+def test_numbers_that_are_none_are_refused_and_control_characters_spelled_out() -> None:
+    with pytest.raises(DataError, match="total_s"):
+        baseline_row({"total_s": "soon"})
+    assert "\x1b" not in row(trial("gpu", 3, Decision.NOT_HERE, "\x1b[2Jgone"))
+
+
+def test_a_row_as_json_has_numbers_and_no_words_for_them() -> None:
+    value = json.loads(json.dumps(row_json(STOPPING)))
+    assert value["predicted"] == 4.9
+    assert value["measured"] == {"estimate": 5.2, "low": 4.8, "high": 5.5, "confidence": 0.95}
+    assert value["decision"] == "kept"
+    assert value["change"] == {"device.precision": ["fp32", "bf16"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.604, "0.60×"), (1.0, "1.00×"), (1.19, "1.19×"), (1.2, "1.2×"), (9.94, "9.9×"),
+     (9.96, "10×"), (240.4, "240×"), (12000.0, "12,000×"), (math.inf, "unknown")],
+)  # fmt: skip
+def test_a_gain_has_the_digits_that_tell_it_from_one(value: float, said: str) -> None:
+    assert gain(value) == said
+
+
+def test_bounds_have_the_digits_of_what_is_nearest_to_one() -> None:
+    assert gain_interval(interval(1.31, 0.98, 1.7)) == "1.31× [0.98, 1.70]"
+    assert gain_interval(interval(86.2, 81.0, 92.4)) == "86× [81, 92]"
+    assert gain_interval(interval(5.2, 1.1, math.inf)) == "5.20× [1.10, unknown]"
+
+
+def test_changes_have_a_sign_and_zero_has_none() -> None:
+    assert [points(x) for x in (0.004, -0.001, 0.0004, -0.0004)] == ["+0.4", "−0.1", "0.0", "0.0"]
+    assert loss_interval(interval(0.0, -0.02, 0.0123)) == "0.000 [−0.020, +0.012]"
+
+
+def test_noise_is_a_plus_minus_only_where_both_sides_are_equal() -> None:
+    assert plus_minus(interval(0.003, -0.006, 0.012)) == "+0.3 ± 0.9"
+    assert plus_minus(interval(0.003, -0.006, 0.015)) == "+0.3 [−0.6, +1.5]"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.0, "0 s"), (0.0042, "4.2 ms"), (0.31, "0.3 s"), (6.1, "6.1 s"), (48.4, "48 s"),
+     (170, "2.8 min"), (1450, "24 min"), (12000, "3.3 h"), (3e5, "3.5 d"), (None, "unknown"),
+     (math.nan, "unknown"), (-1.0, "unknown")],
+)  # fmt: skip
+def test_a_time_is_said_to_two_digits_in_one_unit(seconds: float | None, said: str) -> None:
+    assert rough_time(seconds) == said
