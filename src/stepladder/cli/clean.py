@@ -16,6 +16,7 @@ import psutil
 from tyro.conf import Positional
 
 from stepladder.cli.parse import Output, Switch, Unprefixed, parse, write
+from stepladder.data.manifest import is_copy
 from stepladder.errors import DataError
 
 _EXAMPLES = """
@@ -26,6 +27,7 @@ _EXAMPLES = """
 # .partial; see docs/store.md and docs/checkpoints.md.
 _TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.(tmp|old)", re.ASCII)
 _PARTIAL_SUFFIX = ".partial"
+_COPIES_SUFFIX = ".pixels"
 _LEFT_BY_RUNS = ("events.discarded.jsonl", "crash.txt")
 
 
@@ -33,7 +35,8 @@ _LEFT_BY_RUNS = ("events.discarded.jsonl", "crash.txt")
 class Flags:
     """List what interrupted work left behind: half-written stores, saves, discarded events.
 
-    Nothing that a running process holds is listed. Checkpoints, stores and results stay.
+    Decoded copies of stores are listed too: a run that wants one makes it again. Nothing that a
+    running process holds is listed. Checkpoints, stores and results stay.
     """
 
     path: Positional[Path] = Path()
@@ -103,6 +106,8 @@ def _is_leftover(path: Path) -> bool:
         return not psutil.pid_exists(int(temporary["pid"]))
     if path.name.endswith(_PARTIAL_SUFFIX) and path.is_dir() and not path.is_symlink():
         return not is_held(path)
+    if path.parent.name.endswith(_COPIES_SUFFIX) and is_copy(path):
+        return True
     is_run = (path.parent / "events.jsonl").is_file()
     return is_run and path.name in _LEFT_BY_RUNS
 

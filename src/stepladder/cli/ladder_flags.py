@@ -24,13 +24,34 @@ class LadderFlags(Protocol):
     """The flags that both commands have."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-    target: Path | None
-    config_flag: Path | None
-    task: str | None
-    budget: str | None
-    recipe: Recipe
-    run: RunConfig
-    ladder: LadderConfig
+
+    @property
+    def target(self) -> Path | None:
+        """The word in front."""
+
+    @property
+    def config_flag(self) -> Path | None:
+        """--config."""
+
+    @property
+    def task(self) -> str | None:
+        """--task."""
+
+    @property
+    def budget(self) -> str | None:
+        """--budget."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe."""
+
+    @property
+    def run(self) -> RunConfig:
+        """Where it is written."""
+
+    @property
+    def ladder(self) -> LadderConfig:
+        """How it is climbed."""
 
 
 F = TypeVar("F", bound=LadderFlags)

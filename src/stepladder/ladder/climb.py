@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
@@ -128,11 +129,12 @@ class Climb:
         known = self._from_ledger(rung)
         if known is not None:
             return known
-        if not self.options.try_all and (reason := self.why_skip(rung, prediction)) is not None:
-            return self._untried(rung, Decision.SKIPPED, reason, prediction), self.recipe
+        too_small = None if self.options.try_all else self.why_skip(rung, prediction)
+        if too_small is not None:
+            return self._untried(rung, Decision.SKIPPED, too_small, prediction), self.recipe
         if self.lab.time_left() <= 0:
-            reason = "the budget ended before"
-            return self._untried(rung, Decision.UNTRIED, reason, prediction), self.recipe
+            ended = "the budget ended before"
+            return self._untried(rung, Decision.UNTRIED, ended, prediction), self.recipe
         self.display.message(f"trying {rung.name}: predicted {prediction.gain:.2g}×")
         started = time.monotonic()
         result = run_trial(self.lab, rung, self.profile, self.recipe, prediction)
@@ -175,7 +177,7 @@ class Climb:
         self.ledger.trial(trial)
         return trial
 
-    def _keys(self) -> dict[str, str]:
+    def _keys(self) -> dict[str, Any]:
         return {
             "job": self.job,
             "machine": self.machine,

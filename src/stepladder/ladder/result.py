@@ -14,12 +14,12 @@ from stepladder.config.choices import Split
 from stepladder.ladder.advise import advise_on, gain_of
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.lab import Lab
-from stepladder.measure.workload import Workload, training_time
 from stepladder.machine import environment
+from stepladder.measure.workload import Workload, training_time
 from stepladder.records import read_json, to_json
 from stepladder.records.climb import Baseline, ClimbSummary, NextStep, Result
 from stepladder.records.ladder import Decision, Interval, Outcome
-from stepladder.stats import paired_change
+from stepladder.stats import Pairs, paired_change
 from stepladder.train.finish import SUMMARY_FILE
 from stepladder.train.results import PREDICTIONS_FILE
 
@@ -113,8 +113,8 @@ def _next_step(climbing: Climb) -> NextStep | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
-    losses: NDArray[np.float64]
-    hits: NDArray[np.bool_] | None
+    losses: NDArray[np.float64]  # (n,), in the order of the split
+    hits: NDArray[np.float64]  # (n,), 1 where it was classified rightly
 
 
 def _judged(folder: Path, split: Split) -> _Judged | None:
@@ -130,7 +130,7 @@ def _judged(folder: Path, split: Split) -> _Judged | None:
     rows.sort()
     return _Judged(
         losses=np.array([loss for _, loss, _ in rows]),
-        hits=np.array([hit for _, _, hit in rows]),
+        hits=np.array([hit for _, _, hit in rows], np.float64),
     )
 
 
@@ -143,11 +143,12 @@ def _changes(
     losses = np.array(before.losses)
     if losses.shape != after.losses.shape:
         return None, None
-    accuracy = None
-    if before.hits is not None and after.hits is not None:
-        hits = np.array(before.hits, dtype=float)
-        accuracy = paired_change(hits[None], after.hits[None].astype(float))
-    return accuracy, paired_change(losses[None], after.losses[None])
+    rows = np.arange(losses.size)
+    loss = paired_change([Pairs(rows=rows, before=losses, after=after.losses)])
+    if before.hits is None:
+        return None, loss
+    hits = Pairs(rows=rows, before=np.array(before.hits, np.float64), after=after.hits)
+    return paired_change([hits], is_share=True), loss
 
 
 def _mean_hit(outcome: Outcome | None) -> float | None:
