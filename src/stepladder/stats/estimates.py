@@ -1,4 +1,4 @@
-"""Intervals and paired comparisons: the only place that decides what is noise."""
+"""Means and shares with their standard errors."""
 
 from __future__ import annotations
 

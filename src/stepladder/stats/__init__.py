@@ -1,0 +1,27 @@
+"""Intervals and paired comparisons: the only place that decides what is noise."""
+
+from stepladder.stats.change import Pairs, mcnemar, paired_change, resolvable_margin
+from stepladder.stats.estimates import Estimate, binomial_sem, mean_estimate, paired_improvement
+from stepladder.stats.speed import (
+    autocorrelation_length,
+    choose_num_blocks,
+    combined_speedup,
+    speedup_interval,
+)
+from stepladder.stats.student import t_quantile
+
+__all__ = [
+    "Estimate",
+    "Pairs",
+    "autocorrelation_length",
+    "binomial_sem",
+    "choose_num_blocks",
+    "combined_speedup",
+    "mcnemar",
+    "mean_estimate",
+    "paired_change",
+    "paired_improvement",
+    "resolvable_margin",
+    "speedup_interval",
+    "t_quantile",
+]

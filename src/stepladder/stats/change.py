@@ -1,0 +1,163 @@
+"""Better or worse: paired comparisons of held-out examples over seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from stepladder.records.ladder import Interval
+from stepladder.stats.student import t_quantile
+
+NUM_DRAWS = 2000
+_CHUNK = 4_000_000  # weights drawn at once
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Held-out examples of one seed, judged before and after.
+
+    Attributes:
+        rows: which examples, int64 (n,).
+        before, after: value of each, (n,), such as its loss, or 1 where it was classified rightly.
+    """
+
+    rows: NDArray[np.int64]
+    before: NDArray[np.float64]
+    after: NDArray[np.float64]
+
+
+def paired_change(
+    seeds: Sequence[Pairs],
+    *,
+    groups: ArrayLike | None = None,
+    is_share: bool = False,
+    confidence: float = 0.95,
+    draw_seed: int = 0,
+) -> Interval:
+    """Bound the mean change of a value from before to after, over examples and over seeds.
+
+    A bootstrap over examples (whole groups where they are given) carries the noise of the examples;
+    a bootstrap over the seeds' mean changes, shrunk by the share of their spread that examples
+    explain and widened by t over z, carries what seeds add. So it holds where every seed is judged
+    on the same examples, and where each has held out its own.
+
+    Args:
+        seeds: one or more.
+        groups: group of each example by its row, (num_rows,); examples of a group count as one
+            that is drawn or not drawn. None: each for itself.
+        is_share: values are 0 or 1. Then one more example is taken to have changed: where none
+            did, the change is still not known to be exactly 0.
+        confidence: one-sided confidence of each bound, in (0.5, 1).
+        draw_seed: of the bootstrap.
+
+    Raises:
+        ValueError: if nothing was judged, or shapes differ.
+
+    Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap"; Agresti and Min 2005,
+    "Simple improved confidence intervals for comparing matched proportions", Stat. Med. 24.
+    """
+    changes = [_changes(pairs) for pairs in seeds]
+    if not sum(change.size for change in changes):
+        raise ValueError("no example was judged")
+    rows = np.concatenate([pairs.rows for pairs in seeds])
+    change = np.concatenate(changes)
+    estimate = float(change.mean())
+    random = np.random.default_rng(draw_seed)
+    marks = rows if groups is None else np.asarray(groups)[rows]
+    _, cluster = np.unique(marks, return_inverse=True)
+    draws = _draw_examples(change, cluster, random) + _draw_seeds(changes, confidence, random)
+    if is_share:
+        draws += random.standard_normal(NUM_DRAWS) / (int(cluster.max()) + 1)
+    low, high = np.quantile(draws, [1 - confidence, confidence])
+    return Interval(
+        estimate=estimate,
+        low=min(float(low), estimate),
+        high=max(float(high), estimate),
+        confidence=confidence,
+    )
+
+
+def _changes(pairs: Pairs) -> NDArray[np.float64]:
+    before, after = np.asarray(pairs.before, np.float64), np.asarray(pairs.after, np.float64)
+    if not before.shape == after.shape == pairs.rows.shape:
+        raise ValueError(
+            f"paired values differ in shape: {pairs.rows.shape}, {before.shape}, {after.shape}"
+        )
+    change: NDArray[np.float64] = after - before
+    return change
+
+
+def _draw_examples(
+    change: NDArray[np.float64], cluster: NDArray[np.intp], random: np.random.Generator
+) -> NDArray[np.float64]:
+    """Draw the mean change over clusters that are drawn with replacement, (NUM_DRAWS,)."""
+    sums = np.bincount(cluster, weights=change)  # (c,)
+    counts = np.bincount(cluster).astype(np.float64)
+    num = counts.size
+    step = max(1, _CHUNK // num)
+    means = []
+    for start in range(0, NUM_DRAWS, step):
+        size = min(step, NUM_DRAWS - start)
+        weights = random.multinomial(num, np.full(num, 1 / num), size=size)  # (size, c)
+        means.append((weights @ sums) / (weights @ counts))
+    return np.concatenate(means)
+
+
+def _draw_seeds(
+    changes: Sequence[NDArray[np.float64]], confidence: float, random: np.random.Generator
+) -> NDArray[np.float64]:
+    """Draw what the choice of seeds adds to the mean change, beyond the noise of examples."""
+    judged = [change for change in changes if change.size]
+    num = len(judged)
+    means = np.array([change.mean() for change in judged])  # (S,)
+    spread = float(means.var(ddof=1)) if num > 1 else 0.0
+    if spread == 0:
+        return np.zeros(NUM_DRAWS)
+    by_chance = np.mean([change.var(ddof=1) / change.size for change in judged if change.size > 1])
+    shrunk = math.sqrt(max(0.0, 1 - float(by_chance) / spread))
+    widened = t_quantile(confidence, num - 1) / NormalDist().inv_cdf(confidence)
+    effects = (means - means.mean()) * shrunk * widened * math.sqrt(num / (num - 1))
+    return np.asarray(effects[random.integers(num, size=(NUM_DRAWS, num))].mean(axis=1))
+
+
+def mcnemar(before: ArrayLike, after: ArrayLike) -> float:
+    """Give the exact probability that two classifiers differ as much by chance, from one pair.
+
+    Two-sided binomial test on the examples that only one of them got right.
+
+    Shapes: before, after (n,), true where right.
+
+    Source: McNemar 1947, "Note on the Sampling Error of the Difference Between Correlated
+    Proportions or Percentages", Psychometrika 12.
+    """
+    old, new = np.asarray(before, bool), np.asarray(after, bool)
+    if old.shape != new.shape:
+        raise ValueError(f"paired hits differ in shape: {old.shape} and {new.shape}")
+    only_old, only_new = int((old & ~new).sum()), int((new & ~old).sum())
+    num = only_old + only_new
+    # the sum of binomials is exact in integers, whatever num
+    tail = sum(math.comb(num, k) for k in range(min(only_old, only_new) + 1))
+    return min(1.0, float(2 * tail / 2**num))
+
+
+def resolvable_margin(n: int, *, disagreement: float, confidence: float = 0.95) -> float:
+    """Give the smallest change of accuracy that n paired examples tell from none.
+
+        z sqrt(disagreement / n + 1 / n^2)
+
+    The second term is the one more example that `paired_change` takes to have changed.
+
+    Args:
+        n: held-out examples.
+        disagreement: share of examples that only one of two classifiers gets right, in [0, 1].
+        confidence: one-sided.
+    """
+    if n < 1:
+        return 1.0
+    z = NormalDist().inv_cdf(confidence)
+    return min(1.0, z * math.sqrt(disagreement / n + 1 / n**2))

@@ -1,0 +1,151 @@
+"""How many times faster: intervals from paired blocks, and from epochs over paired seeds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from stepladder.records.ladder import Interval
+from stepladder.stats.estimates import mean_estimate
+from stepladder.stats.student import t_quantile
+
+MIN_BLOCKS = 8
+
+
+def speedup_interval(
+    baseline_s: ArrayLike, candidate_s: ArrayLike, *, confidence: float = 0.95
+) -> Interval:
+    """Bound how many times faster the candidate is, from paired blocks.
+
+    Student's t on the mean log ratio, so 2x faster and 2x slower lie equally far from 1.
+    (A percentile bootstrap covers less than it says at so few blocks.)
+
+    Args:
+        baseline_s, candidate_s: block times in seconds, shape (num_blocks,), paired by position.
+        confidence: one-sided confidence of each bound, in (0.5, 1).
+
+    Returns:
+        Unitless; above 1 is faster.
+
+    Raises:
+        ValueError: if the shapes differ or there are fewer than 8 blocks.
+
+    Source: Student 1908, "The Probable Error of a Mean", Biometrika 6(1).
+    """
+    ratios = _log_ratios(baseline_s, candidate_s)
+    if ratios.size < MIN_BLOCKS:
+        raise ValueError(f"{ratios.size} blocks are too few: {MIN_BLOCKS} or more")
+    estimate = mean_estimate(ratios)
+    half = t_quantile(confidence, ratios.size - 1) * estimate.sem
+    return _interval(estimate.mean, half, confidence)
+
+
+def combined_speedup(
+    by_block: tuple[ArrayLike, ArrayLike] | None,
+    by_seed: tuple[ArrayLike, ArrayLike] | None,
+    *,
+    confidence: float = 0.95,
+) -> Interval:
+    """Bound the gain of a total that is uncertain in its block times and in its epochs.
+
+    The variances of both means of log ratios are added; their degrees of freedom combine as
+
+        df = (a + b)^2 / (a^2 / (n - 1) + b^2 / (S - 1)),  a, b: the two variances.
+
+    Args:
+        by_block: totals (before, after) of each block at the mean number of epochs, (n,), n >= 8;
+            None: the blocks' times are the same before and after.
+        by_seed: totals (before, after) of each seed at the mean times of the blocks, (S,), S >= 2;
+            None: the number of epochs is known.
+        confidence: one-sided confidence of each bound, in (0.5, 1).
+
+    Raises:
+        ValueError: if there are neither blocks nor seeds, or too few of them.
+
+    Source: Welch 1947, "The Generalization of 'Student's' Problem", Biometrika 34.
+    """
+    blocks = None if by_block is None else _log_ratios(*by_block)
+    seeds = None if by_seed is None else _log_ratios(*by_seed)
+    if blocks is not None and blocks.size < MIN_BLOCKS:
+        raise ValueError(f"{blocks.size} blocks are too few: {MIN_BLOCKS} or more")
+    if seeds is not None and seeds.size < 2:
+        raise ValueError(f"{seeds.size} seeds are too few: 2 or more")
+    parts = [mean_estimate(part) for part in (blocks, seeds) if part is not None]
+    if not parts:
+        raise ValueError("there are neither blocks nor seeds")
+    sizes = [part.size for part in (blocks, seeds) if part is not None]
+    variances = [part.sem**2 for part in parts]
+    total = sum(variances)
+    if total == 0:
+        return _interval(parts[0].mean, 0.0, confidence)
+    pairs = zip(variances, sizes, strict=True)
+    df = total**2 / sum(variance**2 / (size - 1) for variance, size in pairs)
+    half = t_quantile(confidence, df) * math.sqrt(total)
+    return _interval(parts[0].mean, half, confidence)
+
+
+def choose_num_blocks(
+    log_ratios: ArrayLike, *, half_width: float, confidence: float, at_least: int, at_most: int
+) -> int:
+    """Choose how many pairs of blocks give bounds no further off than half_width.
+
+    Only the spread of the pilot decides, not its mean, so that the pilot may be used again.
+
+    Args:
+        log_ratios: of the pilot's pairs, (k,), k >= 2.
+        half_width: wanted distance of a bound from the estimate, in log time.
+        confidence: one-sided, in (0.5, 1).
+        at_least, at_most: limits of the answer.
+
+    Source: Stein 1945, "A Two-Sample Test for a Linear Hypothesis", Ann. Math. Stat. 16(3).
+    """
+    spread = float(np.std(np.asarray(log_ratios, dtype=np.float64), ddof=1))
+    for n in range(at_least, at_most):
+        if t_quantile(confidence, n - 1) * spread / math.sqrt(n) <= half_width:
+            return n
+    return at_most
+
+
+def autocorrelation_length(times_s: ArrayLike) -> float:
+    """Give after how many steps times have forgotten one another: 1 where each stands alone.
+
+        tau = 1 + 2 sum rho_k,  over lags k up to the first whose rho is at or below 0
+
+    Shapes: times_s (n,), in the order of their steps; fewer than 8, or all equal, give 1.
+
+    Source: Geyer 1992, "Practical Markov Chain Monte Carlo", Statistical Science 7(4), 3.3.
+    """
+    values = np.asarray(times_s, dtype=np.float64)
+    centred = values - values.mean() if values.size else values
+    power = float(centred @ centred)
+    if values.size < MIN_BLOCKS or power == 0:
+        return 1.0
+    tau = 1.0
+    for lag in range(1, values.size // 2):
+        rho = float(centred[:-lag] @ centred[lag:]) / power
+        if rho <= 0:
+            break
+        tau += 2 * rho
+    return tau
+
+
+def _log_ratios(before_s: ArrayLike, after_s: ArrayLike) -> NDArray[Any]:
+    before, after = np.asarray(before_s, np.float64), np.asarray(after_s, np.float64)
+    if before.shape != after.shape or before.ndim != 1:
+        raise ValueError(f"paired times differ in shape: {before.shape} and {after.shape}")
+    if not (np.all(before > 0) and np.all(after > 0)):
+        raise ValueError("a time is not above 0")
+    ratios: NDArray[Any] = np.log(before) - np.log(after)
+    return ratios
+
+
+def _interval(log_mean: float, half: float, confidence: float) -> Interval:
+    return Interval(
+        estimate=math.exp(log_mean),
+        low=math.exp(log_mean - half),
+        high=math.exp(log_mean + half),
+        confidence=confidence,
+    )
