@@ -1,0 +1,131 @@
+"""The ledger: appended to, gone on with, never rewritten."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stepladder.ladder.ledger import EARLIER_FILE, LEDGER_FILE, Ledger, trials_of
+from stepladder.records import read_jsonl
+from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
+from stepladder.records.profile import Provenance, TrainingTime
+
+TIME = TrainingTime(
+    one_time_s={"features": 2.0}, epochs=3.0, steps_per_epoch=10.0, step_s=0.1, num_validations=3.0
+)
+TRIAL = Trial(
+    rung="channels_last",
+    level=6,
+    change={"device.memory_format": ("contiguous", "channels_last")},
+    prediction=Prediction(rung="channels_last", gain=2.0, provenance=Provenance.REPLAYED),
+    before=TIME,
+    after=replace(TIME, step_s=0.05),
+    before_s=(5.0, 5.1),
+    after_s=(3.5, 3.4),
+    verdict=Verdict(
+        decision=Decision.KEPT,
+        reason="twice as fast",
+        speed=Interval(estimate=1.5, low=1.4, high=1.6),
+        exactness="same to 1e-5",
+    ),
+    job="job",
+    machine="machine",
+    recipe="recipe",
+)
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "run"  # what lies beside it is nobody else's
+
+
+def begun(folder: Path) -> Ledger:
+    folder.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger(folder)
+    assert not ledger.begin(job="job", machine="machine", is_fresh=False)
+    return ledger
+
+
+def test_a_trial_comes_back_as_it_was_written(folder: Path) -> None:
+    ledger = begun(folder)
+    ledger.trial(TRIAL)
+    assert list(trials_of(ledger.path)) == [TRIAL]
+    found = ledger.find(job="job", machine="machine", recipe="recipe", rung="channels_last")
+    assert found == TRIAL
+
+
+@pytest.mark.parametrize("other", ["job", "machine", "recipe", "rung"])
+def test_a_verdict_holds_only_for_its_own_job_machine_recipe_and_rung(
+    folder: Path, other: str
+) -> None:
+    ledger = begun(folder)
+    ledger.trial(TRIAL)
+    key = {"job": "job", "machine": "machine", "recipe": "recipe", "rung": "channels_last"}
+    assert ledger.find(**key | {other: "another"}) is None
+
+
+@pytest.mark.parametrize("decision", [Decision.SKIPPED, Decision.UNTRIED, Decision.NOT_HERE])
+def test_what_was_not_tried_is_no_verdict(folder: Path, decision: Decision) -> None:
+    ledger = begun(folder)
+    ledger.trial(replace(TRIAL, verdict=Verdict(decision=decision, reason="")))
+    key = {"job": "job", "machine": "machine", "recipe": "recipe", "rung": "channels_last"}
+    assert ledger.find(**key) is None
+
+
+def test_the_newest_verdict_counts_and_a_run_beside_is_asked_last(folder: Path) -> None:
+    undecided = replace(TRIAL, verdict=replace(TRIAL.verdict, decision=Decision.UNDECIDED))
+    begun(folder.parent / "older").trial(TRIAL)
+    ledger = begun(folder)
+    key = {"job": "job", "machine": "machine", "recipe": "recipe", "rung": "channels_last"}
+    assert ledger.find(**key) == TRIAL
+    ledger.trial(undecided)
+    assert ledger.find(**key) == undecided
+
+
+def test_the_same_job_goes_on_and_another_keeps_the_earlier_lines(folder: Path) -> None:
+    ledger = begun(folder)
+    ledger.trial(TRIAL)
+    assert ledger.begin(job="job", machine="machine", is_fresh=False)
+    assert len(list(trials_of(ledger.path))) == 1
+
+    assert not ledger.begin(job="other", machine="machine", is_fresh=False)
+    assert list(trials_of(ledger.path)) == []
+    assert list(trials_of(folder / EARLIER_FILE)) == [TRIAL]
+
+
+def test_fresh_sets_the_earlier_lines_aside(folder: Path) -> None:
+    ledger = begun(folder)
+    ledger.trial(TRIAL)
+    assert not ledger.begin(job="job", machine="machine", is_fresh=True)
+    assert list(trials_of(ledger.path)) == []
+    assert list(trials_of(folder / EARLIER_FILE)) == [TRIAL]
+
+
+def test_half_a_line_from_a_kill_is_passed_over_and_the_next_line_is_whole(folder: Path) -> None:
+    ledger = begun(folder)
+    ledger.trial(TRIAL)
+    with ledger.path.open("a") as file:
+        file.write('{"kind": "trial", "trial": {"rung": "ha')
+    ledger.trial(TRIAL)
+    assert list(trials_of(ledger.path)) == [TRIAL, TRIAL]
+
+
+def test_lines_of_another_version_are_passed_over(folder: Path) -> None:
+    ledger = begun(folder)
+    with ledger.path.open("a") as file:
+        file.write(json.dumps({"kind": "trial", "trial": {"rung": "x", "level": "high"}}) + "\n")
+        file.write(json.dumps({"kind": "trial"}) + "\n")
+        file.write(json.dumps({"kind": "a new kind"}) + "\n")
+    ledger.trial(TRIAL)
+    assert list(trials_of(ledger.path)) == [TRIAL]
+
+
+def test_a_prediction_is_a_line_of_its_own(folder: Path) -> None:
+    ledger = begun(folder)
+    assert TRIAL.prediction is not None
+    ledger.prediction(TRIAL.prediction)
+    kinds = [record["kind"] for record in read_jsonl(folder / LEDGER_FILE)]
+    assert kinds == ["climb", "prediction"]
