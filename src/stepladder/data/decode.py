@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import struct
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,14 @@ from stepladder.data.resize import Pixels, crop_centre, fit_size, pad_white, res
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-__all__ = ["DECODE_VERSION", "BadPictureError", "decode_content", "decode_picture", "read_size"]
+__all__ = [
+    "DECODE_VERSION",
+    "BadPictureError",
+    "decode_content",
+    "decode_picture",
+    "decode_versions",
+    "read_size",
+]
 
 DECODE_VERSION = 1
 """Raised whenever the same bytes would give other pixels."""
@@ -38,7 +46,17 @@ the last third, and pixels differ from those of a full decode by less (3.3 of 25
 photographs) than bilinear differs from Lanczos (3.6)."""
 
 
-def decode_picture(data: bytes, *, size: int, fit: Fit, max_pixels: int = 50_000_000) -> Pixels:
+def decode_versions() -> dict[str, str]:
+    """Name what shapes decoded pixels; torch without its build, which does not."""
+    libraries = {
+        name: version(name).partition("+")[0] for name in ("simplejpeg", "pillow", "torch")
+    }
+    return {"decode": str(DECODE_VERSION), **libraries}
+
+
+def decode_picture(
+    data: bytes, *, size: int, fit: Fit, max_pixels: int = 50_000_000, is_scaled: bool = True
+) -> Pixels:
     """Decode a picture into a square, upright, aspect kept, transparency on white.
 
     Args:
@@ -46,6 +64,9 @@ def decode_picture(data: bytes, *, size: int, fit: Fit, max_pixels: int = 50_000
         size: height and width of the result, in pixels.
         fit: how the picture becomes a square.
         max_pixels: largest picture that is decoded, checked in its header.
+        is_scaled: decode a JPEG that is much larger than needed at 1/2, 1/4 or 1/8 of its size, as
+            `prepare` always does. Where that happens, pixels differ slightly from those of a full
+            decode.
 
     Returns:
         uint8 RGB, shape (size, size, 3).
@@ -53,11 +74,13 @@ def decode_picture(data: bytes, *, size: int, fit: Fit, max_pixels: int = 50_000
     Raises:
         BadPictureError: if it is no JPEG or PNG, is damaged or too large; `what` says which.
     """
-    content = decode_content(data, size=size, fit=fit, max_pixels=max_pixels)
+    content = decode_content(data, size=size, fit=fit, max_pixels=max_pixels, is_scaled=is_scaled)
     return pad_white(content, size)
 
 
-def decode_content(data: bytes, *, size: int, fit: Fit, max_pixels: int = 50_000_000) -> Pixels:
+def decode_content(
+    data: bytes, *, size: int, fit: Fit, max_pixels: int = 50_000_000, is_scaled: bool = True
+) -> Pixels:
     """Decode a picture as decode_picture does, but leave the white padding out.
 
     Returns:
@@ -70,7 +93,7 @@ def decode_content(data: bytes, *, size: int, fit: Fit, max_pixels: int = 50_000
         )
     try:
         if name_format(data) == "JPEG":
-            pixels, orientation = _decode_jpeg(data, size=size, fit=fit)
+            pixels, orientation = _decode_jpeg(data, size=size, fit=fit, is_scaled=is_scaled)
         else:
             orientation = exif_orientation(check_png(data))
             pixels = _decode_png(data)
@@ -88,7 +111,7 @@ def decode_content(data: bytes, *, size: int, fit: Fit, max_pixels: int = 50_000
     return np.ascontiguousarray(upright)
 
 
-def _decode_jpeg(data: bytes, *, size: int, fit: Fit) -> tuple[Pixels, int]:
+def _decode_jpeg(data: bytes, *, size: int, fit: Fit, is_scaled: bool) -> tuple[Pixels, int]:
     import simplejpeg
 
     orientation = jpeg_orientation(data)
@@ -99,7 +122,8 @@ def _decode_jpeg(data: bytes, *, size: int, fit: Fit) -> tuple[Pixels, int]:
     if colorspace in {"CMYK", "YCCK"}:  # nor does it turn these into RGB
         return _decode_by_pillow(data), orientation
     governing = max(height, width) if fit is Fit.PAD else min(height, width)
-    factor = next((f for f in _DCT_FACTORS if 3 * governing >= _DCT_LEAD_IN_THIRDS * f * size), 1)
+    factors = _DCT_FACTORS if is_scaled else ()
+    factor = next((f for f in factors if 3 * governing >= _DCT_LEAD_IN_THIRDS * f * size), 1)
     # strict: a JPEG that ends early or has broken codes is an error, not grey blocks
     pixels: Pixels = simplejpeg.decode_jpeg(
         data,

@@ -22,15 +22,28 @@ def check_space(shards: Iterable[ShardPlan], place: Path) -> int:
         ResourceError: with both numbers.
     """
     need_bytes = sum(shard.forecast_bytes for shard in shards)
+    check_room(
+        need_bytes,
+        place,
+        fix="Free space, give --out on another disk, a smaller --size, or --encoding jpeg.",
+    )
+    return need_bytes
+
+
+def check_room(need_bytes: int, place: Path, *, fix: str) -> None:
+    """Check that a store of so many bytes fits on the disk of a folder.
+
+    Raises:
+        ResourceError: with both numbers.
+    """
     free_bytes = disk_free_bytes(place)
     if need_bytes * (1 + _KEPT_FREE_FRAC) > free_bytes:
         raise ResourceError(
             f"the store needs {_in_gb(need_bytes)}, and {_in_gb(free_bytes)} are free",
             where=str(place.parent),
             why="Nothing was written. An older store is kept until the new one is whole.",
-            fix="Free space, give --out on another disk, a smaller --size, or --encoding jpeg.",
+            fix=fix,
         )
-    return need_bytes
 
 
 def _in_gb(num_bytes: int) -> str:

@@ -18,6 +18,8 @@ from stepladder.records import Manifest, ShardInfo, fsync_dir, read_json, to_jso
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
+COPY_OF = "decoded_from"
+"""Option of a store that is a decoded copy: the fingerprint of the original."""
 PREPARE_AGAIN = "Make the store again: stepladder prepare … --overwrite"
 
 _SHARD_NAME = re.compile(r"(train|val|test)-[0-9A-Za-z_]+\.parquet")
@@ -61,6 +63,14 @@ def load_manifest(folder: Path) -> Manifest:
     if problem:
         raise DataError(problem, where=where, fix=PREPARE_AGAIN)
     return manifest
+
+
+def is_copy(folder: Path) -> bool:
+    """Tell whether a folder is a decoded copy of a store, which can be made again from it."""
+    try:
+        return COPY_OF in read_json(folder / MANIFEST_NAME)["options"]
+    except (OSError, ValueError, TypeError, KeyError, DataError):
+        return False
 
 
 def _no_store(folder: Path) -> DataError:

@@ -6,18 +6,16 @@ gives the same bytes as one that was not. The store becomes visible in one step,
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.decode import DECODE_VERSION
+from stepladder.data.decode import decode_versions
 from stepladder.data.findings import Findings, find, read_log_warnings
 from stepladder.data.forecast import check_space
 from stepladder.data.hashing import HashCache, Hashed, hash_files
@@ -28,6 +26,7 @@ from stepladder.data.quarantine import Bad, check_share, write_quarantine
 from stepladder.data.shard_work import Finished, ShardMaker
 from stepladder.data.sources import Listing, list_pictures
 from stepladder.data.split import assign_splits, check_classes
+from stepladder.data.threads import one_torch_thread
 from stepladder.data.verify import list_shards, verify_store
 from stepladder.data.work_folder import WorkFolder, disk_errors_named
 from stepladder.errors import DataError, UsageError
@@ -84,7 +83,7 @@ def prepare(
     work = WorkFolder.beside(out)
     num_workers = config.workers or num_cores()
     pool = ThreadPoolExecutor(num_workers, thread_name_prefix="prepare")
-    with disk_errors_named(work), work.held(), _one_torch_thread(), pool:
+    with disk_errors_named(work), work.held(), one_torch_thread(), pool:
         work.make()
         job = _Job(config, listing, work, out, pool, num_workers * _AHEAD_PER_WORKER, on_progress)
         return job.run(started_s)
@@ -159,7 +158,9 @@ class _Job:
             val_frac=self.config.val_frac,
             group_by=self.config.group_by,
         )
-        plan = make_plan(self.listing, hashes, splits, config=self.config, versions=_versions())
+        plan = make_plan(
+            self.listing, hashes, splits, config=self.config, versions=decode_versions()
+        )
         check_classes(plan.counts())
         return plan
 
@@ -251,7 +252,7 @@ class _Job:
             num_pixels=num_train * self.config.size**2,
             shards=tuple(done.info for done in finished if done.info is not None),
             options=plan.options,
-            versions=_versions(),
+            versions=decode_versions(),
         )
 
 
@@ -271,24 +272,3 @@ def _check_place(out: Path, source: Path) -> None:
             why="The next prepare would take it for a class.",
             fix="Give an --out beside the source.",
         )
-
-
-def _versions() -> dict[str, str]:
-    """Name what shapes a store's bytes; torch without its build, which does not."""
-    libraries = {
-        name: version(name).partition("+")[0] for name in ("simplejpeg", "pillow", "torch")
-    }
-    return {"decode": str(DECODE_VERSION), **libraries}
-
-
-@contextlib.contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    """Keep torch from splitting each resize over all cores: pictures already fill them."""
-    import torch
-
-    num_before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(num_before)

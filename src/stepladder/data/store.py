@@ -31,21 +31,35 @@ class Store:
     Attributes:
         path: its folder.
         manifest: what it holds.
+        verify_pages: when the CRC of a picture is checked.
+        is_scaled: whether a JPEG much larger than needed is decoded at a part of its size. No part
+            of the store's identity: rows, labels and order are the same, pixels differ slightly.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, verify_pages: VerifyPages) -> None:
+    def __init__(
+        self, path: Path, manifest: Manifest, *, verify_pages: VerifyPages, is_scaled: bool = True
+    ) -> None:
         self.path = path
         self.manifest = manifest
-        self._verify_pages = verify_pages
+        self.verify_pages = verify_pages
+        self.is_scaled = is_scaled
         self._splits: dict[Split, StoreSplit] = {}
 
     @classmethod
-    def open(cls, path: Path, *, verify_pages: VerifyPages = VerifyPages.FIRST_TOUCH) -> Store:
+    def open(
+        cls,
+        path: Path,
+        *,
+        verify_pages: VerifyPages = VerifyPages.FIRST_TOUCH,
+        is_scaled: bool = True,
+    ) -> Store:
         """Open a store: check its manifest, and that every file is there in its full size.
 
         Args:
             path: its folder.
             verify_pages: when the CRC of a picture is checked.
+            is_scaled: decode a JPEG much larger than needed at a part of its size, as `prepare`
+                does for a store of pixels; False: in full.
 
         Raises:
             DataError: if it is no store, or not whole.
@@ -55,7 +69,7 @@ class Store:
         problems = list_shards(path, manifest)
         if problems:
             raise DataError("; ".join(problems[:3]), where=str(path), fix=PREPARE_AGAIN)
-        return cls(path, manifest, verify_pages)
+        return cls(path, manifest, verify_pages=verify_pages, is_scaled=is_scaled)
 
     @property
     def fingerprint(self) -> str:
@@ -69,8 +83,8 @@ class Store:
         if split not in self._splits:
             infos = [info for info in self.manifest.shards if info.split == split and info.num_rows]
             _allow_files(_FILES_PER_SHARD * len(self.manifest.shards) + _OTHER_FILES)
-            shards = [Shard(self.path / i.name, i, verify=self._verify_pages) for i in infos]
-            self._splits[split] = StoreSplit(self.manifest, shards)
+            shards = [Shard(self.path / i.name, i, verify=self.verify_pages) for i in infos]
+            self._splits[split] = StoreSplit(self.manifest, shards, is_scaled=self.is_scaled)
         return self._splits[split]
 
     def close(self) -> None:
@@ -88,13 +102,14 @@ class StoreSplit(PictureSource):
         fingerprint: that of the store.
     """
 
-    def __init__(self, manifest: Manifest, shards: list[Shard]) -> None:
+    def __init__(self, manifest: Manifest, shards: list[Shard], *, is_scaled: bool = True) -> None:
         self.classes = manifest.classes
         self.fingerprint = manifest.fingerprint
         self.picture_shape = (manifest.size, manifest.size, 3)
         self._encoding = Encoding(manifest.encoding)
         self._fit = Fit(manifest.fit)
         self._size = manifest.size
+        self._is_scaled = is_scaled
         self._shards = shards
         ends = np.cumsum([shard.info.num_rows for shard in shards])
         self._starts = np.concatenate([[0], ends[:-1]])  # (num_shards,): first row of each
@@ -192,7 +207,9 @@ class StoreSplit(PictureSource):
             data = shard.read(row)
             fetched_s = time.perf_counter()
             try:
-                picture[...] = decode_picture(data, size=self._size, fit=self._fit)
+                picture[...] = decode_picture(
+                    data, size=self._size, fit=self._fit, is_scaled=self._is_scaled
+                )
             except BadPictureError as error:
                 raise DataError(error.what, where=shard.describe(row), fix=PREPARE_AGAIN) from None
             fetch_s += fetched_s - start_s

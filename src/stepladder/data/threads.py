@@ -1,4 +1,4 @@
-"""Threads that read; they end with the iterator that they read for."""
+"""Threads that read and decode."""
 
 from __future__ import annotations
 
@@ -35,3 +35,16 @@ def reading_threads(num_threads: int) -> Iterator[Executor]:
         # for itself.
         is_own = threading.current_thread().name.startswith(THREAD_NAME)
         pool.shutdown(wait=not is_own, cancel_futures=True)
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Keep torch from splitting each resize over all cores: pictures already fill them."""
+    import torch
+
+    num_before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_before)

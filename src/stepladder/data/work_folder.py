@@ -25,14 +25,16 @@ class WorkFolder:
         store: what is published in the end: shards, side files.
         records: one JSON file for each finished shard; a shard without one is written again.
         hashes: the cache of the first pass.
+        elsewhere: what to type for another place, the end of a sentence.
     """
 
     root: Path
+    elsewhere: str = "give another --out"
 
     @classmethod
-    def beside(cls, out: Path) -> WorkFolder:
+    def beside(cls, out: Path, *, elsewhere: str = elsewhere) -> WorkFolder:
         """Give the work folder of a store: on the same file system, so a rename publishes it."""
-        return cls(out.with_name(out.name + ".partial"))
+        return cls(out.with_name(out.name + ".partial"), elsewhere)
 
     @property
     def store(self) -> Path:
@@ -89,9 +91,9 @@ class WorkFolder:
                 pid = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
                 os.close(handle)
                 raise ResourceError(
-                    f"another prepare is at work here (process {pid})",
+                    f"another process makes a store here (process {pid})",
                     where=str(self.root),
-                    fix=f"Wait for it, end it (kill {pid}), or give another --out.",
+                    fix=f"Wait for it, end it (kill {pid}), or {self.elsewhere}.",
                 ) from None
             with contextlib.suppress(FileNotFoundError):
                 if os.fstat(handle).st_ino == lock.stat().st_ino:
@@ -120,6 +122,6 @@ def disk_errors_named(work: WorkFolder) -> Iterator[None]:
             raise ResourceError(
                 f"cannot write here ({error.strerror})",
                 where=str(error.filename or work.root),
-                fix="Give --out a folder that you may write to.",
+                fix=f"Get write permission there, or {work.elsewhere}.",
             ) from error
         raise

@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stepladder.config.choices import ClassWeights, Split
+from stepladder.config.choices import ClassWeights, Encoding, Split
 from stepladder.config.recipe import Recipe
 from stepladder.data.augment import augment, is_augmenting
 from stepladder.data.batch import Batch
+from stepladder.data.pixel_copy import pixel_copy
 from stepladder.data.store import Store, StoreSplit
 from stepladder.models.classifier import Classifier, build_classifier
 from stepladder.records import Json
@@ -27,13 +28,23 @@ class ImageClassification(Task):
 
     Args:
         store: an open Store, or its folder.
-        recipe: what the loss and the augmentation go by; `build_model` replaces it by the recipe
+        recipe: what data, loss and augmentation go by; `build_model` replaces it by the recipe
             that it is given, so that a run's model, loss and augmentation are always of one recipe.
+        copies: folder for the decoded copy that `data.decode_once` asks for; None: beside the
+            store. The copy is made when a split is asked for.
     """
 
-    def __init__(self, store: Store | Path | str, recipe: Recipe | None = None) -> None:
+    def __init__(
+        self,
+        store: Store | Path | str,
+        recipe: Recipe | None = None,
+        *,
+        copies: Path | None = None,
+    ) -> None:
         self.recipe = recipe or Recipe()
         self.store: Store = store if isinstance(store, Store) else self._open(Path(store))
+        self._copies = copies
+        self._opened = {(False, self.store.is_scaled): self.store}
         self.classes = tuple(self.store.manifest.classes)
         self._class_weights: Tensor | None = None
 
@@ -45,8 +56,13 @@ class ImageClassification(Task):
         return build_classifier(recipe, num_classes=len(self.classes), image_size=size)
 
     def data(self, split: Split) -> StoreSplit | None:
-        """Give a split of the store."""
-        return self.store.split(split)
+        """Give a split of the store, decoded as the recipe says.
+
+        Raises:
+            DataError: if a picture of a store that is decoded once is damaged.
+            ResourceError: if the disk has no room for its decoded copy.
+        """
+        return self._as_recipe_says().split(split)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Give the cross-entropy of each picture, and whether it was hit.
@@ -114,7 +130,23 @@ class ImageClassification(Task):
         return is_augmenting(self.recipe.augment)
 
     def _open(self, folder: Path) -> Store:
-        return Store.open(folder, verify_pages=self.recipe.data.verify_pages)
+        return Store.open(
+            folder,
+            verify_pages=self.recipe.data.verify_pages,
+            is_scaled=self.recipe.loader.scaled_decode,
+        )
+
+    def _as_recipe_says(self) -> Store:
+        """Give the store, or for one of JPEGs the form that the recipe reads."""
+        if self.store.manifest.encoding != Encoding.JPEG:
+            return self.store
+        once, is_scaled = self.recipe.data.decode_once, self.recipe.loader.scaled_decode
+        if (False, is_scaled) not in self._opened:
+            self._opened[False, is_scaled] = self._open(self.store.path)
+        if (once, is_scaled) not in self._opened:
+            original = self._opened[False, is_scaled]
+            self._opened[once, is_scaled] = pixel_copy(original, folder=self._copies)
+        return self._opened[once, is_scaled]
 
     def _weights(self, device: torch.device) -> Tensor | None:
         if self.recipe.loss.class_weights is ClassWeights.NONE:

@@ -12,8 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stepladder.config.choices import ClassWeights, Encoding, Fit, Split, WeightsSource
-from stepladder.config.recipe import AugmentConfig, LossConfig, ModelConfig, Recipe
+from stepladder.config.options import PrepareConfig
+from stepladder.config.recipe import (
+    AugmentConfig,
+    DataConfig,
+    LoaderConfig,
+    LossConfig,
+    ModelConfig,
+    Recipe,
+)
 from stepladder.data.batch import Batch
+from stepladder.data.prepare import prepare
 from stepladder.data.store import Store
 from stepladder.data.writer import ShardWriter, publish
 from stepladder.records import Manifest, ShardInfo
@@ -78,6 +87,30 @@ def test_splits_come_from_the_store(tmp_path: Path) -> None:
     train, val = task.data(Split.TRAIN), task.data(Split.VAL)
     assert (len(train or ()), len(val or ())) == (8, 3)
     assert task.data(Split.TEST) is None
+
+
+def test_the_recipe_decides_how_jpegs_are_decoded(photos: Path, tmp_path: Path) -> None:
+    config = PrepareConfig(source=photos, out=tmp_path / "s", size=8, encoding=Encoding.JPEG)
+    folder = prepare(config).folder
+
+    def pixels(*, once: bool, scaled: bool, opened: Store | None = None) -> Tensor:
+        recipe = replace(
+            RECIPE,
+            data=DataConfig(decode_once=once),
+            loader=LoaderConfig(scaled_decode=scaled),
+        )
+        task = ImageClassification(opened or folder, recipe, copies=tmp_path / "copies")
+        train = task.data(Split.TRAIN)
+        assert train is not None
+        assert train.fingerprint == task.store.fingerprint
+        return torch.from_numpy(train.read(np.arange(len(train))).inputs)
+
+    scaled, full = pixels(once=False, scaled=True), pixels(once=False, scaled=False)
+    assert not torch.equal(scaled, full)
+    assert torch.equal(pixels(once=True, scaled=True), scaled)
+    assert torch.equal(pixels(once=True, scaled=False), full)
+    assert torch.equal(pixels(once=False, scaled=False, opened=Store.open(folder)), full)
+    assert len(list((tmp_path / "copies").iterdir())) == 2
 
 
 def test_a_store_may_be_open_already(tmp_path: Path) -> None:
