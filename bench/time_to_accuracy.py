@@ -1,0 +1,217 @@
+"""From pictures to committed best weights: ours beside the recipes that people write.
+
+(a) the published first recipe, extrapolated from three epochs; (b) PyTorch Lightning; (b2) an
+expert's script; (c) ours with the recipe that a climb kept; (d) ours, the climb included; and the
+floor, which decodes each picture once and passes it once through the trunk.
+
+Goals for (c): at least 100 times as fast as (a), 25 times as (b), at most 1.1 times the time of
+(b2) and 1.25 times the floor, at no lower accuracy.
+
+    python bench/time_to_accuracy.py [--rounds 5] [--caltech TAR] [--only demo] [--quick]
+
+Same weights, same pictures. Each contender is a script of its own in bench/contenders, run in a
+fresh process with an empty folder and the pictures dropped from the page cache; its clock runs from
+after its imports to its committed best weights, preparing included, and test pictures outside.
+
+Every finished contender is a line in --log; with the same file, an interrupted bench goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pictures import Row, caltech_rows, demo_rows, forget_pages, take_few, write_table
+from rows import markdown, write_rows
+
+HERE = Path(__file__).parent
+CONTENDERS = HERE / "contenders"
+DEMO = HERE.parent / "demo_data" / "groceries"
+SPAWNED = "CONTENDER_SPAWNED_AT"  # as in contenders/contest.py
+JOB = HERE.parent / "examples" / "demo" / "demo.yaml"
+OURS = "c ours, kept recipe"
+SCRIPTS = {
+    "a published": ["published.py"],
+    "b lightning": ["lightning_frozen.py"],
+    "b2 expert": ["expert.py"],
+    OURS: ["ours.py"],
+    "d ours, with the climb": ["ours.py", "--climb"],
+    "floor": ["floor.py"],
+}
+
+
+class Log:
+    """Finished contenders, a line each; what is there is not run again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines = (
+            [json.loads(line) for line in path.read_text().splitlines()] if (path.exists()) else []
+        )
+
+    def find(self, **key: object) -> dict[str, Any] | None:
+        """Give the line with these values, or None."""
+        for line in self.lines:
+            if all(line.get(name) == value for name, value in key.items()):
+                return dict(line)
+        return None
+
+    def add(self, line: dict[str, Any]) -> None:
+        self.lines.append(line)
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def run_contender(words: Sequence[str], *, table: Path, seed: int, more: Sequence[str]) -> Any:
+    """Run a script in a fresh process and an empty folder; give its last line."""
+    with tempfile.TemporaryDirectory() as folder:
+        script, *flags = words
+        command = [sys.executable, str(CONTENDERS / script), *flags, *more]
+        command += ["--pictures", str(table), "--out", folder, "--seed", str(seed)]
+        environment = os.environ | {SPAWNED: str(time.time())}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
+        result = json.loads(done.stdout.splitlines()[-1])
+        kept = result.pop("kept", None)
+        if kept is not None:
+            result["kept_config"] = Path(kept).read_text()
+        return result
+
+
+def kept_recipe(log: Log, dataset: str, table: Path, more: Sequence[str], folder: Path) -> Path:
+    """Climb once, outside of the rounds, and give the config that was kept."""
+    key = {"dataset": dataset, "contender": "choosing climb", "round": -1}
+    line = log.find(**key)
+    if line is None:
+        words = [*SCRIPTS["d ours, with the climb"], "--config", str(JOB)]
+        line = {**key, **run_contender(words, table=table, seed=0, more=more)}
+        log.add(line)
+    path = folder / f"{dataset}_kept.yaml"
+    path.write_text(line["kept_config"])
+    return path
+
+
+def rounds_of(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """Give every contender once a round, each round beginning with another one."""
+    for idx in range(rounds):
+        turn = idx % len(names)
+        for name in [*names[turn:], *names[:turn]]:
+            yield idx, name
+
+
+def measure(
+    dataset: str, rows: Sequence[Row], options: argparse.Namespace, log: Log, folder: Path
+) -> None:
+    """Run all contenders on a set of pictures."""
+    table = write_table(rows, folder / f"{dataset}.csv")
+    more = ["--size", "64", "--max-epochs", "3"] if options.quick else []
+    names = options.contenders or list(SCRIPTS)
+    kept = options.kept
+    if kept is None and OURS in names:
+        kept = kept_recipe(log, dataset, table, more, folder)
+    for idx, name in rounds_of(names, options.rounds):
+        if log.find(dataset=dataset, contender=name, round=idx):
+            continue
+        words = list(SCRIPTS[name])
+        if words[0] == "ours.py":
+            words += ["--config", str(kept if name == OURS else JOB)]
+        if name == "floor" and not options.quick and shutil.which("g++"):
+            words += ["--compile"]
+        forget_pages(rows)
+        result = run_contender(words, table=table, seed=idx, more=more)
+        shown = {key: value for key, value in result.items() if key != "kept_config"}
+        print(dataset, idx, name, shown, flush=True)
+        log.add({"dataset": dataset, "contender": name, "round": idx, **result})
+
+
+def table_rows(dataset: str, log: Log, rounds: int) -> list[dict[str, Any]]:
+    """Summarise the rounds: a row a contender, times as multiples of (c) in the same round."""
+    by_name: dict[str, dict[int, dict[str, Any]]] = {}
+    for line in log.lines:
+        if line["dataset"] == dataset and 0 <= line["round"] < rounds:
+            by_name.setdefault(line["contender"], {})[line["round"]] = line
+    ours = by_name.get(OURS, {})
+    rows = []
+    for name in SCRIPTS:
+        found = by_name.get(name)
+        if not found:
+            continue
+        seconds = [line["seconds"] for line in found.values()]
+        ratios = [line["seconds"] / ours[at]["seconds"] for at, line in found.items() if at in ours]
+        rights = [line["test_accuracy"] for line in found.values()]
+        known = [value for value in rights if value is not None]
+        rows.append(
+            {
+                "pictures": dataset,
+                "contender": name,
+                "n": len(seconds),
+                "seconds_median": statistics.median(seconds),
+                "seconds_min": min(seconds),
+                "seconds_max": max(seconds),
+                "over_c_median": statistics.median(ratios) if ratios else "-",
+                "over_c_min": min(ratios) if ratios else "-",
+                "over_c_max": max(ratios) if ratios else "-",
+                "epochs": statistics.median(line["epochs"] for line in found.values()),
+                "test_accuracy_mean": statistics.mean(known) if known else "-",
+                "test_accuracy_min": min(known) if known else "-",
+                "test_accuracy_max": max(known) if known else "-",
+                "start_s": statistics.median(line["start_s"] for line in found.values()),
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--caltech", type=Path, help="tar of the Caltech-101 subset")
+    parser.add_argument("--only", choices=("demo", "caltech"))
+    parser.add_argument("--contenders", nargs="+", choices=SCRIPTS, help="default: all")
+    parser.add_argument("--kept", type=Path, help="a kept recipe; default: climb once to find it")
+    parser.add_argument("--log", type=Path, help="lines of what is done; default: in /tmp")
+    parser.add_argument("--quick", action="store_true", help="tiny: does it run?")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        log = Log(options.log or folder / "log.jsonl")
+        sets = {}
+        if options.only != "caltech":
+            sets["demo"] = demo_rows(DEMO)
+        if options.caltech and options.only != "demo":
+            sets["caltech"] = caltech_rows(options.caltech, folder)
+        summary = []
+        for dataset, rows in sets.items():
+            chosen = take_few(rows, num_classes=4, count=8) if options.quick else rows
+            measure(dataset, chosen, options, log, folder)
+            summary += table_rows(dataset, log, options.rounds)
+    if not summary:
+        raise SystemExit("nothing to measure: give --caltech TAR, or leave --only out")
+    note = (
+        "Seconds from after the imports to the committed best weights; prepare included, test "
+        "evaluation excluded; each in a fresh process on a cold folder, pictures dropped from the "
+        "page cache; order rotated by round, seed = round. over_c: time over that of (c) in the "
+        "same round. Goals for (c): a ≥ 100, b ≥ 25, b2 ≥ 1/1.1, floor ≥ 1/1.25. (a) is "
+        "extrapolated from three epochs, its accuracy found on features. start_s: from the start "
+        "of the process to the end of its imports, outside of the clock."
+    )
+    if options.quick:
+        print(markdown(summary))
+    else:
+        write_rows("time_to_accuracy", summary, note=note)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""Jobs of many kinds, on which predictions and advice are judged.
+
+Half of them are held out: the formulas of the rungs may be looked at and changed by the others
+only. Each job is climbed in a process of its own, on the cores that it names:
+
+    python bench/workloads.py NAME --work FOLDER --out RUN [--budget 300] [--try-all] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from pictures import demo_rows, take_few
+from prepare import enlarge
+from torch import Tensor
+from torch.utils.data import Dataset
+
+import stepladder
+from stepladder.config.choices import Encoding, Split
+from stepladder.config.load import load_job
+from stepladder.config.options import JobConfig, PrepareConfig
+from stepladder.config.recipe import Recipe
+from stepladder.config.resolve import resolve, settings_of_call
+from stepladder.data.store import StoreSplit
+from stepladder.task.image_classification import ImageClassification
+from stepladder.train.display import Display
+
+ROOT = Path(__file__).parent.parent
+PHOTOS = ROOT / "demo_data" / "groceries"
+AS_WRITTEN = ROOT / "examples" / "demo" / "demo.yaml"
+DISK_S = 0.008
+"""Wait for each picture on the injected disk: about what a seek of a spinning disk takes."""
+
+
+class SlowPictures(Dataset[tuple[Tensor, int]]):
+    """A split of a store on a disk that takes DISK_S for each picture."""
+
+    def __init__(self, split: StoreSplit) -> None:
+        self.split = split
+        self.targets = torch.tensor(split.labels)
+        self.fingerprint = f"slow {split.fingerprint}"
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        time.sleep(DISK_S)
+        pixels = torch.from_numpy(self.split.picture(row).copy())
+        return pixels.permute(2, 0, 1), int(self.targets[row])
+
+
+class SlowDisk(ImageClassification):
+    """Pictures of a store, each of which takes a while to come."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__(store)
+
+    def data(self, split: Split) -> SlowPictures | None:  # type: ignore[override]
+        pictures = self.store.split(split)
+        return None if pictures is None else SlowPictures(pictures)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A job as somebody might write it.
+
+    Attributes:
+        is_held_out: not looked at while the formulas were made.
+        task: FILE.py:NAME; None: the built-in one.
+        store: which store it reads; None: none.
+        settings: options by their dotted names, over the demo's job as written.
+        num_cores: that the process may use.
+    """
+
+    name: str
+    is_held_out: bool
+    task: str | None = None
+    store: str | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+    num_cores: int = 2
+
+
+TEXT = str(ROOT / "examples" / "text_task.py") + ":SourceLines"
+TABULAR = str(ROOT / "examples" / "tabular_task.py") + ":Friedman"
+SLOW = f"{Path(__file__).resolve()}:SlowDisk"
+EARLY = {"stopping.early": True, "stopping.restore_best": True}
+ALL = {"train": "all", "optimizer.name": "adamw", **EARLY}
+
+WORKLOADS = (
+    Workload(name="frozen_batch_2", is_held_out=False, store="demo"),
+    Workload(
+        name="frozen_batch_16",
+        is_held_out=True,
+        store="demo",
+        settings={"batch.global_batch_size": 16, **EARLY},
+    ),
+    Workload(
+        name="frozen_batch_128",
+        is_held_out=False,
+        store="demo",
+        settings={"batch.global_batch_size": 128, "batch.lr": 0.004},
+    ),
+    Workload(
+        name="frozen_one_core",
+        is_held_out=True,
+        store="demo",
+        settings={"batch.global_batch_size": 16},
+        num_cores=1,
+    ),
+    Workload(
+        name="frozen_small_pictures",
+        is_held_out=False,
+        store="small",
+        settings={"batch.global_batch_size": 8},
+    ),
+    Workload(
+        name="frozen_small_pictures_large_batch",
+        is_held_out=True,
+        store="small",
+        settings={"batch.global_batch_size": 256, "batch.lr": 0.004},
+    ),
+    Workload(
+        name="frozen_large_jpegs",
+        is_held_out=True,
+        store="jpeg",
+        settings={"batch.global_batch_size": 16, "data.where": "stream"},
+    ),
+    Workload(
+        name="frozen_slow_disk",
+        is_held_out=False,
+        task=SLOW,
+        store="small",
+        settings={"batch.global_batch_size": 16, "data.where": "stream"},
+    ),
+    Workload(
+        name="fine_tune_small_pictures",
+        is_held_out=False,
+        store="small",
+        settings={**ALL, "batch.global_batch_size": 16, "schedule.max_epochs": 8},
+    ),
+    Workload(
+        name="fine_tune_slow_disk",
+        is_held_out=True,
+        task=SLOW,
+        store="small",
+        settings={
+            **ALL,
+            "batch.global_batch_size": 16,
+            "schedule.max_epochs": 6,
+            "data.where": "stream",
+            "data.fraction": 0.5,
+        },
+    ),
+    Workload(
+        name="fine_tune",
+        is_held_out=True,
+        store="demo",
+        settings={
+            **ALL,
+            "batch.global_batch_size": 8,
+            "schedule.max_epochs": 4,
+            "data.fraction": 0.2,
+        },
+    ),
+    Workload(
+        name="text_batch_8",
+        is_held_out=False,
+        task=TEXT,
+        settings={**ALL, "batch.global_batch_size": 8, "schedule.max_epochs": 8},
+    ),
+    Workload(
+        name="text_one_core",
+        is_held_out=True,
+        task=TEXT,
+        settings={
+            **ALL,
+            "batch.global_batch_size": 64,
+            "batch.lr": 0.002,
+            "schedule.max_epochs": 10,
+        },
+        num_cores=1,
+    ),
+    Workload(
+        name="tabular_batch_4",
+        is_held_out=False,
+        task=TABULAR,
+        settings={"train": "all", "batch.global_batch_size": 4, "schedule.max_epochs": 20},
+    ),
+    Workload(
+        name="tabular_batch_64",
+        is_held_out=True,
+        task=TABULAR,
+        settings={**ALL, "batch.global_batch_size": 64, "batch.lr": 0.003},
+    ),
+    Workload(
+        name="tabular_random_features",
+        is_held_out=False,
+        task=TABULAR,
+        settings={"batch.global_batch_size": 16, "batch.lr": 0.003, "schedule.max_epochs": 40},
+    ),
+)
+
+
+def by_name(name: str) -> Workload:
+    """Find a workload.
+
+    Raises:
+        SystemExit: if there is none of this name.
+    """
+    for workload in WORKLOADS:
+        if workload.name == name:
+            return workload
+    raise SystemExit(f"{name}: no such workload; there are {', '.join(w.name for w in WORKLOADS)}")
+
+
+def store_of(workload: Workload, work: Path) -> Path | None:
+    """Make the workload's store below `work`, once, and give its folder."""
+    if workload.store is None:
+        return None
+    out = work / workload.store
+    if out.is_dir():  # renamed into place whole
+        return out
+    options: dict[str, Any] = {
+        "demo": {"source": PHOTOS},
+        "small": {"source": PHOTOS, "size": 64},
+        "jpeg": {"source": work / "large", "encoding": Encoding.JPEG},
+    }[workload.store]
+    if workload.store == "jpeg":
+        enlarge_some(work / "large")
+    config = PrepareConfig(out=out, **options)
+    stepladder.prepare(config=config, display=Display(io.StringIO()))
+    return out
+
+
+def enlarge_some(folder: Path) -> None:
+    """Write a few photographs of each class at 1600 x 1200 pixels, as a camera gives them."""
+    classes = len({label for _, label, _ in demo_rows(PHOTOS)})
+    rows = take_few(demo_rows(PHOTOS), num_classes=classes, count=20)
+    for idx, (path, label, split) in enumerate(rows):
+        place = folder / split / label
+        place.mkdir(parents=True, exist_ok=True)
+        enlarge(path, idx).save(place / path.name, "JPEG", quality=90)
+
+
+def job_of(workload: Workload, *, work: Path, out: Path, more: Mapping[str, object]) -> JobConfig:
+    """Give the whole job of a workload.
+
+    Args:
+        work: where its store is, or is made.
+        out: the run's folder.
+        more: options over those of the workload.
+    """
+    store = store_of(workload, work)
+    settings = {**workload.settings, "run.dir": out, **more}
+    batch = workload.settings.get("batch.global_batch_size")
+    if batch is not None:
+        settings["batch.base_batch_size"] = batch  # the learning rate was chosen for it
+    if store is not None:
+        settings["data.store"] = store
+    return resolve(settings_of_call(settings), base=load_job(AS_WRITTEN)).job
+
+
+def use_cores(num_cores: int) -> None:
+    """Leave this process the first few cores; a system that cannot do so keeps all."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_cores])
+    torch.set_num_threads(num_cores)
+
+
+def quick_settings(recipe: Recipe) -> dict[str, object]:
+    """Give options that make any workload tiny: to see that it runs."""
+    return {
+        "schedule.max_epochs": min(recipe.schedule.max_epochs, 2),
+        "data.fraction": 0.1,
+        "ladder.num_seeds": 2,
+        "ladder.block_s": 0.02,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", choices=[workload.name for workload in WORKLOADS])
+    parser.add_argument("--work", type=Path, required=True, help="folder of the stores")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--budget", type=float, help="seconds of the climb; default: no limit")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--try-all", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    workload = by_name(options.name)
+    use_cores(workload.num_cores)
+    more: dict[str, object] = {"ladder.try_all": options.try_all, "seed": options.seed}
+    if options.budget is not None:
+        more["ladder.budget_s"] = options.budget
+    job = job_of(workload, work=options.work, out=options.out, more=more)
+    if options.quick:
+        more |= quick_settings(job.recipe)
+        job = job_of(workload, work=options.work, out=options.out, more=more)
+    stepladder.climb(config=job, task=workload.task, fresh=True, display=Display(io.StringIO()))
+
+
+if __name__ == "__main__":
+    main()
