@@ -1,0 +1,68 @@
+"""What a block of a recipe's work took, and the time to a trained model from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stepladder.config.recipe import Recipe
+from stepladder.records.profile import TrainingTime
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockTimes:
+    """What one block took, told for single steps.
+
+    Attributes:
+        step_s: one full step, waiting for data and copying included.
+        num_steps: behind it.
+        validation_s: one validation of the whole split; 0 without one.
+        trunk_s: reading one example and its pass through the trunk; None unless features are
+            cached.
+        phases_s: seconds of each phase of one step.
+        steps_s: each step by itself, on the CPU; empty where steps are queued on a device.
+        wall_s: the whole block.
+    """
+
+    step_s: float
+    num_steps: int
+    validation_s: float
+    trunk_s: float | None = None
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    steps_s: tuple[float, ...] = ()
+    wall_s: float = 0.0
+
+
+def training_time(
+    recipe: Recipe,
+    times: BlockTimes,
+    *,
+    num_train: int,
+    num_val: int,
+    epochs: float,
+    num_validations: float,
+    one_time_s: Mapping[str, float] | None = None,
+    checkpoint_s: float = 0.0,
+    is_random_before_head: bool = False,
+) -> TrainingTime:
+    """Give the time to a trained model from what a block took.
+
+    Args:
+        num_train: training examples of an epoch.
+        num_val: validation examples.
+        one_time_s: work done once, by name; features are counted from the block.
+        is_random_before_head: whether cached features are of random views.
+    """
+    one_time = dict(one_time_s or {})
+    if times.trunk_s is not None:
+        num_views = max(1, recipe.features.cached_views) if is_random_before_head else 1
+        one_time["features"] = times.trunk_s * (num_train * num_views + num_val)
+    return TrainingTime(
+        one_time_s=one_time,
+        epochs=epochs,
+        steps_per_epoch=num_train / recipe.batch.global_batch_size,
+        step_s=times.step_s,
+        num_validations=num_validations,
+        validation_s=times.validation_s,
+        checkpoint_s=checkpoint_s,
+    )

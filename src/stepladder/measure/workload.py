@@ -1,0 +1,269 @@
+"""A recipe, built and ready to be timed: blocks of real steps, validation and trunk passes."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from stepladder.config.choices import OrderMode, Where
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.data.reader import Reader
+from stepladder.errors import DivergedError, UsageError
+from stepladder.measure.block import BlockTimes, training_time
+from stepladder.measure.cold import cold_compiler
+from stepladder.measure.head import measure_trunk, on_features
+from stepladder.measure.steps import difference
+from stepladder.measure.subject import Subject, open_subject
+from stepladder.measure.timing import wait_for
+from stepladder.models.features import evaluating
+from stepladder.stats import autocorrelation_length
+from stepladder.task.contract import Task
+from stepladder.train.build import (
+    EVALUATION_BATCH_SIZE,
+    Sources,
+    make_held_out_reader,
+    use_threads,
+)
+from stepladder.train.clock import Phase
+from stepladder.train.evaluate import evaluate
+from stepladder.train.feature_pass import TrunkPass
+
+__all__ = ["BlockTimes", "Workload", "training_time"]
+
+_MAX_WARM_UP: Final = 20
+_MAX_STRETCH: Final = 4  # times min_s that a block may take for the sake of its autocorrelation
+_SHARE: Final = 0.25  # of min_s for validation, and for the head where features are cached
+_MIN_WAIT_FRAC: Final = 0.05  # wait for data from which on batches read ahead would flatter
+
+
+class Workload:
+    """Runs a recipe in blocks, its training state going on from one to the next.
+
+    Where features are cached, a block is some evaluation batches through the trunk and steps of the
+    head on features. Pictures that the recipe holds in memory are held in part: a step cannot tell.
+
+    Args:
+        recipe: what is run.
+        sources: as the recipe reads them.
+        cache: folder for what is made on the way, such as compiled code; empty, or not there.
+
+    Attributes:
+        one_time_s: work done once, by name (compile), timed cold by the first warm-up.
+    """
+
+    def __init__(
+        self, recipe: Recipe, task: Task, sources: Sources, *, device: torch.device, cache: Path
+    ) -> None:
+        self.recipe = recipe
+        self.one_time_s: dict[str, float] = {}
+        self._cache = cache
+        self._stack = ExitStack()
+        self._num_steps = 0
+        self._num_val_batches = 0
+        self._num_trunk_batches = 0
+        self._wait_frac = 0.0
+        try:
+            opened = open_subject(recipe, task, sources, device=device)
+            self._base = self._stack.enter_context(opened)
+            self._subject, self._trunk_batches = self._base, None
+            if recipe.features.cached:
+                self._subject = _head_of(self._base)
+                self._trunk_batches = self._stack.enter_context(_evaluation_batches(self._base))
+            self._reader = self._subject.reader()
+            self._stack.callback(self._reader.close)
+            self._batches = self._reader.endless()
+            self._stack.callback(self._batches.close)
+            self._val_reader = make_held_out_reader(_streaming(recipe), self._subject.sources.val)
+            if self._val_reader is not None:
+                self._stack.callback(self._val_reader.close)
+        except BaseException:
+            self.close()
+            raise
+
+    def block(self, min_s: float) -> BlockTimes:
+        """Time a fixed number of steps and what goes with them, for about min_s seconds.
+
+        The number is fixed by the warm-up, so that all blocks do the same work.
+
+        Raises:
+            DivergedError: if the loss is not finite.
+        """
+        use_threads(self.recipe)
+        if self._num_steps == 0:
+            self.warm_up(min_s)
+        started = time.perf_counter()
+        has_trunk = self._trunk_batches is not None
+        trunk_s = self._time_trunk(self._num_trunk_batches) if has_trunk else None
+        timed = self._time_steps(self._num_steps)
+        validation_s = self._time_validation(self._num_val_batches)
+        if self._subject.parts.update.read_first_bad() is not None:
+            raise DivergedError("the loss is not a finite number", where="a block of steps")
+        return replace(
+            timed,
+            validation_s=validation_s,
+            trunk_s=trunk_s,
+            wall_s=time.perf_counter() - started,
+        )
+
+    def close(self) -> None:
+        """End the readers, forget the model, and put threads and random states back."""
+        self._stack.close()
+        for name in ("_base", "_subject", "_batches", "_trunk_batches"):
+            self.__dict__.pop(name, None)
+
+    def warm_up(self, min_s: float) -> None:
+        """Take the first steps, which are slow, and fix how many a block of min_s seconds takes.
+
+        Once more it takes a step only: compiled code is lost when another workload begins cold.
+        """
+        use_threads(self.recipe)
+        if self._num_steps:
+            self._time_steps(1)
+            self._time_validation(self._num_val_batches)
+            return
+        with cold_compiler(self.recipe, self._cache):
+            started = time.perf_counter()
+            self._time_steps(1)
+            first_s = time.perf_counter() - started
+            step_s, first_val_s, val_s = self._pilot_steps(min_s), *self._pilot_validation(min_s)
+            if self._trunk_batches is not None:
+                first_val_s += self._time_trunk(1) * EVALUATION_BATCH_SIZE
+                batch_s = self._time_trunk(1) * EVALUATION_BATCH_SIZE
+                val_s += batch_s
+                self._num_trunk_batches = max(1, round(min_s / batch_s))
+        if self.recipe.device.compile:
+            self.one_time_s["compile"] = max(0.0, first_s - step_s + first_val_s - val_s)
+
+    def _pilot_steps(self, min_s: float) -> float:
+        """Fix how many steps a block takes; gives the seconds of one."""
+        steps_s: list[float] = []
+        while len(steps_s) < 2 or (len(steps_s) < _MAX_WARM_UP and sum(steps_s[1:]) < min_s):
+            steps_s.append(self._time_steps(1).step_s)
+        settled = steps_s[len(steps_s) // 2 :]
+        of_steps_s = min_s if self._trunk_batches is None else min_s * _SHARE
+        self._num_steps = max(1, round(of_steps_s * len(settled) / sum(settled)))
+        pilot = self._time_steps(self._num_steps)
+        self._wait_frac = pilot.phases_s.get(Phase.DATA_WAIT, 0.0) / pilot.step_s
+        apart = min(autocorrelation_length(pilot.steps_s), _MAX_STRETCH * self._num_steps)
+        self._num_steps = max(self._num_steps, round(apart))
+        return pilot.step_s
+
+    def _pilot_validation(self, min_s: float) -> tuple[float, float]:
+        """Fix how many batches a validation takes; gives the seconds of the first two."""
+        reader = self._val_reader
+        if reader is None:
+            return 0.0, 0.0
+        seconds = []
+        for _ in range(2):
+            started = time.perf_counter()
+            self._time_validation(1)
+            seconds.append(time.perf_counter() - started)
+        fits = round(min_s * _SHARE / seconds[1])
+        self._num_val_batches = min(max(1, fits), reader.steps_per_epoch)
+        return seconds[0], seconds[1]
+
+    def _time_steps(self, num_steps: int) -> BlockTimes:
+        """Take steps; those that are shorter, at an epoch's end, count as a part of one."""
+        subject, device = self._subject, self._subject.device
+        if self._wait_frac > _MIN_WAIT_FRAC:
+            for _ in range(self.recipe.loader.prefetch_batches):
+                next(self._batches)
+        wait_for(device)
+        device_timeline = subject.clock.device
+        before = device_timeline.close() if device_timeline else subject.clock.host()
+        num_examples, marks = 0, [time.perf_counter()]
+        for _ in range(num_steps):
+            num_examples += subject.step_on(self._batches).ids.numel()
+            marks.append(time.perf_counter())
+        wait_for(device)
+        seconds = time.perf_counter() - marks[0]
+        after = device_timeline.close() if device_timeline else subject.clock.host()
+        full_steps = num_examples / self._reader.global_batch_size
+        phases = difference(before, after).phases_s
+        ends = itertools.pairwise(marks)
+        return BlockTimes(
+            step_s=seconds / full_steps,
+            num_steps=num_steps,
+            validation_s=0.0,
+            phases_s={name: s / full_steps for name, s in phases.items() if s > 0},
+            steps_s=() if device_timeline else tuple(end - start for start, end in ends),
+        )
+
+    def _time_validation(self, num_batches: int) -> float:
+        """Evaluate the first batches of the split, and scale to all of it."""
+        reader, subject = self._val_reader, self._subject
+        if reader is None:
+            return 0.0
+        wait_for(subject.device)
+        started = time.perf_counter()
+        result = evaluate(
+            subject.task,
+            subject.model,
+            reader,
+            device=subject.device,
+            precision=subject.recipe.device.precision,
+            memory_format=subject.memory_format,
+            max_batches=num_batches,
+        )
+        per_example_s = (time.perf_counter() - started) / max(1, result.rows.size)
+        return per_example_s * reader.num_examples
+
+    def _time_trunk(self, num_batches: int) -> float:
+        """Read batches and put them through the trunk; gives the seconds of one example."""
+        base, batches = self._base, self._trunk_batches
+        assert batches is not None
+        way = TrunkPass(recipe=base.recipe, task=base.task, model=base.model, device=base.device)
+        wait_for(base.device)
+        started, num_examples = time.perf_counter(), 0
+        with evaluating(base.model):
+            for _ in range(num_batches):
+                batch = next(batches)
+                way.features(batch).cpu()
+                num_examples += batch.ids.numel()
+        return (time.perf_counter() - started) / num_examples
+
+
+@contextmanager
+def _evaluation_batches(base: Subject) -> Iterator[Iterator[Batch]]:
+    """Give evaluation batches of real training examples without end, in the stored order."""
+    loader = base.recipe.loader
+    reader = Reader(
+        base.sources.train,
+        seed=0,
+        global_batch_size=EVALUATION_BATCH_SIZE,
+        mode=OrderMode.SEQUENTIAL,
+        threads=loader.threads,
+        prefetch_batches=loader.prefetch_batches,
+        where=Where.STREAM,
+    )
+    batches = reader.endless()
+    try:
+        yield batches
+    finally:
+        batches.close()
+        reader.close()
+
+
+def _streaming(recipe: Recipe) -> Recipe:
+    return replace(recipe, data=replace(recipe.data, where=Where.STREAM))
+
+
+def _head_of(base: Subject) -> Subject:
+    """Give the subject whose steps train the head on features.
+
+    Raises:
+        UsageError: if the model has no trunk, or targets are not one tensor.
+    """
+    trunk = measure_trunk(base, budget_s=0.0)
+    head = on_features(base, trunk) if trunk is not None else None
+    if head is None:
+        raise UsageError("the model has no head that could learn from features alone")
+    return head
