@@ -23,9 +23,11 @@ class FeatureSource(Source):
 
     Attributes:
         base: what they are features of.
+        is_held: whether a read only copies.
     """
 
     default_threads = 0
+    is_held = True
 
     def __init__(self, base: Source) -> None:
         self.base = base
@@ -102,6 +104,8 @@ class FreshFeatures(FeatureSource):
         num_rows, seconds: read so far, and the time that it took.
     """
 
+    is_held = False
+
     def __init__(self, base: Source, compute: Callable[[np.ndarray], tuple[Any, Any]]) -> None:
         super().__init__(base)
         self._compute = compute
@@ -115,3 +119,8 @@ class FreshFeatures(FeatureSource):
         self.seconds += time.perf_counter() - start_s
         self.num_rows += len(rows)
         return Examples(features, targets)
+
+
+def examples_of(source: Source | None) -> Source | None:
+    """Give the source of the examples themselves, where a source gives their features."""
+    return source.base if isinstance(source, FeatureSource) else source

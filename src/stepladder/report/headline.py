@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -13,6 +14,7 @@ from stepladder.train.wording import accuracy_noise, duration, pace, percent, st
 
 PHASE_WORDS = {
     "setup": "set-up",
+    "features": "computing features",
     "data_wait": "waiting for data",
     "to_device": "copy to the device",
     "augment": "augmentation",
@@ -157,31 +159,48 @@ def time_spent(records: RunRecords) -> list[TimeSpent]:
             for name, value in (phases.items() if isinstance(phases, dict) else ())
             if (size := number(value)) is not None
         }
-        whole = sum(sizes.values())
-        order = [*(name for name in sizes if name != "unexplained")]
-        order += ["unexplained"] if "unexplained" in sizes else []
-        parts = [
-            Part(
-                name=PHASE_WORDS.get(name, name),
-                style=f"ph-{name}" if name in PHASE_WORDS else "ph-other",
-                size=sizes[name],
-                share=sizes[name] / whole if whole > 0 else 0.0,
-            )
-            for name in order
-        ]
-        bar = stacked_bar(parts, title=f"{title}: time by phase")
-        if bar is not None:
-            rows = tuple(
-                PhaseRow(
-                    style=part.style,
-                    name=part.name,
-                    time=f"-{duration(-part.size)}" if part.size < 0 else duration(part.size),
-                    share=percent(part.share),
-                )
-                for part in parts
-            )
-            found.append(TimeSpent(title=title, bar=bar, rows=rows))
+        if (timeline := spent(title, sizes)) is not None:
+            found.append(timeline)
     return found
+
+
+def spent(
+    title: str,
+    sizes: Mapping[str, float],
+    *,
+    words: Mapping[str, str] = PHASE_WORDS,
+    say: Callable[[float], str] = duration,
+) -> TimeSpent | None:
+    """Draw seconds by name as one bar with its legend; None where nothing is above 0.
+
+    Args:
+        words: what to call them; a name without a word is grey.
+        say: writes seconds.
+    """
+    whole = sum(sizes.values())
+    order = sorted(sizes, key=lambda name: name == "unexplained")
+    parts = [
+        Part(
+            name=words.get(name, name),
+            style=f"ph-{name}" if name in words else "ph-other",
+            size=sizes[name],
+            share=sizes[name] / whole if whole > 0 else 0.0,
+        )
+        for name in order
+    ]
+    bar = stacked_bar(parts, title=f"{title}: time by phase")
+    if bar is None:
+        return None
+    rows = tuple(
+        PhaseRow(
+            style=part.style,
+            name=part.name,
+            time=f"-{say(-part.size)}" if part.size < 0 else say(part.size),
+            share=percent(part.share),
+        )
+        for part in parts
+    )
+    return TimeSpent(title=title, bar=bar, rows=rows)
 
 
 def not_measured(records: RunRecords) -> list[str]:

@@ -18,6 +18,7 @@ from stepladder.config.choices import (
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.data.datasets import as_source
+from stepladder.data.feature_source import FeatureSource
 from stepladder.data.reader import Reader, Source, resolve_where
 from stepladder.errors import DataError, ResourceError
 from stepladder.machine import num_cores
@@ -32,6 +33,7 @@ from stepladder.train.step import Step
 from stepladder.train.update import Update
 
 EVALUATION_BATCH_SIZE = 32  # more is no faster on a CPU, and takes memory in proportion
+FEATURE_EVALUATION_BATCH_SIZE = 256  # the head alone: what a batch costs is Python's time
 MEMORY_FORMATS = {
     MemoryFormat.CONTIGUOUS: torch.contiguous_format,
     MemoryFormat.CHANNELS_LAST: torch.channels_last,
@@ -120,7 +122,7 @@ def make_train_reader(recipe: Recipe, source: Source) -> Reader:
         prefetch_batches=recipe.loader.prefetch_batches,
         fraction=recipe.data.fraction,
         fraction_seed=recipe.data.seed,
-        where=recipe.data.where,
+        where=_where(recipe, source),
     )
 
 
@@ -129,15 +131,22 @@ def make_held_out_reader(recipe: Recipe, source: Source | None) -> Reader | None
     if source is None:
         return None
     micro = recipe.batch.micro_batch_size or recipe.batch.global_batch_size
+    is_light = isinstance(source, FeatureSource) and source.is_held
+    size = FEATURE_EVALUATION_BATCH_SIZE if is_light else EVALUATION_BATCH_SIZE
     return Reader(
         source,
         seed=0,
-        global_batch_size=max(EVALUATION_BATCH_SIZE, micro),
+        global_batch_size=max(size, micro),
         mode=OrderMode.SEQUENTIAL,
         threads=recipe.loader.threads,
         prefetch_batches=recipe.loader.prefetch_batches,
-        where=recipe.data.where,
+        where=_where(recipe, source),
     )
+
+
+def _where(recipe: Recipe, source: Source) -> Where:
+    """Say where pictures are held; features lie in memory as it is."""
+    return Where.STREAM if isinstance(source, FeatureSource) else recipe.data.where
 
 
 def make_model(recipe: Recipe, task: Task, device: torch.device) -> nn.Module:

@@ -21,6 +21,7 @@ class Phase(StrEnum):
     """A named part of a run's time. Phases never nest."""
 
     SETUP = "setup"
+    FEATURES = "features"
     DATA_WAIT = "data_wait"
     TO_DEVICE = "to_device"
     AUGMENT = "augment"

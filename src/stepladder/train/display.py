@@ -100,11 +100,20 @@ class Display:
             self._shown_at = self._clock()
             self.show_prepare(done, total, per_s, left_s)
 
+    def features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show how many examples have features, if it is time or the last one has."""
+        if self.is_due() or (done == total and self._every_s != math.inf):
+            self._shown_at = self._clock()
+            self.show_features(done, total, per_s, left_s)
+
     def show(self, state: ProgressState) -> None:
         """Show progress now."""
 
     def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Show the progress of prepare now."""
+
+    def show_features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show the progress of computing features now."""
 
     def validation(self, values: Mapping[str, Any]) -> None:
         """Show a validation; the values are the event's, `epoch` among them."""
@@ -153,6 +162,12 @@ class PlainDisplay(Display):
         """Show how many pictures are prepared."""
         self.out.line(f"prepared {done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left")
 
+    def show_features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show how many examples have features."""
+        self.out.line(
+            f"features of {done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
+        )
+
     def validation(self, values: Mapping[str, Any]) -> None:
         """Show one validation."""
         self.out.line(validation_line(values))
@@ -192,6 +207,10 @@ class JsonDisplay(Display):
     def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Write a `prepare` object."""
         self._write("prepare", {"done": done, "total": total, "per_s": per_s, "left_s": left_s})
+
+    def show_features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Write a `features` object."""
+        self._write("features", {"done": done, "total": total, "per_s": per_s, "left_s": left_s})
 
     def validation(self, values: Mapping[str, Any]) -> None:
         """Write a `validation` object with the event's values."""

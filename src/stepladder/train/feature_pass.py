@@ -29,7 +29,7 @@ class TrunkPass:
     @property
     def num_views(self) -> int:
         """Random views of each training example; 0: the example as it is."""
-        return self.recipe.features.cached_views if self.task.is_random_before_head else 0
+        return num_views(self.recipe, self.task)
 
     def features(self, batch: Batch, *, num_views: int = 0) -> Tensor:
         """Give the features of a batch; view k is what the task's augment gives for epoch k.
@@ -63,6 +63,11 @@ class TrunkPass:
         with autocast(self.device, self.recipe.device.precision):
             features: Tensor = parts[0](batch.inputs)
         return features
+
+
+def num_views(recipe: Recipe, task: Task) -> int:
+    """Count the random views that are kept of each training example; 0: the example as it is."""
+    return recipe.features.cached_views if task.is_random_before_head else 0
 
 
 def read_batch(source: Source, rows: np.ndarray) -> Batch:

@@ -24,18 +24,19 @@ from stepladder.records import Json
 from stepladder.task.contract import Metrics, Task
 from stepladder.train.build import Sources
 from stepladder.train.feature_opener import FeatureOpener
-from stepladder.train.feature_pass import TrunkPass
+from stepladder.train.feature_pass import TrunkPass, num_views
 from stepladder.train.feature_rules import require_features, why_no_features
+from stepladder.train.run_folder import FEATURES
 
 __all__ = [
     "FeatureTask",
     "features_folder",
     "fresh_features",
+    "num_views",
     "open_features",
+    "require_features",
     "why_no_features",
 ]
-
-FOLDER = "features"
 
 
 class FeatureTask(Task):
@@ -104,7 +105,7 @@ def features_folder(job: JobConfig, task: Task) -> Path:
         beside = store.with_name(f"{store.name}.features")
         if os.access(beside if beside.exists() else store.absolute().parent, os.W_OK):
             return beside
-    return job.run.dir / FOLDER
+    return job.run.dir / FEATURES
 
 
 def open_features(
@@ -118,6 +119,7 @@ def open_features(
     on_progress: Callable[[int, int], None] | None = None,
     on_message: Callable[[str], None] | None = None,
     is_cancelled: Callable[[], bool] = lambda: False,
+    is_checked: bool = False,
 ) -> Sources:
     """Give the splits as features: read where they lie under a folder, computed where they do not.
 
@@ -131,13 +133,15 @@ def open_features(
         on_progress: told how many examples of train and val are done, and of how many.
         on_message: told what a person should know.
         is_cancelled: asked before each batch.
+        is_checked: `require_features` has been asked before.
 
     Raises:
         UsageError: if features cannot be computed once.
         ResourceError: if they cannot be written.
         EvaluationCancelled: if is_cancelled says so; what is computed is kept.
     """
-    require_features(recipe, task, model, sources.train)
+    if not is_checked:
+        require_features(recipe, task, model, sources.train)
     held_out = [] if sources.val is None else [sources.val]
     opener = FeatureOpener(
         way=TrunkPass(recipe=recipe, task=task, model=model, device=device),
@@ -168,9 +172,9 @@ def fresh_features(
     require_features(recipe, task, model, sources.train)
     way = TrunkPass(recipe=recipe, task=task, model=model, device=device)
 
-    def fresh(source: Source, num_views: int) -> FreshFeatures:
+    def fresh(source: Source, views: int) -> FreshFeatures:
         def compute(rows: np.ndarray) -> tuple[Any, Any]:
-            batch = way.fresh(source, rows, num_views=num_views)
+            batch = way.fresh(source, rows, num_views=views)
             return batch.inputs, batch.targets
 
         return FreshFeatures(source, compute)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.config.choices import ScheduleKind
+from stepladder.data.feature_source import examples_of
 from stepladder.machine import EnergyMeter
 from stepladder.optim.schedule import horizon_steps
 from stepladder.records import write_json
@@ -38,7 +39,7 @@ def finish_run(
         for split, source in (("val", sources.val), ("test", sources.test)):
             reader = make_held_out_reader(run.recipe, source)
             if reader is not None:
-                results[split] = (run.evaluate(reader), source)
+                results[split] = (run.evaluate(reader), examples_of(source))
                 reader.close()
     classes = run.facts["describe"].get("classes", ())
     write_predictions(folder, results, classes)

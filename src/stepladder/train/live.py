@@ -54,6 +54,11 @@ class LiveDisplay(Display):
         if done == total:
             self._freeze()
 
+    def show_features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Draw how many examples have features."""
+        tail = f"{done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
+        self._draw(head="features", done=done, total=total, tail=tail, below="")
+
     def validation(self, values: Mapping[str, Any]) -> None:
         """Keep one validation above the progress; the best so far stands out."""
         self._print(Text(validation_line(values), style="green" if values.get("is_best") else ""))

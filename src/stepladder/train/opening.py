@@ -22,7 +22,7 @@ def opening_lines(run: Session, sources: Sources, job: JobConfig) -> tuple[str, 
     lines = [
         "data      "
         + ", ".join(f"{n:,} {name}" for name, n in counts.items())
-        + f" ({recipe.data.where})",
+        + f" ({'features' if recipe.features.cached else recipe.data.where})",
         f"model     {name}, {num_learning(run.model):,} of "
         f"{num_weights(run.model):,} weights learn",
         "batch     " + batch_line(job),

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from stepladder.config.options import JobConfig
+from stepladder.data.feature_source import FreshFeatures
+from stepladder.data.reader import Source
 from stepladder.errors import DataError
 from stepladder.records import to_json
 from stepladder.task.contract import Task
@@ -21,6 +23,7 @@ from stepladder.train.clock import STEP_PHASES, Phase
 from stepladder.train.display import Display
 from stepladder.train.evaluate import EvaluationCancelled
 from stepladder.train.events import EventLog
+from stepladder.train.features import FeatureTask, fresh_features, num_views
 from stepladder.train.file_system import probe
 from stepladder.train.loop import fit
 from stepladder.train.open_session import Surroundings, open_session
@@ -53,6 +56,10 @@ def rehearse(
         DataError: if a saved state does not come back as it was.
         StepladderError: whatever the real run would meet in its first minute.
     """
+    model = make_model(job.recipe, task, device)
+    if job.recipe.features.cached:
+        sources = fresh_features(job.recipe, task, model, sources, device=device)
+        task = FeatureTask(task, num_views=num_views(job.recipe, task))
     parent = _nearest_folder(job.run.dir)
     with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=parent) as temporary:
         folder = Path(temporary)
@@ -67,7 +74,7 @@ def rehearse(
                 short,
                 task,
                 sources,
-                model=make_model(job.recipe, task, device),
+                model=model,
                 device=device,
                 clock=make_clock(device),
                 around=Surroundings(
@@ -83,7 +90,7 @@ def rehearse(
             for sentence in opening_warnings(run, sources):
                 display.warning(sentence)
             try:
-                plan = _go_through(run, job, display)
+                plan = _go_through(run, job, display, sources)
             except EvaluationCancelled:
                 raise guard.interruption(fix="It was a rehearsal: nothing is left.") from None
     return plan
@@ -97,20 +104,22 @@ def _nearest_folder(path: Path) -> Path:
     return Path.cwd()
 
 
-def _go_through(run: Session, job: JobConfig, display: Display) -> dict[str, Any]:
+def _go_through(run: Session, job: JobConfig, display: Display, sources: Sources) -> dict[str, Any]:
     if fit(run) == "signal":
         raise EvaluationCancelled
     validation_s = None
     if run.val_reader is not None:
         started = time.perf_counter()
         result = run.evaluate(run.val_reader, max_batches=NUM_VALIDATION_BATCHES)
-        took_s = time.perf_counter() - started
+        took_s = time.perf_counter() - started - _spent_on_features_s(sources.val)
         validation_s = took_s * run.val_reader.num_examples / max(result.losses.size, 1)
     saved = save_session(run)
     loaded = run.checkpoints.load(saved.name)
     check_fits(run.model.state_dict(), loaded)
     _require_equal(run, loaded.weights)
-    step_s = sum(run.clock.total_s(phase) for phase in STEP_PHASES) / run.position.step
+    steps_s = sum(run.clock.total_s(phase) for phase in STEP_PHASES)
+    step_s = (steps_s - _spent_on_features_s(sources.train)) / run.position.step
+    features_s = _features_s(sources, num_train=run.num_train)
     steps = run.train_reader.steps_per_epoch
     epoch_s = steps * step_s + (validation_s or 0.0)
     schedule = job.recipe.schedule
@@ -121,18 +130,38 @@ def _go_through(run: Session, job: JobConfig, display: Display) -> dict[str, Any
         "step_s": step_s,
         "validation_s": validation_s,
         "epoch_s": epoch_s,
-        "at_most_s": epochs * epoch_s,
+        "features_s": features_s,
+        "at_most_s": features_s + epochs * epoch_s,
         "checkpoint_bytes": saved.num_bytes,
         "checkpoint_s": saved.seconds,
         "data_wait_s": run.clock.total_s(Phase.DATA_WAIT),
     }
     display.message("rehearsed: two steps, validation, save, load")
+    once = f"features once, about {duration(features_s)}; " if features_s else ""
     display.message(
-        f"plan: {steps:,} steps an epoch of about {duration(epoch_s)}; {epochs:.4g} epochs, "
-        f"at most {duration(epochs * epoch_s)} (the first steps are slow, so less is likely); "
-        f"checkpoints of {saved.num_bytes / 1e6:,.1f} MB"
+        f"plan: {once}{steps:,} steps an epoch of about {duration(epoch_s)}; {epochs:.4g} epochs, "
+        f"at most {duration(features_s + epochs * epoch_s)} (the first steps are slow, so less is "
+        f"likely); checkpoints of {saved.num_bytes / 1e6:,.1f} MB"
     )
     return plan
+
+
+def _spent_on_features_s(source: Source | None) -> float:
+    """Seconds that a rehearsal spent on features, which a run computes before its first step."""
+    return source.seconds if isinstance(source, FreshFeatures) else 0.0
+
+
+def _features_s(sources: Sources, *, num_train: int) -> float:
+    """Forecast the seconds that the features of all splits take; 0 where they are not wanted."""
+    total_s = 0.0
+    for source in vars(sources).values():
+        if not isinstance(source, FreshFeatures):
+            continue
+        like = source if source.num_rows else sources.val or sources.train  # test is not read
+        num_examples = num_train if source is sources.train else len(source)
+        if isinstance(like, FreshFeatures) and like.num_rows:
+            total_s += num_examples * like.seconds / like.num_rows
+    return total_s
 
 
 def _require_equal(run: Session, weights: dict[str, torch.Tensor]) -> None:

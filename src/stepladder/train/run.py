@@ -7,14 +7,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
 from stepladder.config.show import dump_job, values_of
 from stepladder.errors import DivergedError, StepladderError
-from stepladder.machine import EnergyMeter, SystemSampler, environment, keep_freed_memory
-from stepladder.records import read_json, read_jsonl, to_json, write_json
+from stepladder.machine import EnergyMeter, SystemSampler, keep_freed_memory
+from stepladder.records import read_json, to_json, write_json
 from stepladder.task.contract import Task
 from stepladder.train.build import (
     Sources,
@@ -25,12 +26,12 @@ from stepladder.train.build import (
     resolve_auto,
     use_threads,
 )
-from stepladder.train.checkpoint_files import Loaded
 from stepladder.train.clock import Clock, Phase
-from stepladder.train.differences import Conditions, differences
 from stepladder.train.display import Display
 from stepladder.train.evaluate import EvaluationCancelled
-from stepladder.train.events import DISCARDED_FILE, EVENTS_FILE, EventLog, rewind
+from stepladder.train.events import EventLog
+from stepladder.train.feature_stage import go_on_features
+from stepladder.train.features import require_features
 from stepladder.train.file_system import require_space
 from stepladder.train.finish import SUMMARY_FILE, finish_run, partial_summary
 from stepladder.train.loop import fit
@@ -44,6 +45,7 @@ from stepladder.train.session import Session
 from stepladder.train.signals import SignalGuard
 from stepladder.train.sinks import MlflowSink, TensorBoardSink
 from stepladder.train.stage import stages_of
+from stepladder.train.starting import Start, begin
 
 
 def train(
@@ -92,6 +94,8 @@ def train(
         )
     with clock.phase(Phase.SETUP):
         model = make_model(job.recipe, task, device)  # before anything of the run is written
+        if job.recipe.features.cached:
+            require_features(job.recipe, task, model, sources.train)
     with ExitStack() as stack:
         folder = RunFolder(job.run.dir)
         stack.enter_context(folder.lock())
@@ -104,6 +108,22 @@ def train(
                 return finished
             operations = stack.enter_context(use_deterministic(job.recipe.deterministic))
             guard = stack.enter_context(SignalGuard())
+            energy = EnergyMeter()
+            energy.start()
+            start = begin(job, sources, folder, device=device, accept_new_data=accept_new_data)
+        if job.recipe.features.cached:
+            with clock.phase(Phase.FEATURES):
+                task, sources = go_on_features(
+                    job,
+                    task,
+                    sources,
+                    model=model,
+                    device=device,
+                    loaded=start.loaded,
+                    display=display,
+                    guard=guard,
+                )
+        with clock.phase(Phase.SETUP):
             run = _open(
                 job,
                 task,
@@ -113,14 +133,13 @@ def train(
                 clock=clock,
                 display=display,
                 guard=guard,
+                device=device,
+                start=start,
                 facts={"task": task_name, "describe": to_json(task.describe())},
-                accept_new_data=accept_new_data,
             )
             for change in changes:
                 display.message(f"config changed since the last attempt: {change}")
             stack.callback(run.events.close)
-            energy = EnergyMeter()
-            energy.start()
         stack.enter_context(_sampler(run, energy))
         return _train(run, sources, folder.path, operations=operations, energy=energy)
 
@@ -165,28 +184,15 @@ def _open(
     clock: Clock,
     display: Display,
     guard: SignalGuard,
+    device: torch.device,
+    start: Start,
     facts: dict[str, Any],
-    accept_new_data: bool,
 ) -> Session:
-    device = choose_device(job.recipe.device.kind)
-    fingerprints = {
-        split: source.fingerprint for split, source in vars(sources).items() if source is not None
-    }
-    conditions = Conditions.measure(device=device, world_size=1, data=fingerprints)
-    checkpoints = folder.checkpoints(keep_last=job.run.keep_last)
-    checkpoints.clean()
-    loaded = checkpoints.newest()
-    changed = _differences(loaded, conditions, accept_new_data=accept_new_data)
-    # from here on nothing is refused: what an earlier attempt wrote may be replaced
-    folder.write_config(dump_job(job))
-    write_json(folder.path / "env.json", environment())
-    attempt = 1 + max((e.get("attempt", 0) for e in _all_events(folder.path)), default=0)
-    after_step = int(loaded.state["position"]["step"]) if loaded is not None else 0
-    rewind(folder.path, after_step=after_step)
+    loaded = start.loaded
     events = EventLog(
         folder.path,
-        attempt=attempt,
-        sinks=_sinks(job, folder.path, after_step),
+        attempt=start.attempt,
+        sinks=_sinks(job, folder.path, start.after_step),
         start_elapsed_s=float(loaded.state["clock"]["wall_s"]) if loaded is not None else 0.0,
     )
     run = open_session(
@@ -196,45 +202,29 @@ def _open(
         model=model,
         device=device,
         clock=clock,
-        around=Surroundings(checkpoints=checkpoints, events=events, display=display, guard=guard),
-        facts={**facts, "conditions": conditions.to_state()},
+        around=Surroundings(
+            checkpoints=start.checkpoints, events=events, display=display, guard=guard
+        ),
+        facts={**facts, "conditions": start.conditions.to_state()},
         loaded=loaded,
     )
     require_space(folder.path, forecast_bytes(run), purpose="the checkpoints of this run")
     events.write("start", step=run.position.step, epoch=run.position.epoch)
     display.start(*opening_lines(run, sources, job))
     if loaded is not None:
-        display.message(f"resumed from {loaded.name} (attempt {attempt})")
-        for sentence in changed:
+        display.message(f"resumed from {loaded.name} (attempt {start.attempt})")
+        for sentence in start.changed:
             run.warn(f"not bit-identical to an uninterrupted run: {sentence}")
-        if loaded.state["conditions"]["data"] != fingerprints:
+        if start.has_new_data:
             begin_on_new_data(run)
             run.warn("the data is new: the best so far is forgotten, the open epoch begins again")
     for sentence in (
-        *checkpoints.warnings,
+        *start.checkpoints.warnings,
         *folder.file_system.limits(),
         *opening_warnings(run, sources),
     ):
         run.warn(sentence)
     return run
-
-
-def _differences(
-    loaded: Loaded | None, conditions: Conditions, *, accept_new_data: bool
-) -> Sequence[str]:
-    if loaded is None:
-        return ()
-    old = Conditions.from_state(loaded.state["conditions"])
-    return differences(old, conditions, accept_new_data=accept_new_data)
-
-
-def _all_events(folder: Path) -> list[Mapping[str, Any]]:
-    return [
-        record
-        for name in (EVENTS_FILE, DISCARDED_FILE)
-        for record in read_jsonl(folder / name)
-        if isinstance(record.get("attempt"), int)
-    ]
 
 
 def _sinks(job: JobConfig, folder: Path, after_step: int) -> list[Any]:

@@ -18,12 +18,14 @@ from stepladder.train.run_lock import RunLock
 CONFIG: Final = "config.yaml"
 LOCK: Final = "lock"
 CHECKPOINTS: Final = "checkpoints"
+FEATURES: Final = "features"  # of a task without a store to keep them beside
 # In the order in which they are removed: the config last, so that a kill leaves a run that is
 # recognised as one, and no checkpoint without the config that it belongs to.
 _FOLDERS: Final = {
     CHECKPOINTS: re.compile(
         r"\.?(step|best)-\d+(\.\d+\.(tmp|old))?|\.?frozen-[0-9a-f]{64}\.safetensors(\.\d+\.tmp)?"
     ),
+    FEATURES: re.compile(r"[0-9a-f]{64}(\.partial)?|\.[0-9a-f]{64}\.\d+\.old"),
     "thumbs": re.compile(r"\d+\.jpg|thumbs\.json"),
     "tensorboard": re.compile(r"events\.out\.tfevents\..+"),
 }

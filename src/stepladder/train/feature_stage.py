@@ -1,0 +1,86 @@
+"""The part of a run before its first step in which the features are computed."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import nn
+
+from stepladder.config.options import JobConfig
+from stepladder.task.contract import Task
+from stepladder.train.build import Sources
+from stepladder.train.checkpoint import check_fits
+from stepladder.train.checkpoint_files import Loaded
+from stepladder.train.display import Display
+from stepladder.train.evaluate import EvaluationCancelled
+from stepladder.train.features import (
+    FeatureTask,
+    features_folder,
+    num_views,
+    open_features,
+)
+from stepladder.train.signals import SignalGuard
+
+_FIX = "The same command goes on from here: the features that are computed are kept."
+
+
+def go_on_features(
+    job: JobConfig,
+    task: Task,
+    sources: Sources,
+    *,
+    model: nn.Module,
+    device: torch.device,
+    loaded: Loaded | None,
+    display: Display,
+    guard: SignalGuard,
+) -> tuple[Task, Sources]:
+    """Give the task and the sources to train on, features in place of the examples.
+
+    `require_features` has been asked before.
+
+    Args:
+        loaded: the checkpoint that the run goes on from; its frozen weights are the trunk's.
+
+    Raises:
+        DataError: if the checkpoint belongs to another model.
+        ResourceError: if features cannot be written.
+        InterruptedRun: after a signal.
+    """
+    if loaded is not None:
+        check_fits(model.state_dict(), loaded)
+        model.load_state_dict(loaded.frozen, strict=False)
+    pace = _Pace(display)
+    try:
+        features = open_features(
+            job.recipe,
+            task,
+            model,
+            sources,
+            folder=features_folder(job, task),
+            device=device,
+            on_progress=pace.show,
+            on_message=display.warning,
+            is_cancelled=lambda: bool(guard.requested),
+            is_checked=True,
+        )
+    except EvaluationCancelled:
+        raise guard.interruption(fix=_FIX) from None
+    return FeatureTask(task, num_views=num_views(job.recipe, task)), features
+
+
+class _Pace:
+    """Turns counts into examples a second and seconds left."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._started_s = time.monotonic()
+        self._before: int | None = None
+
+    def show(self, done: int, total: int) -> None:
+        if self._before is None:
+            self._before, self._started_s = done, time.monotonic()  # the first batch is slow
+            return
+        per_s = (done - self._before) / max(time.monotonic() - self._started_s, 1e-9)
+        self._display.features(done, total, per_s, (total - done) / per_s if per_s > 0 else None)
