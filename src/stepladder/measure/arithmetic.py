@@ -1,0 +1,160 @@
+"""What a model computes for an example: its FLOPs, its single operations, its gradient's noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from stepladder.data.batch import Batch
+from stepladder.measure.facts import has_bf16
+from stepladder.measure.flops import count_flops
+from stepladder.measure.noise_scale import measure_noise_scale
+from stepladder.measure.probe import untouched
+from stepladder.measure.replays import (
+    choose_times,
+    replay_fused_optimizer,
+    replay_operations,
+    variants_of,
+)
+from stepladder.measure.subject import Subject
+from stepladder.models.features import evaluating
+from stepladder.train.build import EVALUATION_BATCH_SIZE
+from stepladder.train.feature_pass import TrunkPass
+from stepladder.train.step import split_batch
+
+_PAIR = (2, 16)  # examples of the smaller and the larger batch of a pair
+_PAIR_BATCHNORM = (8, 32)  # BatchNorm over two examples would be another model
+_PAIRS = (2, 16)  # at least, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flops:
+    """Floating-point operations of one example: forward; forward and backward."""
+
+    forward: float
+    step: float
+
+
+def measure_flops(subject: Subject) -> Flops:
+    """Count the FLOPs of the recipe's loss and of its gradient, by what learns now."""
+    num = subject.min_batch_size
+    batch = subject.to_device(subject.batch_of(num))
+    num = batch.ids.numel()
+
+    with untouched(subject.model):
+
+        def forward() -> Tensor:
+            with subject.autocast():
+                result = subject.task.loss(subject.model, batch)
+            losses: Tensor = result[0] if isinstance(result, tuple) else result
+            return losses.float().sum()
+
+        def forward_and_backward() -> None:
+            torch.autograd.grad(forward(), subject.learning(), allow_unused=True)
+
+        with torch.no_grad():
+            forward_flops = count_flops(forward)
+        return Flops(forward=forward_flops / num, step=count_flops(forward_and_backward) / num)
+
+
+def measure_replays(
+    subject: Subject, *, is_cached: bool, example_s: float, budget_s: float
+) -> dict[str, float]:
+    """Replay the single operations of a step, or of the trunk's pass where features are cached.
+
+    Args:
+        example_s: about what the model takes for an example.
+
+    Returns:
+        By variant, time in it over time now.
+    """
+    config, device = subject.recipe.device, subject.device
+    has_conv = any(isinstance(module, nn.Conv2d) for module in subject.model.modules())
+    variants = variants_of(config, has_conv=has_conv, has_bf16=has_bf16(device))
+    recorded = min(2, subject.num_train)
+    batch = subject.to_device(subject.batch_of(recorded))
+    trunk = subject.trunk_and_head[0] if subject.trunk_and_head is not None else None
+    can_fold = subject.is_trunk_frozen and not subject.recipe.model.fold_batchnorm
+    ratios: dict[str, float] = {}
+    with untouched(subject.model):
+        with evaluating(subject.model) if is_cached else nullcontext():
+            whole = trunk if is_cached and trunk is not None else subject.model
+
+            def run() -> object:
+                if is_cached:
+                    return whole(batch.inputs)
+                return subject.task.loss(subject.model, batch)
+
+            size = EVALUATION_BATCH_SIZE
+            replayed = replay_operations(
+                whole,
+                run,
+                now=config,
+                variants=variants,
+                times=choose_times(
+                    size if is_cached else min(subject.batch_size, size),
+                    batch.ids.numel(),
+                    example_s=example_s,
+                    num_variants=len(variants),
+                    budget_s=budget_s,
+                ),
+                device=device,
+                budget_s=budget_s,
+                folds=trunk if can_fold else None,
+            )
+        if replayed is not None:
+            ratios.update(replayed.ratios)
+        fused = replay_fused_optimizer(
+            subject.recipe.optimizer, subject.model, device, lr=subject.lr, budget_s=budget_s / 10
+        )
+    return ratios if fused is None else {**ratios, "fused_optimizer": fused}
+
+
+def estimate_noise_scale(
+    subject: Subject, head: Subject | None, *, example_s: float, budget_s: float
+) -> float | None:
+    """Estimate the gradient noise scale at the weights as they are; None where it is unknown.
+
+    Where the trunk is frozen, each example goes through it once, and the gradients are those of the
+    head on its features.
+
+    Args:
+        head: the subject that trains the head alone; None where the trunk learns.
+        example_s: about what an example takes, forward and backward.
+    """
+    small, large = _PAIR if subject.min_batch_size == 1 else _PAIR_BATCHNORM
+    least, most = _PAIRS
+    pairs = min(most, max(least, int(budget_s / (large * example_s))))
+    pairs = min(pairs, subject.num_train // large)
+    if not pairs:
+        return None
+    batch = subject.batch_of(pairs * large)
+    measured = subject if head is None else head
+    with untouched(subject.model):
+        return measure_noise_scale(
+            measured.task,
+            measured.model,
+            _batches(subject, batch, large, is_on_features=head is not None),
+            num_examples=subject.num_train,
+            small=small,
+            device=subject.device,
+            precision=subject.recipe.device.precision,
+        )
+
+
+def _batches(subject: Subject, batch: Batch, size: int, *, is_on_features: bool) -> Iterator[Batch]:
+    way = TrunkPass(
+        recipe=subject.recipe, task=subject.task, model=subject.model, device=subject.device
+    )
+    for part in split_batch(batch, size):
+        moved = subject.to_device(part)
+        moved = subject.task.augment(moved, seed=subject.recipe.seed, epoch=0)
+        if is_on_features:
+            with evaluating(subject.model):
+                features = way.features(moved)
+            moved = Batch(features.clone(), moved.targets, moved.ids)
+        yield moved

@@ -1,0 +1,146 @@
+"""What is known of a job without timing it: the machine, the model, the stored pictures."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+
+from stepladder.config.choices import Encoding, Split, VerifyPages, WeightsSource
+from stepladder.config.recipe import Recipe
+from stepladder.data.datasets import DatasetSource
+from stepladder.data.formats import read_size
+from stepladder.data.shard import Shard
+from stepladder.data.store import Store
+from stepladder.machine import (
+    available_memory_bytes,
+    cpu_model,
+    disk_free_bytes,
+    instruction_set,
+    num_cores,
+)
+from stepladder.measure.subject import Subject
+from stepladder.task.contract import Task
+from stepladder.task.image_classification import ImageClassification
+
+_MIN_CAPABILITY_BF16 = (8, 0)  # Ampere
+_NUM_SIZED = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts:
+    """What the machine offers; the names are those of Profile."""
+
+    device: str
+    device_name: str
+    num_cores: int
+    has_cuda: bool
+    has_bf16: bool
+    has_compiler: bool
+    free_memory_bytes: int
+    free_disk_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """What the model is; the names are those of Profile."""
+
+    is_built_in: bool
+    has_head: bool
+    is_trunk_frozen: bool
+    is_random_before_head: bool
+    is_pretrained: bool
+    num_conv2d: int
+    num_batchnorm: int
+    weight_bytes: int
+    trainable_bytes: int
+
+
+def machine_facts(device: torch.device, cache: Path) -> MachineFacts:
+    """Look at the machine.
+
+    Args:
+        cache: where artefacts would be written.
+    """
+    is_cuda = device.type == "cuda"
+    return MachineFacts(
+        device=device.type,
+        device_name=torch.cuda.get_device_name(device) if is_cuda else cpu_model(),
+        num_cores=num_cores(),
+        has_cuda=torch.cuda.is_available(),
+        has_bf16=has_bf16(device),
+        has_compiler=has_compiler(device),
+        free_memory_bytes=torch.cuda.mem_get_info(device)[0]
+        if is_cuda
+        else available_memory_bytes(),
+        free_disk_bytes=disk_free_bytes(cache),
+    )
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Say whether the device multiplies bfloat16 in hardware."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY_BF16
+    return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(instruction_set()))
+
+
+def has_compiler(device: torch.device) -> bool:
+    """Say whether torch.compile finds what it needs: a C++ compiler, or Triton on CUDA."""
+    if device.type == "cuda":
+        return importlib.util.find_spec("triton") is not None
+    names = [os.environ.get("CXX") or "", "g++", "clang++", "c++"]
+    return any(shutil.which(name) for name in names if name)
+
+
+def model_facts(subject: Subject) -> ModelFacts:
+    """Look at the model of a subject."""
+    modules = list(subject.model.modules())
+    weights = list(subject.model.parameters())
+    train = subject.sources.train
+    is_stochastic = isinstance(train, DatasetSource) and train.is_stochastic
+    return ModelFacts(
+        is_built_in=isinstance(subject.task, ImageClassification),
+        has_head=subject.trunk_and_head is not None,
+        is_trunk_frozen=subject.is_trunk_frozen,
+        is_random_before_head=subject.task.is_random_before_head or is_stochastic,
+        is_pretrained=is_pretrained(subject.task, subject.recipe),
+        num_conv2d=sum(isinstance(module, nn.Conv2d) for module in modules),
+        num_batchnorm=sum(isinstance(module, BatchNorm) for module in modules),
+        weight_bytes=sum(weight.nbytes for weight in weights),
+        trainable_bytes=sum(weight.nbytes for weight in weights if weight.requires_grad),
+    )
+
+
+def is_pretrained(task: Task, recipe: Recipe) -> bool:
+    """Say whether the trunk has learnt weights; of a user's own model we assume that it has not."""
+    is_built_in = isinstance(task, ImageClassification)
+    return is_built_in and recipe.model.weights is not WeightsSource.NONE
+
+
+def store_encoding(task: Task) -> str | None:
+    """Give how the task's store keeps pictures; None where there is no store."""
+    store = getattr(task, "store", None)
+    return str(store.manifest.encoding) if isinstance(store, Store) else None
+
+
+def source_pixels(task: Task) -> float | None:
+    """Read the mean number of pixels of stored JPEGs, from the headers of some; None if unknown."""
+    store = getattr(task, "store", None)
+    if not isinstance(store, Store) or store.manifest.encoding != Encoding.JPEG:
+        return None
+    info = next((i for i in store.manifest.shards if i.split == Split.TRAIN and i.num_rows), None)
+    if info is None:
+        return None
+    shard = Shard(store.path / info.name, info, verify=VerifyPages.NEVER)
+    try:
+        rows = range(0, info.num_rows, max(1, info.num_rows // _NUM_SIZED))
+        sizes = [read_size(shard.read(row)) for row in rows]
+    finally:
+        shard.close()
+    return sum(height * width for height, width in sizes) / len(sizes)

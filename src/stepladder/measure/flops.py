@@ -1,0 +1,85 @@
+"""Arithmetic: what a model takes, what the machine gives, and what share of it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from stepladder.config.choices import Precision
+from stepladder.measure.timing import time_in_turn
+
+DTYPES = {
+    Precision.FP32: torch.float32,
+    Precision.BF16: torch.bfloat16,
+    Precision.FP16: torch.float16,
+    Precision.FP16_MASTER: torch.float16,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peaks:
+    """What this machine achieved: FLOP/s of a matrix product; bytes/s that a copy moved."""
+
+    flops_per_s: float
+    bandwidth_bytes_per_s: float
+
+
+def count_flops(run: Callable[[], object]) -> int:
+    """Count the floating-point operations of matrix products and convolutions in a call.
+
+    As torch counts them: a multiplication and an addition are two, pointwise work is none.
+    """
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return int(counter.get_total_flops())
+
+
+def measure_peaks(device: torch.device, precision: Precision, *, budget_s: float) -> Peaks:
+    """Time a large matrix product in a precision, and a large copy; the fastest call of each.
+
+    These are rates achieved, not those of a data sheet.
+    """
+    is_cuda = device.type == "cuda"
+    dtype = DTYPES[precision]
+    side = 8192 if is_cuda else 256 if dtype is torch.float16 else 1024  # fp16 crawls on most CPUs
+    num_bytes = (1 << 30) if is_cuda else (1 << 26)  # far more than a cache holds
+    a = torch.ones(side, side, dtype=dtype, device=device)
+    b, product = torch.ones_like(a), torch.empty_like(a)
+    block = torch.ones(num_bytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(block)
+
+    def multiply() -> Tensor:
+        return torch.mm(a, b, out=product)
+
+    def copy() -> Tensor:
+        return target.copy_(block)
+
+    times = time_in_turn({"multiply": multiply, "copy": copy}, device, budget_s=budget_s)
+    return Peaks(
+        flops_per_s=2 * side**3 / min(times["multiply"]),
+        bandwidth_bytes_per_s=2 * num_bytes / min(times["copy"]),
+    )
+
+
+def attainable_flops_per_s(
+    flops: float, moved_bytes: float, *, peak_flops_per_s: float, bandwidth_bytes_per_s: float
+) -> float:
+    """Give the roofline: min(peak, FLOPs / bytes x bandwidth).
+
+    Source: Williams, Waterman and Patterson 2009, "Roofline", CACM 52(4).
+    """
+    if moved_bytes <= 0:
+        return peak_flops_per_s
+    return min(peak_flops_per_s, flops / moved_bytes * bandwidth_bytes_per_s)
+
+
+def model_flops_utilisation(flops: float, seconds: float, *, peak_flops_per_s: float) -> float:
+    """Give the model's FLOPs over those that the machine could have done in the time.
+
+    Source: Chowdhery et al. 2022, "PaLM", appendix B, arXiv:2204.02311.
+    """
+    return flops / (seconds * peak_flops_per_s)

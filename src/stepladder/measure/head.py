@@ -1,0 +1,123 @@
+"""A frozen trunk's forward pass, and the head alone on features of the right shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepladder.config.choices import Where
+from stepladder.config.recipe import FeaturesConfig
+from stepladder.data.batch import Batch
+from stepladder.data.feature_files import Features
+from stepladder.data.feature_source import HeldFeatures
+from stepladder.data.reader import Source
+from stepladder.measure.subject import Subject
+from stepladder.measure.timing import seconds_of
+from stepladder.models.features import evaluating
+from stepladder.train.build import EVALUATION_BATCH_SIZE, Sources, make_clock, make_stage_parts
+from stepladder.train.feature_pass import TrunkPass
+from stepladder.train.features import FeatureTask
+from stepladder.train.stage import stages_of
+
+MAX_ROWS = 4096
+"""Rows of features that are made up, at most; a step cannot tell how many there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrunkTime:
+    """Evaluation batches through the trunk.
+
+    Attributes:
+        example_s: forward pass of one example.
+        batch: an evaluation batch in host memory, with its features as inputs.
+    """
+
+    example_s: float
+    batch: Batch
+
+    @property
+    def feature_bytes(self) -> int:
+        """Bytes of the features of one example."""
+        features: Tensor = self.batch.inputs
+        return features[:1].numel() * features.element_size()
+
+
+def measure_trunk(subject: Subject, *, budget_s: float) -> TrunkTime | None:
+    """Time the trunk's forward pass on an evaluation batch that lies on the device.
+
+    None where the model has no trunk, or its output is not one tensor with a row an example.
+    """
+    if subject.trunk_and_head is None:
+        return None
+    way = TrunkPass(
+        recipe=subject.recipe, task=subject.task, model=subject.model, device=subject.device
+    )
+    batch = subject.batch_of(EVALUATION_BATCH_SIZE)
+    on_device = subject.to_device(batch)
+    outputs: list[Any] = []
+
+    def run() -> None:
+        outputs[:] = [way.features(on_device)]
+
+    with evaluating(subject.model):
+        first_s = seconds_of(run, subject.device)
+        rounds = max(1, min(5, int(budget_s / first_s)))
+        seconds = min(seconds_of(run, subject.device) for _ in range(rounds))
+    features, num_examples = outputs[0], batch.ids.numel()
+    if not isinstance(features, Tensor) or len(features) != num_examples:
+        return None
+    plain = features.to("cpu", copy=True).clone()  # an ordinary tensor: autograd may keep it
+    return TrunkTime(example_s=seconds / num_examples, batch=Batch(plain, batch.targets, batch.ids))
+
+
+def on_features(subject: Subject, trunk: TrunkTime) -> Subject | None:
+    """Give the subject whose steps train the head alone, on made-up features.
+
+    The features of one evaluation batch, with its targets, stand for all examples. None where the
+    targets are not one tensor. The model is the subject's own: its head learns on.
+    """
+    if not (trunk.batch.targets is None or isinstance(trunk.batch.targets, Tensor)):
+        return None
+    recipe = subject.recipe
+    fraction = min(recipe.data.fraction, MAX_ROWS / len(subject.sources.train))
+    recipe = replace(
+        recipe,
+        data=replace(recipe.data, fraction=fraction, where=Where.STREAM),
+        features=FeaturesConfig(),
+    )
+    task, clock = FeatureTask(subject.task), make_clock(subject.device)
+    sources = Sources(
+        train=_made_up(subject.sources.train, trunk.batch, MAX_ROWS),
+        val=None
+        if subject.sources.val is None
+        else _made_up(subject.sources.val, trunk.batch, len(subject.sources.val)),
+        test=None,
+    )
+    parts = make_stage_parts(
+        recipe, stages_of(recipe)[-1], task, subject.model, device=subject.device, clock=clock
+    )
+    return replace(
+        subject, task=task, recipe=recipe, sources=sources, parts=parts, clock=clock, num_steps=0
+    )
+
+
+def _made_up(source: Source, batch: Batch, num_rows: int) -> Source:
+    """Repeat a batch's features and targets over the first rows of a source."""
+    rows = torch.arange(min(num_rows, len(source))) % batch.ids.numel()
+    held = Features(
+        features=batch.inputs[rows],
+        targets=None if batch.targets is None else batch.targets[rows],
+        seconds=0.0,
+    )
+    return _Wrapping(source, held)
+
+
+class _Wrapping(HeldFeatures):
+    """Features that begin again where they end."""
+
+    def read(self, rows: Any) -> Any:
+        """Copy rows out of memory."""
+        return super().read(rows % len(self.features))

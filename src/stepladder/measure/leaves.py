@@ -1,0 +1,116 @@
+"""The single operations of a model: its leaf modules, with the inputs that they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.utils._pytree import tree_leaves, tree_map
+
+NORMS = (BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_WHOLE = (BatchNorm, nn.MultiheadAttention)  # one operation, whatever modules lie inside
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A leaf module, and what it was called with.
+
+    Attributes:
+        args, kwargs: as recorded, on few examples.
+        follows_conv: the module called just before is a convolution that gives these channels.
+        is_pointwise: it changes numbers one by one, or normalises them: no matrix product.
+    """
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    follows_conv: bool
+    is_pointwise: bool
+
+    @property
+    def key(self) -> str:
+        """Equal for calls that take equally long: same module, same inputs."""
+        weights = [tuple(weight.shape) for weight in self.module.parameters()]
+        inputs = [
+            (tuple(value.shape), value.dtype, value.requires_grad)
+            if isinstance(value, Tensor)
+            else value
+            for value in tree_leaves((self.args, dict(self.kwargs)))
+        ]
+        learns = [weight.requires_grad for weight in self.module.parameters()]
+        kind = type(self.module).__qualname__
+        return f"{kind} {self.module} {self.module.training} {weights} {learns} {inputs}"
+
+
+def record_calls(model: nn.Module, run: Callable[[], object]) -> list[Call]:
+    """Run a model and note each call of a leaf module, in order.
+
+    Operations outside of leaf modules (additions, attention written out) are not seen.
+    """
+    calls: list[Call] = []
+
+    def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        before = calls[-1].module if calls else None
+        channels = getattr(module, "num_features", None)
+        calls.append(
+            Call(
+                module=module,
+                args=_detached(args),
+                kwargs=_detached(kwargs),
+                follows_conv=isinstance(before, nn.Conv2d) and before.out_channels == channels,
+                is_pointwise=_is_pointwise(module, args, output),
+            )
+        )
+
+    leaves = {id(leaf): leaf for leaf in _leaves(model)}  # one that is used twice is there once
+    hooks = [leaf.register_forward_hook(note, with_kwargs=True) for leaf in leaves.values()]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls
+
+
+def _leaves(module: nn.Module) -> list[nn.Module]:
+    children = list(module.children())
+    if isinstance(module, _WHOLE) or not children:
+        return [module]
+    return [leaf for child in children for leaf in _leaves(child)]
+
+
+def _is_pointwise(module: nn.Module, args: Any, output: Any) -> bool:
+    if isinstance(module, NORMS):
+        return True
+    first = next((value for value in tree_leaves(args) if isinstance(value, Tensor)), None)
+    is_like = isinstance(output, Tensor) and first is not None and output.shape == first.shape
+    return is_like and next(module.parameters(), None) is None
+
+
+def _detached(values: Any) -> Any:
+    """Cut recorded tensors off their graph; that one needs a gradient is still to be seen."""
+
+    def one(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return value.detach().clone().requires_grad_(value.requires_grad)
+
+    return tree_map(one, values)
+
+
+def enlarge(values: Any, times: int, *, memory_format: torch.memory_format) -> Any:
+    """Repeat recorded inputs along their first dimension, 4-d ones in a memory format."""
+
+    def one(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.dim() == 0:
+            return value
+        large = value.detach().repeat(times, *[1] * (value.dim() - 1))
+        if large.dim() == 4:
+            large = large.contiguous(memory_format=memory_format)
+        return large.requires_grad_(value.requires_grad)
+
+    return tree_map(one, values)

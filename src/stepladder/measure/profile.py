@@ -1,0 +1,321 @@
+"""Measure a job under a recipe: everything that predictions rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from stepladder.config.recipe import BatchConfig, LoaderConfig, Recipe, ScheduleConfig
+from stepladder.config.recipe import StoppingConfig as Stopping
+from stepladder.errors import UsageError
+from stepladder.machine import num_cores
+from stepladder.measure.arithmetic import estimate_noise_scale, measure_flops, measure_replays
+from stepladder.measure.block import BlockTimes, training_time
+from stepladder.measure.facts import machine_facts, model_facts, source_pixels, store_encoding
+from stepladder.measure.flops import measure_peaks, model_flops_utilisation
+from stepladder.measure.head import TrunkTime, measure_trunk, on_features
+from stepladder.measure.larger_trunks import larger_trunks
+from stepladder.measure.probe import is_out_of_memory
+from stepladder.measure.provenance import provenance_of
+from stepladder.measure.steps import StepTimes, input_bytes, measure_steps, seconds_to_read
+from stepladder.measure.subject import Subject, open_subject
+from stepladder.measure.sweep import Sweep, choose_sizes, measure_sweep
+from stepladder.measure.validation import measure_validation
+from stepladder.records.profile import Curve, Profile
+from stepladder.task.contract import Task
+from stepladder.task.image_classification import ImageClassification
+from stepladder.train.build import EVALUATION_BATCH_SIZE, Sources
+
+Value = TypeVar("Value")
+
+_SHARES = {  # of the time budget
+    "steps": 0.4,
+    "sweep": 0.15,
+    "replays": 0.25,
+    "trunk": 0.05,
+    "validation": 0.05,
+    "noise": 0.08,
+    "peaks": 0.03,
+}
+
+
+@dataclass
+class ProfileMemory:
+    """What does not change from one profile of a job to the next in one process.
+
+    Peaks by device and precision, operations by model, batch, layout and precision, and so on: the
+    profile after a rung is kept then takes a part of the time.
+    """
+
+    _values: dict[Hashable, Any] = field(default_factory=dict)
+
+    def once(self, key: Hashable, measure: Callable[[], Value]) -> Value:
+        """Give what is known under a key, measured at its first use."""
+        if key not in self._values:
+            self._values[key] = measure()
+        value: Value = self._values[key]
+        return value
+
+
+def take_profile(
+    recipe: Recipe,
+    task: Task,
+    sources: Sources,
+    *,
+    device: torch.device,
+    cache: Path,
+    epochs: float,
+    num_validations: float,
+    curve: Curve | None,
+    known: ProfileMemory | None = None,
+    budget_s: float = 12.0,
+) -> Profile:
+    """Measure a recipe on this machine; nothing of the job is changed by it.
+
+    A model of its own is built from the recipe's seed and thrown away; random states and compute
+    threads are put back, whatever happens. Of two stages the last one is measured.
+
+    Args:
+        sources: the examples themselves, also where features are cached.
+        cache: where artefacts would be written; only its free space is looked at.
+        epochs, num_validations: until training ends, found elsewhere.
+        curve: how training goes, found elsewhere.
+        known: what earlier profiles of the same job found.
+        budget_s: seconds that it may take, about; the number of repetitions follows.
+
+    Raises:
+        UsageError: if features are to be cached and cannot.
+        StepladderError: whatever training itself would meet in its first steps.
+    """
+    with open_subject(recipe, task, sources, device=device) as subject:
+        measuring = _Measuring(
+            subject=subject,
+            known=known if known is not None else ProfileMemory(),
+            budgets_s={name: share * budget_s for name, share in _SHARES.items()},
+        )
+        found = measuring.measure(cache)
+        time = training_time(
+            recipe,
+            measuring.block(),
+            num_train=subject.num_train,
+            num_val=found["num_val"],
+            epochs=epochs,
+            num_validations=num_validations,
+            one_time_s={} if measuring.steps.load_s is None else {"load": measuring.steps.load_s},
+            is_random_before_head=found["is_random_before_head"],
+        )
+    profile = Profile(time=time, curve=curve, **found)
+    return replace(profile, provenance=provenance_of(profile))
+
+
+class _Measuring:
+    """The parts of a profile in the order in which they are taken; later ones use earlier ones."""
+
+    def __init__(
+        self, *, subject: Subject, known: ProfileMemory, budgets_s: Mapping[str, float]
+    ) -> None:
+        self.subject = subject
+        self.recipe = subject.recipe
+        self._known = known
+        self._budgets_s = budgets_s
+        self.trunk: TrunkTime | None = self._once("trunk", self._measure_trunk)
+        self.head: Subject | None = None
+        if self.trunk is not None and subject.is_trunk_frozen:
+            self.head = on_features(subject, self.trunk)
+        self.stepping = self._stepping()
+        self.steps: StepTimes = measure_steps(self.stepping, budget_s=budgets_s["steps"])
+        self.example_s = self.steps.replay_device_s / subject.batch_size
+        self.validation_s = self._once("validation", self._measure_validation) or 0.0
+        self.read_s = self._read_s()
+
+    def _stepping(self) -> Subject:
+        if not self.recipe.features.cached:
+            return self.subject
+        if self.head is None:
+            raise UsageError(
+                "features cannot be computed once: there is no frozen trunk that gives one tensor",
+                where="features.cached",
+                fix="Train without --features.cached.",
+            )
+        return self.head
+
+    def measure(self, cache: Path) -> dict[str, Any]:
+        """Give the fields of a Profile, but for its time, curve and provenance."""
+        subject, recipe, steps = self.subject, self.recipe, self.steps
+        val = subject.sources.val
+        peaks = self._once("peaks", self._measure_peaks)
+        forward, step = self._once("flops", self._measure_flops)
+        sweep: Sweep = self._once("sweep", self._measure_sweep)
+        mfu = None
+        if peaks is not None:
+            flops_of_step = step * subject.batch_size
+            mfu = model_flops_utilisation(
+                flops_of_step, steps.step_s, peak_flops_per_s=peaks.flops_per_s
+            )
+        is_built_in = isinstance(subject.task, ImageClassification)
+        return {
+            **asdict(machine_facts(subject.device, cache)),
+            **asdict(model_facts(subject)),
+            **self._head_times(),
+            "num_train": subject.num_train,
+            "num_val": len(val) if val is not None else 0,
+            "no_advice_because": steps.no_advice_because,
+            "example_bytes": self._example_bytes(),
+            "store_encoding": store_encoding(subject.task),
+            "source_pixels": self._once("source_pixels", lambda: source_pixels(subject.task)),
+            "peak_flops_per_s": peaks.flops_per_s if peaks is not None else None,
+            "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s if peaks is not None else None,
+            "phases_s": steps.phases_s,
+            "unexplained_frac": steps.unexplained_frac,
+            "replay_host_s": steps.replay_host_s,
+            "replay_device_s": steps.replay_device_s,
+            "loader_per_s": steps.loader_per_s,
+            "loader_cpu_s": self.read_s,
+            "step_by_batch_s": sweep.step_s,
+            "step_fixed_s": sweep.fixed_s,
+            "step_per_example_s": sweep.per_example_s,
+            "memory_by_batch": sweep.memory_bytes,
+            "forward_flops": forward,
+            "step_flops": step,
+            "mfu": mfu,
+            "op_replays": self._once("replays", self._measure_replays) or {},
+            "noise_scale": self._once("noise", self._measure_noise),
+            "larger_trunks": larger_trunks(recipe.model) if is_built_in else (),
+        }
+
+    def block(self) -> BlockTimes:
+        """Give the measured parts of the time to a trained model."""
+        is_cached = self.recipe.features.cached
+        return BlockTimes(
+            step_s=self.steps.step_s,
+            num_steps=1,
+            validation_s=self.validation_s,
+            trunk_s=self._through_trunk_s() if is_cached else None,
+        )
+
+    def _through_trunk_s(self) -> float:
+        """Give the seconds to read an example and put it through the trunk.
+
+        On a CPU the reading threads take their share of the cores; beside a GPU the slower of the
+        two sets the pace.
+        """
+        trunk_s = self.trunk.example_s if self.trunk is not None else 0.0
+        read_s = (self.read_s or 0.0) / (self.recipe.loader.threads or num_cores())
+        return trunk_s + read_s if self.subject.device.type == "cpu" else max(trunk_s, read_s)
+
+    # -- parts ------------------------------------------------------------------------------
+
+    def _measure_trunk(self) -> TrunkTime | None:
+        return measure_trunk(self.subject, budget_s=self._budgets_s["trunk"])
+
+    def _measure_validation(self) -> float | None:
+        return measure_validation(self.stepping, budget_s=self._budgets_s["validation"])
+
+    def _measure_peaks(self) -> Any:
+        return measure_peaks(
+            self.subject.device,
+            self.recipe.device.precision,
+            budget_s=self._budgets_s["peaks"],
+        )
+
+    def _measure_flops(self) -> tuple[float, float]:
+        whole = measure_flops(self.subject)
+        if self.stepping is self.subject:
+            return whole.forward, whole.step
+        return whole.forward, measure_flops(self.stepping).step
+
+    def _measure_sweep(self) -> Sweep:
+        budget_s = self._budgets_s["sweep"]
+        sizes = choose_sizes(
+            self.subject.batch_size,
+            num_examples=self.subject.num_train,
+            example_s=self.example_s,
+            budget_s=budget_s,
+            min_size=self.subject.min_batch_size,
+        )
+        return measure_sweep(self.stepping, sizes, budget_s=budget_s)
+
+    def _measure_replays(self) -> dict[str, float] | None:
+        example_s = self.example_s
+        if self.recipe.features.cached and self.trunk is not None:
+            example_s = self.trunk.example_s
+        return _unless_out_of_memory(
+            lambda: measure_replays(
+                self.subject,
+                is_cached=self.recipe.features.cached,
+                example_s=example_s,
+                budget_s=self._budgets_s["replays"],
+            )
+        )
+
+    def _measure_noise(self) -> float | None:
+        has_features = self.head is not None and self.trunk is not None
+        return _unless_out_of_memory(
+            lambda: estimate_noise_scale(
+                self.subject,
+                self.head,
+                example_s=self.trunk.example_s if has_features and self.trunk else self.example_s,
+                budget_s=self._budgets_s["noise"],
+            )
+        )
+
+    def _read_s(self) -> float | None:
+        """Give the seconds of one thread to read an example, of pictures and not of features."""
+        if not self.recipe.features.cached:
+            return self.steps.loader_cpu_s
+        source = self.subject.sources.train
+        return self._once("read", lambda: seconds_to_read(source, EVALUATION_BATCH_SIZE))
+
+    def _head_times(self) -> dict[str, float | None]:
+        times: dict[str, float | None] = {"trunk_s": None, "feature_bytes": None}
+        if self.trunk is not None:
+            times = {"trunk_s": self.trunk.example_s, "feature_bytes": self.trunk.feature_bytes}
+        if self.head is None:
+            return times
+        if self.stepping is self.head:
+            step_s, validation_s = self.steps.step_s, self.validation_s
+        else:
+            step_s, validation_s = self._once("head", self._measure_head)
+        return {**times, "head_step_s": step_s, "head_validation_s": validation_s}
+
+    def _measure_head(self) -> tuple[float, float]:
+        assert self.head is not None
+        budget_s = self._budgets_s["validation"]
+        step_s = measure_steps(self.head, budget_s=budget_s).step_s
+        return step_s, measure_validation(self.head, budget_s=budget_s) or 0.0
+
+    def _example_bytes(self) -> int:
+        if self.stepping is self.subject:
+            batch = self.steps.batches[0]
+        else:
+            batch = self._once("example", lambda: self.subject.batch_of(1))
+        return input_bytes(batch.inputs) // max(1, batch.ids.numel())
+
+    def _once(self, name: str, measure: Callable[[], Value]) -> Value:
+        return self._known.once((name, _relevant(name, self.recipe)), measure)
+
+
+def _relevant(name: str, recipe: Recipe) -> Hashable:
+    """Give what a part depends on: the recipe without what cannot change it."""
+    if name == "peaks":
+        return recipe.device.precision, recipe.device.threads
+    physical = replace(recipe, seed=0, schedule=ScheduleConfig(), stopping=Stopping())
+    size = physical.batch.global_batch_size
+    batch = BatchConfig(global_batch_size=size, micro_batch_size=physical.batch.micro_batch_size)
+    physical = replace(physical, batch=batch)
+    if name in {"sweep", "replays", "flops", "noise", "trunk"}:  # nobody waits for a loader
+        physical = replace(physical, loader=LoaderConfig())
+    return physical
+
+
+def _unless_out_of_memory(measure: Callable[[], Value]) -> Value | None:
+    try:
+        return measure()
+    except Exception as error:
+        if is_out_of_memory(error):
+            return None
+        raise

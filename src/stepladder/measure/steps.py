@@ -1,0 +1,242 @@
+"""Where a step's time goes: real steps, the same on replayed batches, and the loader alone."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from stepladder.config.choices import Where
+from stepladder.data.batch import Batch
+from stepladder.data.examples import ArrivalSource, PictureSource, Source
+from stepladder.data.reader import Reader
+from stepladder.machine import available_memory_bytes
+from stepladder.measure.subject import Subject
+from stepladder.measure.timing import wait_for
+from stepladder.train.clock import Timeline
+
+NUM_REPLAYED = 8
+"""Batches that are held: one alone would not stand for examples of unequal length."""
+MAX_HELD_FRAC = 0.1
+"""Share of the free memory that they may take."""
+
+_SHARES = {"host": 0.35, "real": 0.45, "device": 0.2}  # of the time budget
+_LEAST = {"host": 4, "real": 4, "device": 2}
+_MOST_STEPS = 400
+_MAX_DRAIN_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """Seconds of one mean step, and where they go.
+
+    Attributes:
+        step_s: real steps, by the wall.
+        phases_s: seconds of each phase of one step, by the device where it has a timeline.
+        unexplained_frac: share of the wall that no phase covers.
+        no_advice_because: why they carry no advice, on the host's timeline or the device's.
+        replay_host_s, replay_device_s: on batches that lie ready in host memory, on the device.
+        load_s: filling memory with all training pictures, once; None where they are not held.
+        loader_per_s: examples a second that the reader gives when nobody trains.
+        loader_cpu_s: seconds of one thread to fetch and decode one example; None: unknown.
+        batches: the replayed ones, in host memory.
+    """
+
+    step_s: float
+    phases_s: Mapping[str, float]
+    unexplained_frac: float
+    no_advice_because: str | None
+    replay_host_s: float
+    replay_device_s: float
+    load_s: float | None
+    loader_per_s: float
+    loader_cpu_s: float | None
+    batches: Sequence[Batch]
+
+
+def measure_steps(subject: Subject, *, budget_s: float) -> StepTimes:
+    """Time real steps and replayed ones in turn, on the recipe's own reader.
+
+    The reader is drained at full speed before the real steps, so that none of them lives on what
+    was read ahead of time. Replays stand on both sides of the real steps, as machines drift.
+    """
+    reader = subject.reader()
+    endless = reader.endless()
+    try:
+        start_s = time.perf_counter()
+        first = next(endless)
+        first_s = time.perf_counter() - start_s
+        held = list(itertools.islice(endless, _num_held(first) - 1))
+        host = itertools.cycle([first, *held])
+        est_s = _warm_up(subject, host)
+        num = {
+            name: min(max(int(share * budget_s / est_s), _LEAST[name]), _MOST_STEPS)
+            for name, share in _SHARES.items()
+        }
+        before_s = _replay(subject, host, num["host"] // 2)
+        loader_per_s, loader_cpu_s = _drain(reader, endless)
+        real = _real_steps(subject, endless, num["real"])
+        after_s = _replay(subject, host, num["host"] // 2)
+        on_device = itertools.cycle([subject.to_device(batch) for batch in (first, *held)])
+        device_s = _replay(subject, on_device, num["device"])
+    finally:
+        endless.close()
+        reader.close()
+    is_held = subject.recipe.data.where is Where.MEMORY
+    num_all = subject.num_train
+    return StepTimes(
+        step_s=real.step_s,
+        phases_s=real.phases_s,
+        unexplained_frac=real.timeline.unexplained_s / real.timeline.wall_s,
+        no_advice_because=real.no_advice_because,
+        replay_host_s=(before_s + after_s) / 2,
+        replay_device_s=device_s,
+        load_s=first_s * num_all / reader.num_examples if is_held else None,
+        loader_per_s=loader_per_s,
+        loader_cpu_s=loader_cpu_s,
+        batches=(first, *held),
+    )
+
+
+def why_no_data_advice(
+    *, step_s: float, replay_host_s: float, data_wait_s: float, has_device_timeline: bool
+) -> str | None:
+    """Say why two estimates of the input stall carry no advice on data, or None if they agree.
+
+    The stall by ablation is what a step gains when its batches lie ready. With a device timeline it
+    has to agree with the device's own gap within 20 %, unless both are below 5 % of the step. On a
+    CPU the reading threads also take cores from the step, so that the ablation may well find more
+    than the wait; it cannot find much less.
+    """
+    by_ablation = step_s - replay_host_s
+    apart = abs(by_ablation - data_wait_s)
+    is_small = max(by_ablation, data_wait_s) < 0.05 * step_s
+    agree = is_small or apart <= 0.2 * max(by_ablation, data_wait_s)
+    if not has_device_timeline:
+        agree = agree or data_wait_s <= by_ablation + 0.05 * step_s
+    if agree:
+        return None
+    return (
+        f"two estimates of the wait for data disagree: {1e3 * data_wait_s:.3g} ms a step waited, "
+        f"{1e3 * by_ablation:.3g} ms gained where batches lie ready"
+    )
+
+
+def difference(before: Timeline, after: Timeline) -> Timeline:
+    """Give the part of a timeline that lies between two looks at it."""
+    return Timeline(
+        wall_s=after.wall_s - before.wall_s,
+        phases_s={
+            name: seconds - before.phases_s.get(name, 0.0)
+            for name, seconds in after.phases_s.items()
+        },
+    )
+
+
+def input_bytes(value: Any) -> int:
+    """Add up the bytes of the tensors in a batch's inputs."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, Mapping):
+        return sum(input_bytes(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return sum(input_bytes(item) for item in value)
+    return 0
+
+
+def _num_held(first: Batch) -> int:
+    """Give how many batches to hold: eight, fewer where they are very large."""
+    fits = MAX_HELD_FRAC * available_memory_bytes() / max(1, input_bytes(first.inputs))
+    return max(1, min(NUM_REPLAYED, int(fits)))
+
+
+def _warm_up(subject: Subject, host: Iterator[Batch]) -> float:
+    """Take the first steps, which are slow, and give the seconds of one that is not."""
+    subject.step_on(host)
+    started = time.perf_counter()
+    num_steps = 0
+    while True:
+        seconds = _replay(subject, host, 1)
+        num_steps += 1
+        if num_steps >= 10 or time.perf_counter() - started > 0.1:
+            return seconds
+
+
+def _replay(subject: Subject, batches: Iterator[Batch], num_steps: int) -> float:
+    """Take steps and give the seconds of a full one; a short batch is a part of a step."""
+    wait_for(subject.device)
+    start_s = time.perf_counter()
+    num_examples = sum(subject.step_on(batches).ids.numel() for _ in range(num_steps))
+    wait_for(subject.device)
+    return (time.perf_counter() - start_s) * subject.batch_size / num_examples
+
+
+class _Real(NamedTuple):
+    step_s: float
+    phases_s: dict[str, float]
+    timeline: Timeline
+    no_advice_because: str | None
+
+
+def _real_steps(subject: Subject, batches: Iterator[Batch], num_steps: int) -> _Real:
+    clock, device = subject.clock, subject.clock.device
+    wait_for(subject.device)
+    device_before = None if device is None else device.close()
+    host_before = clock.host()
+    num_examples = sum(subject.step_on(batches).ids.numel() for _ in range(num_steps))
+    host = difference(host_before, clock.host())  # on CUDA steps are still queued, in no phase
+    wait_for(subject.device)
+    full_steps = num_examples / subject.batch_size
+    step_s = (clock.wall_s() - host_before.wall_s) / full_steps
+    timelines = [host]
+    if device is not None and device_before is not None:
+        timelines.append(difference(device_before, device.close()))
+    reasons = [reason for timeline in timelines if (reason := timeline.why_no_advice())]
+    phases_s = {name: s / full_steps for name, s in timelines[-1].phases_s.items() if s > 0}
+    return _Real(step_s, phases_s, timelines[-1], reasons[0] if reasons else None)
+
+
+def _drain(reader: Reader, batches: Iterator[Batch]) -> tuple[float, float | None]:
+    """Read what was read ahead, and then on, with nobody training.
+
+    Returns:
+        Examples a second, and seconds of one thread for one example.
+    """
+    ahead = 3
+    for _ in range(ahead):
+        next(batches)
+    stats = reader.stats
+    cpu_before, rows_before = stats.fetch_s + stats.decode_s, stats.num_rows
+    started = time.perf_counter()
+    num_examples = 0
+    for idx in itertools.count():
+        num_examples += next(batches).ids.numel()
+        took_s = time.perf_counter() - started
+        if took_s > _MAX_DRAIN_S or (idx >= 2 * NUM_REPLAYED and took_s > 0.05):
+            break
+    cpu_s = stats.fetch_s + stats.decode_s - cpu_before
+    num_rows = stats.num_rows - rows_before
+    if not isinstance(reader.source, PictureSource):
+        return num_examples / took_s, seconds_to_read(reader.source, reader.global_batch_size)
+    return num_examples / took_s, cpu_s / num_rows if num_rows else None
+
+
+def seconds_to_read(source: Source, batch_size: int) -> float | None:
+    """Time the reading of one example in this thread; None where rows cannot be asked for."""
+    if isinstance(source, ArrivalSource):
+        return None
+    rows = np.linspace(0, len(source) - 1, min(len(source), 4 * batch_size)).astype(np.int64)
+    started = time.perf_counter()
+    num_rows = 0
+    for start in range(0, len(rows), batch_size):
+        part = rows[start : start + batch_size]
+        source.read(part)
+        num_rows += len(part)
+        if time.perf_counter() - started > _MAX_DRAIN_S:
+            break
+    return (time.perf_counter() - started) / num_rows

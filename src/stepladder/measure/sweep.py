@@ -1,0 +1,104 @@
+"""How a step grows with its batch: time as a line, and memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from stepladder.data.batch import Batch
+from stepladder.measure.memory import peak_bytes
+from stepladder.measure.probe import is_out_of_memory
+from stepladder.measure.subject import Subject
+from stepladder.measure.timing import lower_median, time_in_turn
+
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What a step takes at several batch sizes.
+
+    Attributes:
+        step_s: by batch size; sizes that did not fit in memory are left out.
+        fixed_s, per_example_s: of the fitted line; None where fewer than two sizes fit.
+        memory_bytes: peak of one step at the smallest and the largest size; {} where unknown.
+    """
+
+    step_s: Mapping[int, float]
+    fixed_s: float | None
+    per_example_s: float | None
+    memory_bytes: Mapping[int, int]
+
+
+def choose_sizes(
+    batch_size: int, *, num_examples: int, example_s: float, budget_s: float, min_size: int = 1
+) -> tuple[int, ...]:
+    """Give three batch sizes to time: b, 2b, 8b if that fits the time, else smaller ones.
+
+    Args:
+        batch_size: b, the recipe's.
+        num_examples: none is larger than this.
+        example_s: about what an example takes.
+        min_size: none is smaller than this.
+    """
+    b = min(batch_size, num_examples)
+    choices = ((b, 2 * b, 8 * b), (b // 2, b, 2 * b), (b // 4, b // 2, b), (b // 16, b // 8, b))
+    wanted: tuple[int, ...] = ()
+    for choice in choices:
+        sizes = sorted({min(size, num_examples) for size in choice if size >= min_size})
+        if len(sizes) < min(3, num_examples - min_size + 1):
+            continue
+        wanted = tuple(sizes)
+        if sum(sizes) * example_s * (_ROUNDS + 1) <= budget_s:
+            return wanted
+    smallest = tuple(range(min_size, min_size + 3))
+    if sum(smallest) < sum(wanted) or not wanted:
+        wanted = tuple(size for size in smallest if size <= num_examples)
+    return wanted or (b,)
+
+
+def fit_line(sizes: ArrayLike, seconds: ArrayLike) -> tuple[float, float]:
+    """Fit t(b) = a + c b by least squares, with a not below 0.
+
+    Where the free fit has a negative a, the line through the origin is the best one left.
+
+    Returns:
+        (a, c), in seconds, and seconds an example.
+    """
+    b, t = np.asarray(sizes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
+    c, a = np.polyfit(b, t, 1)
+    if a < 0:
+        return 0.0, float(b @ t / (b @ b))
+    return float(a), float(c)
+
+
+def measure_sweep(subject: Subject, sizes: Sequence[int], *, budget_s: float) -> Sweep:
+    """Time steps on batches that lie on the device, the sizes in turn, and take their memory."""
+    batches: dict[int, Batch] = {}
+    for size in sizes:
+        try:
+            batch = subject.to_device(subject.batch_of(size))
+            subject.step_on(iter((batch,)))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            break  # larger ones do not fit either
+        batches[size] = batch
+    steps = {
+        size: partial(subject.step_on, itertools.repeat(batch)) for size, batch in batches.items()
+    }
+    times = time_in_turn(
+        steps, subject.device, budget_s=budget_s, min_rounds=_ROUNDS - 1, max_rounds=30
+    )
+    step_s = {size: lower_median(values) for size, values in times.items()}
+    ends = sorted(steps)[:: max(1, len(steps) - 1)]
+    memory = {size: peak_bytes(steps[size], subject.device) for size in ends}
+    if len(step_s) < 2:
+        return Sweep(step_s=step_s, fixed_s=None, per_example_s=None, memory_bytes=memory)
+    fixed_s, per_example_s = fit_line(list(step_s), list(step_s.values()))
+    return Sweep(step_s=step_s, fixed_s=fixed_s, per_example_s=per_example_s, memory_bytes=memory)
