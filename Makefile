@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench bench-gpu clean
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -32,7 +32,13 @@ lint: $(STAMP)
 	$(BIN)/codespell src tests docs examples bench README.md CHANGELOG.md
 
 bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--editable '.[bench]' --constraint $(CONSTRAINTS)
 	$(BIN)/python bench/run_all.py
+
+# PYTHON is one whose torch sees the GPU; WHEELS a folder of what else it lacks
+bench-gpu:
+	PYTHON=$(PYTHON) bench/gpu.sh $(WHEELS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

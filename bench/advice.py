@@ -25,7 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from rows import markdown, write_rows
-from workloads import WORKLOADS, Workload, by_name, job_of, quick_settings, use_cores
+from workloads import (
+    WORKLOADS,
+    Workload,
+    by_name,
+    forget_artefacts,
+    job_of,
+    quick_settings,
+    use_cores,
+)
 
 import stepladder
 from stepladder.config.load import load_job
@@ -100,6 +108,7 @@ def first_tried(run: Path) -> Trial | None:
 
 def train_s(job: JobConfig, recipe: Recipe, workload: Workload, folder: Path) -> float:
     """Train by a recipe from cold; give seconds to the trained model."""
+    forget_artefacts(recipe.data.store)
     run = stepladder.train(
         config=replace(job, recipe=recipe, run=replace(job.run, dir=folder)),
         task=workload.task,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -248,6 +249,13 @@ def enlarge_some(folder: Path) -> None:
         place = folder / split / label
         place.mkdir(parents=True, exist_ok=True)
         enlarge(path, idx).save(place / path.name, "JPEG", quality=90)
+
+
+def forget_artefacts(store: Path) -> None:
+    """Remove what earlier trainings left beside a store, so that the next one begins cold."""
+    for path in store.parent.glob(f"{store.name}.*"):
+        if path.is_dir():
+            shutil.rmtree(path)
 
 
 def job_of(workload: Workload, *, work: Path, out: Path, more: Mapping[str, object]) -> JobConfig:
