@@ -231,7 +231,7 @@ def closing(results: dict[str, Any] | None) -> list[str]:
         "",
     ]
     if results is None:
-        return [*said, "Ours have not been run yet: `python bench/six_steps.py --caltech TAR`."]
+        return [*said, "Ours have not been run yet: `bench/six_steps.py` runs them."]
     return [*said, f"Ours: {results['note']} Raw numbers: `bench/results/six_steps.json`."]
 
 
