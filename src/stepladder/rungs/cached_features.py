@@ -9,7 +9,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.formulas import num_through_trunk, predict_time, with_one_time
+from stepladder.rungs.formulas import num_through_trunk, predict_time, reading_s, with_one_time
 
 
 class CachedFeatures(Rung):
@@ -53,7 +53,7 @@ class CachedFeatures(Rung):
         """
         now = profile.time
         trunk_s = profile.trunk_s or 0.0
-        load_s = self._load_s(profile)
+        load_s = reading_s(profile, recipe)
         pass_s = trunk_s + load_s if profile.device == "cpu" else max(trunk_s, load_s)
         features_s = pass_s * num_through_trunk(profile, recipe)
         head_step_s = profile.head_step_s or 0.0
@@ -86,9 +86,3 @@ class CachedFeatures(Rung):
     def exactness_of(self, recipe: Recipe) -> Exactness:
         """Rounding without views; with views the head sees other examples."""
         return Exactness.STATISTICAL if recipe.features.cached_views else self.exactness
-
-    def _load_s(self, profile: Profile) -> float:
-        """Give the seconds of reading and decoding one example with all cores."""
-        if profile.loader_cpu_s is not None:
-            return profile.loader_cpu_s / max(1, profile.num_cores)
-        return 1 / profile.loader_per_s if profile.loader_per_s else 0.0

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from stepladder.config.choices import Where
 from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Profile, Provenance, TrainingTime
@@ -117,9 +118,28 @@ def trunk_share_s(profile: Profile, recipe: Recipe, features_s: float) -> float:
     return min(features_s, profile.trunk_s * num_through_trunk(profile, recipe))
 
 
+def is_held_in_memory(profile: Profile, recipe: Recipe) -> bool:
+    """Tell whether decoded examples are kept in memory, by choice or by what was measured."""
+    return recipe.data.where is Where.MEMORY or "load" in profile.time.one_time_s
+
+
+def all_data_bytes(profile: Profile, recipe: Recipe) -> float:
+    """Give the memory of all decoded examples, those that a sample leaves out included."""
+    return profile.example_bytes * (profile.num_train / recipe.data.fraction + profile.num_val)
+
+
 def loader_threads(profile: Profile, recipe: Recipe) -> int:
     """Give the number of reading threads."""
     return recipe.loader.threads or max(1, profile.num_cores)
+
+
+def reading_s(profile: Profile, recipe: Recipe) -> float:
+    """Give the seconds of reading and decoding one example on all reading threads; 0: unknown."""
+    threads = min(loader_threads(profile, recipe), max(1, profile.num_cores))
+    if profile.loader_cpu_s is not None:
+        return profile.loader_cpu_s / threads
+    is_of_features = recipe.features.cached
+    return 1 / profile.loader_per_s if profile.loader_per_s and not is_of_features else 0.0
 
 
 def scale_loading(
@@ -148,7 +168,7 @@ def scale_loading(
         load=now.one_time_s.get("load", 0.0) * pace,
         features=features_s - reading_s * (1 - pace),
     )
-    if recipe.features.cached or "load" in now.one_time_s:
+    if recipe.features.cached or is_held_in_memory(profile, recipe):
         return one_time
     batch = recipe.batch.global_batch_size
     compute_s = now.step_s if profile.replay_host_s is None else profile.replay_host_s

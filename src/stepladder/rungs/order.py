@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+from stepladder.rungs.all_data import AllData
 from stepladder.rungs.cached_features import CachedFeatures
 from stepladder.rungs.channels_last import ChannelsLast
+from stepladder.rungs.compile import Compile
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.early_stopping import EarlyStopping
+from stepladder.rungs.fewer_validations import FewerValidations
 from stepladder.rungs.folded_trunk import FoldedTrunk
+from stepladder.rungs.fused_optimizer import FusedOptimizer
+from stepladder.rungs.gpu import UseGpu
+from stepladder.rungs.gradient_checkpointing import GradientCheckpointing
 from stepladder.rungs.larger_batch import LargerBatch
+from stepladder.rungs.larger_gpu import LargerGpu
+from stepladder.rungs.larger_model import LargerModel
+from stepladder.rungs.loader_threads import LoaderThreads
 from stepladder.rungs.mixed_precision import MixedPrecision
+from stepladder.rungs.pixel_store import PixelStore
+from stepladder.rungs.pretrained import Pretrained
+from stepladder.rungs.scaled_decode import ScaledDecode
+from stepladder.rungs.streaming import Streaming
 
 RUNGS: tuple[Rung, ...] = (
+    Pretrained(),
+    UseGpu(),
     EarlyStopping(),
     CachedFeatures(),
     FoldedTrunk(),
     ChannelsLast(),
     MixedPrecision(),
+    FusedOptimizer(),
+    Compile(),
+    GradientCheckpointing(),
     LargerBatch(),
+    LargerModel(),
+    LoaderThreads(),
+    ScaledDecode(),
+    PixelStore(),
+    Streaming(),
+    FewerValidations(),
+    AllData(),
+    LargerGpu(),
 )

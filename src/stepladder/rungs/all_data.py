@@ -1,0 +1,61 @@
+"""All of the training examples instead of a sample."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from stepladder.config.choices import Where
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Aim, Exactness, Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.contract import Rung
+from stepladder.rungs.formulas import all_data_bytes, predict_time, with_one_time
+
+
+class AllData(Rung):
+    """Go from a sample to all of the training examples.
+
+    Trades: time, at the rate that the user sets, for accuracy.
+    Source: Hestness et al. 2017, "Deep Learning Scaling is Predictable, Empirically",
+    arXiv:1712.00409; step 4 of Databricks 2019, "Six Steps to Deep Learning at Scale".
+    """
+
+    name: ClassVar[str] = "all_data"
+    level: ClassVar[int] = 8
+    aim: ClassVar[Aim] = Aim.ACCURACY
+    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse where all are used, or would not fit."""
+        if recipe.data.fraction == 1:
+            return "already on"
+        is_held = recipe.data.where is Where.MEMORY
+        if is_held and all_data_bytes(profile, recipe) > profile.free_memory_bytes:
+            return "memory does not hold all of the pictures; streaming comes first"
+        return None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        """Let an epoch and one-time work grow with the examples; epochs are taken as equal."""
+        now, growth = profile.time, 1 / recipe.data.fraction
+        num_now = profile.num_train + profile.num_val
+        num_after = profile.num_train * growth + profile.num_val
+        per_example = num_after / num_now if num_now else 1.0
+        with_data = {
+            name: seconds * (per_example if name in ("features", "load", "store") else 1)
+            for name, seconds in now.one_time_s.items()
+        }
+        after = replace(
+            with_one_time(now, **with_data), steps_per_epoch=now.steps_per_epoch * growth
+        )
+        return predict_time(
+            self.name,
+            profile,
+            after,
+            inputs={"fraction": recipe.data.fraction, "num_train": float(profile.num_train)},
+            note=f"{growth:.3g} times the examples; epochs taken as equal",
+        )
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
+        """Use all."""
+        return replace(recipe, data=replace(recipe.data, fraction=1.0))

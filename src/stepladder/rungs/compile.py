@@ -1,0 +1,61 @@
+"""The model compiled into fewer, larger kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Prediction
+from stepladder.records.profile import Profile, Provenance
+from stepladder.rungs.contract import Rung
+from stepladder.rungs.formulas import predict_time, scale_model, with_one_time
+
+_START_S = 12.0
+"""What the first compilation of anything takes (three linear layers, two cores)."""
+_CONV_S = (28.0 - _START_S) / 49
+"""What each convolution adds: EfficientNet-Lite0, 49 of them, took 28 s forward on two cores."""
+
+
+class Compile(Rung):
+    """Compile the model, so that pointwise operations run within their neighbours.
+
+    Trades: seconds to minutes of compiling before the first step, and again for each new shape;
+    disk for the compiled code.
+    Source: Ansel et al. 2024, "PyTorch 2", ASPLOS, doi:10.1145/3620665.3640366.
+    """
+
+    name: ClassVar[str] = "compile"
+    level: ClassVar[int] = 6
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse where there is no C++ compiler."""
+        if recipe.device.compile:
+            return "already on"
+        return None if profile.has_compiler else "no C++ compiler on this machine"
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        """Leave out the operations that fuse into their neighbours, and add the compilation.
+
+        That is the most that fusing can give. The compilation's time is assumed: 12 s, a third of
+        a second for each convolution, and as much again for the backward pass of a trunk that
+        learns.
+        """
+        num_passes = 1 if profile.is_trunk_frozen else 2
+        compile_s = _START_S + _CONV_S * profile.num_conv2d * num_passes
+        ratio = profile.op_replays.get("pointwise", 1.0)
+        after = with_one_time(scale_model(profile, recipe, ratio), compile=compile_s)
+        left_s = profile.time.total_s
+        is_replayed = "pointwise" in profile.op_replays
+        return predict_time(
+            self.name,
+            profile,
+            after,
+            provenance=Provenance.REPLAYED if is_replayed else Provenance.MODELLED,
+            inputs={"pointwise": ratio, "compile_s": compile_s},
+            note=f"about {compile_s:.0f} s to compile (assumed), {left_s:.3g} s of work",
+        )
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
+        """Ask for compilation."""
+        return replace(recipe, device=replace(recipe.device, compile=True))

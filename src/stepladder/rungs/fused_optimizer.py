@@ -1,0 +1,51 @@
+"""The optimiser's update in one kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from stepladder.config.choices import OptimizerName
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Prediction
+from stepladder.records.profile import Profile, Provenance
+from stepladder.rungs.contract import Rung
+from stepladder.rungs.formulas import predict_time
+
+
+class FusedOptimizer(Rung):
+    """Update all weights in one kernel, instead of a few small ones for each weight.
+
+    Trades: nothing but the order of a few roundings.
+    Source: PyTorch, documentation of torch.optim, `fused`.
+    """
+
+    name: ClassVar[str] = "fused_optimizer"
+    level: ClassVar[int] = 6
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
+        """Refuse where torch has no such kernel."""
+        if recipe.optimizer.fused:
+            return "already on"
+        if recipe.optimizer.name is OptimizerName.NADAM:
+            return "torch has no fused NAdam"
+        return None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
+        """Scale the optimiser's share of the step by its update replayed as one kernel."""
+        now, ratio = profile.time, profile.op_replays.get("fused_optimizer")
+        if ratio is None:
+            note = "not measured: the update was not replayed as one kernel"
+            return predict_time(self.name, profile, now, note=note)
+        optimizer_s = min(profile.phases_s.get("optimizer", 0.0), now.step_s)
+        return predict_time(
+            self.name,
+            profile,
+            replace(now, step_s=now.step_s - optimizer_s * (1 - ratio)),
+            provenance=Provenance.REPLAYED,
+            inputs={"fused_optimizer": ratio, "optimizer_s": optimizer_s, "step_s": now.step_s},
+        )
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
+        """Ask for the fused kernel."""
+        return replace(recipe, optimizer=replace(recipe.optimizer, fused=True))

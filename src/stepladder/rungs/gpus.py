@@ -1,0 +1,104 @@
+"""What GPUs can do by their data sheets, and at what price by the user's own list."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from stepladder.config.choices import Precision
+from stepladder.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU by its data sheet.
+
+    Attributes:
+        name: as the driver says it, without the maker.
+        half_flops_per_s: dense matrix products in 16 bits, without sparsity.
+        fp32_flops_per_s: in 32 bits, without tensor cores.
+        bytes_per_s: memory bandwidth.
+        price_per_hour: in the user's currency; None: not known.
+    """
+
+    name: str
+    half_flops_per_s: float
+    fp32_flops_per_s: float
+    bytes_per_s: float
+    price_per_hour: float | None = None
+
+    def flops_per_s(self, precision: Precision) -> float:
+        """Give the peak in a precision."""
+        is_full = precision is Precision.FP32
+        return self.fp32_flops_per_s if is_full else self.half_flops_per_s
+
+
+def _gpu(name: str, half_tflops: float, fp32_tflops: float, gbytes_per_s: float) -> Gpu:
+    return Gpu(
+        name=name,
+        half_flops_per_s=half_tflops * 1e12,
+        fp32_flops_per_s=fp32_tflops * 1e12,
+        bytes_per_s=gbytes_per_s * 1e9,
+    )
+
+
+GPUS: tuple[Gpu, ...] = (
+    _gpu("T4", 65, 8.1, 320),  # NVIDIA T4 Tensor Core GPU, data sheet, 2019
+    _gpu("V100", 125, 15.7, 900),  # V100 SXM2, data sheet, 2020
+    _gpu("A10", 125, 31.2, 600),  # A10, data sheet, 2021
+    _gpu("L4", 121, 30.3, 300),  # L4, data sheet, 2023 (242 with sparsity)
+    _gpu("L40S", 362, 91.6, 864),  # L40S, data sheet, 2023 (733 with sparsity)
+    _gpu("A100", 312, 19.5, 1555),  # A100 40 GB SXM, data sheet, 2020
+    _gpu("A100 80GB", 312, 19.5, 2039),  # A100 80 GB SXM, data sheet, 2021
+    _gpu("H100 PCIe", 756, 51, 2000),  # H100, data sheet, 2023 (1,513 with sparsity)
+    _gpu("H100", 989, 67, 3350),  # H100 SXM, data sheet, 2023 (1,979 with sparsity)
+    _gpu("H200", 989, 67, 4800),  # H200 SXM, data sheet, 2024
+)
+"""GPUs in common use. Prices change by the week and the place, so none is given."""
+
+
+def read_gpus(path: Path) -> tuple[Gpu, ...]:
+    """Read a list of GPUs with prices from a CSV whose columns are the fields of Gpu.
+
+    An empty price stands for one that is not known.
+
+    Raises:
+        DataError: if the file is missing, a column is, or a number is none above 0.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"the list of GPUs cannot be read ({error})", where=str(path)) from None
+    wanted = [field.name for field in fields(Gpu)]
+    missing = [name for name in wanted if not rows or name not in rows[0]]
+    if missing:
+        raise DataError(
+            "the list of GPUs has no rows" if not rows else f"no column {', '.join(missing)}",
+            where=str(path),
+            fix=f"Its first line is {','.join(wanted)}; a GPU a line follows.",
+        )
+    return tuple(_from_row(row, f"{path}:{line}") for line, row in enumerate(rows, start=2))
+
+
+def _from_row(row: dict[str, str | None], where: str) -> Gpu:
+    def number(name: str) -> float:
+        text = (row[name] or "").strip()
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (value > 0 and math.isfinite(value)):
+            raise DataError(f"{name}: {text!r} is no number above 0", where=where)
+        return value
+
+    has_price = bool((row["price_per_hour"] or "").strip())
+    return Gpu(
+        name=(row["name"] or "").strip(),
+        half_flops_per_s=number("half_flops_per_s"),
+        fp32_flops_per_s=number("fp32_flops_per_s"),
+        bytes_per_s=number("bytes_per_s"),
+        price_per_hour=number("price_per_hour") if has_price else None,
+    )

@@ -1,0 +1,56 @@
+"""Activations computed twice instead of kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Aim, Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.contract import Rung
+from stepladder.rungs.formulas import batch_doublings, memory_batch, predict_time
+
+
+class GradientCheckpointing(Rung):
+    """Compute activations again in the backward pass, so that a larger batch fits into memory.
+
+    Trades: one more forward pass a step, for memory.
+    Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
+    """
+
+    name: ClassVar[str] = "gradient_checkpointing"
+    level: ClassVar[int] = 7
+    aim: ClassVar[Aim] = Aim.MEMORY
+    is_enabler: ClassVar[bool] = True
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse where memory does not stand in the way of the batch."""
+        if recipe.device.gradient_checkpointing:
+            return "already on"
+        if profile.is_trunk_frozen or recipe.features.cached:
+            return "the trunk is frozen and keeps no activations"
+        if len(profile.memory_by_batch) < 2:
+            return "not measured: memory at two batch sizes"
+        if profile.step_fixed_s is None or profile.step_per_example_s is None:
+            return "not measured: the step at three batch sizes"
+        wanted = max(batch_doublings(profile, recipe, limit=math.inf), default=0)
+        return "memory does not limit the batch" if wanted <= memory_batch(profile) else None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
+        """Add a forward pass; n layers keep about 2 sqrt(n) activations instead of n."""
+        now, num_layers = profile.time, profile.num_conv2d
+        forward_s = profile.phases_s.get("forward", 0.0)
+        return predict_time(
+            self.name,
+            profile,
+            replace(now, step_s=now.step_s + forward_s),
+            inputs={"forward_s": forward_s, "step_s": now.step_s},
+            memory_frac=2 / math.sqrt(num_layers) if num_layers > 4 else None,
+            note="costs a forward pass a step; pays only by the batch that it makes possible",
+        )
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
+        """Ask for checkpointing."""
+        return replace(recipe, device=replace(recipe.device, gradient_checkpointing=True))

@@ -1,0 +1,72 @@
+"""A JPEG store decoded once into a store of pixels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Exactness, Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.contract import Rung
+from stepladder.rungs.formulas import (
+    is_held_in_memory,
+    loader_threads,
+    predict_time,
+    scale_loading,
+    with_one_time,
+)
+
+_NUM_COPIES = 2
+"""A stored picture is copied out of the page cache, and into its batch."""
+
+
+class PixelStore(Rung):
+    """Decode each picture once, and read pixels from then on.
+
+    Trades: disk, some ten times that of JPEGs, for no decoding; a slow disk may lose by it.
+    Source: Mohan et al. 2021, "Analyzing and Mitigating Data Stalls in DNN Training",
+    arXiv:2007.06775 (preparation stalls).
+    """
+
+    name: ClassVar[str] = "pixel_store"
+    level: ClassVar[int] = 8
+    exactness: ClassVar[Exactness] = Exactness.BITWISE
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse where pictures are decoded once anyway, or there is no room."""
+        reasons = {
+            "already on": recipe.data.decode_once,
+            "the data is no store of JPEGs": profile.store_encoding != "jpeg",
+            "each picture is decoded once already, for its features": recipe.features.cached,
+            "each picture is decoded once already, into memory": is_held_in_memory(profile, recipe),
+            "not measured: what reading costs": profile.loader_cpu_s is None,
+            "not measured: the memory's bandwidth": not profile.bandwidth_bytes_per_s,
+        }
+        refusal = next((reason for reason, holds in reasons.items() if holds), None)
+        needed = profile.example_bytes * (profile.num_train + profile.num_val)
+        if refusal is None and needed > profile.free_disk_bytes:
+            have = profile.free_disk_bytes
+            return f"pixels take {needed / 1e9:.1f} GB of disk, and {have / 1e9:.1f} GB are free"
+        return refusal
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        """Let reading take two copies of the pixels, after one pass that decodes."""
+        cpu_s = profile.loader_cpu_s or 0.0
+        copy_s = _NUM_COPIES * profile.example_bytes / (profile.bandwidth_bytes_per_s or 1.0)
+        read_s = min(copy_s, cpu_s)
+        threads = loader_threads(profile, recipe)
+        num_examples = profile.num_train + profile.num_val
+        store_s = num_examples * (cpu_s / max(1, profile.num_cores) + copy_s)
+        after = scale_loading(profile, recipe, threads=threads, cpu_s=cpu_s, cpu_s_after=read_s)
+        return predict_time(
+            self.name,
+            profile,
+            with_one_time(after, store=store_s),
+            inputs={"loader_cpu_s": cpu_s, "read_s": read_s, "store_s": store_s},
+            note="pixels read from the page cache; a disk slower than memory is not counted",
+        )
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
+        """Ask for a store of pixels."""
+        return replace(recipe, data=replace(recipe.data, decode_once=True))

@@ -1,0 +1,70 @@
+"""Large JPEGs decoded at a fraction of their size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Exactness, Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.contract import Rung
+from stepladder.rungs.formulas import loader_threads, predict_time, scale_loading
+
+_COST = {1: 1.0, 2: 0.77, 4: 0.63, 8: 0.48}
+"""Time to decode and resize at 1/f of the sides, over that in full: drawn JPEGs of 1,000, 2,000 and
+4,000 pixels a side to 224, libjpeg-turbo. What remains is mostly entropy decoding."""
+_LEAD = 4 / 3
+"""The decoder gives at least 4/3 of the sides that are needed."""
+
+
+class ScaledDecode(Rung):
+    """Decode a JPEG much larger than needed at 1/2, 1/4 or 1/8 of its sides.
+
+    Trades: pixels that differ by less than two common resize filters do.
+    Source: libjpeg-turbo, documentation of scale_num and scale_denom (DCT scaling).
+    """
+
+    name: ClassVar[str] = "scaled_decode"
+    level: ClassVar[int] = 8
+    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse where nothing is decoded, or in full anyway."""
+        if recipe.loader.scaled_decode:
+            return "already on"
+        if profile.store_encoding != "jpeg" or recipe.data.decode_once:
+            return "training decodes no JPEG"
+        if profile.source_pixels is None:
+            return "not measured: how large the stored pictures are"
+        if profile.loader_cpu_s is None:
+            return "not measured: what reading costs"
+        too_small = self._factor(profile) == 1
+        return "the stored pictures are not much larger than needed" if too_small else None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        """Scale the cost of decoding as it was read elsewhere for this factor."""
+        factor, cpu_s = self._factor(profile), profile.loader_cpu_s or 0.0
+        threads = loader_threads(profile, recipe)
+        cost = _COST[factor]
+        after = scale_loading(
+            profile, recipe, threads=threads, cpu_s=cpu_s, cpu_s_after=cpu_s * cost
+        )
+        return predict_time(
+            self.name,
+            profile,
+            after,
+            inputs={"factor": float(factor), "cost": cost, "loader_cpu_s": cpu_s},
+            note=f"decoding at 1/{factor} of the sides is assumed to take {100 * cost:.0f} %",
+        )
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
+        """Ask for scaled decoding."""
+        return replace(recipe, loader=replace(recipe.loader, scaled_decode=True))
+
+    def _factor(self, profile: Profile) -> int:
+        """Give f for a picture of mean size: the largest that leaves 4/3 of the sides needed."""
+        needed = _LEAD * math.sqrt(max(1, profile.example_bytes) / 3)
+        side = math.sqrt(profile.source_pixels or 0.0)
+        return next((factor for factor in (8, 4, 2) if side >= factor * needed), 1)

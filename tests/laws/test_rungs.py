@@ -1,0 +1,290 @@
+"""Every rung is pure, refuses in words, predicts with provenance, and is written down."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import stepladder.rungs
+from stepladder.config import choices
+from stepladder.config.recipe import (
+    AugmentConfig,
+    BatchConfig,
+    DataConfig,
+    DeviceConfig,
+    FeaturesConfig,
+    LoaderConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Recipe,
+    ScheduleConfig,
+    StoppingConfig,
+)
+from stepladder.records import to_json
+from stepladder.records.profile import Curve, Profile, Provenance, TrainingTime
+from stepladder.rungs import RUNGS, Rung
+
+FOLDER = Path(stepladder.rungs.__file__).parent
+PAGE = FOLDER.parents[2] / "docs" / "rungs.md"
+every_rung = pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+thoroughly = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+seconds = st.floats(1e-6, 1e3)
+rarely = st.sampled_from((False, False, False, True))
+some_s = st.none() | seconds | seconds | seconds
+counts = st.sampled_from((675, 30_000, 57, 2, 1, 0))
+likely = st.sampled_from((True, True, True, False))
+num_bytes = st.sampled_from((150_528, 10**9, 10**11, 4_096, 0))
+times = st.builds(
+    TrainingTime,
+    one_time_s=st.just({})
+    | st.dictionaries(st.sampled_from(("features", "load", "store", "compile")), seconds),
+    epochs=st.floats(0.5, 100),
+    steps_per_epoch=st.floats(0.1, 1e5),
+    step_s=seconds,
+    num_validations=st.floats(0, 100),
+    validation_s=st.floats(0, 1e3),
+    checkpoint_s=st.floats(0, 10),
+)
+curves = st.builds(
+    Curve,
+    epochs=st.floats(1, 100),
+    val_losses=st.just((1.0, 0.5)),
+    epochs_to_stop=st.none() | st.floats(1, 100),
+    provenance=st.sampled_from((Provenance.MEASURED, Provenance.REPLAYED)),
+)
+variants = st.sampled_from(
+    ("channels_last", "bf16", "channels_last+bf16", "folded", "fused_optimizer", "pointwise")
+)
+profiles = st.builds(
+    Profile,
+    time=times,
+    num_train=counts,
+    num_val=counts,
+    is_built_in=st.booleans(),
+    has_head=likely,
+    is_trunk_frozen=st.booleans(),
+    is_random_before_head=rarely,
+    is_pretrained=st.booleans(),
+    num_conv2d=st.integers(0, 60),
+    num_batchnorm=st.integers(0, 60),
+    weight_bytes=num_bytes,
+    trainable_bytes=num_bytes,
+    example_bytes=num_bytes,
+    feature_bytes=st.none() | num_bytes,
+    store_encoding=st.sampled_from(("jpeg", "jpeg", "pixels", None)),
+    source_pixels=st.none() | st.floats(1, 5e7),
+    device=st.sampled_from(("cpu", "cuda")),
+    device_name=st.sampled_from(("A processor", "Tesla T4", "NVIDIA A100-SXM4-80GB")),
+    num_cores=st.integers(1, 64),
+    has_cuda=st.booleans(),
+    has_bf16=st.booleans(),
+    has_compiler=st.booleans(),
+    free_memory_bytes=num_bytes,
+    free_disk_bytes=st.sampled_from((10**15, 10**9, 0)),
+    peak_flops_per_s=st.none() | st.floats(1e9, 1e15),
+    bandwidth_bytes_per_s=st.none() | st.floats(1e9, 1e13) | st.floats(1e9, 1e13),
+    phases_s=st.dictionaries(st.sampled_from(("forward", "backward", "optimizer")), seconds),
+    replay_host_s=some_s,
+    replay_device_s=some_s,
+    loader_per_s=st.none() | st.floats(1e-2, 1e7),
+    loader_cpu_s=some_s,
+    step_fixed_s=st.none() | st.floats(0, 1) | st.floats(0.1, 1),
+    step_per_example_s=st.none() | st.floats(0, 1) | st.floats(0, 0.01),
+    memory_by_batch=st.sampled_from(({16: 10**9, 128: 3 * 10**9}, {16: 10**9}, {})),
+    forward_flops=st.none() | st.floats(1e3, 1e12),
+    step_flops=st.none() | st.floats(1e3, 1e12),
+    mfu=st.none() | st.floats(0, 1),
+    trunk_s=some_s,
+    head_step_s=some_s,
+    head_validation_s=some_s,
+    op_replays=st.dictionaries(variants, st.floats(0.05, 5)),
+    curve=st.none() | curves,
+    noise_scale=st.none() | st.floats(1e-3, 1e6),
+    larger_trunks=st.sampled_from(
+        ((), ("resnet50",), ("tf_efficientnet_lite1", "tf_efficientnet_lite2"), ("nothing_known",))
+    ),
+)
+recipes = st.builds(
+    Recipe,
+    train=st.sampled_from((choices.TrainMode.HEAD, choices.TrainMode.ALL)),
+    data=st.builds(
+        DataConfig,
+        fraction=st.sampled_from((0.01, 0.1, 1.0)),
+        where=st.sampled_from(choices.Where),
+        decode_once=rarely,
+    ),
+    loader=st.builds(LoaderConfig, threads=st.sampled_from((0, 1, 2)), scaled_decode=st.booleans()),
+    model=st.builds(
+        ModelConfig,
+        name=st.sampled_from(("tf_efficientnet_lite0", "resnet18", "an_own_model")),
+        weights=st.sampled_from(choices.WeightsSource),
+        fold_batchnorm=rarely,
+    ),
+    features=st.builds(FeaturesConfig, cached=rarely, cached_views=st.sampled_from((0, 4))),
+    batch=st.builds(
+        BatchConfig,
+        global_batch_size=st.sampled_from((1, 2, 16, 100, 4096)),
+        micro_batch_size=st.sampled_from((None, 8)),
+        lr_rule=st.sampled_from(choices.LrRule),
+    ),
+    optimizer=st.builds(OptimizerConfig, name=st.sampled_from(choices.OptimizerName), fused=rarely),
+    schedule=st.builds(
+        ScheduleConfig,
+        max_epochs=st.sampled_from((1, 60)),
+        max_steps=st.sampled_from((None, 1, 1000)),
+        warmup_steps=st.sampled_from((0, 100)),
+        kind=st.sampled_from(choices.ScheduleKind),
+    ),
+    augment=st.builds(AugmentConfig, flip=st.booleans()),
+    stopping=st.builds(
+        StoppingConfig,
+        early=st.booleans(),
+        validate_every_epochs=st.sampled_from((1, 2, 30)),
+        validate_every_steps=st.sampled_from((None, None, 7)),
+    ),
+    device=st.builds(
+        DeviceConfig,
+        kind=st.sampled_from(choices.DeviceChoice),
+        precision=st.sampled_from(choices.Precision),
+        memory_format=st.sampled_from(choices.MemoryFormat),
+        compile=rarely,
+        gradient_checkpointing=rarely,
+        threads=st.sampled_from((0, 1, 8)),
+    ),
+)
+jobs = st.tuples(profiles, recipes)
+Job: TypeAlias = "tuple[Profile, Recipe]"
+
+
+def applicable(job: Job) -> list[Rung]:
+    """Give the rungs that do not refuse a job."""
+    return [rung for rung in RUNGS if rung.why_not(*job) is None]
+
+
+def test_names_are_unique() -> None:
+    assert len({rung.name for rung in RUNGS}) == len(RUNGS)
+
+
+@every_rung
+def test_a_rung_lives_in_the_file_of_its_name(rung: Rung) -> None:
+    assert type(rung).__module__ == f"stepladder.rungs.{rung.name}"
+
+
+def test_no_rung_is_left_out_of_the_list() -> None:
+    listed = {type(rung) for rung in RUNGS}
+    for file in FOLDER.glob("*.py"):
+        module = importlib.import_module(f"stepladder.rungs.{file.stem}")
+        for kind in vars(module).values():
+            if inspect.isclass(kind) and issubclass(kind, Rung) and not inspect.isabstract(kind):
+                assert kind in listed, f"{kind.__name__} of {file.name} is not in RUNGS"
+
+
+def test_levels_ascend() -> None:
+    levels = [rung.level for rung in RUNGS]
+    assert levels == sorted(levels)
+    assert all(1 <= level <= 12 for level in levels)
+
+
+@every_rung
+def test_the_docstring_says_what_it_does_what_it_trades_and_its_source(rung: Rung) -> None:
+    doc = inspect.getdoc(type(rung)) or ""
+    lines = doc.splitlines()
+    assert lines[0].endswith(".")
+    for mark in ("Trades: ", "Source: "):
+        assert any(line.startswith(mark) and len(line) > len(mark) for line in lines)
+
+
+def test_every_rung_has_jobs_that_it_lets_through() -> None:
+    reached: dict[str, int] = dict.fromkeys((rung.name for rung in RUNGS), 0)
+
+    @settings(max_examples=1000, deadline=None, derandomize=True, database=None)
+    @given(job=jobs)
+    def look(job: Job) -> None:
+        for rung in RUNGS:
+            reached[rung.name] += rung.why_not(*job) is None
+
+    look()
+    assert min(reached.values()) > 0, reached
+
+
+@thoroughly
+@given(job=jobs)
+def test_a_refusal_is_one_short_sentence(job: Job) -> None:
+    for rung in RUNGS:
+        refusal = rung.why_not(*job)
+        assert rung.why_not(*job) == refusal
+        if refusal is not None:
+            assert refusal == refusal.strip()
+            assert 0 < len(refusal) <= 120
+            assert "\n" not in refusal
+            assert not refusal.endswith(".")
+
+
+@thoroughly
+@given(job=jobs)
+def test_a_prediction_is_finite_and_says_where_it_comes_from(job: Job) -> None:
+    profile, recipe = job
+    for rung in applicable(job):
+        found = rung.predict(profile, recipe)
+        assert found == rung.predict(profile, recipe)
+        assert found.rung == rung.name
+        assert found.provenance in (Provenance.MODELLED, Provenance.REPLAYED)
+        assert found.gain > 0
+        assert found.memory_frac is None or 0 < found.memory_frac <= 1
+        assert not found.note.endswith(".")
+        assert json.loads(json.dumps(to_json(found), allow_nan=False))["rung"] == rung.name
+        numbers = [found.gain, *found.inputs.values()]
+        if found.time is not None:
+            assert found.gain == pytest.approx(profile.time.total_s / found.time.total_s)
+            parts = asdict(found.time)
+            numbers += [*parts.pop("one_time_s").values(), *parts.values()]
+        assert all(math.isfinite(number) and number >= 0 for number in numbers), rung.name
+
+
+@thoroughly
+@given(job=jobs)
+def test_apply_gives_another_recipe_and_leaves_its_input(job: Job) -> None:
+    profile, recipe = job
+    before = repr(job)
+    for rung in applicable(job):
+        after = rung.apply(profile, recipe)
+        assert after == rung.apply(profile, recipe)
+        assert (after == recipe) == rung.is_prediction_only
+        found = rung.variants(profile, recipe)
+        assert found[0] == after
+        assert len(set(found)) == len(found)
+        assert rung.is_prediction_only or recipe not in found
+    assert repr(job) == before
+
+
+@thoroughly
+@given(job=jobs)
+def test_applied_again_and_again_a_rung_comes_to_refuse(job: Job) -> None:
+    profile, recipe = job
+    for rung in applicable(job):
+        if rung.is_prediction_only:
+            continue
+        changed = recipe
+        for _ in range(3):
+            if rung.why_not(profile, changed) is None:
+                changed = rung.apply(profile, changed)
+        assert rung.why_not(profile, changed) is not None, rung.name
+
+
+@thoroughly
+@given(job=jobs)
+def test_exactness_of_a_recipe_is_no_better_than_declared(job: Job) -> None:
+    order = ("bitwise", "rounding", "statistical")
+    for rung in applicable(job):
+        after = rung.apply(*job)
+        assert order.index(rung.exactness_of(after)) >= order.index(rung.exactness)
