@@ -140,7 +140,8 @@ def rough_time(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return "unknown"
     if 0 < seconds < 0.0995:
-        return f"{1000 * seconds:.2g} ms"
+        small = seconds < 9.95e-5
+        return f"{(1e6 if small else 1e3) * seconds:.2g} {'µs' if small else 'ms'}"
     steps = ((1, "s", 99.5), (60, "min", 99.5), (3600, "h", 47.5), (86400, "d", math.inf))
     size_s, unit, _ = next(step for step in steps if seconds < step[2] * step[0])
     value = seconds / size_s
@@ -182,14 +183,17 @@ def decision_words(decision: Decision) -> str:
 
 def verdict_words(trial: Trial) -> str:
     """Say a verdict with its reason: `kept: 11 epochs (by replay, 5 seeds)`."""
-    verdict = trial.verdict
-    word = decision_words(verdict.decision)
-    reason = verdict.reason.strip()
+    word, reason = decision_words(trial.verdict.decision), reason_words(trial)
+    return f"{word}: {reason}" if reason else word
+
+
+def reason_words(trial: Trial) -> str:
+    """Say why a verdict is what it is: `11 epochs (by replay, 5 seeds)`; empty where none is."""
+    reason, word = trial.verdict.reason.strip(), decision_words(trial.verdict.decision)
     if reason.lower() == word or reason.lower().startswith(f"{word}:"):
         reason = reason[len(word) + 1 :].strip()
     epochs = epochs_words(trial) if "epoch" not in reason else ""
-    said = "; ".join(part for part in (epochs, reason) if part)
-    return f"{word}: {said}" if said else word
+    return "; ".join(part for part in (epochs, reason) if part)
 
 
 def epochs_words(trial: Trial) -> str:

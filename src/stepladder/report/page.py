@@ -12,6 +12,8 @@ from stepladder.report.classes import class_results
 from stepladder.report.curves import learning_figures, machine_figures
 from stepladder.report.headline import headline, not_measured, time_spent, warnings_of
 from stepladder.report.heatmap import short
+from stepladder.report.ladder_page import ladder_page
+from stepladder.report.ladder_trials import MAX_TRIALS
 from stepladder.report.tables import RunRecords, count, pretty_json, read_run
 from stepladder.train.wording import percent
 
@@ -35,19 +37,27 @@ def write_report(run: Path) -> Path:
 
 
 def render(records: RunRecords) -> str:
-    """Make the page; thumbnails are dropped from the end while it would weigh too much."""
-    shown = len(records.thumbs)
+    """Make the page; while it would weigh too much, photographs and then samples are dropped."""
+    num_thumbs, num_details = len(records.thumbs), MAX_TRIALS
     while True:
-        page = _render(records, shown)
-        if shown == 0 or len(page.encode("utf-8", "replace")) < MAX_REPORT_BYTES:
+        page = _render(records, num_thumbs, num_details)
+        fits = len(page.encode("utf-8", "replace")) < MAX_REPORT_BYTES
+        if fits or num_thumbs + num_details == 0:
             return page
-        shown -= 1
+        num_details -= 0 if num_thumbs else 4
+        num_thumbs = max(num_thumbs - 1, 0)
 
 
-def _render(records: RunRecords, num_thumbs: int) -> str:
+def _render(records: RunRecords, num_thumbs: int, num_details: int) -> str:
+    head = headline(records)
+    ladder = None
+    if records.climb is not None:
+        ladder = ladder_page(records.climb, status=head.status, num_details=num_details)
     return _template().render(
         run=records,
-        head=headline(records),
+        head=head,
+        ladder=ladder,
+        has_run=bool(ladder is None or records.summary or records.events),
         warnings=warnings_of(records),
         learning=learning_figures(records),
         times=time_spent(records),

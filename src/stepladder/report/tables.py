@@ -14,6 +14,7 @@ from typing import Any
 
 from stepladder.errors import DataError
 from stepladder.records import read_json, read_jsonl
+from stepladder.report.ladder import ClimbRecords, read_climb
 from stepladder.train.events import redacted
 
 MAX_THUMBS = 12
@@ -43,6 +44,7 @@ class RunRecords:
         events: by kind, in the order of the file; numbers are floats again, also `nan`.
         outcomes: by split, how many pictures of (label, predicted) there are.
         config_text: config.yaml with secrets blanked.
+        climb: of a climb; None where the folder holds none.
         missing: what could not be read, a sentence each.
     """
 
@@ -53,6 +55,7 @@ class RunRecords:
     thumbs: tuple[Thumb, ...] = ()
     config_text: str = ""
     env: Mapping[str, Any] = field(default_factory=dict)
+    climb: ClimbRecords | None = None
     missing: tuple[str, ...] = ()
 
     def of(self, kind: str) -> tuple[dict[str, Any], ...]:
@@ -73,9 +76,10 @@ def read_run(run: Path) -> RunRecords:
             fix="Give the folder that `stepladder train` wrote, the one with events.jsonl in it.",
         )
     missing: list[str] = []
+    climb = read_climb(run, missing)
     summary = _object(run / "summary.json", missing)
     events = _events(run / "events.jsonl", missing)
-    if not summary and not events and not (run / "config.yaml").exists():
+    if not summary and not events and not climb and not (run / "config.yaml").exists():
         raise DataError(
             "the folder holds no run: no config.yaml, events.jsonl or summary.json",
             where=str(run),
@@ -89,6 +93,7 @@ def read_run(run: Path) -> RunRecords:
         thumbs=_thumbs(run / "thumbs", missing),
         config_text=redacted(_text(run / "config.yaml", missing)),
         env=_object(run / "env.json", missing),
+        climb=climb,
         missing=tuple(missing),
     )
 

@@ -220,7 +220,8 @@ def test_noise_is_a_plus_minus_only_where_both_sides_are_equal() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.0, "0 s"), (0.0042, "4.2 ms"), (0.31, "0.3 s"), (6.1, "6.1 s"), (48.4, "48 s"),
+    [(0.0, "0 s"), (8.2e-6, "8.2 µs"), (0.0042, "4.2 ms"), (0.31, "0.3 s"), (6.1, "6.1 s"),
+     (48.4, "48 s"),
      (170, "2.8 min"), (1450, "24 min"), (12000, "3.3 h"), (3e5, "3.5 d"), (None, "unknown"),
      (math.nan, "unknown"), (-1.0, "unknown")],
 )  # fmt: skip

@@ -1,0 +1,111 @@
+"""The climb of a run folder as data: whatever can be read of trials.jsonl and climb.json."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepladder.errors import DataError
+from stepladder.records import read_json, read_jsonl, to_json
+from stepladder.records.climb import ClimbSummary
+from stepladder.records.from_json import from_json
+from stepladder.records.ladder import Decision, Trial
+from stepladder.records.profile import Profile
+
+LEDGER_FILE = "trials.jsonl"
+CLIMB_FILE = "climb.json"
+TRIED = frozenset({Decision.KEPT, Decision.DROPPED, Decision.UNDECIDED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClimbRecords:
+    """What a run folder holds of a climb.
+
+    Attributes:
+        summary: climb.json; empty where the climb did not end.
+        trials: rungs that were tried, oldest first, a repeated line once.
+        untried: the last word on every other rung, in the order of the ladder.
+        profiles: oldest first.
+    """
+
+    summary: ClimbSummary
+    trials: tuple[Trial, ...]
+    untried: tuple[Trial, ...]
+    profiles: tuple[Profile, ...]
+
+    @property
+    def kept(self) -> tuple[Trial, ...]:
+        """The trials whose rungs were kept, each rung once: its last word."""
+        last = {trial.rung: trial for trial in self.trials}
+        return tuple(t for t in last.values() if t.verdict.decision is Decision.KEPT)
+
+
+def read_climb(run: Path, missing: list[str]) -> ClimbRecords | None:
+    """Read a folder's climb; None if it holds none.
+
+    Args:
+        missing: gets a sentence for each thing that cannot be read.
+    """
+    path = run / LEDGER_FILE
+    try:
+        if not path.is_file():
+            return None
+        num_lines = sum(1 for line in path.read_bytes().splitlines() if line.strip())
+        lines = list(read_jsonl(path))
+    except OSError as error:
+        missing.append(f"{LEDGER_FILE}: {error.strerror}.")
+        return None
+    trials: list[Trial] = []
+    profiles: list[Profile] = []
+    num_damaged = num_lines - len(lines)
+    for line in lines:
+        try:
+            if line.get("kind") == "trial":
+                trials.append(from_json(Trial, line.get("trial")))
+            elif line.get("kind") == "profile":
+                profiles.append(from_json(Profile, line.get("profile")))
+        except DataError:
+            num_damaged += 1
+    if num_damaged:
+        plural = "" if num_damaged == 1 else "s"
+        missing.append(f"{LEDGER_FILE}: {num_damaged} line{plural} could not be read.")
+    tried = _once([trial for trial in trials if trial.verdict.decision in TRIED])
+    return ClimbRecords(
+        summary=_summary(run / CLIMB_FILE, missing),
+        trials=tried,
+        untried=_last_words(trials, {trial.rung for trial in tried}),
+        profiles=tuple(profiles),
+    )
+
+
+def positive(value: float | None) -> float | None:
+    """Give a time or a ratio that can be drawn on a logarithmic axis, or None."""
+    if value is None or not math.isfinite(value):
+        return None
+    return value if 1e-12 < value < 1e12 else None
+
+
+def _summary(path: Path, missing: list[str]) -> ClimbSummary:
+    if not path.exists():
+        missing.append(f"{CLIMB_FILE} is missing: the climb did not end, or has not yet.")
+        return ClimbSummary()
+    try:
+        return from_json(ClimbSummary, read_json(path))
+    except (DataError, OSError) as error:
+        missing.append(f"{CLIMB_FILE}: {error}.")
+        return ClimbSummary()
+
+
+def _once(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Leave out lines that say the same again, as a climb that went on writes them."""
+    found: dict[str, Trial] = {}
+    for trial in trials:
+        found.setdefault(str(to_json(trial)), trial)
+    return tuple(found.values())
+
+
+def _last_words(trials: Sequence[Trial], tried: set[str]) -> tuple[Trial, ...]:
+    last = {trial.rung: trial for trial in trials if trial.rung not in tried}
+    return tuple(sorted(last.values(), key=lambda trial: trial.level))

@@ -1,0 +1,264 @@
+"""The profile before and after a climb: where the time went, and how near the machine's limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stepladder.ladder.wording import rough_time
+from stepladder.records.profile import Profile, TrainingTime
+from stepladder.report.headline import PHASE_WORDS, TimeSpent, spent
+from stepladder.report.scales import tick_label
+from stepladder.train.wording import percent
+
+_PART_WORDS = {
+    "training": "training steps",
+    "validation": "validation",
+    "checkpoint": "checkpoints",
+    "features": "features, once",
+    "compile": "compiling, once",
+    "store": "decoding into a store, once",
+    "load": "loading, once",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileTimes:
+    """Bars of the same kind, before and after."""
+
+    title: str
+    bars: tuple[TimeSpent, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileRow:
+    """A measured fact before and after, and where it comes from."""
+
+    name: str
+    before: str
+    after: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileView:
+    """What the profile section shows.
+
+    Attributes:
+        has_two: there is an after.
+        note: what the roofline says, in a sentence or two; empty where it was not measured.
+    """
+
+    times: tuple[ProfileTimes, ...]
+    rows: tuple[ProfileRow, ...]
+    has_two: bool
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fact:
+    """A fact: its words, where its provenance is kept, and how to read it."""
+
+    name: str
+    field: str
+    read: Callable[[Profile], float | None]
+    say: Callable[[float], str]
+
+
+def profile_view(profiles: Sequence[Profile]) -> ProfileView | None:
+    """Compare the first profile with the last; None where none was taken."""
+    if not profiles:
+        return None
+    shown = [profiles[0]] if len(profiles) == 1 else [profiles[0], profiles[-1]]
+    titles = ("Before", "After") if len(shown) == 2 else ("As written",)
+    parts = [_parts(title, item.time) for title, item in zip(titles, shown, strict=True)]
+    steps = [_step(title, item) for title, item in zip(titles, shown, strict=True)]
+    times = (
+        ("Time to a trained model, by its parts", parts),
+        ("One training step, by phase", steps),
+    )
+    return ProfileView(
+        times=tuple(
+            ProfileTimes(title=title, bars=tuple(bar for bar in bars if bar is not None))
+            for title, bars in times
+            if any(bars)
+        ),
+        rows=tuple(row for fact in _FACTS if (row := _row(fact, shown)) is not None),
+        has_two=len(shown) == 2,
+        note=_note(shown[-1]),
+    )
+
+
+def _parts(title: str, time: TrainingTime) -> TimeSpent | None:
+    sizes = {
+        "training": time.epochs * time.epoch_s,
+        "validation": time.num_validations * time.validation_s,
+        "checkpoint": time.checkpoint_s,
+        **time.one_time_s,
+    }
+    if not math.isfinite(sum(sizes.values())):
+        return None
+    sizes = {name: size for name, size in sizes.items() if size > 0}
+    title = f"{title}: {rough_time(time.total_s)}"
+    return spent(title, sizes, words=_PART_WORDS, say=rough_time)
+
+
+def _step(title: str, profile: Profile) -> TimeSpent | None:
+    sizes = {name: s for name, s in profile.phases_s.items() if math.isfinite(s) and s > 0}
+    named, share = sum(sizes.values()), profile.unexplained_frac
+    if 0 < share < 1:
+        sizes["unexplained"] = named * share / (1 - share)
+    title = f"{title}: {rough_time(sum(sizes.values()))}"
+    return spent(title, sizes, words=PHASE_WORDS, say=rough_time)
+
+
+def _row(fact: _Fact, profiles: Sequence[Profile]) -> ProfileRow | None:
+    cells = [_cell(fact, profile) for profile in profiles]
+    if not any(cells):
+        return None
+    sources = [profile.provenance.get(fact.field) for profile in profiles]
+    known = dict.fromkeys(source.value for source in sources if source is not None)
+    return ProfileRow(
+        name=fact.name,
+        before=cells[0] or "not measured",
+        after=cells[-1] or "not measured",
+        source=", ".join(known),
+    )
+
+
+def _cell(fact: _Fact, profile: Profile) -> str:
+    value = fact.read(profile)
+    return fact.say(value) if value is not None and math.isfinite(value) else ""
+
+
+def _note(profile: Profile) -> str:
+    ridge, mfu = _ridge(profile), profile.mfu
+    said = []
+    if mfu is not None and math.isfinite(mfu):
+        said.append(
+            f"At the end a step used {percent(mfu)} of the arithmetic that a large matrix product "
+            "reaches on this machine (MFU)."
+        )
+    if ridge is not None:
+        said.append(
+            f"Work that does fewer than {tick_label(round(ridge, 1))} operations for each byte it "
+            "moves is held back by memory here, not by arithmetic (the roofline's ridge)."
+        )
+    return " ".join(said)
+
+
+def _ridge(profile: Profile) -> float | None:
+    peak, bandwidth = profile.peak_flops_per_s, profile.bandwidth_bytes_per_s
+    return peak / bandwidth if peak and bandwidth else None
+
+
+def _examples_per_s(profile: Profile) -> float | None:
+    epoch_s = profile.time.epoch_s
+    return profile.num_train / epoch_s if epoch_s > 0 else None
+
+
+def _wait(profile: Profile) -> float | None:
+    named = sum(profile.phases_s.values())
+    share = profile.phases_s.get("data_wait", 0.0) / named if named > 0 else None
+    return share * (1 - profile.unexplained_frac) if share is not None else None
+
+
+def _data_bound(profile: Profile) -> float | None:
+    """Give how much faster a step could be at most if data were always ready."""
+    host_s = profile.replay_host_s
+    return profile.time.step_s / host_s if host_s else None
+
+
+def _largest_memory(profile: Profile) -> float | None:
+    sizes = profile.memory_by_batch
+    return float(sizes[max(sizes)]) if sizes else None
+
+
+def _flops(value: float) -> str:
+    return _scaled(value, "FLOP")
+
+
+def _flops_per_s(value: float) -> str:
+    return _scaled(value, "FLOP/s")
+
+
+def _bytes(value: float) -> str:
+    return _scaled(value, "B")
+
+
+def _bytes_per_s(value: float) -> str:
+    return _scaled(value, "B/s")
+
+
+def _scaled(value: float, unit: str) -> str:
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}×"
+
+
+_FACTS = (
+    _Fact(name="examples a second, training", field="step_s", read=_examples_per_s, say=tick_label),
+    _Fact(name="a step", field="step_s", read=lambda p: p.time.step_s, say=rough_time),
+    _Fact(name="waiting for data", field="phases_s", read=_wait, say=percent),
+    _Fact(
+        name="gain if data were always ready, at most",
+        field="replay_host_s",
+        read=_data_bound,
+        say=_times,
+    ),
+    _Fact(
+        name="examples a second that the loader gives alone",
+        field="loader_per_s",
+        read=lambda p: p.loader_per_s,
+        say=tick_label,
+    ),
+    _Fact(
+        name="trunk forward, an example",
+        field="trunk_s",
+        read=lambda p: p.trunk_s,
+        say=rough_time,
+    ),
+    _Fact(
+        name="arithmetic of a step, an example",
+        field="step_flops",
+        read=lambda p: p.step_flops,
+        say=_flops,
+    ),
+    _Fact(
+        name="arithmetic that a large product reaches",
+        field="peak_flops_per_s",
+        read=lambda p: p.peak_flops_per_s,
+        say=_flops_per_s,
+    ),
+    _Fact(
+        name="bytes a second that a large copy reaches",
+        field="bandwidth_bytes_per_s",
+        read=lambda p: p.bandwidth_bytes_per_s,
+        say=_bytes_per_s,
+    ),
+    _Fact(name="model FLOPs utilisation (MFU)", field="mfu", read=lambda p: p.mfu, say=percent),
+    _Fact(
+        name="weights that learn",
+        field="trainable_bytes",
+        read=lambda p: float(p.trainable_bytes),
+        say=_bytes,
+    ),
+    _Fact(
+        name="memory of a step, largest batch tried",
+        field="memory_by_batch",
+        read=_largest_memory,
+        say=_bytes,
+    ),
+    _Fact(
+        name="gradient noise scale, examples",
+        field="noise_scale",
+        read=lambda p: p.noise_scale,
+        say=tick_label,
+    ),
+)

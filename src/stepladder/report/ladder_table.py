@@ -1,0 +1,164 @@
+"""The climb in words: its headline, what was tried, and what was not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepladder.ladder.calibration import calibration_from, calibration_words
+from stepladder.ladder.wording import (
+    accuracy_words,
+    decision_words,
+    gain,
+    loss_interval,
+    measured_words,
+    plus_minus,
+    predicted_words,
+    reason_words,
+    rough_time,
+)
+from stepladder.records.climb import ClimbSummary
+from stepladder.records.ladder import Decision, Trial
+from stepladder.records.profile import Provenance
+from stepladder.report.headline import Fact, Headline
+from stepladder.report.heatmap import short
+from stepladder.report.ladder import ClimbRecords, positive
+from stepladder.train.wording import percent
+
+MAX_ROWS = 60
+_MAX_REASON = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderRow:
+    """A rung in the table; an empty cell says nothing.
+
+    Attributes:
+        style: the decision, as a CSS class.
+        decision: the same in words.
+    """
+
+    level: int
+    name: str
+    predicted: str
+    measured: str
+    accuracy: str
+    style: str
+    decision: str
+    reason: str
+
+
+def ladder_headline(climb: ClimbRecords, status: str) -> Headline:
+    """Say what the climb gave from end to end; without an end, how far it came.
+
+    Args:
+        status: of the training at the end, or unfinished.
+    """
+    figure, noise = _figure(climb)
+    return Headline(
+        figure=figure,
+        noise=noise,
+        caption=_caption(climb),
+        ending=_result_words(climb.summary),
+        status=status,
+        facts=tuple(_facts(climb)),
+    )
+
+
+def ladder_rows(trials: Sequence[Trial]) -> list[LadderRow]:
+    """Give a row for each of the trials."""
+    return [_row(trial) for trial in trials[:MAX_ROWS]]
+
+
+def calibration_note(climb: ClimbRecords) -> str:
+    """Say how far the predictions of this climb were off; empty where none can be judged."""
+    calibration = calibration_from((trial, "") for trial in climb.trials)
+    return calibration_words(calibration) if calibration.cases else ""
+
+
+def _row(trial: Trial) -> LadderRow:
+    decision = trial.verdict.decision
+    return LadderRow(
+        level=trial.level,
+        name=short(trial.rung, 40),
+        predicted=predicted_words(trial.prediction) if trial.prediction else "",
+        measured=measured_words(trial.verdict) if trial.verdict.speed else "",
+        accuracy=accuracy_words(trial.verdict),
+        style=decision.value,
+        decision=decision_words(decision),
+        reason=short(reason_words(trial), _MAX_REASON),
+    )
+
+
+def _figure(climb: ClimbRecords) -> tuple[str, str]:
+    before, after = climb.summary.baseline, climb.summary.result
+    ratio = positive(climb.summary.speedup)
+    if before is None or after is None or ratio is None:
+        num = len(climb.kept)
+        return f"{num} rung{'' if num == 1 else 's'} kept", "so far"
+    times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}"
+    if ratio >= 1.05:
+        return f"{gain(ratio)} faster", times
+    return ("As fast as before" if ratio > 0.95 else f"{gain(ratio)} as fast"), times
+
+
+def _caption(climb: ClimbRecords) -> str:
+    summary = climb.summary
+    if summary.baseline is None or summary.result is None:
+        return (
+            "The climb has not ended, so nothing was measured from end to end. "
+            "Gains of single rungs are never multiplied."
+        )
+    source = ""
+    if summary.baseline.is_extrapolated:
+        epochs = summary.baseline.measured_epochs
+        measured = f"{epochs:.3g} measured epochs" if epochs is not None else "fewer epochs"
+        source = f" The first time is extrapolated from {measured}; the second is measured."
+    return (
+        "Time to a trained model: the job as it was written, and with every step that was "
+        f"shown to pay.{source}"
+    )
+
+
+def _result_words(summary: ClimbSummary) -> str:
+    before, after = summary.baseline, summary.result
+    if before is None or after is None:
+        return ""
+    num = f", over {summary.num_test:,} examples read once" if summary.num_test else ""
+    replayed = before.provenance is Provenance.REPLAYED
+    how = " The first accuracy is by replay on features of the trunk." if replayed else ""
+    if before.test_accuracy is not None and after.test_accuracy is not None:
+        shares = f"{percent(before.test_accuracy)} → {percent(after.test_accuracy)}"
+        change = summary.test_change
+        difference = f" (difference {plus_minus(change)} points{num})" if change else ""
+        return f"Test accuracy {shares}{difference}.{how}"
+    if summary.loss_change is not None:
+        return f"Test loss changed by {loss_interval(summary.loss_change)}{num}.{how}"
+    return "Test accuracy was not compared."
+
+
+def _facts(climb: ClimbRecords) -> list[Fact]:
+    summary = climb.summary
+    facts = []
+    if summary.climb_s is not None:
+        facts.append(Fact(value=rough_time(summary.climb_s), label="the climb took"))
+    num_tried = len({trial.rung for trial in climb.trials})
+    if num_tried:
+        facts.append(Fact(value=f"{len(climb.kept)} of {num_tried}", label="rungs tried were kept"))
+    before, after = summary.baseline, summary.result
+    if before and after and before.epochs is not None and after.epochs is not None:
+        epochs = f"{before.epochs:.3g} → {after.epochs:.3g}"
+        facts.append(Fact(value=epochs, label="epochs"))
+    if summary.max_accuracy_loss is not None:
+        allowed = f"{100 * summary.max_accuracy_loss:.3g} %"
+        facts.append(Fact(value=allowed, label="accuracy that a rung may cost"))
+    if summary.budget_s is not None:
+        facts.append(Fact(value=rough_time(summary.budget_s), label="budget"))
+    if summary.num_from_ledger:
+        facts.append(Fact(value=str(summary.num_from_ledger), label="verdicts of earlier climbs"))
+    return facts
+
+
+def has_undecided(climb: ClimbRecords) -> bool:
+    """Say whether noise left a rung open."""
+    return any(trial.verdict.decision is Decision.UNDECIDED for trial in climb.trials)
