@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ _EXAMPLES = """
 _TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.(tmp|old)", re.ASCII)
 _PARTIAL_SUFFIX = ".partial"
 _COPIES_SUFFIX = ".pixels"
+_FEATURES_KEY = re.compile(r"[0-9a-f]{64}")  # see docs/features.md
+_FEATURES_FILE = "features.npy"
 _LEFT_BY_RUNS = ("events.discarded.jsonl", "crash.txt")
 
 
@@ -35,8 +38,8 @@ _LEFT_BY_RUNS = ("events.discarded.jsonl", "crash.txt")
 class Flags:
     """List what interrupted work left behind: half-written stores, saves, discarded events.
 
-    Decoded copies of stores are listed too: a run that wants one makes it again. Nothing that a
-    running process holds is listed. Checkpoints, stores and results stay.
+    Features and decoded copies of stores are listed too: a run that wants them makes them again.
+    Nothing that a running process holds is listed. Checkpoints, stores and results stay.
     """
 
     path: Positional[Path] = Path()
@@ -51,16 +54,28 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, argv, command="clean", examples=_EXAMPLES, default=Flags())
     if not flags.path.is_dir():
         raise DataError("there is no such folder", where=str(flags.path))
-    found = [(path, _size_bytes(path)) for path in leftovers(flags.path)]
+    found = [_look_at(path) for path in leftovers(flags.path)]
     if flags.yes:
-        for path, _ in found:
-            remove(path)
+        for item in found:
+            remove(item.path)
     if flags.output.json:
-        rows = [{"path": str(path), "size_bytes": size} for path, size in found]
+        rows = [
+            {"path": str(item.path), "size_bytes": item.size_bytes, "age_s": item.age_s}
+            for item in found
+        ]
         write(json.dumps({"removed": flags.yes, "leftovers": rows}))
     elif not flags.output.quiet:
         write(_listing(found, is_removed=flags.yes))
     return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What may be removed: a file or a folder, its size, and seconds since it last changed or was used."""
+
+    path: Path
+    size_bytes: int
+    age_s: float
 
 
 def leftovers(root: Path) -> Iterator[Path]:
@@ -108,19 +123,34 @@ def _is_leftover(path: Path) -> bool:
         return not is_held(path)
     if path.parent.name.endswith(_COPIES_SUFFIX) and is_copy(path):
         return True
+    if _FEATURES_KEY.fullmatch(path.name) and (path / _FEATURES_FILE).is_file():
+        return not path.is_symlink()
     is_run = (path.parent / "events.jsonl").is_file()
     return is_run and path.name in _LEFT_BY_RUNS
 
 
-def _size_bytes(path: Path) -> int:
+def _look_at(path: Path) -> _Found:
     files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
-    return sum(file.lstat().st_size for file in files if not file.is_dir())
+    size_bytes = sum(file.lstat().st_size for file in files if not file.is_dir())
+    age_s = max(0.0, time.time() - path.lstat().st_mtime)
+    return _Found(path=path, size_bytes=size_bytes, age_s=age_s)
 
 
-def _listing(found: list[tuple[Path, int]], *, is_removed: bool) -> str:
+def _age(seconds: float) -> str:
+    """Say how old something is, in its largest unit."""
+    for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length_s:
+            return f"{seconds / length_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _listing(found: list[_Found], *, is_removed: bool) -> str:
     if not found:
         return "nothing to remove"
-    lines = [f"{size / 1e6:10,.1f} MB  {path}" for path, size in found]
-    total = sum(size for _, size in found) / 1e6
+    lines = [
+        f"{item.size_bytes / 1e6:10,.1f} MB  {_age(item.age_s):>6} old  {item.path}"
+        for item in found
+    ]
+    total = sum(item.size_bytes for item in found) / 1e6
     last = "removed" if is_removed else "would be removed; --yes removes them"
     return "\n".join([*lines, f"{total:10,.1f} MB  {last}"])

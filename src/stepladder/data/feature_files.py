@@ -108,6 +108,8 @@ class FeatureFolder:
             raise self._damaged(f"{type(error).__name__}: {error}") from error
         if not is_whole:
             raise self._damaged("a sha256 differs")
+        with contextlib.suppress(OSError):
+            os.utime(self.path)  # so that the oldest are those that nobody has used for longest
         return held
 
     def remove(self) -> None:

@@ -52,6 +52,7 @@ class FeatureTask(Task):
     def __init__(self, base: Task, *, num_views: int = 0) -> None:
         self.base = base
         self.num_views = num_views
+        self._split: tuple[nn.Module, nn.Module] | None = None  # a model, and its head
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         """Build the whole model."""
@@ -89,9 +90,11 @@ class FeatureTask(Task):
         return False
 
     def _head(self, model: nn.Module) -> nn.Module:
-        parts = self.base.split(model)
-        assert parts is not None  # refused by why_no_features
-        return parts[1]
+        if self._split is None or self._split[0] is not model:
+            parts = self.base.split(model)
+            assert parts is not None  # refused by why_no_features
+            self._split = model, parts[1]
+        return self._split[1]
 
 
 def features_folder(job: JobConfig, task: Task) -> Path:

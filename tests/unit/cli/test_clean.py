@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,22 @@ def test_yes_removes_exactly_the_leftovers(folder: Path) -> None:
     assert names(folder) == before - gone
     assert len(listed) == 5
     assert list(leftovers(folder)) == []
+
+
+def test_features_are_listed_with_size_and_age(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = folder / "store.features" / (64 * "a")
+    place.mkdir(parents=True)
+    (place / "features.npy").write_bytes(bytes(2_000_000))
+    (place / "manifest.json").write_text("{}")
+    an_hour_ago = time.time() - 3700
+    os.utime(place, (an_hour_ago, an_hour_ago))
+    assert run([str(folder)]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "store.features" in line)
+    assert line.split()[:5] == ["2.0", "MB", "1", "h", "old"]
+    assert run([str(folder), "--yes"]) == 0
+    assert not place.exists()
 
 
 def test_what_a_process_holds_is_left_alone(folder: Path) -> None:
