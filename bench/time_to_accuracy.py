@@ -192,9 +192,12 @@ def main() -> None:
             sets["demo"] = demo_rows(DEMO)
         if options.caltech and options.only != "demo":
             sets["caltech"] = caltech_rows(options.caltech, folder)
-        summary = []
+        summary, counts = [], []
         for dataset, rows in sets.items():
             chosen = take_few(rows, num_classes=4, count=8) if options.quick else rows
+            splits = [split for _, _, split in chosen]
+            parts = [f"{splits.count(name):,}" for name in ("train", "val", "test")]
+            counts.append(f"{dataset} {', '.join(parts)}")
             measure(dataset, chosen, options, log, folder)
             summary += table_rows(dataset, log, options.rounds)
     if not summary:
@@ -205,7 +208,8 @@ def main() -> None:
         "page cache; order rotated by round, seed = round. over_c: time over that of (c) in the "
         "same round. Goals for (c): a ≥ 100, b ≥ 25, b2 ≥ 1/1.1, floor ≥ 1/1.25. (a) is "
         "extrapolated from three epochs, its accuracy found on features. start_s: from the start "
-        "of the process to the end of its imports, outside of the clock."
+        "of the process to the end of its imports, outside of the clock. Pictures that learn, "
+        f"validate and test: {'; '.join(counts)}."
     )
     if options.quick:
         print(markdown(summary))
