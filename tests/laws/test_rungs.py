@@ -32,6 +32,7 @@ from stepladder.config.recipe import (
 from stepladder.records import to_json
 from stepladder.records.profile import Curve, Profile, Provenance, TrainingTime
 from stepladder.rungs import RUNGS, Rung
+from stepladder.rungs.reference import page
 
 FOLDER = Path(stepladder.rungs.__file__).parent
 PAGE = FOLDER.parents[2] / "docs" / "rungs.md"
@@ -288,3 +289,14 @@ def test_exactness_of_a_recipe_is_no_better_than_declared(job: Job) -> None:
     for rung in applicable(job):
         after = rung.apply(*job)
         assert order.index(rung.exactness_of(after)) >= order.index(rung.exactness)
+
+
+def test_the_page_of_rungs_is_that_of_the_code() -> None:
+    again = "python -m stepladder.rungs.reference > docs/rungs.md"
+    assert PAGE.read_text(encoding="utf-8") == page(), again
+
+
+def test_the_worked_example_is_the_file_that_the_page_shows() -> None:
+    text = PAGE.with_name("adding-a-rung.md").read_text(encoding="utf-8")
+    shown = text.partition("```python\n")[2].partition("```")[0]
+    assert shown == (FOLDER / "compute_threads.py").read_text(encoding="utf-8")

@@ -6,12 +6,14 @@ from stepladder.rungs.all_data import AllData
 from stepladder.rungs.cached_features import CachedFeatures
 from stepladder.rungs.channels_last import ChannelsLast
 from stepladder.rungs.compile import Compile
+from stepladder.rungs.compute_threads import ComputeThreads
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.early_stopping import EarlyStopping
 from stepladder.rungs.fewer_validations import FewerValidations
 from stepladder.rungs.folded_trunk import FoldedTrunk
 from stepladder.rungs.fused_optimizer import FusedOptimizer
 from stepladder.rungs.gpu import UseGpu
+from stepladder.rungs.gpus import Gpu
 from stepladder.rungs.gradient_checkpointing import GradientCheckpointing
 from stepladder.rungs.larger_batch import LargerBatch
 from stepladder.rungs.larger_gpu import LargerGpu
@@ -32,6 +34,7 @@ RUNGS: tuple[Rung, ...] = (
     ChannelsLast(),
     MixedPrecision(),
     FusedOptimizer(),
+    ComputeThreads(),
     Compile(),
     GradientCheckpointing(),
     LargerBatch(),
@@ -44,3 +47,8 @@ RUNGS: tuple[Rung, ...] = (
     AllData(),
     LargerGpu(),
 )
+
+
+def rungs_with(gpus: tuple[Gpu, ...]) -> tuple[Rung, ...]:
+    """Give RUNGS with larger_gpu choosing among the user's own list."""
+    return tuple(LargerGpu(gpus) if isinstance(rung, LargerGpu) else rung for rung in RUNGS)

@@ -1,0 +1,70 @@
+"""The page of all rungs, written from their docstrings: `python -m stepladder.rungs.reference`.
+
+A test compares docs/rungs.md with it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+from stepladder.rungs.contract import Rung
+from stepladder.rungs.order import RUNGS
+
+_HEAD = """# Rungs
+
+Written from the code by `python -m stepladder.rungs.reference > docs/rungs.md`.
+
+The ladder is climbed from the top of this table down: cheapest and safest first. `stepladder climb`
+predicts each rung for your job, tries it if the prediction is worth a trial, and keeps it only if
+it paid. How to add one: [adding-a-rung.md](adding-a-rung.md).
+
+- **aim**: a `time` rung is kept when it is faster beyond doubt and not worse; a `memory` rung is
+  tried only where memory stands in the way; an `accuracy` rung is kept when the gain is above 0
+  beyond doubt, within the extra time that `ladder.time_per_point` allows.
+- **exactness**: how far a rung may change what is learnt. `bitwise`: not by a bit. `rounding`: only
+  as other orders of summation do, which is compared number by number. `statistical`: the result is
+  another one, and held-out examples have to show that it is no worse.
+
+"""
+_TAIL = """
+A list of your own for `larger_gpu` (`--ladder.prices FILE.csv`) has the columns `name`,
+`half_flops_per_s` (dense, 16 bits), `fp32_flops_per_s`, `bytes_per_s` and `price_per_hour`; an
+empty price is one that you do not know. With prices, the GPU on which the whole training costs
+least is named; without them, the one on which it takes least time.
+"""
+_MARKS = ("Trades:", "Source:")
+
+
+def page() -> str:
+    """Write the page as Markdown."""
+    rows = [
+        "| level | rung | aim | exactness | what it changes | what it trades | source |",
+        "|---|---|---|---|---|---|---|",
+        *(_row(rung) for rung in RUNGS),
+    ]
+    return _HEAD + "\n".join(rows) + "\n" + _TAIL
+
+
+def _row(rung: Rung) -> str:
+    doc = inspect.getdoc(type(rung)) or ""
+    trades, source = (_section(doc, mark) for mark in _MARKS)
+    aim = f"{rung.aim}, predicted only" if rung.is_prediction_only else f"{rung.aim}"
+    cells = (rung.level, f"`{rung.name}`", aim, rung.exactness, _summary(doc), trades, source)
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _summary(doc: str) -> str:
+    return " ".join(doc.partition("\n\n")[0].split())
+
+
+def _section(doc: str, mark: str) -> str:
+    """Give what follows a mark at the start of a line, up to the next mark."""
+    text = doc.partition(f"\n{mark}")[2]
+    for other in _MARKS:
+        text = text.partition(f"\n{other}")[0]
+    return " ".join(text.split())
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
