@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -97,16 +97,10 @@ class FeatureFolder:
         manifest = read_json(self.path / MANIFEST)
         try:
             digests = {name: sha256_of(self.path / name) for name in manifest["sha256"]}
-            is_whole = digests == manifest["sha256"]
-            targets = self.path / TARGETS
-            held = Features(
-                features=_read(self.path / FEATURES, _DTYPES[manifest["dtype"]]),
-                targets=_read(targets, None) if TARGETS in digests else None,
-                seconds=float(manifest["seconds"]),
-            )
+            held = self._read(manifest) if digests == manifest["sha256"] else None
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._damaged(f"{type(error).__name__}: {error}") from error
-        if not is_whole:
+        if held is None:
             raise self._damaged("a sha256 differs")
         with contextlib.suppress(OSError):
             os.utime(self.path)  # so that the oldest are those that nobody has used for longest
@@ -148,6 +142,14 @@ class FeatureFolder:
                 writer.close()
         finally:
             os.close(handle)
+
+    def _read(self, manifest: Mapping[str, Any]) -> Features:
+        has_targets = TARGETS in manifest["sha256"]
+        return Features(
+            features=_read(self.path / FEATURES, _DTYPES[manifest["dtype"]]),
+            targets=_read(self.path / TARGETS, None) if has_targets else None,
+            seconds=float(manifest["seconds"]),
+        )
 
     def _damaged(self, why: str) -> DataError:
         return DataError(
