@@ -61,7 +61,11 @@ SUMMARY_KEYS: tuple[SummaryKey, ...] = (
     _key("best_step", (int, _NONE), "optimiser steps done then"),
     _key("epochs", (int,), "whole epochs done"),
     _key("steps", (int,), "optimiser steps done"),
-    _key("train_s", NUMBER, "seconds of training, validation and checkpoints, all attempts"),
+    _key(
+        "train_s",
+        NUMBER,
+        "seconds of computing features, training, validation and checkpoints, all attempts",
+    ),
     _key("total_s", NUMBER, "train_s and the seconds of set-up and the final evaluation"),
     _key("images_per_s", NUMBER, "training pictures a second, without validation and checkpoints"),
     _key("data_wait_frac", NUMBER, "share of the steps' time spent waiting for data, in [0, 1]"),

@@ -1,0 +1,423 @@
+"""Cached features: computed once, shared, refused in words, and no other training by them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
+
+from stepladder.config.choices import Split, TrainMode
+from stepladder.config.options import JobConfig
+from stepladder.config.recipe import DataConfig, FeaturesConfig, Recipe, StoppingConfig
+from stepladder.data.batch import Batch
+from stepladder.data.store import Store
+from stepladder.errors import InterruptedRun, UsageError
+from stepladder.records import read_json, read_jsonl
+from stepladder.task import Metrics, Task
+from stepladder.task.image_classification import ImageClassification
+from stepladder.train.build import Sources, make_model, open_sources
+from stepladder.train.checkpoint import Checkpoints, load_best
+from stepladder.train.evaluate import EvaluationCancelled
+from stepladder.train.features import features_folder, open_features, why_no_features
+
+CPU = torch.device("cpu")
+MakeJob = Callable[..., Any]
+RunJob = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def still(points: Any) -> Any:
+    """The task of points, whose trunk freezes; it counts the rows that pass the trunk."""
+
+    class Still(points):  # type: ignore[misc]
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.num_passed = 0
+            self.on_loss: Callable[[Batch], None] = lambda batch: None
+
+        @property
+        def is_random_before_head(self) -> bool:
+            return False
+
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            model: nn.Module = super().build_model(recipe)
+            model.trunk.register_forward_pre_hook(self._count)
+            return model
+
+        def loss(self, model: nn.Module, batch: Batch) -> Any:
+            self.on_loss(batch)
+            return super().loss(model, batch)
+
+        def _count(self, trunk: nn.Module, inputs: Any) -> None:
+            self.num_passed += len(inputs[0])
+
+    return Still
+
+
+@pytest.fixture
+def cached(job: MakeJob) -> MakeJob:
+    """A job whose head learns from cached features."""
+
+    def make(folder: Path, **changes: Any) -> JobConfig:
+        wanted = {"train": TrainMode.HEAD, "features": FeaturesConfig(cached=True), **changes}
+        made: JobConfig = job(folder, **wanted)
+        return made
+
+    return make
+
+
+def opened(task: Task, folder: Path, recipe: Recipe, **options: Any) -> Sources:
+    model = make_model(recipe, task, CPU)
+    return open_features(
+        recipe, task, model, open_sources(task), folder=folder, device=CPU, **options
+    )
+
+
+def at_call(number: int, action: Callable[[], None]) -> Callable[[Batch], None]:
+    calls = iter(range(10**9))
+    return lambda batch: action() if next(calls) == number else None
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def newest(folder: Path) -> Any:
+    loaded = Checkpoints(folder / "checkpoints").newest()
+    assert loaded is not None
+    return loaded
+
+
+def test_each_example_passes_the_trunk_once_whatever_the_epochs(
+    tmp_path: Path, cached: MakeJob, still: Any, run: RunJob
+) -> None:
+    task = still()
+    summary = run(cached(tmp_path / "run"), task)
+    probed, checked = 2 * 3, 2 * 3  # two rows by three results; two rows of each split
+    assert task.num_passed == 37 + 20 + 15 + probed + checked
+    assert summary["phases_s"]["features"] > 0
+    assert summary["epochs"] == 5
+
+
+def test_later_runs_find_the_features_of_earlier_ones(
+    tmp_path: Path, cached: MakeJob, still: Any
+) -> None:
+    recipe = cached(tmp_path / "run").recipe
+    first, later = still(), still()
+    told: list[tuple[int, int]] = []
+    opened(first, tmp_path / "features", recipe, on_progress=lambda *at: told.append(at))
+    assert told[-1] == (57, 57)
+    told.clear()
+    features = opened(later, tmp_path / "features", recipe, on_progress=lambda *at: told.append(at))
+    assert not told
+    assert later.num_passed < first.num_passed - 50
+    other_seed = replace(recipe, seed=1)  # another trunk, as its weights are drawn
+    opened(still(), tmp_path / "features", other_seed, on_progress=lambda *at: told.append(at))
+    assert told[-1] == (57, 57)
+    assert features.test is not None
+    assert features.test.read(np.arange(15)).inputs.shape == (15, 8)
+    assert len(list((tmp_path / "features").iterdir())) == 5
+
+
+def test_batches_come_in_the_order_of_the_examples(
+    tmp_path: Path, cached: MakeJob, still: Any
+) -> None:
+    task = still()
+    features = opened(task, tmp_path, cached(tmp_path).recipe)
+    sources = open_sources(task)
+    assert features.train.fingerprint == sources.train.fingerprint
+    rows = np.array([5, 0, 36, 5])
+    found = features.train.read(rows)
+    assert torch.equal(found.targets, sources.train.read(rows).targets)
+    assert features.train.describe(3) == sources.train.describe(3)
+    assert len(features.train) == 37
+
+
+def test_of_a_sample_only_its_rows_are_computed(
+    tmp_path: Path, cached: MakeJob, still: Any, run: RunJob
+) -> None:
+    task = still(num_val=0)
+    data = DataConfig(fraction=0.3, where=cached(tmp_path).recipe.data.where)
+    job = cached(tmp_path / "run", data=data)
+    features = opened(task, tmp_path / "features", job.recipe)
+    assert task.num_passed < 37
+    summary = run(job, task)
+    assert summary["num_train"] == 11
+    whole = replace(job.recipe, data=replace(data, fraction=1.0))
+    every = opened(still(num_val=0), tmp_path / "features", whole)
+    used = newest(tmp_path / "run").state["position"]
+    assert used["step"] == 5 * 2
+    sample = np.array(sorted(_rows_of(features)))
+    assert torch.equal(features.train.read(sample).inputs, every.train.read(sample).inputs)
+
+
+def _rows_of(features: Sources) -> list[int]:
+    place = features.train._place  # type: ignore[attr-defined]
+    return [row for row in range(len(place)) if place[row] >= 0]
+
+
+@pytest.mark.parametrize("step", [0, 7, 24])
+def test_an_interrupted_run_ends_as_one_that_was_not(
+    step: int, tmp_path: Path, cached: MakeJob, still: Any, run: RunJob
+) -> None:
+    run(cached(tmp_path / "whole"), still())
+    broken = still()
+    probes = 2
+    broken.on_loss = at_call(step + probes, interrupt)
+    with pytest.raises(InterruptedRun):
+        run(cached(tmp_path / "broken"), broken)
+    assert read_json(tmp_path / "broken" / "summary.json")["steps"] == step + 1
+    again = still()
+    run(cached(tmp_path / "broken"), again)
+    whole, resumed = newest(tmp_path / "whole"), newest(tmp_path / "broken")
+    for group, members in whole.tensors.items():
+        for name, tensor in members.items():
+            assert torch.equal(tensor, resumed.tensors[group][name]), name
+    assert json.dumps(whole.state["stopping"]) == json.dumps(resumed.state["stopping"])
+    best = load_best(tmp_path / "whole").weights
+    assert all(torch.equal(best[k], v) for k, v in load_best(tmp_path / "broken").weights.items())
+
+
+def test_a_signal_while_features_are_computed_leaves_nothing_half(
+    tmp_path: Path, cached: MakeJob, still: Any, run: RunJob
+) -> None:
+    class Ended(still):  # type: ignore[misc]
+        def _count(self, trunk: nn.Module, inputs: Any) -> None:
+            super()._count(trunk, inputs)
+            if self.num_passed > 20:
+                interrupt()
+
+    with pytest.raises(InterruptedRun) as caught:
+        run(cached(tmp_path / "run"), Ended())
+    assert caught.value.exit_code == 143
+    assert [path.suffix for path in (tmp_path / "run" / "features").iterdir()] == [".partial"]
+    summary = run(cached(tmp_path / "run"), still())
+    assert summary["status"] == "finished"
+    run(cached(tmp_path / "whole"), still())
+    assert summary["test_loss"] == read_json(tmp_path / "whole" / "summary.json")["test_loss"]
+
+
+def test_what_is_computed_before_a_signal_is_not_computed_again(
+    tmp_path: Path, cached: MakeJob, still: Any
+) -> None:
+    recipe = cached(tmp_path).recipe
+    asked = iter([False, True])
+    with pytest.raises(EvaluationCancelled):
+        opened(still(), tmp_path / "features", recipe, is_cancelled=lambda: next(asked))
+    task = still()
+    opened(task, tmp_path / "features", recipe)
+    probed, checked = 2 * 3, 2 * 2
+    assert task.num_passed == (37 - 32) + 20 + probed + checked
+
+
+def test_damaged_features_are_told_and_computed_again(
+    tmp_path: Path, cached: MakeJob, still: Any
+) -> None:
+    recipe = cached(tmp_path).recipe
+    before = opened(still(), tmp_path / "features", recipe)
+    for file in (tmp_path / "features").glob("*/features.npy"):
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+    told: list[str] = []
+    after = opened(still(), tmp_path / "features", recipe, on_message=told.append)
+    assert len(told) == 2
+    assert all("damaged" in text and "computed again" in text for text in told)
+    rows = np.arange(37)
+    assert torch.equal(before.train.read(rows).inputs, after.train.read(rows).inputs)
+
+
+def test_data_that_changed_under_an_unchanged_name_is_noticed(
+    tmp_path: Path, cached: MakeJob, still: Any
+) -> None:
+    class Moved(Dataset[Any]):
+        """Named and counted as before, since that is all that is known of a Dataset."""
+
+        def __init__(self, by: float) -> None:
+            self.x = by + torch.arange(12.0).view(6, 2)
+
+        def __len__(self) -> int:
+            return len(self.x)
+
+        def __getitem__(self, idx: int) -> tuple[Tensor, Tensor]:
+            return self.x[idx], torch.tensor(idx % 3)
+
+    class OnMoved(still):  # type: ignore[misc]
+        by = 0.0
+
+        def data(self, split: Split) -> Any:
+            return Moved(self.by) if split is Split.TRAIN else None
+
+    recipe = cached(tmp_path).recipe
+    first, moved = OnMoved(), OnMoved()
+    before = opened(first, tmp_path / "features", recipe)
+    moved.by = 5.0
+    told: list[str] = []
+    after = opened(moved, tmp_path / "features", recipe, on_message=told.append)
+    assert ["other data" in text for text in told] == [True]
+    rows = np.arange(6)
+    assert not torch.equal(before.train.read(rows).inputs, after.train.read(rows).inputs)
+
+
+def test_features_lie_beside_the_store_else_in_the_run(
+    tmp_path: Path, cached: MakeJob, still: Any, run: RunJob, build_store: Any
+) -> None:
+    job = cached(tmp_path / "run")
+    assert features_folder(job, still()) == tmp_path / "run" / "features"
+    build_store(tmp_path / "store")
+    task = ImageClassification(Store.open(tmp_path / "store"), job.recipe)
+    assert features_folder(job, task) == tmp_path / "store.features"
+    run(job, still())
+    run(job, still(), overwrite=True)  # features are the run's own, and no obstacle
+    assert len(list((tmp_path / "run" / "features").iterdir())) == 3
+
+
+def test_a_dry_run_computes_a_few_batches_and_leaves_nothing(
+    tmp_path: Path, cached: MakeJob, still: Any, run: RunJob
+) -> None:
+    task = still(num_train=400, num_val=300)
+    plan = run(cached(tmp_path / "run"), task, dry_run=True)
+    assert list(tmp_path.iterdir()) == []
+    probed, steps, validation = 2 * 3, 2 * 8, 3 * 32  # two batches, and a look at a third
+    assert task.num_passed == probed + steps + validation
+    assert plan["steps_per_epoch"] == 50
+    assert 0 < plan["features_s"] < plan["at_most_s"]
+
+
+class Noisy(Dataset[Any]):
+    """Other values at every read."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, idx: int) -> tuple[Tensor, int]:
+        return torch.randn(2), idx % 3
+
+
+class Arriving(IterableDataset[Any]):
+    """No rows."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from [(torch.zeros(2), 0)] * 8
+
+
+def _data(data: Any) -> dict[str, Any]:
+    return {"data": lambda self, split: data if split is Split.TRAIN else None}
+
+
+def _random_trunk(self: Any, recipe: Recipe) -> nn.Module:
+    class Shaken(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x, torch.randn(len(x), 6)], dim=1)
+
+    return nn.Sequential(Shaken(), nn.Linear(8, 3))
+
+
+def _loss_on_pairs(self: Any, model: nn.Module, batch: Batch) -> Tensor:
+    logits: Tensor = model(batch.inputs.reshape(-1, 2))
+    return nn.functional.cross_entropy(logits, batch.targets, reduction="none")
+
+
+def _scaled_loss(self: Any, model: nn.Module, batch: Batch) -> Tensor:
+    logits: Tensor = model(batch.inputs / 10)
+    return nn.functional.cross_entropy(logits, batch.targets, reduction="none")
+
+
+def _scaled_metrics(self: Any, model: nn.Module, batch: Batch) -> Metrics:
+    return Metrics(losses=_scaled_loss(self, model, batch))
+
+
+SEQUENTIAL = {"split": lambda self, model: (model[0], model[1:])}
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "no head": ({"split": lambda self, model: None}, "which part of its model is the head"),
+    "random": ({"is_random_before_head": property(lambda self: True)}, "change at random"),
+    "arriving": (_data(Arriving()), "IterableDataset"),
+    "noisy": (_data(Noisy()), "other values"),
+    "random trunk": ({"build_model": _random_trunk, **SEQUENTIAL}, "does not give the losses"),
+    "scaled": ({"loss": _scaled_loss}, "does not give the losses"),
+    "scaled metrics": ({"metrics": _scaled_metrics}, "does not give the losses"),
+    "pairs": ({"loss": _loss_on_pairs}, "do not run on head and features alone"),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), REFUSALS.values(), ids=REFUSALS)
+def test_what_cannot_be_cached_is_refused_in_words(
+    changes: dict[str, Any], words: str, tmp_path: Path, cached: MakeJob, still: Any, run: RunJob
+) -> None:
+    task = type("Other", (still,), changes)()
+    job = cached(tmp_path / "run")
+    why = why_no_features(job.recipe, task, make_model(job.recipe, task, CPU))
+    assert why is not None
+    assert words in why
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match=words) as caught:
+            run(job, task, dry_run=dry_run)
+        assert caught.value.fix is not None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [TrainMode.ALL, TrainMode.HEAD_THEN_ALL])
+def test_a_trunk_that_learns_has_no_features(
+    mode: TrainMode, tmp_path: Path, cached: MakeJob, still: Any, run: RunJob
+) -> None:
+    with pytest.raises(UsageError, match="all weights learn"):
+        run(cached(tmp_path / "run", train=mode), still())
+
+
+def test_a_plain_task_has_nothing_against_it_and_stays_as_it_was(
+    tmp_path: Path, cached: MakeJob, still: Any
+) -> None:
+    task, recipe = still(), cached(tmp_path).recipe
+    model = make_model(recipe, task, CPU)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    flags = [module.training for module in model.modules()]
+    state = torch.get_rng_state()
+    assert why_no_features(recipe, task, model) is None
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [module.training for module in model.modules()] == flags
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("mixes", ["targets", "inputs"])
+def test_views_that_mix_examples_are_refused(
+    mixes: str, tmp_path: Path, cached: MakeJob, still: Any
+) -> None:
+    def augment(self: Any, batch: Batch, *, seed: int, epoch: int) -> Batch:
+        if mixes == "targets":
+            return Batch(batch.inputs, batch.targets.flip(0), batch.ids)
+        return Batch(batch.inputs - batch.inputs.mean(0), batch.targets, batch.ids)
+
+    changes = {"augment": augment, "is_random_before_head": property(lambda self: True)}
+    task = type("Mixing", (still,), changes)()
+    recipe = cached(tmp_path, features=FeaturesConfig(cached=True, cached_views=2)).recipe
+    why = why_no_features(recipe, task, make_model(recipe, task, CPU))
+    assert why is not None
+    assert ("MixUp" if mixes == "targets" else "others of its batch") in why
+
+
+def test_the_whole_model_is_in_the_checkpoint(
+    tmp_path: Path, cached: MakeJob, still: Any, run: RunJob
+) -> None:
+    task = still()
+    job = cached(tmp_path / "run", stopping=StoppingConfig(early=False))
+    run(job, task)
+    weights = load_best(tmp_path / "run").weights
+    model = make_model(job.recipe, task, CPU)
+    assert weights.keys() == model.state_dict().keys()
+    assert torch.equal(weights["trunk.0.weight"], model.state_dict()["trunk.0.weight"])
+    assert not torch.equal(weights["head.1.weight"], model.state_dict()["head.1.weight"])
+    events = [e["event"] for e in read_jsonl(tmp_path / "run" / "events.jsonl")]
+    assert events[0] == "start"
