@@ -41,13 +41,22 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def build_run() -> Callable[..., Path]:
-    path = Path(__file__).parents[1] / "unit/report/run_builder.py"
-    spec = importlib.util.spec_from_file_location("run_builder", path)
+    return _builder("run_builder", "build_run")
+
+
+@pytest.fixture(scope="module")
+def build_climb() -> Callable[..., Path]:
+    return _builder("climb_builder", "build_climb")
+
+
+def _builder(file: str, function: str) -> Callable[..., Path]:
+    path = Path(__file__).parents[1] / f"unit/report/{file}.py"
+    spec = importlib.util.spec_from_file_location(file, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    builder: Callable[..., Path] = module.build_run
+    builder: Callable[..., Path] = getattr(module, function)
     return builder
 
 
@@ -138,11 +147,45 @@ def test_a_phone_needs_no_sideways_scrolling(
 ) -> None:
     names = [f"{i} a_class_with_a_long_name_and_no_space" for i in range(25)]
     page = write_report(build_run(tmp_path / "run", classes=names, warnings=["x" * 300]))
-    frame = tmp_path / "phone.html"
+    assert _width_on_a_phone(page, browse, tmp_path) == "<title>w 360</title>"
+
+
+def test_a_climb_opens_without_an_error_and_shows_its_ladder(
+    build_run: Callable[..., Path],
+    build_climb: Callable[..., Path],
+    browse: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+) -> None:
+    page = write_report(build_climb(build_run(tmp_path / "run")))
+    done = browse(page, "--enable-logging=stderr", "--v=0", "--dump-dom")
+    assert _console(done) == []
+    assert done.stdout.count('<svg class="strip"') == 8  # as written, six rungs, end to end
+    assert done.stdout.count('<details class="trial"') == 6
+    shot = tmp_path / "shot.png"
+    browse(page, "--window-size=1200,900", f"--screenshot={shot}")
+    pixels = np.asarray(Image.open(shot).convert("L")).astype(int)
+    assert (abs(pixels - pixels[5, 5]) > 40).mean() > 0.01
+
+
+def test_a_climb_with_its_trials_open_needs_no_sideways_scrolling_on_a_phone(
+    build_run: Callable[..., Path],
+    build_climb: Callable[..., Path],
+    browse: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+) -> None:
+    page = write_report(build_climb(build_run(tmp_path / "run"), num_blocks=16))
+    page.write_text(page.read_text().replace("<details", "<details open"))
+    assert _width_on_a_phone(page, browse, tmp_path) == "<title>w 360</title>"
+
+
+def _width_on_a_phone(
+    page: Path, browse: Callable[..., subprocess.CompletedProcess[str]], folder: Path
+) -> str:
+    frame = folder / "phone.html"
     frame.write_text(
         f'<body style="margin:0"><iframe id="f" src="{page.as_uri()}" style="width:360px;'
         'height:6000px;border:0"></iframe><script>f.onload = () => document.title = '
         "`w ${f.contentDocument.documentElement.scrollWidth}`</script>"
     )
     done = browse(frame, "--allow-file-access-from-files", "--dump-dom")
-    assert "<title>w 360</title>" in done.stdout
+    return done.stdout[done.stdout.index("<title>") : done.stdout.index("</title>") + 8]

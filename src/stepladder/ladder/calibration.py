@@ -20,6 +20,7 @@ from stepladder.train.wording import clean
 COUNTS_FROM: Final = 1.2
 COUNTS_BELOW: Final = 0.83
 
+_SMALLEST: Final = 1e-9  # beyond it and its inverse a gain is no measurement
 _COLUMNS: Final = (24, 11, 21, 10)
 
 
@@ -125,7 +126,7 @@ def _case(trial: Trial, run: str) -> Case | None:
     if prediction is None or measured is None:
         return None
     gains = (prediction.gain, measured.estimate)
-    if not all(math.isfinite(value) and value > 0 for value in gains):
+    if not all(_SMALLEST < value < 1 / _SMALLEST for value in gains):
         return None
     return Case(
         rung=trial.rung,

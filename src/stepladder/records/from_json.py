@@ -16,6 +16,7 @@ from stepladder.errors import DataError
 T = TypeVar("T")
 
 _NOT_FINITE = frozenset({"nan", "inf", "-inf"})  # as to_json spells them
+_LARGEST = 2**64  # of an int; beyond, arithmetic with floats fails
 _SCALARS: tuple[type, ...] = (bool, int, float, str, type(None))
 
 
@@ -127,7 +128,8 @@ def _plain(kind: Any, value: object, where: str) -> Any:
             raise DataError(f"{value!r} is none of {names}", where=where) from None
     if issubclass(kind, Path) and isinstance(value, str):
         return Path(value)
-    if kind in _SCALARS and type(value) is kind:
+    is_too_large = isinstance(value, int) and abs(value) >= _LARGEST
+    if kind in _SCALARS and type(value) is kind and not is_too_large:
         return value
     raise _wrong(kind, value, where)
 

@@ -45,12 +45,11 @@ class LadderPage:
     next_gain: str
 
 
-def ladder_page(climb: ClimbRecords, *, status: str, num_details: int) -> LadderPage:
+def ladder_page(climb: ClimbRecords, *, status: str) -> LadderPage:
     """Put the ladder's sections together.
 
     Args:
         status: of the training at the end, or unfinished.
-        num_details: trials that are shown with their samples.
     """
     step = climb.summary.next
     expected = positive(step.gain) if step else None
@@ -61,9 +60,13 @@ def ladder_page(climb: ClimbRecords, *, status: str, num_details: int) -> Ladder
         has_undecided=has_undecided(climb),
         scatter=prediction_chart(climb.trials),
         calibration=calibration_note(climb),
-        details=tuple(trial_details(climb.trials)[:num_details]),
+        details=tuple(trial_details(climb.trials)),
         profile=profile_view(climb.profiles),
         untried=tuple(ladder_rows(climb.untried)),
-        next_step=NextStep(rung=short(step.rung), text=short(step.text, 400)) if step else None,
+        next_step=_shown(step) if step else None,
         next_gain=gain(expected) if expected else "",
     )
+
+
+def _shown(step: NextStep) -> NextStep:
+    return NextStep(rung=short(step.rung), text=short(step.text.strip().rstrip("."), 400))

@@ -39,8 +39,9 @@ def write_report(run: Path) -> Path:
 def render(records: RunRecords) -> str:
     """Make the page; while it would weigh too much, photographs and then samples are dropped."""
     num_thumbs, num_details = len(records.thumbs), MAX_TRIALS
+    template, shown = _template(), _shown(records)
     while True:
-        page = _render(records, num_thumbs, num_details)
+        page = template.render(shown, thumbs=records.thumbs[:num_thumbs], num_details=num_details)
         fits = len(page.encode("utf-8", "replace")) < MAX_REPORT_BYTES
         if fits or num_thumbs + num_details == 0:
             return page
@@ -48,27 +49,25 @@ def render(records: RunRecords) -> str:
         num_thumbs = max(num_thumbs - 1, 0)
 
 
-def _render(records: RunRecords, num_thumbs: int, num_details: int) -> str:
+def _shown(records: RunRecords) -> dict[str, object]:
+    """Give what the template shows, but for what is cut to fit."""
     head = headline(records)
-    ladder = None
-    if records.climb is not None:
-        ladder = ladder_page(records.climb, status=head.status, num_details=num_details)
-    return _template().render(
-        run=records,
-        head=head,
-        ladder=ladder,
-        has_run=bool(ladder is None or records.summary or records.events),
-        warnings=warnings_of(records),
-        learning=learning_figures(records),
-        times=time_spent(records),
-        machine=machine_figures(records),
-        classes=class_results(records),
-        thumbs=records.thumbs[:num_thumbs],
-        not_measured=not_measured(records),
-        config=_cut(records.config_text),
-        environment=_cut(pretty_json(records.env)) if records.env else "",
-        num_resumes=max(count(records.summary.get("attempts")) - 1, 0),
-    )
+    ladder = ladder_page(records.climb, status=head.status) if records.climb is not None else None
+    return {
+        "run": records,
+        "head": head,
+        "ladder": ladder,
+        "has_run": bool(ladder is None or records.summary or records.events),
+        "warnings": warnings_of(records),
+        "learning": learning_figures(records),
+        "times": time_spent(records),
+        "machine": machine_figures(records),
+        "classes": class_results(records),
+        "not_measured": not_measured(records),
+        "config": _cut(records.config_text),
+        "environment": _cut(pretty_json(records.env)) if records.env else "",
+        "num_resumes": max(count(records.summary.get("attempts")) - 1, 0),
+    }
 
 
 @cache

@@ -111,6 +111,7 @@ def test_a_key_of_a_later_version_is_passed_over() -> None:
             "Profile.memory_by_batch: 'two' is no int",
         ),
         (Profile, to_json(PROFILE) | {"num_train": 1.5}, "Profile.num_train: 1.5 is no int"),
+        (Profile, to_json(PROFILE) | {"num_val": 10**400}, "Profile.num_val: 1000.*… is no int"),
         (TrainingTime, {"epochs": 10**400, "steps_per_epoch": 1, "step_s": 1}, "is no float"),
     ],
 )

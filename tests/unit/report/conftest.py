@@ -10,12 +10,20 @@ import pytest
 @pytest.fixture(scope="session")
 def build_run() -> Callable[..., Path]:
     """Give the builder of run folders, which tests of other rooms load from its file as well."""
-    spec = importlib.util.spec_from_file_location(
-        "run_builder", Path(__file__).with_name("run_builder.py")
-    )
+    return _builder("run_builder", "build_run")
+
+
+@pytest.fixture(scope="session")
+def build_climb() -> Callable[..., Path]:
+    """Give the builder of the files of a climb, beside those of a run or alone."""
+    return _builder("climb_builder", "build_climb")
+
+
+def _builder(file: str, function: str) -> Callable[..., Path]:
+    spec = importlib.util.spec_from_file_location(file, Path(__file__).with_name(f"{file}.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    builder: Callable[..., Path] = module.build_run
+    builder: Callable[..., Path] = getattr(module, function)
     return builder
