@@ -18,7 +18,8 @@ class AllData(Rung):
 
     Trades: time, at the rate that the user sets, for accuracy.
     Source: Hestness et al. 2017, "Deep Learning Scaling is Predictable, Empirically",
-    arXiv:1712.00409; step 4 of Databricks 2019, "Six Steps to Deep Learning at Scale".
+    arXiv:1712.00409; step 4 of Databricks 2019, "How (Not) To Scale Deep Learning in 6 Easy
+    Steps".
     """
 
     name: ClassVar[str] = "all_data"

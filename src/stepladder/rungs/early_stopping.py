@@ -23,7 +23,7 @@ class EarlyStopping(Rung):
 
     Trades: epochs that might have improved after a long standstill; one copy of the weights.
     Source: Prechelt 1998, "Early Stopping, but When?"; 60 to 11 epochs at equal accuracy:
-    Databricks 2019, "Six Steps to Deep Learning at Scale", step 2.
+    Databricks 2019, "How (Not) To Scale Deep Learning in 6 Easy Steps", step 2.
     """
 
     name: ClassVar[str] = "early_stopping"

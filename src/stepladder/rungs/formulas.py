@@ -16,7 +16,7 @@ KNEE_FRAC = 0.9
 """Share of the largest throughput that counts as all of it."""
 _MEMORY_FRAC = 0.8
 """Share of the free memory that a step may take: the rest is for what fragments and varies."""
-_MIN_STEPS_PER_EPOCH = 8
+MIN_STEPS_PER_EPOCH = 8
 """Fewer steps than this in an epoch leave early stopping nothing to judge between."""
 
 
@@ -238,7 +238,7 @@ def batch_doublings(profile: Profile, recipe: Recipe, *, limit: float) -> tuple[
     if profile.step_fixed_s is None or profile.step_per_example_s is None:
         return ()
     knee = knee_batch(profile.step_fixed_s, profile.step_per_example_s, profile.loader_per_s)
-    largest = min(limit, profile.num_train / _MIN_STEPS_PER_EPOCH)
+    largest = min(limit, profile.num_train / MIN_STEPS_PER_EPOCH)
     batch = recipe.batch.global_batch_size
     found: list[int] = []
     while batch < knee and 2 * batch <= largest:

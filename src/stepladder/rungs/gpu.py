@@ -42,7 +42,7 @@ class UseGpu(Rung):
         limit = ""
         if profile.loader_per_s and not recipe.features.cached:
             limit = f", as the loader gives {profile.loader_per_s:,.0f} examples/s"
-        digits = 0 if gain >= 10 else 1
+        digits = 0 if gain >= 9.95 else 1
         at_most = f"a {_REFERENCE.name}: at most {gain:.{digits}f}×{limit}"
         return f"no GPU on this machine ({at_most})"
 

@@ -13,8 +13,10 @@ from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.formulas import (
+    MIN_STEPS_PER_EPOCH,
     batch_doublings,
     epochs_ratio,
+    knee_batch,
     loader_floor_s,
     memory_batch,
     predict_time,
@@ -49,15 +51,17 @@ class LargerBatch(Rung):
         """Refuse where a larger batch gives nothing more, or too few steps."""
         if profile.step_fixed_s is None or profile.step_per_example_s is None:
             return "not measured: the step at three batch sizes"
-        if self._best_batch(profile, recipe) > recipe.batch.global_batch_size:
+        batch = recipe.batch.global_batch_size
+        if self._best_batch(profile, recipe) > batch:
             return None
-        if 2 * recipe.batch.global_batch_size > memory_batch(profile):
+        fixed_s, per_example_s = profile.step_fixed_s, profile.step_per_example_s
+        if batch >= knee_batch(fixed_s, per_example_s, profile.loader_per_s):
+            return "the batch is already at the knee of its throughput"
+        if 2 * batch > memory_batch(profile):
             return "memory does not hold twice the batch"
-        if not batch_doublings(profile, recipe, limit=math.inf) and (
-            16 * recipe.batch.global_batch_size > profile.num_train
-        ):
-            return "twice the batch would leave fewer than 8 steps an epoch"
-        return "the batch is already at the knee of its throughput"
+        if 2 * batch * MIN_STEPS_PER_EPOCH > profile.num_train:
+            return f"twice the batch would leave fewer than {MIN_STEPS_PER_EPOCH} steps an epoch"
+        return "a larger batch would need more epochs than its throughput saves"
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Take the step from t(b) = a + c b, and the epochs from the noise scale."""

@@ -41,8 +41,9 @@ class LargerModel(Rung):
     """Spend idle capacity on the next larger trunk whose weights are at hand.
 
     Trades: time, and memory at prediction, for accuracy.
-    Source: Tan and Le 2019, "EfficientNet", arXiv:1905.11946; Databricks 2019, "Six Steps to Deep
-    Learning at Scale", step 3 (a larger network as the other use of spare capacity).
+    Source: Tan and Le 2019, "EfficientNet", arXiv:1905.11946; Databricks 2019, "How (Not) To
+    Scale Deep Learning in 6 Easy Steps", step 3 (a larger network as the other use of spare
+    capacity).
     """
 
     name: ClassVar[str] = "larger_model"

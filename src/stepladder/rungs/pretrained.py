@@ -18,7 +18,8 @@ class Pretrained(Rung):
 
     Trades: whatever bias its training data had; its preprocessing has to be kept.
     Source: Yosinski et al. 2014, "How transferable are features in deep neural networks?",
-    arXiv:1411.1792; step 0 of Databricks 2019, "Six Steps to Deep Learning at Scale".
+    arXiv:1411.1792; step 0 of Databricks 2019, "How (Not) To Scale Deep Learning in 6 Easy
+    Steps".
     """
 
     name: ClassVar[str] = "pretrained"

@@ -17,7 +17,7 @@ class Streaming(Rung):
     """Read the pictures from disk each epoch, where memory does not hold all of them.
 
     Trades: reading in every epoch, for memory that does not grow with the data.
-    Source: step 4 of Databricks 2019, "Six Steps to Deep Learning at Scale".
+    Source: step 4 of Databricks 2019, "How (Not) To Scale Deep Learning in 6 Easy Steps".
     """
 
     name: ClassVar[str] = "streaming"

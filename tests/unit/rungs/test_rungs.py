@@ -1,0 +1,390 @@
+"""What each rung refuses, predicts and changes, on a job whose numbers fit in the head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+import pytest
+
+from stepladder.config.choices import (
+    DeviceChoice,
+    MemoryFormat,
+    OptimizerName,
+    Precision,
+    WeightsSource,
+    Where,
+)
+from stepladder.config.recipe import (
+    BatchConfig,
+    DataConfig,
+    DeviceConfig,
+    FeaturesConfig,
+    LoaderConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Recipe,
+    ScheduleConfig,
+    StoppingConfig,
+)
+from stepladder.records.ladder import Exactness
+from stepladder.records.profile import Curve, Profile, Provenance
+from stepladder.rungs.all_data import AllData
+from stepladder.rungs.cached_features import CachedFeatures
+from stepladder.rungs.compile import Compile
+from stepladder.rungs.compute_threads import ComputeThreads
+from stepladder.rungs.early_stopping import EarlyStopping
+from stepladder.rungs.fewer_validations import FewerValidations
+from stepladder.rungs.fused_optimizer import FusedOptimizer
+from stepladder.rungs.gpu import UseGpu
+from stepladder.rungs.gradient_checkpointing import GradientCheckpointing
+from stepladder.rungs.larger_batch import LargerBatch
+from stepladder.rungs.larger_model import LargerModel
+from stepladder.rungs.loader_threads import LoaderThreads
+from stepladder.rungs.mixed_precision import MixedPrecision
+from stepladder.rungs.pixel_store import PixelStore
+from stepladder.rungs.pretrained import Pretrained
+from stepladder.rungs.scaled_decode import ScaledDecode
+from stepladder.rungs.streaming import Streaming
+
+Make: TypeAlias = Callable[..., Profile]
+UNTIL_THE_END = Recipe(stopping=StoppingConfig(early=False))
+SGD = OptimizerConfig(name=OptimizerName.SGD)
+
+
+def test_pretrained_takes_packaged_weights_only_for_their_own_trunk(make_profile: Make) -> None:
+    profile = make_profile(is_pretrained=False)
+    scratch = ModelConfig(weights=WeightsSource.NONE)
+    assert Pretrained().apply(profile, Recipe(model=scratch)).model.weights == "packaged"
+    other = Recipe(model=replace(scratch, name="resnet18"))
+    assert Pretrained().apply(profile, other).model.weights == "hub"
+
+
+def test_without_a_gpu_the_loader_bounds_what_one_could_give(make_profile: Make) -> None:
+    # 16,000 examples and 2,000 for validation at 150 a second: 120 s instead of 1,200
+    profile = make_profile(loader_per_s=150.0, step_flops=1e3, forward_flops=1e3)
+    refusal = UseGpu().why_not(profile, Recipe())
+    assert (
+        refusal == "no GPU on this machine (a T4: at most 10×, as the loader gives 150 examples/s)"
+    )
+
+
+def test_without_a_gpu_flops_bound_it_too(make_profile: Make) -> None:
+    # a batch of 16 at the T4's 8.1e12 FLOP/s: half a second; validation likewise
+    flops = 8.1e12 / 32
+    profile = make_profile(loader_per_s=1e6, step_flops=flops, forward_flops=flops)
+    assert "at most 2.1×" in (UseGpu().why_not(profile, Recipe()) or "")
+
+
+def test_early_stopping_takes_the_epochs_of_the_curve(make_profile: Make) -> None:
+    curve = Curve(epochs=10, val_losses=(), epochs_to_stop=5.0, provenance=Provenance.REPLAYED)
+    found = EarlyStopping().predict(make_profile(curve=curve), UNTIL_THE_END)
+    assert found.gain == pytest.approx(2)
+    assert found.provenance is Provenance.REPLAYED
+
+
+def test_early_stopping_without_a_curve_says_that_it_assumes(make_profile: Make) -> None:
+    found = EarlyStopping().predict(make_profile(epochs=60.0), UNTIL_THE_END)
+    assert found.time is not None
+    assert found.time.epochs == pytest.approx(11)
+    assert "assumed" in found.note
+    short = EarlyStopping().predict(make_profile(epochs=3.0), UNTIL_THE_END)
+    assert short.gain == 1  # patience alone takes longer
+
+
+def test_early_stopping_leaves_what_the_user_goes_by(make_profile: Make) -> None:
+    recipe = Recipe(
+        stopping=StoppingConfig(early=False, restore_best=False, validate_every_epochs=2)
+    )
+    after = EarlyStopping().apply(make_profile(), recipe).stopping
+    assert after == StoppingConfig(validate_every_epochs=2)
+
+
+def test_cached_features_move_the_trunk_out_of_the_epochs(make_profile: Make) -> None:
+    profile = make_profile(trunk_s=0.05, loader_cpu_s=0.02, head_step_s=0.01, head_validation_s=0.1)
+    found = CachedFeatures().predict(profile, Recipe())
+    features_s = 1800 * (0.05 + 0.02 / 2)  # two cores read
+    assert found.gain == pytest.approx(1200 / (features_s + 1000 * 0.01 + 10 * 0.1))
+    # an epoch saves 120 s less 1.1 s
+    assert found.inputs["break_even_epochs"] == pytest.approx(features_s / 118.9)
+
+
+def test_beside_a_gpu_the_slower_of_reading_and_trunk_sets_the_pace(make_profile: Make) -> None:
+    profile = make_profile(device="cuda", trunk_s=0.001, loader_cpu_s=0.02, head_step_s=0.01)
+    found = CachedFeatures().predict(profile, Recipe())
+    assert found.time is not None
+    assert found.time.one_time_s["features"] == pytest.approx(1800 * 0.01)
+
+
+def test_cached_views_cost_as_many_passes_and_are_another_training(make_profile: Make) -> None:
+    profile = make_profile(is_random_before_head=True, trunk_s=0.05, head_step_s=0.01)
+    assert "--features.cached-views" in (CachedFeatures().why_not(profile, Recipe()) or "")
+    recipe = Recipe(features=FeaturesConfig(cached_views=4))
+    assert CachedFeatures().why_not(profile, recipe) is None
+    found = CachedFeatures().predict(profile, recipe)
+    assert found.time is not None
+    assert found.time.one_time_s["features"] == pytest.approx(0.05 * (4 * 1600 + 200))
+    assert CachedFeatures().exactness_of(recipe) is Exactness.STATISTICAL
+    assert CachedFeatures().exactness_of(Recipe()) is Exactness.ROUNDING
+
+
+def test_features_that_do_not_fit_the_disk_are_refused(make_profile: Make) -> None:
+    profile = make_profile(
+        trunk_s=0.05, head_step_s=0.01, feature_bytes=5 * 10**6, free_disk_bytes=10**9
+    )
+    refusal = CachedFeatures().why_not(profile, Recipe())
+    assert refusal == "features take 9.0 GB of disk, and 1.0 GB are free"
+
+
+def test_mixed_precision_reads_the_replay_of_its_layout(make_profile: Make) -> None:
+    replays = {"bf16": 0.9, "channels_last+bf16": 0.5}
+    profile = make_profile(op_replays=replays, phases_s={"forward": 1.0})
+    recipe = Recipe(device=DeviceConfig(memory_format=MemoryFormat.CHANNELS_LAST))
+    assert MixedPrecision().predict(profile, Recipe()).gain == pytest.approx(1 / 0.9)
+    assert MixedPrecision().predict(profile, recipe).gain == pytest.approx(2)
+
+
+def test_mixed_precision_takes_fp16_only_on_a_gpu(make_profile: Make) -> None:
+    on_cpu = make_profile(has_bf16=False)
+    assert MixedPrecision().why_not(on_cpu, Recipe()) == "this CPU has no bf16 instructions"
+    on_gpu = make_profile(has_bf16=False, device="cuda")
+    assert MixedPrecision().apply(on_gpu, Recipe()).device.precision is Precision.FP16
+    assert MixedPrecision().apply(make_profile(), Recipe()).device.precision is Precision.BF16
+
+
+def test_a_fused_update_shrinks_the_optimizers_phase_alone(make_profile: Make) -> None:
+    profile = make_profile(op_replays={"fused_optimizer": 0.25}, phases_s={"optimizer": 0.4})
+    found = FusedOptimizer().predict(profile, Recipe(optimizer=SGD))
+    assert found.gain == pytest.approx(1200 / 900)
+    nadam = Recipe(optimizer=OptimizerConfig(name=OptimizerName.NADAM))
+    assert FusedOptimizer().why_not(profile, nadam) == "torch has no fused NAdam"
+
+
+def test_compile_charges_its_own_time(make_profile: Make) -> None:
+    profile = make_profile(num_conv2d=49, op_replays={"pointwise": 0.5}, phases_s={"forward": 1.0})
+    found = Compile().predict(profile, Recipe())
+    assert found.gain == pytest.approx(1200 / (600 + 28))
+    assert found.note == "about 28 s to compile (assumed), 1.2e+03 s of work"
+
+
+def test_compiling_for_little_work_loses(make_profile: Make) -> None:
+    profile = make_profile(
+        epochs=1.0, steps_per_epoch=5.0, num_validations=0.0, op_replays={"pointwise": 0.5}
+    )
+    assert Compile().predict(profile, Recipe()).gain < 0.2
+
+
+def test_compute_threads_divide_what_the_model_computes(make_profile: Make) -> None:
+    profile = make_profile(step_s=1.0, phases_s={"forward": 0.6, "backward": 0.2}, num_cores=4)
+    one_thread = Recipe(device=DeviceConfig(threads=1))
+    time = ComputeThreads().predict(profile, one_thread).time
+    assert time is not None
+    assert time.step_s == pytest.approx(0.2 + 0.8 / 4)
+
+
+def sweep(make_profile: Make, **changes: object) -> Profile:
+    """Steps of t(b) = 10 ms + 1 ms b: the knee is at 90, so that 16 grows to 128."""
+    return make_profile(step_fixed_s=0.01, step_per_example_s=0.001, **changes)
+
+
+def test_a_larger_batch_saves_the_fixed_part_of_a_step(make_profile: Make) -> None:
+    found = LargerBatch().predict(sweep(make_profile), UNTIL_THE_END)
+    # eight times fewer steps, each 138 ms for 26 ms
+    assert found.gain == pytest.approx(1200 / (1000 / 8 * 138 / 26 + 200))
+    assert "generalise worse" in found.note
+
+
+def test_the_noise_scale_costs_epochs_only_where_stopping_is_early(make_profile: Make) -> None:
+    profile = sweep(make_profile, noise_scale=1000.0)
+    fixed, early = (LargerBatch().predict(profile, r) for r in (UNTIL_THE_END, Recipe()))
+    assert fixed.time is not None
+    assert early.time is not None
+    assert fixed.time.epochs == 10
+    batch = early.inputs["larger_batch"]
+    assert early.time.epochs == pytest.approx(10 * (1 + batch / 1000) / (1 + 16 / 1000))
+
+
+def test_a_small_noise_scale_keeps_the_batch_small(make_profile: Make) -> None:
+    # the least of (1 + B / Bn) t(B) / B is at sqrt(a Bn / c) = 31
+    profile = sweep(make_profile, noise_scale=100.0)
+    assert LargerBatch().predict(profile, Recipe()).inputs["larger_batch"] == 32
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "growth"), [(OptimizerConfig(), 8**0.5), (SGD, 8.0)], ids=["nadam", "sgd"]
+)
+def test_the_learning_rate_moves_with_the_batch(
+    make_profile: Make, optimizer: OptimizerConfig, growth: float
+) -> None:
+    recipe = Recipe(optimizer=optimizer, batch=BatchConfig(lr=0.01))
+    after = LargerBatch().apply(sweep(make_profile), recipe).batch
+    assert (after.global_batch_size, after.base_batch_size) == (128, 128)
+    assert after.lr == pytest.approx(0.01 * growth)
+
+
+def test_the_noise_scale_caps_the_learning_rate_of_sgd(make_profile: Make) -> None:
+    profile = sweep(make_profile, noise_scale=1000.0)
+    recipe = Recipe(optimizer=SGD, batch=BatchConfig(lr=0.01))
+    after = LargerBatch().apply(profile, recipe).batch
+    expected = 0.01 * (1 + 1000 / 16) / (1 + 1000 / after.global_batch_size)
+    assert after.lr == pytest.approx(expected)
+
+
+def test_what_counts_in_steps_moves_with_the_batch(make_profile: Make) -> None:
+    recipe = Recipe(
+        schedule=ScheduleConfig(warmup_steps=100, max_steps=801),
+        stopping=StoppingConfig(validate_every_steps=40),
+    )
+    after = LargerBatch().apply(sweep(make_profile), recipe)
+    assert (after.schedule.warmup_steps, after.schedule.max_steps) == (13, 101)
+    assert after.stopping.validate_every_steps == 5
+
+
+def test_a_steep_rise_of_sgds_rate_gets_an_epoch_of_warm_up(make_profile: Make) -> None:
+    after = LargerBatch().apply(sweep(make_profile), Recipe(optimizer=SGD))
+    assert after.schedule.warmup_steps == 13  # 1,600 examples in batches of 128
+    nadam = LargerBatch().apply(sweep(make_profile), Recipe())
+    assert nadam.schedule.warmup_steps == 0
+
+
+def test_the_probe_gets_four_rates_for_each_of_two_batches(make_profile: Make) -> None:
+    found = LargerBatch().variants(sweep(make_profile), Recipe(batch=BatchConfig(lr=0.01)))
+    assert [recipe.batch.global_batch_size for recipe in found] == [128] * 4 + [64] * 4
+    rates = [recipe.batch.lr / 0.01 for recipe in found[:4]]
+    assert rates == pytest.approx([8**0.5, 8**0.75, 8**0.25, 8])
+
+
+@pytest.mark.parametrize(
+    ("changes", "batch", "refusal"),
+    [
+        ({}, 128, "the batch is already at the knee of its throughput"),
+        (
+            {"noise_scale": 1.0},
+            16,
+            "a larger batch would need more epochs than its throughput saves",
+        ),
+        ({"num_train": 200}, 16, "twice the batch would leave fewer than 8 steps an epoch"),
+        (
+            {"memory_by_batch": {1: 10**9, 2: 2 * 10**9}},
+            16,
+            "memory does not hold twice the batch",
+        ),
+    ],
+)
+def test_a_larger_batch_says_what_stands_in_its_way(
+    make_profile: Make, changes: dict[str, object], batch: int, refusal: str
+) -> None:
+    recipe = Recipe(batch=BatchConfig(global_batch_size=batch))
+    assert LargerBatch().why_not(sweep(make_profile, **changes), recipe) == refusal
+
+
+def test_checkpointing_is_for_a_batch_that_memory_blocks(make_profile: Make) -> None:
+    blocked = {"memory_by_batch": {16: 5 * 10**9, 32: 9 * 10**9}, "is_trunk_frozen": False}
+    profile = sweep(make_profile, **blocked, phases_s={"forward": 0.25})
+    assert GradientCheckpointing().why_not(profile, Recipe()) is None
+    found = GradientCheckpointing().predict(profile, Recipe())
+    assert found.time is not None
+    assert found.time.step_s == pytest.approx(1.25)
+    roomy = replace(profile, free_memory_bytes=10**12)
+    refusal = GradientCheckpointing().why_not(roomy, Recipe())
+    assert refusal == "memory does not limit the batch"
+
+
+def test_a_larger_model_takes_the_published_ratio(make_profile: Make) -> None:
+    profile = make_profile(larger_trunks=("resnet34", "resnet50"), phases_s={"forward": 1.0})
+    recipe = Recipe(model=ModelConfig(name="resnet18.a1_in1k"))
+    assert LargerModel().predict(profile, recipe).gain == pytest.approx(0.5)
+    after = LargerModel().apply(profile, recipe).model
+    assert (after.name, after.weights) == ("resnet34", WeightsSource.HUB)
+    unknown = make_profile(larger_trunks=("vit_base_patch16_224",))
+    assert "unknown" in LargerModel().predict(unknown, recipe).note
+
+
+def test_a_busy_device_has_no_room_for_a_larger_model(make_profile: Make) -> None:
+    profile = make_profile(larger_trunks=("resnet34",), mfu=0.6)
+    refusal = LargerModel().why_not(profile, Recipe())
+    assert refusal == "no idle capacity: the step reaches 60 % of the peak"
+
+
+def test_loader_threads_are_named_only_for_stores(make_profile: Make) -> None:
+    profile = make_profile(loader_cpu_s=0.1)
+    assert LoaderThreads().why_not(profile, Recipe()) == "already on: one thread a core"
+    one = Recipe(loader=LoaderConfig(threads=1))
+    assert LoaderThreads().why_not(profile, one) is None
+    assert LoaderThreads().apply(profile, one).loader.threads == 2
+    dataset = make_profile(loader_cpu_s=0.1, store_encoding=None)
+    assert "Dataset" in (LoaderThreads().why_not(dataset, Recipe()) or "")
+
+
+@pytest.mark.parametrize(("side", "factor"), [(500, None), (600, 2), (1100, 4), (2200, 8)])
+def test_scaled_decode_leaves_a_third_more_than_needed(
+    make_profile: Make, side: int, factor: int | None
+) -> None:
+    profile = make_profile(store_encoding="jpeg", source_pixels=float(side**2), loader_cpu_s=0.1)
+    recipe = Recipe(loader=LoaderConfig(scaled_decode=False))
+    refusal = ScaledDecode().why_not(profile, recipe)
+    if factor is None:
+        assert refusal == "the stored pictures are not much larger than needed"
+    else:
+        assert ScaledDecode().predict(profile, recipe).inputs["factor"] == factor
+
+
+def test_a_pixel_store_decodes_once(make_profile: Make) -> None:
+    profile = make_profile(
+        store_encoding="jpeg",
+        loader_cpu_s=0.1,
+        replay_host_s=0.2,
+        bandwidth_bytes_per_s=240_000 / 0.02,  # two copies of 120,000 bytes: 20 ms
+    )
+    found = PixelStore().predict(profile, Recipe(data=DataConfig(where=Where.STREAM)))
+    assert found.time is not None
+    assert found.time.one_time_s == pytest.approx({"store": 1800 * (0.05 + 0.02)})
+    # 0.2 s of computing and 16 pictures on two cores: 1.0 s before, 0.36 s after
+    assert found.time.step_s == pytest.approx(0.36)
+
+
+def test_a_pixel_store_is_refused_where_nothing_is_decoded_twice(make_profile: Make) -> None:
+    profile = make_profile(store_encoding="jpeg", loader_cpu_s=0.1, bandwidth_bytes_per_s=1e10)
+    held = Recipe(data=DataConfig(where=Where.MEMORY))
+    assert "into memory" in (PixelStore().why_not(profile, held) or "")
+    cached = Recipe(features=FeaturesConfig(cached=True))
+    assert "for its features" in (PixelStore().why_not(profile, cached) or "")
+
+
+def test_streaming_is_for_data_that_memory_does_not_hold(make_profile: Make) -> None:
+    held = Recipe(data=DataConfig(where=Where.MEMORY))
+    refusal = Streaming().why_not(make_profile(), held)
+    assert refusal == "memory holds all of the pictures"
+    small = make_profile(free_memory_bytes=10**6)
+    assert Streaming().why_not(small, held) is None
+    # four batches of 16 in flight instead of 1,800 pictures
+    assert Streaming().predict(small, held).memory_frac == pytest.approx(64 / 1800)
+
+
+def test_fewer_validations_weigh_patience_against_what_they_save(make_profile: Make) -> None:
+    # an epoch 100 s, a validation 20 s: looking half as often ends three epochs later
+    assert "stopping later" in (FewerValidations().why_not(make_profile(), Recipe()) or "")
+    dear = make_profile(validation_s=400.0)  # 5,000 s in all
+    found = FewerValidations().predict(dear, Recipe())
+    # every second: 13 epochs and 6.5 validations, 3,900 s; every third: 16 and 16 / 3, less
+    assert found.inputs["then_every"] == 3
+    assert found.gain == pytest.approx(5000 / (1600 + 16 / 3 * 400))
+
+
+def test_without_early_stopping_fewer_validations_cost_no_epochs(make_profile: Make) -> None:
+    found = FewerValidations().predict(make_profile(), UNTIL_THE_END)
+    assert found.inputs["then_every"] == 3  # three are left to choose the weights among
+    assert found.gain == pytest.approx(1200 / (1000 + 10 / 3 * 20))
+
+
+def test_all_of_the_data_takes_as_much_longer_as_it_is_more(make_profile: Make) -> None:
+    profile = make_profile(num_val=0, num_validations=0.0, one_time_s={"features": 10.0})
+    found = AllData().predict(profile, Recipe(data=DataConfig(fraction=0.1)))
+    assert found.gain == pytest.approx(0.1)
+
+
+def test_the_gpu_is_taken_where_there_is_one(make_profile: Make) -> None:
+    profile = make_profile(has_cuda=True, loader_per_s=150.0)
+    assert UseGpu().why_not(profile, Recipe()) is None
+    assert UseGpu().apply(profile, Recipe()).device.kind is DeviceChoice.CUDA
