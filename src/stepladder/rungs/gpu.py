@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import ClassVar
 
@@ -10,7 +11,13 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile, TrainingTime
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.formulas import num_through_trunk, predict_time, reading_s, with_one_time
+from stepladder.rungs.formulas import (
+    model_s,
+    num_through_trunk,
+    predict_time,
+    reading_s,
+    with_one_time,
+)
 from stepladder.rungs.gpus import GPUS, Gpu
 
 _REFERENCE: Gpu = GPUS[0]
@@ -39,15 +46,15 @@ class UseGpu(Rung):
         if bound is None:
             return "no GPU on this machine"
         gain = self._prediction(profile, bound).gain
-        limit = ""
-        if profile.loader_per_s and not recipe.features.cached:
-            limit = f", as the loader gives {profile.loader_per_s:,.0f} examples/s"
+        load_s, compute_s = self._load_s(profile, recipe) or 0.0, self._compute_s(profile, recipe)
+        because = (
+            f", as the loader gives {1 / load_s:,.0f} examples/s" if load_s > compute_s else ""
+        )
         digits = 0 if gain >= 9.95 else 1
-        at_most = f"a {_REFERENCE.name}: at most {gain:.{digits}f}×{limit}"
-        return f"no GPU on this machine ({at_most})"
+        return f"no GPU on this machine (a {_REFERENCE.name}: at most {gain:.{digits}f}×{because})"
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Bound the gain by what the loader gives, and by the FLOPs of the smallest GPU."""
+        """Bound the gain by what the loader gives, and by the roofline of the smallest GPU."""
         bound = self._bound(profile, recipe)
         if bound is None:
             note = "not measured: the loader's rate, so no bound is known"
@@ -68,7 +75,7 @@ class UseGpu(Rung):
                 "step_flops": profile.step_flops or 0.0,
                 "step_s": profile.time.step_s,
             },
-            note=f"a bound: the loader at full speed, and the peak of a {_REFERENCE.name}",
+            note=f"a bound: the loader at full speed, and the roofline of a {_REFERENCE.name}",
         )
 
     def _bound(self, profile: Profile, recipe: Recipe) -> TrainingTime | None:
@@ -77,24 +84,48 @@ class UseGpu(Rung):
         A step cannot be shorter than its wait for data: T_real / T_replay bounds what faster
         computing leaves, not the FLOPs alone.
         """
-        now, batch = profile.time, recipe.batch.global_batch_size
-        if recipe.features.cached and profile.loader_cpu_s is not None:
-            load_s = reading_s(profile, recipe)  # the loader's rate is that of features
-        elif profile.loader_per_s:
-            load_s = 1 / profile.loader_per_s
-        elif profile.replay_host_s is not None:
-            load_s = max(0.0, now.step_s - profile.replay_host_s) / batch
-        else:
+        now, load_s = profile.time, self._load_s(profile, recipe)
+        if load_s is None:
             return None
-        peak = _REFERENCE.flops_per_s(recipe.device.precision)
-        forward_s = max(load_s, (profile.forward_flops or 0.0) / peak)
-        step_s = batch * max(load_s, (profile.step_flops or 0.0) / peak)
         if recipe.features.cached:
             features_s = now.one_time_s.get("features", 0.0)
-            pass_s = min(features_s, num_through_trunk(profile, recipe) * forward_s)
-            return with_one_time(now, features=pass_s)
+            through_s = max(load_s, (profile.trunk_s or 0.0) / self._speed(profile, recipe))
+            pass_s = num_through_trunk(profile, recipe) * through_s
+            return with_one_time(now, features=min(features_s, pass_s))
+        step_s = recipe.batch.global_batch_size * max(load_s, self._compute_s(profile, recipe))
+        validation_s = max(
+            profile.num_val * load_s, now.validation_s / self._speed(profile, recipe)
+        )
         return replace(
             now,
             step_s=min(now.step_s, step_s),
-            validation_s=min(now.validation_s, profile.num_val * forward_s),
+            validation_s=min(now.validation_s, validation_s),
         )
+
+    def _load_s(self, profile: Profile, recipe: Recipe) -> float | None:
+        """Give the seconds that the loader needs for an example, or the step's wait for one."""
+        if recipe.features.cached:  # the loader's rate is that of features
+            return reading_s(profile, recipe) if profile.loader_cpu_s is not None else None
+        if profile.loader_per_s:
+            return 1 / profile.loader_per_s
+        if profile.replay_host_s is None:
+            return None
+        return max(0.0, profile.time.step_s - profile.replay_host_s) / (
+            recipe.batch.global_batch_size
+        )
+
+    def _compute_s(self, profile: Profile, recipe: Recipe) -> float:
+        """Give the least seconds that the model needs for an example of a step."""
+        flops_s = (profile.step_flops or 0.0) / _REFERENCE.flops_per_s(recipe.device.precision)
+        if recipe.features.cached:
+            return (profile.trunk_s or 0.0) / self._speed(profile, recipe)
+        now_s = model_s(profile) / recipe.batch.global_batch_size
+        return max(flops_s, now_s / self._speed(profile, recipe))
+
+    def _speed(self, profile: Profile, recipe: Recipe) -> float:
+        """Give how many times faster any operation can be: by its FLOP/s, or by its bandwidth."""
+        peak, bandwidth = profile.peak_flops_per_s, profile.bandwidth_bytes_per_s
+        if not peak or not bandwidth:
+            return math.inf
+        flops = _REFERENCE.flops_per_s(recipe.device.precision) / peak
+        return max(1.0, flops, _REFERENCE.bytes_per_s / bandwidth)

@@ -70,11 +70,21 @@ def test_without_a_gpu_the_loader_bounds_what_one_could_give(make_profile: Make)
     )
 
 
-def test_without_a_gpu_flops_bound_it_too(make_profile: Make) -> None:
-    # a batch of 16 at the T4's 8.1e12 FLOP/s: half a second; validation likewise
-    flops = 8.1e12 / 32
-    profile = make_profile(loader_per_s=1e6, step_flops=flops, forward_flops=flops)
-    assert "at most 2.1×" in (UseGpu().why_not(profile, Recipe()) or "")
+def test_without_a_gpu_its_roofline_bounds_it_too(make_profile: Make) -> None:
+    # FLOP/s as 2 to 1, bytes/s as 4 to 1: nothing gets more than four times as fast
+    profile = make_profile(
+        loader_per_s=1e6,
+        peak_flops_per_s=8.1e12 / 2,
+        bandwidth_bytes_per_s=320e9 / 4,
+        phases_s={"forward": 0.8},  # the rest of the step is taken as nothing
+    )
+    bound = 1200 / (1000 * 0.2 + 200 / 4)
+    refusal = UseGpu().why_not(profile, Recipe())
+    assert refusal == f"no GPU on this machine (a T4: at most {bound:.1f}×)"
+
+
+def test_without_a_loaders_rate_no_bound_is_claimed(make_profile: Make) -> None:
+    assert UseGpu().why_not(make_profile(), Recipe()) == "no GPU on this machine"
 
 
 def test_early_stopping_takes_the_epochs_of_the_curve(make_profile: Make) -> None:
