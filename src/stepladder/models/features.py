@@ -18,7 +18,7 @@ def hash_trunk(trunk: nn.Module) -> str:
     """Give the sha256 of a trunk's layers and of the names, formats and bytes of its tensors.
 
     Parameters and all buffers count, those for preprocessing among them; device, memory layout and
-    whether it is compiled do not.
+    what stands in the place of its forward (folded, compiled) do not.
     """
     digest = hashlib.sha256(_ADDRESS.sub("", str(trunk)).encode())
     tensors = [*trunk.named_parameters(), *trunk.named_buffers()]
@@ -36,7 +36,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     flags = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        with torch.inference_mode():
+        with torch.no_grad():
             yield
     finally:
         for module, is_training in flags.items():

@@ -96,6 +96,7 @@ class FeatureOpener:
             "task": f"{kind.__module__}.{kind.__qualname__}",
             "trunk": self.trunk,
             "device": self.way.device.type,
+            "is_folded": recipe.model.fold_batchnorm,
             "precision": recipe.device.precision,
             "memory_format": recipe.device.memory_format,
             "split": split,
