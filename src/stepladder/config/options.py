@@ -117,7 +117,7 @@ class LadderConfig:
     max_cache_bytes: int = 20_000_000_000
     """Size at which the oldest features, compiled code and decoded stores are removed."""
     prices: Path | None = None
-    """CSV of GPUs and prices, as docs/rungs.md says; none: data sheets of common ones, no prices."""
+    """CSV of GPUs with prices, as docs/rungs.md says; none: data sheets of common ones."""
 
     def __post_init__(self) -> None:
         budget = self.budget_s
