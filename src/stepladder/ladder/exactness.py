@@ -1,0 +1,166 @@
+"""Whether two recipes compute the same: losses, scores and gradients, number by number."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from stepladder.config.choices import Where
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.ladder.guard import TrialFailed
+from stepladder.measure.subject import Subject, open_subject
+from stepladder.models.features import evaluating
+from stepladder.records.ladder import Exactness
+from stepladder.task.contract import Task
+from stepladder.train.build import Sources, make_stage_parts, make_train_reader
+from stepladder.train.feature_pass import TrunkPass
+from stepladder.train.features import FeatureTask
+from stepladder.train.randomness import seed_step
+from stepladder.train.stage import stages_of
+from stepladder.train.step import autocast
+
+NUM_BATCHES: Final = 3
+MAX_DIFFERENCE: Final = 1e-3
+"""Largest difference by rounding, relative to the largest number of the same kind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """What a recipe is run on: the task, and its sources as the recipe reads them."""
+
+    task: Task
+    sources: Sources
+
+
+@dataclass
+class Computed:
+    """What a recipe computes from the first batches, by kind."""
+
+    numbers: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def add(self, kind: str, value: Tensor) -> None:
+        """Keep a copy on the CPU."""
+        self.numbers.setdefault(kind, []).append(value.detach().to("cpu", torch.float64, copy=True))
+
+
+def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: bool) -> Computed:
+    """Compute losses, scores and gradients of the first batches, from the recipe's own weights.
+
+    Args:
+        steps: take optimiser steps as well, and give the weights after each.
+    """
+    found = Computed()
+    with open_subject(recipe, material.task, material.sources, device=device) as base:
+        subject = _on_features(base) if recipe.features.cached else base
+        for step, batch in enumerate(_batches(base)):
+            if recipe.features.cached:
+                moved = _features(base, batch)
+            else:
+                moved = base.task.augment(base.to_device(batch), seed=recipe.seed, epoch=0)
+            _add_losses(found, subject, moved, step)
+            if steps:
+                _add_step(found, subject, moved, step)
+    return found
+
+
+def describe_difference(before: Computed, after: Computed, exactness: Exactness) -> str:
+    """Say how far two recipes compute the same: "equal", or "same to 1e-5".
+
+    Raises:
+        TrialFailed: if they differ by more than the exactness allows.
+    """
+    largest, kind = 0.0, ""
+    for name in before.numbers.keys() & after.numbers.keys():
+        pairs = zip(before.numbers[name], after.numbers[name], strict=True)
+        difference = max(_difference(a, b) for a, b in pairs)
+        if not difference <= largest:  # a nan counts as larger than anything
+            largest, kind = difference, name
+    if largest == 0:
+        return "equal"
+    if exactness is Exactness.BITWISE or not largest <= MAX_DIFFERENCE:
+        raise TrialFailed(f"other results: {kind} differ by {largest:.1g}")
+    return f"same to 1e{math.ceil(math.log10(largest))}"
+
+
+def _difference(before: Tensor, after: Tensor) -> float:
+    if before.shape != after.shape:
+        return math.inf
+    scale = float(before.abs().max()) if before.numel() else 0.0
+    apart = float((before - after).abs().max()) if before.numel() else 0.0
+    return apart / scale if scale else apart
+
+
+def _batches(subject: Subject) -> Iterator[Batch]:
+    recipe = subject.recipe
+    streaming = replace(recipe, data=replace(recipe.data, where=Where.STREAM))
+    reader = make_train_reader(streaming, subject.sources.train)
+    batches = reader.epoch(0)
+    try:
+        yield from itertools.islice(batches, NUM_BATCHES)
+    finally:
+        batches.close()
+        reader.close()
+
+
+def _on_features(base: Subject) -> Subject:
+    """Give the same subject with steps that take features."""
+    task = FeatureTask(base.task)
+    stage = stages_of(base.recipe)[-1]
+    parts = make_stage_parts(
+        base.recipe, stage, task, base.model, device=base.device, clock=base.clock
+    )
+    return replace(base, task=task, parts=parts)
+
+
+def _features(subject: Subject, batch: Batch) -> Batch:
+    way = TrunkPass(
+        recipe=subject.recipe, task=subject.task, model=subject.model, device=subject.device
+    )
+    with evaluating(subject.model):
+        features = way.features(batch)
+    moved = subject.to_device(batch)
+    return Batch(features.clone(), moved.targets, batch.ids)
+
+
+def _add_losses(found: Computed, subject: Subject, batch: Batch, step: int) -> None:
+    """Add losses and gradients as in a step, and the scores as in a validation."""
+    recipe, device, model, task = subject.recipe, subject.device, subject.model, subject.task
+    learning = [weight for weight in model.parameters() if weight.requires_grad]
+    judged = learning
+    parts = task.split(model)
+    if parts is not None:
+        judged = [weight for weight in parts[1].parameters() if weight.requires_grad]
+    seed_step(recipe.seed, step, 0, device)
+    with autocast(device, recipe.device.precision):
+        result = task.loss(model, batch)
+    losses = (result[0] if isinstance(result, tuple) else result).float()
+    losses.mean().backward()  # type: ignore[no-untyped-call]
+    found.add("losses", losses)
+    for weight in judged:
+        if weight.grad is not None:
+            found.add("gradients", weight.grad)
+    for weight in learning:
+        weight.grad = None
+    with evaluating(model), autocast(device, recipe.device.precision):
+        outputs = task.metrics(model, batch).outputs if _is_plain(batch) else None
+    if outputs is not None:
+        found.add("scores", outputs)
+
+
+def _is_plain(batch: Batch) -> bool:
+    """Say whether a validation could judge the batch: its targets are no mixtures."""
+    return not (isinstance(batch.targets, Tensor) and batch.targets.is_floating_point())
+
+
+def _add_step(found: Computed, subject: Subject, batch: Batch, step: int) -> None:
+    subject.parts.step(batch, step=step, lr=subject.lr)
+    for weight in subject.model.parameters():
+        if weight.requires_grad:
+            found.add("weights after a step", weight)

@@ -1,0 +1,56 @@
+"""The head alone as a task: what replay on features trains."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from stepladder.config.choices import Split
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.errors import UsageError
+from stepladder.task.contract import Metrics, Task
+from stepladder.train.features import FeatureTask
+
+
+class HeadTask(Task):
+    """The head of a task's model as the whole model, on features.
+
+    As `FeatureTask`, but without the trunk: a step, a validation and a copy of the weights then
+    cost what the head costs.
+
+    Args:
+        base: a task on examples, its model already built from the recipe's seed.
+        model: that model; its head is copied.
+    """
+
+    def __init__(self, base: Task, model: nn.Module, *, num_views: int = 0) -> None:
+        parts = base.split(model)
+        if parts is None:
+            raise UsageError("the model has no head")
+        self._base = base
+        self._head = parts[1]
+        self._views = FeatureTask(base, num_views=num_views)
+
+    def build_model(self, recipe: Recipe) -> nn.Module:  # noqa: ARG002
+        """Copy the head as it was built."""
+        return copy.deepcopy(self._head)
+
+    def data(self, split: Split) -> Any:
+        """Give a split of the examples themselves."""
+        return self._base.data(split)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
+        """Give the loss of each example, from its features."""
+        return self._base.loss(model, batch)
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        """Give losses and metrics from features."""
+        return self._base.metrics(model, batch)
+
+    def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
+        """Take this epoch's view, where there are views."""
+        return self._views.augment(batch, seed=seed, epoch=epoch)

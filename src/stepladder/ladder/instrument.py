@@ -1,0 +1,97 @@
+"""Features as an instrument: where they are valid, a head learns in seconds what the job learns."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from stepladder.config.recipe import BatchConfig, Recipe
+from stepladder.ladder.head_task import HeadTask
+from stepladder.ladder.learning import instrument_recipe, model_key
+from stepladder.measure.probe import untouched
+from stepladder.models.features import evaluating
+from stepladder.task.contract import Task
+from stepladder.train.build import EVALUATION_BATCH_SIZE, Sources, make_model
+from stepladder.train.feature_pass import TrunkPass, read_batch
+from stepladder.train.features import open_features, why_no_features
+
+_MAX_MODELS: Final = 16
+
+
+@dataclass(kw_only=True)
+class Instrument:
+    """Computes features once for each trunk and precision, and builds heads.
+
+    Attributes:
+        folder: private, for the features.
+        max_s: seconds that the features of one trunk may take; where they would take more, there
+            are none.
+    """
+
+    task: Task
+    sources: Sources
+    device: torch.device
+    folder: Path
+    max_s: float
+    _features: dict[Recipe, Sources | None] = field(default_factory=dict)
+    _heads: dict[tuple[Recipe, int], HeadTask] = field(default_factory=dict)
+
+    def features(self, recipe: Recipe) -> Sources | None:
+        """Give the splits as features; None where the head does not learn the same from them."""
+        wanted = instrument_recipe(recipe)
+        key = replace(model_key(wanted), seed=0, device=wanted.device)
+        if key not in self._features:
+            self._features[key] = self._compute(wanted)
+        return self._features[key]
+
+    def head(self, recipe: Recipe, seed: int) -> HeadTask:
+        """Give the task of the recipe's head, its first weights drawn from a seed."""
+        seeded = replace(recipe, seed=seed)
+        key = model_key(seeded), seed
+        if key not in self._heads:
+            task = copy.copy(self.task)
+            with untouched():
+                model = make_model(instrument_recipe(seeded), task, self.device)
+            is_random = task.is_random_before_head
+            num_views = recipe.features.cached_views if is_random else 0
+            if len(self._heads) >= _MAX_MODELS:
+                del self._heads[next(iter(self._heads))]
+            self._heads[key] = HeadTask(task, model, num_views=num_views)
+        return self._heads[key]
+
+    def _compute(self, recipe: Recipe) -> Sources | None:
+        task = copy.copy(self.task)
+        with untouched():
+            model = make_model(recipe, task, self.device)
+            refusal = why_no_features(recipe, task, model, self.sources.train)
+            way = TrunkPass(recipe=recipe, task=task, model=model, device=self.device)
+            if refusal is not None or self._forecast_s(way) > self.max_s:
+                return None
+            return open_features(
+                replace(recipe, batch=BatchConfig()),
+                task,
+                model,
+                self.sources,
+                folder=self.folder,
+                device=self.device,
+            )
+
+    def _forecast_s(self, way: TrunkPass) -> float:
+        """Forecast the seconds of all features from a batch, the second after a first."""
+        train = self.sources.train
+        num_val = 0 if self.sources.val is None else len(self.sources.val)
+        num_all = (len(train) * way.recipe.data.fraction + num_val) * max(1, way.num_views)
+        rows = np.arange(min(EVALUATION_BATCH_SIZE, len(train)))
+        seconds = 0.0
+        with evaluating(way.model):
+            for _ in range(2):
+                started = time.perf_counter()
+                way.features(read_batch(train, rows)).cpu()
+                seconds = time.perf_counter() - started
+        return seconds / len(rows) * num_all

@@ -1,0 +1,291 @@
+"""What the trials of a climb share: data, budget, and trainings to their ends."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Self
+
+import numpy as np
+import torch
+
+import stepladder
+from stepladder.config.choices import Split
+from stepladder.config.options import JobConfig
+from stepladder.config.recipe import Recipe, StoppingConfig
+from stepladder.ladder.exactness import Material
+from stepladder.ladder.folds import Parts
+from stepladder.ladder.learning import learning_key
+from stepladder.ladder.trainings import Trainings
+from stepladder.machine.environment import git_state
+from stepladder.records.ladder import Outcome
+from stepladder.records.profile import Curve, Provenance
+from stepladder.stats import resolvable_margin
+from stepladder.task.contract import Task
+from stepladder.task.image_classification import ImageClassification
+from stepladder.train.build import Sources, open_sources
+from stepladder.train.evaluate import Evaluation
+from stepladder.train.stopping import EarlyStopping
+
+BUDGET_S: Final = 600.0
+"""Budget that shares are taken of where the user sets no limit."""
+_OUTCOMES_FRAC: Final = 0.2  # of the budget, for the trainings of one recipe
+_CURVE_FRAC: Final = 0.1
+_DISAGREEMENT: Final = 0.05  # share of examples that two trainings are taken to judge otherwise
+_TRIAL_SEED: Final = 1000
+_PROBE_SEED: Final = 2000
+_MIN_SEEDS: Final = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcomes:
+    """Trainings of a recipe to their ends.
+
+    Attributes:
+        found: by seed; empty where they were not affordable.
+        why_not: what they would take, in words; None: they were affordable.
+    """
+
+    found: tuple[Outcome, ...] = ()
+    why_not: str | None = None
+
+
+@dataclass(kw_only=True)
+class Lab:
+    """What the trials of a climb share; a context manager that leaves its cache folder empty.
+
+    Attributes:
+        cache: private folder for features, decoded copies and compiled code.
+        seed: all seeds of trials follow from it.
+        store_s: seconds that decoded copies took to make, by the form that is read.
+    """
+
+    job: JobConfig
+    task: Task
+    sources: Sources
+    device: torch.device
+    cache: Path
+    seed: int
+    store_s: dict[tuple[bool, bool], float] = field(default_factory=dict)
+    _started: float = field(default_factory=time.monotonic)
+    _curves: dict[Recipe, Curve | None] = field(default_factory=dict)
+    _judged: dict[tuple[Recipe, Split], Outcome | None] = field(default_factory=dict)
+    _materials: dict[tuple[bool, bool], Material] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        self.cache.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for path in self.cache.iterdir():
+            shutil.rmtree(path, ignore_errors=True)
+
+    # -- time -------------------------------------------------------------------------------
+
+    @property
+    def budget_s(self) -> float:
+        """The user's budget, or ten minutes, of which shares are taken."""
+        return self.job.ladder.budget_s or BUDGET_S
+
+    def time_left(self) -> float:
+        """Give the seconds that are left of the budget; infinite where there is none."""
+        limit_s = self.job.ladder.budget_s
+        if limit_s is None:
+            return float("inf")
+        return limit_s - (time.monotonic() - self._started)
+
+    def allowed_s(self, share: float) -> float:
+        """Give a share of what is left of the budget."""
+        return max(0.0, share * min(self.time_left(), self.budget_s))
+
+    @cached_property
+    def commit(self) -> str:
+        """The commit of this code, or the package's version where it is installed."""
+        root = Path(stepladder.__file__).parents[2]
+        state = git_state(root) if (root / ".git").exists() else None
+        return str(state["commit"]) if state else str(stepladder.__version__)
+
+    # -- data -------------------------------------------------------------------------------
+
+    def material(self, recipe: Recipe) -> Material:
+        """Give task and sources as a recipe reads them; a decoded copy is made in the cache."""
+        form = _form(recipe)
+        if form == _form(self.job.recipe) or not isinstance(self.task, ImageClassification):
+            return Material(task=self.task, sources=self.sources)
+        if form not in self._materials:
+            started = time.monotonic()
+            task = ImageClassification(self.task.store, recipe, copies=self.cache / "copies")
+            self._materials[form] = Material(task=task, sources=open_sources(task))
+            if recipe.data.decode_once:
+                self.store_s[form] = time.monotonic() - started
+        return self._materials[form]
+
+    def one_time_s(self, recipe: Recipe) -> dict[str, float]:
+        """Give the seconds of one-time work that the lab itself did for a recipe, by name."""
+        seconds = self.store_s.get(_form(recipe))
+        return {} if seconds is None else {"store": seconds}
+
+    def features(self, recipe: Recipe) -> Sources | None:
+        """Give the features that a recipe's head learns from; None where replay is not valid."""
+        return self._trainings.instrument.features(recipe)
+
+    @cached_property
+    def _trainings(self) -> Trainings:
+        return Trainings(
+            material=Material(task=self.task, sources=self.sources),
+            device=self.device,
+            num_folds=self.job.ladder.num_seeds,
+            seed=self.seed,
+            folder=self.cache,
+            max_features_s=_OUTCOMES_FRAC * self.budget_s,
+        )
+
+    # -- trainings to the end ---------------------------------------------------------------
+
+    def outcomes(self, recipe: Recipe) -> Outcomes:
+        """Train a recipe to its end over the trials' seeds, judged on held-out examples.
+
+        By folds over train and validation together where the validation split is too small to
+        resolve max_accuracy_loss, else on that split. What was learnt once is not learnt again.
+        """
+        return self._over_seeds(recipe, self._parts(recipe))
+
+    def plain(self, recipe: Recipe) -> Outcomes:
+        """Train a recipe to its end over the trials' seeds, on the job's own splits."""
+        return self._over_seeds(recipe, self._same_for_all(recipe))
+
+    def probe(self, recipe: Recipe) -> Outcome | None:
+        """Train once with a seed that no trial uses; None where that would take too long."""
+        if self._trainings.forecast_s(recipe) > self.allowed_s(_OUTCOMES_FRAC):
+            return None
+        return self._trainings.train(recipe, self._parts(recipe)[0], self.seed + _PROBE_SEED)
+
+    def forecast_s(self, recipe: Recipe) -> float:
+        """Forecast the seconds of one training to its end."""
+        return self._trainings.forecast_s(recipe)
+
+    def expected_epochs(self, recipe: Recipe) -> tuple[float, float, Provenance]:
+        """Give epochs and validations until training ends, and where that is known from."""
+        steps = self.steps_per_epoch(recipe)
+        epochs = float(recipe.schedule.max_epochs)
+        if recipe.schedule.max_steps is not None:
+            epochs = min(epochs, recipe.schedule.max_steps / steps)
+        most = epochs, self._num_validations(recipe, epochs)
+        if not recipe.stopping.early or self.sources.val is None:
+            return *most, Provenance.READ
+        found = [outcome for outcome in self.plain(recipe).found if outcome.why_not is None]
+        if not found:
+            return *most, Provenance.ASSUMED
+        epochs = float(np.mean([outcome.epochs for outcome in found]))
+        num_validations = float(np.mean([outcome.num_validations for outcome in found]))
+        return epochs, num_validations, found[0].provenance
+
+    def steps_per_epoch(self, recipe: Recipe) -> int:
+        """Give the optimiser steps of an epoch, the short last one among them."""
+        num_train = max(1, round(len(self.sources.train) * recipe.data.fraction))
+        return -(-num_train // recipe.batch.global_batch_size)
+
+    def curve(self, recipe: Recipe) -> Curve | None:
+        """Train a recipe once with its own seed, and see where early stopping would have ended it.
+
+        None without a validation split, or where it would take over a tenth of the budget.
+        """
+        key = learning_key(recipe)
+        if key not in self._curves:
+            self._curves[key] = self._draw_curve(recipe)
+        return self._curves[key]
+
+    def judge(self, recipe: Recipe, split: Split) -> Outcome | None:
+        """Train as the job does, with the recipe's own seed, and judge on a split.
+
+        None without that split, or where it would take too long.
+        """
+        key = learning_key(recipe), split
+        if key not in self._judged:
+            self._judged[key] = self._judge(recipe, split)
+        return self._judged[key]
+
+    # -- how --------------------------------------------------------------------------------
+
+    def _same_for_all(self, recipe: Recipe) -> tuple[Parts, ...]:
+        return (self._trainings.plain(recipe),) * self.job.ladder.num_seeds
+
+    def _parts(self, recipe: Recipe) -> tuple[Parts, ...]:
+        """Give each seed a fold, or the job's own splits where these resolve enough."""
+        num_val = 0 if self.sources.val is None else len(self.sources.val)
+        margin = resolvable_margin(num_val, disagreement=_DISAGREEMENT)
+        is_sample = self.job.recipe.data.fraction < 1
+        if is_sample or (num_val > 0 and margin <= self.job.ladder.max_accuracy_loss):
+            return self._same_for_all(recipe)
+        return self._trainings.folds(recipe, job=self.job.recipe)
+
+    def _over_seeds(self, recipe: Recipe, parts: tuple[Parts, ...]) -> Outcomes:
+        trainings = self._trainings
+        seeds = [self.seed + _TRIAL_SEED + idx for idx in range(len(parts))]
+        pairs = list(zip(parts, seeds, strict=True))
+        num_known = sum(trainings.is_known(recipe, part, seed) for part, seed in pairs)
+        if num_known < len(pairs):
+            each_s = trainings.forecast_s(recipe)
+            affordable = num_known + int(self.allowed_s(_OUTCOMES_FRAC) / max(each_s, 1e-9))
+            if affordable < _MIN_SEEDS:
+                return Outcomes(why_not=_too_long(len(pairs), each_s))
+            pairs = pairs[:affordable]
+        return Outcomes(found=tuple(trainings.train(recipe, *pair) for pair in pairs))
+
+    def _num_validations(self, recipe: Recipe, epochs: float) -> float:
+        if self.sources.val is None:
+            return 0.0
+        every_steps = recipe.stopping.validate_every_steps
+        if every_steps is not None:
+            return float(round(epochs * self.steps_per_epoch(recipe)) // every_steps)
+        return float(int(epochs) // recipe.stopping.validate_every_epochs)
+
+    def _draw_curve(self, recipe: Recipe) -> Curve | None:
+        trainings = self._trainings
+        if self.sources.val is None:
+            return None
+        if trainings.forecast_s(recipe) > self.allowed_s(_CURVE_FRAC):
+            return None
+        stopping = EarlyStopping(StoppingConfig())
+        losses: list[float] = []
+        stops: list[float] = []
+
+        def look(epochs: float, result: Evaluation) -> None:
+            stopping.judge(result.monitored(recipe.stopping.monitor))
+            losses.append(float(result.losses.mean(dtype="float64")))
+            if stopping.is_exhausted:
+                stops.append(epochs)
+
+        parts = trainings.plain(recipe)
+        outcome = trainings.train_anew(recipe, parts, recipe.seed, on_validation=look)
+        if outcome.why_not is not None:
+            return None
+        return Curve(
+            epochs=outcome.epochs,
+            val_losses=tuple(losses),
+            epochs_to_stop=stops[0] if stops else None,
+            provenance=outcome.provenance,
+        )
+
+    def _judge(self, recipe: Recipe, split: Split) -> Outcome | None:
+        trainings = self._trainings
+        source = getattr(self.features(recipe) or self.sources, split)
+        if source is None or trainings.forecast_s(recipe) > self.allowed_s(_OUTCOMES_FRAC):
+            return None
+        plain = trainings.plain(recipe)
+        rows = np.arange(len(source), dtype=np.int64)
+        parts = replace(plain, sources=replace(plain.sources, test=source), rows=rows)
+        return trainings.train_anew(recipe, parts, recipe.seed)
+
+
+def _form(recipe: Recipe) -> tuple[bool, bool]:
+    """Give what decides in which form pictures are read."""
+    return recipe.data.decode_once, recipe.loader.scaled_decode
+
+
+def _too_long(num: int, each_s: float) -> str:
+    each = f"{each_s / 3600:.1f} h" if each_s > 5400 else f"{each_s / 60:.1f} min"
+    return f"not compared: it would take {num} trainings of {each} each"

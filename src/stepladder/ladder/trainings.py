@@ -1,0 +1,186 @@
+"""Trainings to their ends, each done once: by replay on features where that is the same."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stepladder.config.recipe import Recipe
+from stepladder.data.feature_source import HeldFeatures
+from stepladder.ladder.exactness import Material
+from stepladder.ladder.folds import Parts, make_folds, near_groups, plain_parts
+from stepladder.ladder.guard import failure_words, free_memory
+from stepladder.ladder.instrument import Instrument
+from stepladder.ladder.learn import OnValidation, learn
+from stepladder.ladder.learning import learning_key, replay_recipe
+from stepladder.measure.probe import is_out_of_memory
+from stepladder.measure.workload import Workload
+from stepladder.records.ladder import Outcome
+from stepladder.records.profile import Provenance
+from stepladder.train.build import Sources
+
+EARLY_FRAC: Final = 1 / 3
+"""Share of max_epochs that early stopping is taken to need, until it is known."""
+_NUM_TIMED: Final = 40
+_BLOCK_S: Final = 0.1
+
+
+@dataclass(kw_only=True)
+class Trainings:
+    """Trains recipes to their ends and remembers what was learnt.
+
+    Attributes:
+        material: task and sources as the job has them.
+        num_folds: folds that `folds` cuts.
+        seed: of the folds.
+        folder: private, for features.
+        max_features_s: seconds that the features of one trunk may take.
+    """
+
+    material: Material
+    device: torch.device
+    num_folds: int
+    seed: int
+    folder: Path
+    max_features_s: float
+    _known: dict[tuple[Recipe, int | None, int], Outcome] = field(default_factory=dict)
+    _step_s: dict[Recipe, float] = field(default_factory=dict)
+    _near: NDArray[np.int64] | None = None
+
+    @cached_property
+    def instrument(self) -> Instrument:
+        """Features of frozen trunks, and their heads."""
+        return Instrument(
+            task=self.material.task,
+            sources=self.material.sources,
+            device=self.device,
+            folder=self.folder / "features",
+            max_s=self.max_features_s,
+        )
+
+    def plain(self, recipe: Recipe) -> Parts:
+        """Give the job's own splits, as the recipe's training reads them."""
+        return plain_parts(self._sources(recipe))
+
+    def folds(self, recipe: Recipe, *, job: Recipe) -> tuple[Parts, ...]:
+        """Give folds over train and validation together, the same for every recipe of a job."""
+        groups, num_folds = self.groups(job), self.num_folds
+        return make_folds(self._sources(recipe), groups, num_folds=num_folds, seed=self.seed)
+
+    def groups(self, job: Recipe) -> NDArray[np.int64]:
+        """Give the groups of near examples by the features of the job; without any each is alone.
+
+        (Exact duplicates are found by `prepare`, in a store.)
+        """
+        if self._near is None:
+            features = self.instrument.features(job)
+            held = [features.train, features.val] if features else []
+            pool = [source for source in held if isinstance(source, HeldFeatures)]
+            sources = self.material.sources
+            num_val = 0 if sources.val is None else len(sources.val)
+            alone = np.arange(len(sources.train) + num_val, dtype=np.int64)
+            self._near = near_groups(pool) if pool else alone
+        return self._near
+
+    def is_known(self, recipe: Recipe, parts: Parts, seed: int) -> bool:
+        """Say whether a training was done before."""
+        return (learning_key(recipe), parts.fold, seed) in self._known
+
+    def train(self, recipe: Recipe, parts: Parts, seed: int) -> Outcome:
+        """Train to the end, or give what an equal training gave."""
+        key = learning_key(recipe), parts.fold, seed
+        if key not in self._known:
+            self._known[key] = self.train_anew(recipe, parts, seed)
+        return self._known[key]
+
+    def train_anew(
+        self, recipe: Recipe, parts: Parts, seed: int, *, on_validation: OnValidation | None = None
+    ) -> Outcome:
+        """Train to the end; to run out of memory is an outcome."""
+        try:
+            return self._learn(recipe, parts, seed, on_validation)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            outcome = _without_result(parts, seed, failure_words(error))
+        free_memory()
+        return outcome
+
+    def forecast_s(self, recipe: Recipe) -> float:
+        """Forecast the seconds of one training to its end, from some steps of it.
+
+        With early stopping, a third of max_epochs is taken.
+        """
+        key = replace(learning_key(recipe), device=recipe.device)
+        if key not in self._step_s:
+            self._step_s[key] = self._time_step(recipe)
+        schedule = recipe.schedule
+        num_train = len(self.material.sources.train) * recipe.data.fraction
+        steps_per_epoch = max(1.0, num_train / recipe.batch.global_batch_size)
+        num_steps = schedule.max_epochs * steps_per_epoch
+        if schedule.max_steps is not None:
+            num_steps = min(num_steps, schedule.max_steps)
+        if recipe.stopping.early and self.material.sources.val is not None:
+            num_steps *= EARLY_FRAC
+        return num_steps * self._step_s[key]
+
+    def is_replayed(self, recipe: Recipe) -> bool:
+        """Say whether the recipe learns by replay."""
+        return self.instrument.features(recipe) is not None
+
+    def _sources(self, recipe: Recipe) -> Sources:
+        return self.instrument.features(recipe) or self.material.sources
+
+    def _learn(
+        self, recipe: Recipe, parts: Parts, seed: int, on_validation: OnValidation | None
+    ) -> Outcome:
+        is_replayed = self.is_replayed(recipe)
+        return learn(
+            replay_recipe(recipe) if is_replayed else recipe,
+            self.instrument.head(recipe, seed) if is_replayed else self.material.task,
+            parts,
+            seed=seed,
+            device=self.device,
+            provenance=Provenance.REPLAYED if is_replayed else Provenance.MEASURED,
+            on_validation=on_validation,
+        )
+
+    def _time_step(self, recipe: Recipe) -> float:
+        """Time the steps of a short training, or of a block of real steps."""
+        if not self.is_replayed(recipe):
+            task, sources = self.material.task, self.material.sources
+            cache = self.folder / "forecast"
+            workload = Workload(recipe, task, sources, device=self.device, cache=cache)
+            try:
+                return workload.block(_BLOCK_S).step_s
+            finally:
+                workload.close()
+        schedule = replace(recipe.schedule, max_steps=_NUM_TIMED)
+        stopping = replace(recipe.stopping, early=False)
+        short = replace(recipe, schedule=schedule, stopping=stopping)
+        parts = self.plain(recipe)
+        parts = replace(parts, sources=replace(parts.sources, val=None, test=None))
+        self._learn(replace(short, schedule=replace(schedule, max_steps=2)), parts, 0, None)
+        started = time.perf_counter()
+        outcome = self._learn(short, parts, 0, None)
+        num_rows = len(parts.sources.train) * recipe.data.fraction
+        num_steps = max(1.0, outcome.epochs * num_rows / recipe.batch.global_batch_size)
+        return (time.perf_counter() - started) / num_steps
+
+
+def _without_result(parts: Parts, seed: int, why_not: str) -> Outcome:
+    return Outcome(
+        seed=seed,
+        fold=parts.fold,
+        epochs=0.0,
+        num_validations=0.0,
+        provenance=Provenance.MEASURED,
+        why_not=why_not,
+    )

@@ -1,0 +1,168 @@
+"""From what a trial measured to its verdict: a pure function of numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from stepladder.config.options import LadderConfig
+from stepladder.ladder.wording import gain, points
+from stepladder.records.ladder import Aim, Decision, Exactness, Interval, Verdict
+
+_DROPPED: Final = Decision.DROPPED
+_UNDECIDED: Final = Decision.UNDECIDED
+_MIN_MEMORY_SAVED: Final = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a trial found.
+
+    Attributes:
+        aim: what the rung is for.
+        exactness: how far it may change what is learnt.
+        found: how far it did, in words; empty for a statistical rung.
+        speed: time before over time after; None: not measured.
+        accuracy: change of the held-out accuracy; None without classes, or without outcomes.
+        loss: change of the mean held-out loss; None without outcomes.
+        loss_before: the mean held-out loss before.
+        num_held_out: examples behind accuracy and loss.
+        why_no_outcomes: why nothing was trained to its end; None: it was, or need not be.
+        memory_frac: peak memory after over that before; None: not measured.
+        num_epochs: epochs after, mean over seeds.
+        is_replayed: whether outcomes come from replay on features.
+    """
+
+    aim: Aim
+    exactness: Exactness
+    found: str = ""
+    speed: Interval | None = None
+    accuracy: Interval | None = None
+    loss: Interval | None = None
+    loss_before: float | None = None
+    num_held_out: int = 0
+    why_no_outcomes: str | None = None
+    memory_frac: float | None = None
+    num_epochs: float | None = None
+    is_replayed: bool = False
+
+
+class Finding(NamedTuple):
+    """A decision on one question, and why."""
+
+    decision: Decision
+    reason: str
+
+
+def judge(evidence: Evidence, options: LadderConfig) -> Verdict:
+    """Decide: keep what pays beyond doubt and is no worse, drop what does not, else say so."""
+    quality = judge_quality(evidence, options)
+    decision, reason = _decide(evidence, options, quality)
+    return Verdict(
+        decision=decision,
+        reason=reason,
+        speed=evidence.speed,
+        accuracy=evidence.accuracy,
+        loss=evidence.loss,
+        exactness=evidence.found,
+        num_epochs=evidence.num_epochs,
+        is_replayed=evidence.is_replayed,
+    )
+
+
+def _decide(evidence: Evidence, options: LadderConfig, quality: Finding) -> Finding:
+    if quality.decision is _DROPPED:
+        return quality
+    match evidence.aim:
+        case Aim.TIME:
+            benefit = judge_speed(evidence.speed, options)
+        case Aim.MEMORY:
+            benefit = _judge_memory(evidence)
+        case Aim.ACCURACY:
+            return _judge_accuracy(evidence, options)
+    return benefit if benefit.decision is not Decision.KEPT else quality
+
+
+def judge_speed(speed: Interval | None, options: LadderConfig) -> Finding:
+    """Judge a gain of time: kept where it is above 1 beyond doubt, and enough."""
+    least = 1 + options.min_gain
+    if speed is None:
+        return Finding(_UNDECIDED, "its speed was not measured")
+    if speed.low > 1 and speed.estimate >= least:
+        return Finding(Decision.KEPT, "")
+    if speed.high < 1:
+        return Finding(_DROPPED, "slower")
+    if speed.high < least:
+        return Finding(_DROPPED, f"no faster than {gain(speed.high, 2)}")
+    if speed.low > 1:
+        return Finding(_UNDECIDED, f"faster, perhaps by less than {gain(least, 2)}")
+    return Finding(_UNDECIDED, "the noise is larger than the effect")
+
+
+def judge_quality(evidence: Evidence, options: LadderConfig) -> Finding:
+    """Judge whether it is no worse: by its exactness, else by held-out examples.
+
+    Accuracy may fall by max_accuracy_loss; where there are no classes, the loss may rise by that
+    share of itself.
+    """
+    if evidence.exactness is not Exactness.STATISTICAL:
+        return Finding(Decision.KEPT, "")
+    if evidence.why_no_outcomes is not None:
+        return Finding(_UNDECIDED, evidence.why_no_outcomes)
+    if evidence.accuracy is not None:
+        return _no_worse(evidence.accuracy, options.max_accuracy_loss, evidence.num_held_out)
+    return _no_higher(evidence, options.max_accuracy_loss)
+
+
+def _no_worse(change: Interval, margin: float, num_held_out: int) -> Finding:
+    if change.low >= -margin:
+        return Finding(Decision.KEPT, "")
+    if change.high < -margin:
+        return Finding(_DROPPED, f"worse: {points(change.estimate)} points of accuracy")
+    half = 100 * (change.high - change.low) / 2
+    return Finding(
+        _UNDECIDED,
+        f"perhaps worse by more than {100 * margin:g} points: n = {num_held_out:,} resolves "
+        f"± {half:.2g}",
+    )
+
+
+def _no_higher(evidence: Evidence, max_share: float) -> Finding:
+    change = evidence.loss
+    if change is None or evidence.loss_before is None:
+        return Finding(_UNDECIDED, "there are no held-out examples to judge by")
+    margin = max_share * abs(evidence.loss_before)
+    if change.high <= margin:
+        return Finding(Decision.KEPT, "")
+    if change.low > margin:
+        return Finding(_DROPPED, f"worse: the loss rises by {change.estimate:.2g}")
+    half = (change.high - change.low) / 2
+    return Finding(_UNDECIDED, f"n = {evidence.num_held_out:,} resolves the loss to ± {half:.2g}")
+
+
+def _judge_memory(evidence: Evidence) -> Finding:
+    share = evidence.memory_frac
+    if share is None:
+        return Finding(_UNDECIDED, "its memory was not measured")
+    if share > 1 - _MIN_MEMORY_SAVED:
+        return Finding(_DROPPED, f"takes {100 * share:.0f} % of the memory")
+    return Finding(Decision.KEPT, f"takes {100 * share:.0f} % of the memory")
+
+
+def _judge_accuracy(evidence: Evidence, options: LadderConfig) -> Finding:
+    """Judge more accuracy for more time, at the user's own rate."""
+    change, speed = evidence.accuracy, evidence.speed
+    if evidence.why_no_outcomes is not None:
+        return Finding(_UNDECIDED, evidence.why_no_outcomes)
+    if change is None or speed is None:
+        return Finding(_UNDECIDED, "accuracy or time was not measured")
+    if change.high <= 0:
+        return Finding(_DROPPED, "no more accurate")
+    if change.low <= 0:
+        half = 100 * (change.high - change.low) / 2
+        return Finding(_UNDECIDED, f"n = {evidence.num_held_out:,} resolves ± {half:.2g} points")
+    cost, allowed = 1 / speed.estimate, options.time_per_point ** (100 * change.estimate)
+    if cost > allowed:
+        words = f"{gain(cost, 2)} the time for {points(change.estimate)} points"
+        return Finding(_DROPPED, f"{words}, {gain(allowed, 2)} is allowed")
+    return Finding(Decision.KEPT, "")
