@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.config.recipe import HeadConfig, Recipe
+from stepladder.models.checkpointing import checkpoint_trunk
 from stepladder.models.freezing import is_frozen
 from stepladder.models.trunk import Trunk, build_trunk
 
@@ -35,6 +36,10 @@ class Classifier(nn.Module):
         if is_frozen(self.trunk):
             self.trunk.eval()
         return self
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Turn gradient checkpointing of the trunk on or off."""
+        checkpoint_trunk(self.trunk, enable)
 
 
 def build_head(config: HeadConfig, *, num_features: int, num_classes: int) -> nn.Sequential:

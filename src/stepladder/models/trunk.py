@@ -12,6 +12,7 @@ from stepladder.config.choices import WeightsSource
 from stepladder.config.recipe import ModelConfig
 from stepladder.errors import ResourceError, UsageError
 from stepladder.models import packaged
+from stepladder.models.checkpointing import checkpoint_trunk
 from stepladder.models.normalize import Normalize
 from stepladder.models.state_file import read_safetensors, refuse_misfit
 from stepladder.models.torchvision_shim import import_timm
@@ -35,6 +36,10 @@ class Trunk(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Give the features of each picture."""
         return cast("Tensor", self.model(self.normalize(x)))  # (n, d)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Turn gradient checkpointing on or off."""
+        checkpoint_trunk(self.model, enable)
 
 
 def build_trunk(config: ModelConfig, *, image_size: int | None = None) -> Trunk:

@@ -27,8 +27,9 @@ from stepladder.optim.master import MasterWeights, halve_
 from stepladder.optim.optimizers import build_optimizer
 from stepladder.task.contract import Task
 from stepladder.train.clock import Clock, DeviceTimeline
+from stepladder.train.execution import require_execution, set_execution
 from stepladder.train.randomness import has_random_layers, seed_everything
-from stepladder.train.stage import Stage, enter_stage
+from stepladder.train.stage import Stage, enter_stage, stages_of
 from stepladder.train.step import Step
 from stepladder.train.update import Update
 
@@ -150,13 +151,20 @@ def _where(recipe: Recipe, source: Source) -> Where:
 
 
 def make_model(recipe: Recipe, task: Task, device: torch.device) -> nn.Module:
-    """Build the model on its device, in its layout and number format, from the recipe's seed."""
+    """Build the model on its device, in its layout and number format, from the recipe's seed.
+
+    Raises:
+        UsageError: if the recipe's options do not fit the model, or whatever the task says.
+        ResourceError: if it is to be compiled, and there is no compiler.
+    """
     seed_everything(recipe.seed)
     model = task.build_model(recipe).to(device)
     if recipe.device.memory_format is MemoryFormat.CHANNELS_LAST:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if recipe.device.precision is Precision.FP16_MASTER:
         halve_(model)
+    require_execution(recipe, task, model, device=device)
+    set_execution(recipe, stages_of(recipe)[0], task, model)
     return model
 
 
@@ -181,6 +189,7 @@ def make_stage_parts(
     """Freeze what the stage does not train, and make its optimiser and step."""
     frozen = enter_stage(stage, task, model)
     set_training(model, frozen)
+    set_execution(recipe, stage, task, model)
     precision = recipe.device.precision
     has_half = precision in (Precision.FP16, Precision.FP16_MASTER)
     optimizer = build_optimizer(recipe.optimizer, model, lr=stage.lr)

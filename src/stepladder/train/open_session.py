@@ -21,7 +21,7 @@ from stepladder.train.build import (
 )
 from stepladder.train.checkpoint import Checkpoints, check_fits
 from stepladder.train.checkpoint_files import Loaded
-from stepladder.train.clock import Clock
+from stepladder.train.clock import Clock, Phase
 from stepladder.train.display import Display
 from stepladder.train.events import EventLog
 from stepladder.train.position import Position
@@ -30,6 +30,7 @@ from stepladder.train.session import Session
 from stepladder.train.signals import SignalGuard
 from stepladder.train.stage import stages_of
 from stepladder.train.stopping import EarlyStopping
+from stepladder.train.warm_up import warm_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,8 @@ def open_session(
     if loaded is not None:
         clock.go_on_from(**loaded.state["clock"])
         restore(run, loaded)
+    if recipe.device.compile:
+        warm_up(run)
     return run
 
 
@@ -123,6 +126,9 @@ def start_next_stage(run: Session) -> None:
     )
     run.step, run.update, run.frozen = parts.step, parts.update, parts.frozen
     run.stopping.reset_patience()
+    if run.recipe.device.compile:
+        with run.clock.phase(Phase.SETUP):
+            warm_up(run)
 
 
 def restore_best(run: Session) -> bool:

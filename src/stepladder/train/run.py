@@ -82,7 +82,8 @@ def train(
     use_threads(job.recipe)
     if device.type == "cpu":
         keep_freed_memory()
-    sources = open_sources(task)
+    with clock.phase(Phase.SETUP):  # a store may be decoded here
+        sources = open_sources(task)
     if dry_run:
         return rehearse(
             resolve_auto(job, sources),

@@ -91,12 +91,17 @@ def restore_position(loaded: Loaded) -> Position:
 
 
 def load_weights(run: Session, *groups: Mapping[str, Tensor]) -> None:
-    """Put tensors by name into the model; those not named stay."""
+    """Put tensors by name into the model; those not named stay.
+
+    Those that are equal are not written: what was folded or compiled from them then stays true.
+    """
     state = run.model.state_dict()
     with torch.no_grad():
         for group in groups:
             for name, tensor in group.items():
-                state[name].copy_(tensor)
+                there = state[name]
+                if not torch.equal(there, tensor.to(there.device, there.dtype)):
+                    there.copy_(tensor)
 
 
 def restore(run: Session, loaded: Loaded) -> None:

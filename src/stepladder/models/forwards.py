@@ -1,0 +1,180 @@
+"""Other ways to compute what a model computes: folded, compiled. The model itself stays as it is.
+
+Each is an object that stands in a module's `forward`. It is no module and holds no tensor of the
+model's own, so names and values in `state_dict` are what they would be without it: checkpoints,
+predict and export know no difference. Compiled code lies where torch puts it: in the folder
+`TORCHINDUCTOR_CACHE_DIR`, if that is set.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from stepladder.errors import ResourceError, UsageError
+from stepladder.models.folding import fold_batchnorm
+
+Forward = Callable[..., Any]
+
+
+class Replacement(ABC):
+    """What stands in a module's `forward`; a copy of the module gets one of its own."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    @abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Give what the module's own forward gives."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle what it is made of, not what it made, such as compiled code."""
+        return type(self), (self.module,)
+
+
+class FrozenForward(Replacement):
+    """The forward of a frozen trunk: outside of any graph, folded and compiled as told.
+
+    Folding and compiling wait for the first call in evaluation mode, so that they see the weights
+    that the trunk then has; folding is done again where the weights have changed. In training mode
+    the trunk computes as it was built.
+
+    It runs under `no_grad`, never in inference mode: what is compiled for training steps then
+    serves validation too, and the head can train on the features.
+    """
+
+    def __init__(
+        self, module: nn.Module, is_folded: bool = False, is_compiled: bool = False
+    ) -> None:
+        super().__init__(module)
+        self.is_folded = is_folded
+        self.is_compiled = is_compiled
+        self._lock = threading.Lock()
+        self._forward: Forward | None = None
+        self._made_at = -1
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Give the features."""
+        if self.module.training:
+            return own_forward(self.module)(*args, **kwargs)
+        with torch.inference_mode(False), torch.no_grad():
+            args, kwargs = tree_map(_out_of_inference, (args, kwargs))
+            return self._current(args, kwargs)(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle what it is made of."""
+        return type(self), (self.module, self.is_folded, self.is_compiled)
+
+    def _current(self, args: Any, kwargs: Any) -> Forward:
+        version = _version(self.module) if self.is_folded else 0
+        with self._lock:
+            if self._forward is None or self._made_at != version:
+                target = self.module
+                if self.is_folded:
+                    with as_built(self.module):
+                        target = fold_batchnorm(self.module, *args, **kwargs)
+                forward = own_forward(target)
+                self._forward = compile_forward(forward) if self.is_compiled else forward
+                self._made_at = version
+            return self._forward
+
+
+class CompiledForward(Replacement):
+    """The compiled forward of a module that learns."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        self._forward = compile_forward(own_forward(module))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Give what the module's own forward gives."""
+        return self._forward(*args, **kwargs)
+
+
+def own_forward(module: nn.Module) -> Forward:
+    """Give the forward of a module's class, whatever stands in its place."""
+    forward: Forward = type(module).forward.__get__(module)
+    return forward
+
+
+def set_forward(module: nn.Module, forward: Replacement | None) -> None:
+    """Put an object in the place of a module's forward; None: the module's own again.
+
+    Raises:
+        UsageError: if something that is not ours is there already.
+    """
+    there = vars(module).get("forward")
+    if forward is None:
+        if isinstance(there, Replacement):
+            del vars(module)["forward"]
+        return
+    if there is not None and not isinstance(there, Replacement):
+        raise UsageError(
+            f"the forward of {type(module).__name__} was replaced by another object",
+            why="Folding, compiling and checkpointing build on the forward of its class.",
+            fix="Leave these options out, or override forward in a subclass.",
+        )
+    vars(module)["forward"] = forward
+
+
+@contextmanager
+def as_built(model: nn.Module) -> Iterator[None]:
+    """Let a model and all of its modules compute by their own forwards within the block."""
+    replaced = {
+        module: forward
+        for module in model.modules()
+        if isinstance(forward := vars(module).get("forward"), Replacement)
+    }
+    for module in replaced:
+        set_forward(module, None)
+    try:
+        yield
+    finally:
+        for module, forward in replaced.items():
+            set_forward(module, forward)
+
+
+def compile_forward(forward: Forward) -> Forward:
+    """Compile a forward for any number of examples at once.
+
+    The first dimension of every tensor is marked as one that varies: batches of training, of
+    validation and the short last ones are then served by one piece of code. Otherwise each new size
+    would be compiled for in the middle of the run, for as long as the first. A batch of one example
+    is still a case of its own, which torch compiles for when it meets one.
+
+    Raises:
+        ResourceError: when called, if it cannot be compiled.
+    """
+    compiled = torch.compile(forward)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Tensor) and leaf.dim():
+                torch._dynamo.maybe_mark_dynamic(leaf, 0)
+        try:
+            return compiled(*args, **kwargs)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            raise ResourceError(
+                f"torch.compile failed: {lines[0] if lines else type(error).__name__}",
+                where="device.compile",
+                fix="Leave device.compile out; --debug shows all of the message.",
+            ) from error
+
+    return run
+
+
+def _version(module: nn.Module) -> int:
+    """Count the changes in place of a module's tensors."""
+    return sum(t._version for t in [*module.parameters(), *module.buffers()])
+
+
+def _out_of_inference(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
