@@ -99,6 +99,7 @@ class FeatureOpener:
             "is_folded": recipe.model.fold_batchnorm,
             "precision": recipe.device.precision,
             "memory_format": recipe.device.memory_format,
+            "scaled_decode": recipe.loader.scaled_decode,
             "split": split,
             "fingerprint": source.fingerprint,
             "num_examples": len(source),
