@@ -1,0 +1,130 @@
+"""A rung that declares to change nothing, or only roundings, is as good as its word on a real job.
+
+Losses, scores, gradients and weights of three real steps are compared, before and after the rung.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+import torch
+
+from stepladder.config.choices import (
+    Encoding,
+    OptimizerName,
+    TrainMode,
+    WeightsSource,
+    Where,
+)
+from stepladder.config.recipe import (
+    BatchConfig,
+    DataConfig,
+    DeviceConfig,
+    LoaderConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Recipe,
+)
+from stepladder.ladder.exactness import Computed, Material, compute, describe_difference
+from stepladder.measure.cold import cold_compiler
+from stepladder.records.ladder import Exactness
+from stepladder.records.profile import Profile, TrainingTime
+from stepladder.rungs import RUNGS, Rung
+from stepladder.task.image_classification import ImageClassification
+from stepladder.train.build import open_sources
+
+CPU = torch.device("cpu")
+SIZE = 32
+ROWS = {"train": 40, "val": 5}
+EXACT = [rung for rung in RUNGS if rung.exactness is not Exactness.STATISTICAL]
+PROFILE = Profile(
+    time=TrainingTime(epochs=60, steps_per_epoch=5, step_s=0.1),
+    num_train=40,
+    num_val=5,
+    is_built_in=True,
+    has_head=True,
+    is_trunk_frozen=True,
+    is_random_before_head=False,
+    is_pretrained=False,
+    num_conv2d=20,
+    num_batchnorm=20,
+    weight_bytes=10**6,
+    trainable_bytes=10**4,
+    example_bytes=3 * SIZE * SIZE,
+    feature_bytes=4 * 256,
+    store_encoding="jpeg",
+    device="cpu",
+    device_name="A processor",
+    num_cores=2,
+    has_cuda=False,
+    has_bf16=False,
+    has_compiler=True,
+    free_memory_bytes=10**4,  # little, so that what saves memory is wanted
+    free_disk_bytes=10**12,
+    bandwidth_bytes_per_s=1e10,
+    loader_cpu_s=1e-3,
+    step_fixed_s=0.1,
+    step_per_example_s=1e-4,
+    memory_by_batch={1: 10**4, 2: 2 * 10**4},
+    trunk_s=1e-3,
+    head_step_s=1e-3,
+)
+
+
+class StoreBuilder(Protocol):
+    def __call__(
+        self, folder: Path, *, num_rows: dict[str, int], size: int, encoding: Encoding
+    ) -> object: ...
+
+
+def jobs(store: Path) -> list[tuple[Profile, Recipe]]:
+    """Give jobs of which each rung lets one through: the head or all learns, held or streamed."""
+    head = Recipe(
+        data=DataConfig(store=store, where=Where.STREAM),
+        loader=LoaderConfig(threads=1),
+        model=ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE),
+        batch=BatchConfig(global_batch_size=4, lr=0.01),
+        optimizer=OptimizerConfig(name=OptimizerName.SGD),
+        device=DeviceConfig(threads=1),
+    )
+    held = replace(head, data=replace(head.data, where=Where.MEMORY))
+    learns = replace(head, train=TrainMode.ALL, batch=replace(head.batch, global_batch_size=2))
+    return [
+        (PROFILE, head),
+        (PROFILE, held),
+        (replace(PROFILE, is_trunk_frozen=False), learns),
+    ]
+
+
+def run(recipe: Recipe, folder: Path) -> Computed:
+    task = ImageClassification(recipe.data.store, recipe, copies=folder / "copies")
+    material = Material(task=task, sources=open_sources(task))
+    with cold_compiler(recipe, folder):
+        return compute(recipe, material, device=CPU, steps=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize("rung", EXACT, ids=lambda rung: rung.name)
+def test_a_rung_keeps_to_its_exactness(
+    rung: Rung, tmp_path: Path, build_store: StoreBuilder
+) -> None:
+    build_store(tmp_path / "store", num_rows=ROWS, size=SIZE, encoding=Encoding.JPEG)
+    let_through = [job for job in jobs(tmp_path / "store") if rung.why_not(*job) is None]
+    assert let_through, "no job of this law gets past why_not"
+    profile, recipe = let_through[0]
+    before = run(recipe, tmp_path / "before")
+    after = run(rung.apply(profile, recipe), tmp_path / "after")
+    assert describe_difference(before, after, rung.exactness)  # raises where they differ by more
+    assert {"losses", "gradients", "scores", "weights after a step"} <= after.numbers.keys()
+
+
+def test_another_learning_rate_would_be_found(tmp_path: Path, build_store: StoreBuilder) -> None:
+    build_store(tmp_path / "store", num_rows=ROWS, size=SIZE, encoding=Encoding.JPEG)
+    _, recipe = jobs(tmp_path / "store")[0]
+    other = replace(recipe, batch=replace(recipe.batch, lr=0.02))
+    before, after = run(recipe, tmp_path / "before"), run(other, tmp_path / "after")
+    with pytest.raises(Exception, match="other results"):
+        describe_difference(before, after, Exactness.ROUNDING)
