@@ -53,12 +53,16 @@ class HeldFeatures(FeatureSource):
         base: what they are features of.
         held: features and targets, one row for each of `rows`.
         rows: the rows of base that are held, in the order of `held`; None: all, in theirs.
+
+    Attributes:
+        features, targets: as held; rows: which rows they are.
     """
 
     def __init__(self, base: Source, held: Features, rows: np.ndarray | None = None) -> None:
         super().__init__(base)
         self.features: Tensor = held.features
         self.targets: Tensor | None = held.targets
+        self.rows = rows
         self._place: np.ndarray | None = None  # (len(base),): where in `held` a row lies
         if rows is not None:
             self._place = np.full(len(base), -1, dtype=np.int64)

@@ -46,6 +46,7 @@ class FeatureOpener:
     on_message: Callable[[str], None]
     is_cancelled: Callable[[], bool]
     done: int = 0
+    is_waiting: bool = False
 
     def open(self, split: Split, source: Source) -> HeldFeatures:
         """Give a split's features, from the disk or through the trunk.
@@ -61,7 +62,7 @@ class FeatureOpener:
         before = self.done
         held = self._load(place, source, num_views, reader)
         while held is None:
-            with place.writing(reader.num_examples, on_wait=self._check_cancelled) as writer:
+            with place.writing(reader.num_examples, on_wait=self._wait) as writer:
                 if writer is not None:
                     self.done = before
                     self._compute(reader, writer, num_views)
@@ -157,6 +158,13 @@ class FeatureOpener:
                     self.on_progress(self.done, self.total)
         finally:
             batches.close()
+
+    def _wait(self) -> None:
+        """Say once that another process is at it."""
+        self._check_cancelled()
+        if not self.is_waiting:
+            self.is_waiting = True
+            self.on_message(f"another process computes these features; waiting ({self.folder})")
 
     def _check_cancelled(self) -> None:
         if self.is_cancelled():

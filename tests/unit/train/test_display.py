@@ -157,6 +157,21 @@ def test_quiet_shows_warnings_on_stderr_and_nothing_else(
     assert capsys.readouterr() == ("", "warning: disk is nearly full\n")
 
 
+def test_features_are_shown_as_they_come_and_at_their_end() -> None:
+    lines, objects = io.StringIO(), io.StringIO()
+    for display in (PlainDisplay(lines), JsonDisplay(objects)):
+        for done in (1, 2, 100):
+            display.features(done, 100, 10.0, (100 - done) / 10)
+    assert lines.getvalue() == (
+        "features of 1 of 100, 10/s, 9.9 s left\nfeatures of 100 of 100, 10/s, 0 s left\n"
+    )
+    shown = [json.loads(line) for line in objects.getvalue().splitlines()]
+    assert [(value["event"], value["done"]) for value in shown] == [
+        ("features", 1),
+        ("features", 100),
+    ]
+
+
 def test_prepare_always_shows_its_end() -> None:
     stream, clock = io.StringIO(), Clock()
     display = PlainDisplay(stream, clock=clock)
