@@ -8,7 +8,6 @@ from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Aim, Prediction
 from stepladder.records.profile import Profile
-from stepladder.rungs import RUNGS
 from stepladder.rungs.contract import Rung
 from stepladder.train.wording import duration
 
@@ -46,7 +45,7 @@ class Advice:
 
 
 def advise_on(
-    profile: Profile, recipe: Recipe, options: LadderConfig, *, rungs: tuple[Rung, ...] = RUNGS
+    profile: Profile, recipe: Recipe, options: LadderConfig, *, rungs: tuple[Rung, ...]
 ) -> Advice:
     """Choose the next rung by the profile alone; nothing is tried."""
     candidates: list[Considered] = []

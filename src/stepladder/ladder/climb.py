@@ -17,7 +17,6 @@ from stepladder.ladder.trial import apply_change, run_trial
 from stepladder.measure.profile import ProfileMemory, take_profile
 from stepladder.records.ladder import Aim, Decision, Prediction, Trial, Verdict
 from stepladder.records.profile import Profile
-from stepladder.rungs import RUNGS
 from stepladder.rungs.contract import Rung
 from stepladder.train.display import Display
 
@@ -46,7 +45,7 @@ class Climb:
     job: str
     machine: str
     recipe: Recipe
-    rungs: tuple[Rung, ...] = RUNGS
+    rungs: tuple[Rung, ...]
     reads_ledger: bool = True
     trials: list[Trial] = field(default_factory=list)
     profiles: list[Profile] = field(default_factory=list)

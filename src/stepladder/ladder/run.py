@@ -32,6 +32,7 @@ from stepladder.machine import keep_freed_memory
 from stepladder.records import read_json, to_json, write_json
 from stepladder.records.climb import Baseline
 from stepladder.records.ladder import Trial
+from stepladder.rungs import RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
 from stepladder.train.build import Sources, choose_device, open_sources, resolve_auto, use_threads
 from stepladder.train.display import Display
@@ -106,7 +107,7 @@ def advise(job: JobConfig, task: Task, *, task_name: str, display: Display) -> t
         key = _job_key(task_name, job.recipe, sources)
         climbing = _climb(lab, Ledger(Path(folder)), display, key, reads_ledger=False)
         profile = climbing.measure()
-        advice = advise_on(profile, job.recipe, job.ladder)
+        advice = advise_on(profile, job.recipe, job.ladder, rungs=climbing.rungs)
     return advice, advice_text(advice, profile)
 
 
@@ -171,8 +172,15 @@ def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger
         job=key,
         machine=machine_key(),
         recipe=lab.job.recipe,
+        rungs=_rungs(lab.job),
         reads_ledger=reads_ledger,
     )
+
+
+def _rungs(job: JobConfig) -> tuple[Rung, ...]:
+    """Give all rungs, with the user's own list of GPUs if there is one."""
+    prices = job.ladder.prices
+    return RUNGS if prices is None else rungs_with(read_gpus(prices))
 
 
 def _show_baseline(climbing: Climb, display: Display) -> Baseline:
