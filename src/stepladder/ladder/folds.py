@@ -23,6 +23,7 @@ at 0.75 groups run together until the largest holds 56, at 0.95 hardly any pair 
 """
 MAX_COMPARED: Final = 20_000
 _BLOCK: Final = 1024
+_MAX_GROUP_FRAC: Final = 0.1
 
 Ints = NDArray[np.int64]
 
@@ -110,7 +111,8 @@ def _take_groups(rows: Ints, groups: Ints, num: int, random: np.random.Generator
 def near_groups(sources: Sequence[HeldFeatures]) -> Ints:
     """Put examples whose features are near into one group, and those near to them.
 
-    More than 20,000 examples are not compared: each is a group of its own.
+    Each example is a group of its own where there are more than 20,000, which are not compared,
+    and where a group would hold over a tenth of all: such features tell kinds, not duplicates.
 
     Returns:
         Group of each example, counted through all sources, int64 (n,).
@@ -127,7 +129,8 @@ def near_groups(sources: Sequence[HeldFeatures]) -> Ints:
         near = unit[start : start + _BLOCK] @ unit[start:].T >= NEAR  # (block, rest)
         for one, other in (near.nonzero() + start).tolist():
             _unite(parent, one, other)
-    return np.array([_root(parent, row) for row in range(num)], dtype=np.int64)
+    groups = np.array([_root(parent, row) for row in range(num)], dtype=np.int64)
+    return alone if np.bincount(groups).max() > max(1, _MAX_GROUP_FRAC * num) else groups
 
 
 def _features(source: HeldFeatures) -> Tensor:

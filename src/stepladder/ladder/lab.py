@@ -11,6 +11,7 @@ from typing import Final, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import stepladder
 from stepladder.config.choices import Split
@@ -183,10 +184,17 @@ class Lab:
         num_validations = float(np.mean([outcome.num_validations for outcome in found]))
         return epochs, num_validations, found[0].provenance
 
+    def num_train(self, recipe: Recipe) -> int:
+        """Count the training examples of an epoch."""
+        return max(1, round(len(self.sources.train) * recipe.data.fraction))
+
     def steps_per_epoch(self, recipe: Recipe) -> int:
         """Give the optimiser steps of an epoch, the short last one among them."""
-        num_train = max(1, round(len(self.sources.train) * recipe.data.fraction))
-        return -(-num_train // recipe.batch.global_batch_size)
+        return -(-self.num_train(recipe) // recipe.batch.global_batch_size)
+
+    def groups(self) -> NDArray[np.int64]:
+        """Give the group of each example of train and validation together: near ones share one."""
+        return self._trainings.groups(self.job.recipe)
 
     def curve(self, recipe: Recipe) -> Curve | None:
         """Train a recipe once with its own seed, and see where early stopping would have ended it.

@@ -1,0 +1,89 @@
+"""Held-out examples before and after, paired by example, seed and fold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepladder.config.recipe import Recipe
+from stepladder.ladder.guard import TrialFailed
+from stepladder.ladder.lab import Lab
+from stepladder.records.ladder import Interval, Outcome
+from stepladder.records.profile import Provenance
+from stepladder.stats import Pairs, paired_change
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What trainings to the end say of two recipes.
+
+    Attributes:
+        accuracy, loss: change from before to after; None: not known.
+        loss_before: mean held-out loss before.
+        num_held_out: examples behind it.
+        why_not: why nothing is known; None: it is.
+        is_replayed: whether heads learnt from features.
+    """
+
+    accuracy: Interval | None = None
+    loss: Interval | None = None
+    loss_before: float | None = None
+    num_held_out: int = 0
+    why_not: str | None = None
+    is_replayed: bool = False
+
+
+def compare(lab: Lab, before: Recipe, after: Recipe) -> Comparison:
+    """Train both to their ends and compare what they get right.
+
+    Raises:
+        TrialFailed: if a training after the change fails where the one before does not.
+    """
+    found_before = lab.outcomes(before)
+    found_after = lab.outcomes(after) if found_before.why_not is None else found_before
+    why_not = found_before.why_not or found_after.why_not
+    if why_not is not None:
+        return Comparison(why_not=why_not)
+    pairs = _sound_pairs(found_before.found, found_after.found)
+    if not pairs or not any(one.rows for one, _ in pairs):
+        return Comparison(why_not="there are no held-out examples to judge by")
+    losses = [_pairs(one, other, one.losses, other.losses) for one, other in pairs]
+    hits = [
+        _pairs(one, other, one.hits, other.hits)
+        for one, other in pairs
+        if one.hits is not None and other.hits is not None
+    ]
+    groups = lab.groups()
+    return Comparison(
+        accuracy=paired_change(hits, groups=groups, is_share=True, draw_seed=lab.seed)
+        if len(hits) == len(pairs)
+        else None,
+        loss=paired_change(losses, groups=groups, draw_seed=lab.seed),
+        loss_before=float(np.mean(np.concatenate([pair.before for pair in losses]))),
+        num_held_out=len(np.unique(np.concatenate([pair.rows for pair in losses]))),
+        is_replayed=pairs[0][1].provenance is Provenance.REPLAYED,
+    )
+
+
+def _sound_pairs(
+    before: tuple[Outcome, ...], after: tuple[Outcome, ...]
+) -> list[tuple[Outcome, Outcome]]:
+    """Pair outcomes of one seed and fold; refuse where only the later ones fail."""
+    pairs = list(zip(before, after, strict=False))  # a budget may allow fewer of one
+    broken = [other.why_not for one, other in pairs if other.why_not and not one.why_not]
+    if broken:
+        raise TrialFailed(f"{broken[0]} in {len(broken)} of {len(pairs)} trainings")
+    return [(one, other) for one, other in pairs if not one.why_not and not other.why_not]
+
+
+def _pairs(
+    before: Outcome, after: Outcome, old: tuple[float, ...], new: tuple[float, ...]
+) -> Pairs:
+    if before.rows != after.rows:
+        raise ValueError("the outcomes were judged on other examples")
+    return Pairs(
+        rows=np.array(before.rows, np.int64),
+        before=np.array(old, np.float64),
+        after=np.array(new, np.float64),
+    )

@@ -1,0 +1,222 @@
+"""Time to a trained model before and after: from interleaved blocks, and epochs over seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from stepladder.config.choices import Where
+from stepladder.config.options import LadderConfig
+from stepladder.config.recipe import Recipe
+from stepladder.ladder.guard import Watchdog
+from stepladder.ladder.lab import Lab
+from stepladder.ladder.learning import execution_key
+from stepladder.ladder.race import PILOT_PAIRS, Race, Side, wanted_blocks
+from stepladder.ladder.verdict import judge_speed
+from stepladder.measure.workload import BlockTimes, training_time
+from stepladder.records.ladder import Decision, Interval
+from stepladder.records.profile import Profile, TrainingTime
+from stepladder.stats import combined_speedup
+
+_TWO_LOOKS: Final = 0.975  # at each of two looks, so that both together are right in 95 %
+_ONE_LOOK: Final = 0.95
+_EXTENSION_FRAC: Final = 0.15  # of the budget, for as many blocks again
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """How long a recipe's training goes on.
+
+    Attributes:
+        epochs, num_validations: means over seeds.
+        by_seed: (epochs, validations) of each seed; empty where they are known.
+    """
+
+    epochs: float
+    num_validations: float
+    by_seed: tuple[tuple[float, float], ...] = ()
+
+    def of_seed(self, time: TrainingTime, idx: int) -> TrainingTime:
+        """Give the time with the epochs of one seed."""
+        if not self.by_seed:
+            return time
+        epochs, num_validations = self.by_seed[idx]
+        return replace(time, epochs=epochs, num_validations=num_validations)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """How many times faster, and the samples behind it.
+
+    Attributes:
+        before_s, after_s: time to a trained model by block.
+    """
+
+    interval: Interval
+    before: TrainingTime
+    after: TrainingTime
+    before_s: tuple[float, ...] = ()
+    after_s: tuple[float, ...] = ()
+
+
+def length_of(lab: Lab, recipe: Recipe) -> Length:
+    """Find out how many epochs a recipe trains."""
+    epochs, num_validations, _ = lab.expected_epochs(recipe)
+    by_seed: tuple[tuple[float, float], ...] = ()
+    if recipe.stopping.early and lab.sources.val is not None:
+        found = [outcome for outcome in lab.plain(recipe).found if outcome.why_not is None]
+        by_seed = tuple((outcome.epochs, outcome.num_validations) for outcome in found)
+    return Length(epochs=epochs, num_validations=num_validations, by_seed=by_seed)
+
+
+def measure_speed(
+    lab: Lab,
+    profile: Profile,
+    before: tuple[Recipe, Length],
+    after: tuple[Recipe, Length],
+    *,
+    folder: Path,
+    watchdog: Watchdog,
+) -> Speed:
+    """Measure how many times faster the recipe after is than the one before.
+
+    Where only the length of the training differs, steps and validations take what the profile says,
+    and no block is run.
+    """
+    if execution_key(before[0]) == execution_key(after[0]):
+        return _by_length(profile, before[1], after[1])
+    race = Race(
+        (before[0], lab.material(before[0])),
+        (after[0], lab.material(after[0])),
+        device=lab.device,
+        folder=folder,
+        block_s=lab.job.ladder.block_s,
+        watchdog=watchdog,
+    )
+    try:
+        race.warm_up()
+        sides = (
+            Side(race.before, _to_time(lab, profile, *before, race.before.one_time_s)),
+            Side(race.after, _to_time(lab, profile, *after, race.after.one_time_s)),
+        )
+        interval = _run(lab, race, sides, (before[1], after[1]))
+    finally:
+        race.close()
+    return Speed(
+        interval=interval,
+        before=sides[0].mean_time(),
+        after=sides[1].mean_time(),
+        before_s=sides[0].totals_s(),
+        after_s=sides[1].totals_s(),
+    )
+
+
+def _run(
+    lab: Lab, race: Race, sides: tuple[Side, Side], lengths: tuple[Length, Length]
+) -> Interval:
+    """Run as many blocks as the first ones call for, and once more as many if undecided."""
+    options: LadderConfig = lab.job.ladder
+    race.run(*sides, num_blocks=PILOT_PAIRS)
+    num_blocks = wanted_blocks(
+        sides[0].totals_s(),
+        sides[1].totals_s(),
+        at_least=options.num_blocks,
+        confidence=_TWO_LOOKS,
+    )
+    race.run(*sides, num_blocks=num_blocks)
+    pair_s = sum(side.blocks[-1].wall_s for side in sides)
+    may_extend = num_blocks * pair_s <= lab.allowed_s(_EXTENSION_FRAC)
+    look = _bound(sides, lengths, _TWO_LOOKS if may_extend else _ONE_LOOK)
+    if may_extend and judge_speed(look, options).decision is Decision.UNDECIDED:
+        race.run(*sides, num_blocks=2 * num_blocks)
+        look = _bound(sides, lengths, _TWO_LOOKS)
+    return look
+
+
+def _bound(sides: tuple[Side, Side], lengths: tuple[Length, Length], confidence: float) -> Interval:
+    by_block = (sides[0].totals_s(), sides[1].totals_s())
+    times = (sides[0].mean_time(), sides[1].mean_time())
+    return combined_speedup(by_block, _by_seed(times, lengths), confidence=confidence)
+
+
+def _by_seed(
+    times: tuple[TrainingTime, TrainingTime], lengths: tuple[Length, Length]
+) -> tuple[list[float], list[float]] | None:
+    """Give both totals of each seed; None where both lengths are known, or the same."""
+    if lengths[0] == lengths[1]:
+        return None
+    nums = [len(length.by_seed) for length in lengths if length.by_seed]
+    if not nums or min(nums) < 2:
+        return None
+    before_s, after_s = (
+        [length.of_seed(time, idx).total_s for idx in range(min(nums))]
+        for time, length in zip(times, lengths, strict=True)
+    )
+    return before_s, after_s
+
+
+def _by_length(profile: Profile, before: Length, after: Length) -> Speed:
+    lengths = (before, after)
+    times = (_stretched(profile.time, before), _stretched(profile.time, after))
+    by_seed = _by_seed(times, lengths) or ([times[0].total_s] * 2, [times[1].total_s] * 2)
+    return Speed(
+        interval=combined_speedup(None, by_seed, confidence=_ONE_LOOK),
+        before=times[0],
+        after=times[1],
+    )
+
+
+def _stretched(time: TrainingTime, length: Length) -> TrainingTime:
+    """Give the time with another length; checkpoints are written as often."""
+    share = length.epochs / time.epochs if time.epochs else 1.0
+    return replace(
+        time,
+        epochs=length.epochs,
+        num_validations=length.num_validations,
+        checkpoint_s=time.checkpoint_s * share,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ToTime:
+    """From what a block of a recipe took to the time to a trained model."""
+
+    recipe: Recipe
+    length: Length
+    num_train: int
+    num_val: int
+    is_random_before_head: bool
+    one_time_s: dict[str, float]
+    checkpoint_s: float
+
+    def __call__(self, times: BlockTimes) -> TrainingTime:
+        return training_time(
+            self.recipe,
+            times,
+            num_train=self.num_train,
+            num_val=self.num_val,
+            epochs=self.length.epochs,
+            num_validations=self.length.num_validations,
+            one_time_s=self.one_time_s,
+            checkpoint_s=self.checkpoint_s,
+            is_random_before_head=self.is_random_before_head,
+        )
+
+
+def _to_time(
+    lab: Lab, profile: Profile, recipe: Recipe, length: Length, cold_s: dict[str, float]
+) -> _ToTime:
+    one_time = {**lab.one_time_s(recipe), **cold_s}
+    load_s = profile.time.one_time_s.get("load")
+    if load_s is not None and recipe.data.where is Where.MEMORY and not recipe.features.cached:
+        one_time["load"] = load_s
+    return _ToTime(
+        recipe=recipe,
+        length=length,
+        num_train=lab.num_train(recipe),
+        num_val=0 if lab.sources.val is None else len(lab.sources.val),
+        is_random_before_head=lab.task.is_random_before_head,
+        one_time_s=one_time,
+        checkpoint_s=_stretched(profile.time, length).checkpoint_s,
+    )

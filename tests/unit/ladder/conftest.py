@@ -1,0 +1,195 @@
+"""A small real job for trials: points in space, a frozen random trunk and a head that learns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from stepladder.config.choices import OptimizerName, Split, Where
+from stepladder.config.options import JobConfig, LadderConfig
+from stepladder.config.recipe import (
+    BatchConfig,
+    DataConfig,
+    DeviceConfig,
+    OptimizerConfig,
+    Recipe,
+    ScheduleConfig,
+    StoppingConfig,
+)
+from stepladder.data.batch import Batch
+from stepladder.ladder.lab import Lab
+from stepladder.records.ladder import Prediction
+from stepladder.records.profile import Profile, Provenance, TrainingTime
+from stepladder.rungs import Rung
+from stepladder.task import Metrics, Task
+from stepladder.train.build import open_sources
+
+NUM_CLASSES = 3
+
+
+class Blobs(Dataset):
+    """Three noisy clusters."""
+
+    def __init__(self, n: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.targets = torch.randint(NUM_CLASSES, (n,), generator=generator)
+        centres = torch.tensor([[0.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
+        self.x = centres[self.targets] + 0.6 * torch.randn(n, 2, generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, idx: int) -> tuple[Tensor, Tensor]:
+        return self.x[idx], self.targets[idx]
+
+
+class Net(nn.Module):
+    """A trunk that the recipe freezes, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(2, 16), nn.Tanh())
+        self.head = nn.Linear(16, NUM_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.trunk(x))
+
+
+class BlobsTask(Task):
+    """Classify the points."""
+
+    is_random_before_head = False
+
+    def __init__(self, *, num_train: int = 90, num_val: int = 30) -> None:
+        self.num = {Split.TRAIN: num_train, Split.VAL: num_val, Split.TEST: 24}
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        return Net()
+
+    def data(self, split: Split) -> Blobs | None:
+        n = self.num[split]
+        return Blobs(n, seed=list(Split).index(split)) if n else None
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return F.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        logits = model(batch.inputs)
+        losses = F.cross_entropy(logits, batch.targets, reduction="none")
+        return Metrics(losses=losses, outputs=logits)
+
+    def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+        assert isinstance(model, Net)
+        return model.trunk, model.head
+
+
+RECIPE = Recipe(
+    data=DataConfig(where=Where.STREAM),
+    batch=BatchConfig(global_batch_size=8, lr=0.05),
+    optimizer=OptimizerConfig(name=OptimizerName.SGD),
+    schedule=ScheduleConfig(max_epochs=6),
+    stopping=StoppingConfig(early=False, restore_best=False),
+    device=DeviceConfig(threads=1),
+)
+
+
+class MakeLab(Protocol):
+    def __call__(self, recipe: Recipe = ..., task: Task | None = ..., **options: Any) -> Lab: ...
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    return RECIPE
+
+
+@pytest.fixture
+def blobs() -> type[BlobsTask]:
+    return BlobsTask
+
+
+@pytest.fixture
+def make_lab(tmp_path: Path) -> Iterator[MakeLab]:
+    """Open a lab with blocks of a few milliseconds."""
+    opened: list[Lab] = []
+
+    def make(recipe: Recipe = RECIPE, task: Task | None = None, **options: Any) -> Lab:
+        task = task or BlobsTask()
+        ladder = replace(LadderConfig(block_s=0.002, num_seeds=3), **options)
+        lab = Lab(
+            job=JobConfig(recipe=recipe, ladder=ladder),
+            task=task,
+            sources=open_sources(task),
+            device=torch.device("cpu"),
+            cache=tmp_path / "cache",
+            seed=0,
+        )
+        opened.append(lab.__enter__())
+        return lab
+
+    yield make
+    for lab in opened:
+        lab.__exit__(None, None, None)
+
+
+@pytest.fixture
+def profile() -> Profile:
+    """A profile of the blobs under RECIPE; only what trials look at is of this job."""
+    time = TrainingTime(epochs=6, steps_per_epoch=90 / 8, step_s=1e-3, num_validations=6)
+    return Profile(
+        time=time,
+        num_train=90,
+        num_val=30,
+        is_built_in=False,
+        has_head=True,
+        is_trunk_frozen=True,
+        is_random_before_head=False,
+        is_pretrained=False,
+        num_conv2d=0,
+        num_batchnorm=0,
+        weight_bytes=100,
+        trainable_bytes=50,
+        example_bytes=8,
+        device="cpu",
+        device_name="cpu",
+        num_cores=1,
+        has_cuda=False,
+        has_bf16=False,
+        has_compiler=False,
+        free_memory_bytes=10**9,
+        free_disk_bytes=10**9,
+    )
+
+
+class Identity(Rung):
+    """Change nothing: what no trial may keep."""
+
+    name: ClassVar[str] = "identity"
+    level: ClassVar[int] = 8
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        return None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        return Prediction(rung=self.name, gain=1.0, provenance=Provenance.MODELLED)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        # more reading threads than there is reading: another recipe to time, and the same work
+        return replace(recipe, loader=replace(recipe.loader, prefetch_batches=3))
+
+
+@pytest.fixture
+def identity() -> Rung:
+    return Identity()

@@ -1,0 +1,170 @@
+"""Trials of a small real job: what pays is kept, what does not is forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+
+from stepladder.config.recipe import Recipe
+from stepladder.errors import UsageError
+from stepladder.ladder.trial import apply_change, change_between, run_trial
+from stepladder.records.ladder import Aim, Decision, Exactness, Prediction
+from stepladder.records.profile import Profile, Provenance
+from stepladder.rungs import Rung
+from stepladder.rungs.cached_features import CachedFeatures
+from stepladder.rungs.early_stopping import EarlyStopping
+
+
+class Changed(Rung):
+    """A rung made of one change."""
+
+    name: ClassVar[str] = "changed"
+    level: ClassVar[int] = 8
+
+    def __init__(
+        self,
+        *recipes: Recipe,
+        exactness: Exactness = Exactness.ROUNDING,
+        aim: Aim = Aim.TIME,
+    ) -> None:
+        self.recipes = recipes
+        self.exactness = exactness  # type: ignore[misc]
+        self.aim = aim  # type: ignore[misc]
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        return None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        return Prediction(rung=self.name, gain=2.0, provenance=Provenance.MODELLED)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        return self.recipes[0]
+
+    def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
+        return self.recipes
+
+
+def epochs(recipe: Recipe, number: int) -> Recipe:
+    return replace(recipe, schedule=replace(recipe.schedule, max_epochs=number))
+
+
+def tried(lab, rung, profile, recipe):  # type: ignore[no-untyped-def]
+    prediction = rung.predict(profile, recipe)
+    return run_trial(lab, rung, profile, recipe, prediction)
+
+
+def test_half_of_the_epochs_at_equal_accuracy_is_kept(make_lab, profile, recipe) -> None:
+    lab = make_lab(recipe, max_accuracy_loss=0.2)
+    rung = Changed(epochs(recipe, 3), exactness=Exactness.STATISTICAL)
+    result = tried(lab, rung, profile, recipe)
+    trial = result.trial
+    assert trial.verdict.decision is Decision.KEPT, trial.verdict
+    assert result.recipe == epochs(recipe, 3)
+    assert trial.verdict.speed is not None
+    assert trial.verdict.speed.estimate == pytest.approx(2)
+    assert trial.verdict.is_replayed
+    assert trial.verdict.num_epochs == 3
+    assert trial.before_s == (), "only the length differs: no block is run"
+    assert trial.change == {"schedule.max_epochs": (6, 3)}
+
+
+def test_twice_the_epochs_is_dropped(make_lab, profile, recipe) -> None:
+    lab = make_lab(recipe, max_accuracy_loss=0.2)
+    rung = Changed(epochs(recipe, 12), exactness=Exactness.STATISTICAL)
+    result = tried(lab, rung, profile, recipe)
+    assert result.trial.verdict.decision is Decision.DROPPED
+    assert result.trial.verdict.reason == "slower"
+    assert result.recipe == recipe
+
+
+def test_what_learns_nothing_is_dropped_as_worse(make_lab, profile, recipe) -> None:
+    lab = make_lab(recipe, num_seeds=5)
+    lost = replace(epochs(recipe, 1), batch=replace(recipe.batch, lr=1e-9))
+    result = tried(lab, Changed(lost, exactness=Exactness.STATISTICAL), profile, recipe)
+    assert result.trial.verdict.decision is Decision.DROPPED
+    assert result.trial.verdict.reason.startswith("worse")
+    assert result.trial.verdict.accuracy is not None
+    assert result.trial.verdict.accuracy.high < -0.01
+
+
+def test_too_few_examples_leave_it_undecided_and_say_what_they_resolve(
+    make_lab, profile, recipe
+) -> None:
+    lab = make_lab(recipe, max_accuracy_loss=0.0001)
+    result = tried(
+        lab, Changed(epochs(recipe, 5), exactness=Exactness.STATISTICAL), profile, recipe
+    )
+    assert result.trial.verdict.decision is Decision.UNDECIDED
+    assert "n = 120 resolves ±" in result.trial.verdict.reason
+
+
+def test_early_stopping_is_judged_by_the_epochs_of_each_seed(make_lab, profile, recipe) -> None:
+    long = epochs(replace(recipe, batch=replace(recipe.batch, lr=0.5)), 60)
+    lab = make_lab(long, max_accuracy_loss=0.3, num_seeds=5)
+    result = tried(lab, EarlyStopping(), profile, long)
+    trial = result.trial
+    assert trial.verdict.decision is Decision.KEPT, trial.verdict
+    assert len(trial.after_epochs) == 5
+    assert trial.before_epochs == ()
+    assert max(trial.after_epochs) < 60
+    assert trial.verdict.num_epochs == pytest.approx(sum(trial.after_epochs) / 5)
+
+
+def test_features_are_the_same_to_rounding_and_timed_by_blocks(make_lab, profile, recipe) -> None:
+    lab = make_lab(recipe)
+    trial = tried(lab, CachedFeatures(), profile, recipe).trial
+    assert trial.verdict.exactness.startswith(("same to 1e-", "equal"))
+    assert len(trial.before_s) == len(trial.after_s) >= 8
+    assert trial.after is not None
+    assert trial.after.one_time_s["features"] > 0
+    assert not list((lab.cache).glob("trial-*")), "what a trial made is gone with it"
+
+
+def test_what_computes_something_else_is_no_rounding(make_lab, profile, recipe) -> None:
+    other = replace(recipe, seed=5)
+    result = tried(make_lab(recipe), Changed(other), profile, recipe)
+    assert result.trial.verdict.decision is Decision.DROPPED
+    assert result.trial.verdict.reason.startswith("other results: ")
+
+
+def test_the_variant_that_learns_is_chosen(make_lab, profile, recipe) -> None:
+    still = replace(recipe, batch=replace(recipe.batch, lr=1e-9))
+    fast = replace(recipe, batch=replace(recipe.batch, lr=0.06))
+    rung = Changed(still, fast, exactness=Exactness.STATISTICAL)
+    trial = tried(make_lab(recipe), rung, profile, recipe).trial
+    assert trial.change == {"batch.lr": (0.05, 0.06)}
+
+
+def test_more_accuracy_is_kept_at_the_users_rate(make_lab, profile, recipe) -> None:
+    little = epochs(replace(recipe, batch=replace(recipe.batch, lr=1e-6)), 2)
+    rung = Changed(epochs(recipe, 4), exactness=Exactness.STATISTICAL, aim=Aim.ACCURACY)
+    kept = tried(
+        make_lab(little, time_per_point=1.5, num_seeds=5), rung, profile, little
+    ).trial.verdict
+    assert kept.decision is Decision.KEPT, kept
+    assert kept.accuracy is not None
+    assert kept.accuracy.low > 0
+    dear = tried(
+        make_lab(little, time_per_point=1.0, num_seeds=5), rung, profile, little
+    ).trial.verdict
+    assert dear.decision is Decision.DROPPED
+    assert "allowed" in dear.reason
+
+
+def test_trainings_that_take_too_long_are_not_begun(make_lab, profile, recipe) -> None:
+    lab = make_lab(epochs(recipe, 100_000), budget_s=5.0)
+    rung = Changed(epochs(recipe, 50_000), exactness=Exactness.STATISTICAL)
+    verdict = tried(lab, rung, profile, epochs(recipe, 100_000)).trial.verdict
+    assert verdict.decision is Decision.UNDECIDED
+    assert "it would take 3 trainings of" in verdict.reason
+
+
+def test_a_change_can_be_set_again(recipe) -> None:
+    after = CachedFeatures().apply(None, EarlyStopping().apply(None, recipe))  # type: ignore[arg-type]
+    change = change_between(recipe, after)
+    assert set(change) == {"features.cached", "stopping.early", "stopping.restore_best"}
+    assert apply_change(recipe, change) == after
+    with pytest.raises(UsageError, match="no such option"):
+        apply_change(recipe, {"batch.size": (1, 2)})

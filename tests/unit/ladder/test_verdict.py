@@ -1,0 +1,116 @@
+"""Verdicts from numbers alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepladder.config.options import LadderConfig
+from stepladder.ladder.verdict import Evidence, judge
+from stepladder.records.ladder import Aim, Decision, Exactness, Interval
+
+OPTIONS = LadderConfig()
+EXACT = Evidence(aim=Aim.TIME, exactness=Exactness.ROUNDING, found="same to 1e-6")
+LEARNT = Evidence(aim=Aim.TIME, exactness=Exactness.STATISTICAL, num_held_out=732)
+
+
+def interval(low: float, estimate: float, high: float) -> Interval:
+    return Interval(estimate=estimate, low=low, high=high)
+
+
+@pytest.mark.parametrize(
+    ("speed", "decision", "reason"),
+    [
+        (interval(1.9, 2.0, 2.1), Decision.KEPT, ""),
+        (interval(1.001, 1.04, 1.08), Decision.KEPT, ""),
+        (interval(1.001, 1.02, 1.04), Decision.UNDECIDED, "faster, perhaps by less than 1.03×"),
+        (interval(0.98, 1.04, 1.10), Decision.UNDECIDED, "the noise is larger than the effect"),
+        (interval(0.99, 1.0, 1.01), Decision.DROPPED, "no faster than 1.01×"),
+        (interval(0.3, 0.4, 0.5), Decision.DROPPED, "slower"),
+        (None, Decision.UNDECIDED, "its speed was not measured"),
+    ],
+)
+def test_a_gain_of_time_is_kept_only_beyond_doubt(
+    speed: Interval | None, decision: Decision, reason: str
+) -> None:
+    verdict = judge(replace(EXACT, speed=speed), OPTIONS)
+    assert (verdict.decision, verdict.reason) == (decision, reason)
+    assert verdict.exactness == "same to 1e-6"
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "decision"),
+    [
+        (interval(-0.009, -0.001, 0.007), Decision.KEPT),
+        (interval(-0.03, -0.02, -0.011), Decision.DROPPED),
+        (interval(-0.02, 0.0, 0.02), Decision.UNDECIDED),
+    ],
+)
+def test_faster_but_worse_is_not_kept(accuracy: Interval, decision: Decision) -> None:
+    fast = replace(LEARNT, speed=interval(4, 5, 6), accuracy=accuracy)
+    assert judge(fast, OPTIONS).decision is decision
+
+
+def test_too_few_examples_are_named() -> None:
+    few = replace(
+        LEARNT, num_held_out=57, speed=interval(4, 5, 6), accuracy=interval(-0.13, -0.01, 0.11)
+    )
+    reason = judge(few, OPTIONS).reason
+    assert reason == "perhaps worse by more than 1 points: n = 57 resolves ± 12"
+
+
+def test_worse_beyond_doubt_is_dropped_before_its_speed_is_known() -> None:
+    verdict = judge(replace(LEARNT, accuracy=interval(-0.3, -0.2, -0.1)), OPTIONS)
+    assert verdict.decision is Decision.DROPPED
+    assert verdict.reason == "worse: −20.0 points of accuracy"
+
+
+@pytest.mark.parametrize(
+    ("loss", "decision"),
+    [
+        (interval(-0.1, 0.0, 0.009), Decision.KEPT),
+        (interval(0.02, 0.05, 0.09), Decision.DROPPED),
+        (interval(-0.1, 0.0, 0.1), Decision.UNDECIDED),
+    ],
+)
+def test_without_classes_the_loss_decides(loss: Interval, decision: Decision) -> None:
+    evidence = replace(LEARNT, speed=interval(4, 5, 6), loss=loss, loss_before=1.0)
+    assert judge(evidence, OPTIONS).decision is decision
+
+
+def test_what_was_not_trained_to_its_end_is_undecided() -> None:
+    evidence = replace(LEARNT, speed=interval(4, 5, 6), why_no_outcomes="it would take a week")
+    verdict = judge(evidence, OPTIONS)
+    assert (verdict.decision, verdict.reason) == (Decision.UNDECIDED, "it would take a week")
+    assert judge(replace(LEARNT, speed=interval(4, 5, 6)), OPTIONS).decision is Decision.UNDECIDED
+
+
+def test_slower_is_dropped_even_where_quality_is_unknown() -> None:
+    evidence = replace(LEARNT, speed=interval(0.3, 0.4, 0.5), why_no_outcomes="too long")
+    assert judge(evidence, OPTIONS).decision is Decision.DROPPED
+
+
+@pytest.mark.parametrize(
+    ("share", "decision"),
+    [(0.4, Decision.KEPT), (0.97, Decision.DROPPED), (None, Decision.UNDECIDED)],
+)
+def test_memory_has_to_fall(share: float | None, decision: Decision) -> None:
+    evidence = replace(EXACT, aim=Aim.MEMORY, memory_frac=share)
+    assert judge(evidence, OPTIONS).decision is decision
+
+
+@pytest.mark.parametrize(
+    ("gain", "speed", "decision"),
+    [
+        (interval(0.005, 0.02, 0.03), 0.6, Decision.KEPT),  # 1.67x the time, 1.5^2 allowed
+        (interval(0.005, 0.02, 0.03), 0.4, Decision.DROPPED),  # 2.5x
+        (interval(-0.001, 0.02, 0.03), 0.9, Decision.UNDECIDED),
+        (interval(-0.05, -0.02, -0.001), 0.9, Decision.DROPPED),
+    ],
+)
+def test_accuracy_is_bought_at_the_users_rate(
+    gain: Interval, speed: float, decision: Decision
+) -> None:
+    evidence = replace(LEARNT, aim=Aim.ACCURACY, accuracy=gain, speed=interval(speed, speed, speed))
+    assert judge(evidence, OPTIONS).decision is decision
