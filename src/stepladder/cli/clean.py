@@ -71,7 +71,7 @@ def run(argv: list[str]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What may be removed: a file or a folder, its size, and seconds since it last changed or was used."""
+    """What may be removed: a file or folder, its size, and seconds since its last change or use."""
 
     path: Path
     size_bytes: int
