@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from stepladder.data.batch import Batch
 from stepladder.measure.facts import has_bf16
 from stepladder.measure.flops import count_flops
-from stepladder.measure.noise_scale import measure_noise_scale
+from stepladder.measure.noise_scale import MAX_LARGE_FRAC, measure_noise_scale
 from stepladder.measure.probe import untouched
 from stepladder.measure.replays import (
     choose_times,
@@ -26,9 +26,9 @@ from stepladder.train.build import EVALUATION_BATCH_SIZE
 from stepladder.train.feature_pass import TrunkPass
 from stepladder.train.step import split_batch
 
-_PAIR = (2, 16)  # examples of the smaller and the larger batch of a pair
-_PAIR_BATCHNORM = (8, 32)  # BatchNorm over two examples would be another model
-_PAIRS = (2, 16)  # at least, at most
+_SMALL, _SMALL_BATCHNORM = 2, 8  # BatchNorm over two examples would be another model
+_LARGE = (32, 16, 8)  # the largest that is no more than a quarter of the examples
+_PAIRS = (2, 8)  # at least, at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +126,12 @@ def estimate_noise_scale(
         head: the subject that trains the head alone; None where the trunk learns.
         example_s: about what an example takes, forward and backward.
     """
-    small, large = _PAIR if subject.min_batch_size == 1 else _PAIR_BATCHNORM
+    small = _SMALL if subject.min_batch_size == 1 else _SMALL_BATCHNORM
+    large = next((size for size in _LARGE if size <= MAX_LARGE_FRAC * subject.num_train), 0)
+    if large <= small:
+        return None
     least, most = _PAIRS
     pairs = min(most, max(least, int(budget_s / (large * example_s))))
-    pairs = min(pairs, subject.num_train // large)
-    if not pairs:
-        return None
     batch = subject.batch_of(pairs * large)
     measured = subject if head is None else head
     with untouched(subject.model):

@@ -114,7 +114,7 @@ def replay_operations(
         totals["folded"] += seconds.get(_ACTIVATION, 0.0) if is_folded else seconds[NOW]
         totals["pointwise"] += 0.0 if call.is_pointwise else seconds[NOW]
     if folds is None:
-        del totals["folded"]
+        totals.pop("folded", None)
     now_s = totals.pop(NOW, 0.0)
     if not now_s:
         return None

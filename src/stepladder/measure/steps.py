@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from stepladder.data.reader import Reader
 from stepladder.machine import available_memory_bytes
 from stepladder.measure.subject import Subject
 from stepladder.measure.timing import wait_for
-from stepladder.train.clock import Timeline
+from stepladder.train.clock import Clock, Timeline
 
 NUM_REPLAYED = 8
 """Batches that are held: one alone would not stand for examples of unequal length."""
@@ -68,18 +68,18 @@ def measure_steps(subject: Subject, *, budget_s: float) -> StepTimes:
     reader = subject.reader()
     endless = reader.endless()
     try:
-        start_s = time.perf_counter()
+        start_s = subject.clock.now()
         first = next(endless)
-        first_s = time.perf_counter() - start_s
+        first_s = subject.clock.now() - start_s
         held = list(itertools.islice(endless, _num_held(first) - 1))
         host = itertools.cycle([first, *held])
         est_s = _warm_up(subject, host)
         num = {
-            name: min(max(int(share * budget_s / est_s), _LEAST[name]), _MOST_STEPS)
+            name: min(max(int(share * budget_s / max(est_s, 1e-9)), _LEAST[name]), _MOST_STEPS)
             for name, share in _SHARES.items()
         }
         before_s = _replay(subject, host, num["host"] // 2)
-        loader_per_s, loader_cpu_s = _drain(reader, endless)
+        loader_per_s, loader_cpu_s = _drain(reader, endless, subject.clock)
         real = _real_steps(subject, endless, num["real"])
         after_s = _replay(subject, host, num["host"] // 2)
         on_device = itertools.cycle([subject.to_device(batch) for batch in (first, *held)])
@@ -158,22 +158,21 @@ def _num_held(first: Batch) -> int:
 def _warm_up(subject: Subject, host: Iterator[Batch]) -> float:
     """Take the first steps, which are slow, and give the seconds of one that is not."""
     subject.step_on(host)
-    started = time.perf_counter()
-    num_steps = 0
-    while True:
+    started = subject.clock.now()
+    for _ in range(10):
         seconds = _replay(subject, host, 1)
-        num_steps += 1
-        if num_steps >= 10 or time.perf_counter() - started > 0.1:
-            return seconds
+        if subject.clock.now() - started > 0.1:
+            break
+    return seconds
 
 
 def _replay(subject: Subject, batches: Iterator[Batch], num_steps: int) -> float:
     """Take steps and give the seconds of a full one; a short batch is a part of a step."""
     wait_for(subject.device)
-    start_s = time.perf_counter()
+    start_s = subject.clock.now()
     num_examples = sum(subject.step_on(batches).ids.numel() for _ in range(num_steps))
     wait_for(subject.device)
-    return (time.perf_counter() - start_s) * subject.batch_size / num_examples
+    return (subject.clock.now() - start_s) * subject.batch_size / num_examples
 
 
 class _Real(NamedTuple):
@@ -201,7 +200,7 @@ def _real_steps(subject: Subject, batches: Iterator[Batch], num_steps: int) -> _
     return _Real(step_s, phases_s, timelines[-1], reasons[0] if reasons else None)
 
 
-def _drain(reader: Reader, batches: Iterator[Batch]) -> tuple[float, float | None]:
+def _drain(reader: Reader, batches: Iterator[Batch], clock: Clock) -> tuple[float, float | None]:
     """Read what was read ahead, and then on, with nobody training.
 
     Returns:
@@ -212,31 +211,33 @@ def _drain(reader: Reader, batches: Iterator[Batch]) -> tuple[float, float | Non
         next(batches)
     stats = reader.stats
     cpu_before, rows_before = stats.fetch_s + stats.decode_s, stats.num_rows
-    started = time.perf_counter()
+    started = clock.now()
     num_examples = 0
-    for idx in itertools.count():
+    for idx in range(_MOST_STEPS):
         num_examples += next(batches).ids.numel()
-        took_s = time.perf_counter() - started
+        took_s = max(clock.now() - started, 1e-9)
         if took_s > _MAX_DRAIN_S or (idx >= 2 * NUM_REPLAYED and took_s > 0.05):
             break
-    cpu_s = stats.fetch_s + stats.decode_s - cpu_before
-    num_rows = stats.num_rows - rows_before
     if not isinstance(reader.source, PictureSource):
-        return num_examples / took_s, seconds_to_read(reader.source, reader.global_batch_size)
-    return num_examples / took_s, cpu_s / num_rows if num_rows else None
+        cpu_s = seconds_to_read(reader.source, reader.global_batch_size, now=clock.now)
+        return num_examples / took_s, cpu_s
+    cpu_s = stats.fetch_s + stats.decode_s - cpu_before
+    return num_examples / took_s, cpu_s / max(1, stats.num_rows - rows_before)
 
 
-def seconds_to_read(source: Source, batch_size: int) -> float | None:
+def seconds_to_read(
+    source: Source, batch_size: int, *, now: Callable[[], float] = time.perf_counter
+) -> float | None:
     """Time the reading of one example in this thread; None where rows cannot be asked for."""
     if isinstance(source, ArrivalSource):
         return None
     rows = np.linspace(0, len(source) - 1, min(len(source), 4 * batch_size)).astype(np.int64)
-    started = time.perf_counter()
+    started = now()
     num_rows = 0
     for start in range(0, len(rows), batch_size):
         part = rows[start : start + batch_size]
         source.read(part)
         num_rows += len(part)
-        if time.perf_counter() - started > _MAX_DRAIN_S:
+        if now() - started > _MAX_DRAIN_S:
             break
-    return (time.perf_counter() - started) / num_rows
+    return (now() - started) / num_rows

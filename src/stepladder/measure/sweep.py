@@ -47,19 +47,16 @@ def choose_sizes(
         min_size: none is smaller than this.
     """
     b = min(batch_size, num_examples)
-    choices = ((b, 2 * b, 8 * b), (b // 2, b, 2 * b), (b // 4, b // 2, b), (b // 16, b // 8, b))
-    wanted: tuple[int, ...] = ()
-    for choice in choices:
-        sizes = sorted({min(size, num_examples) for size in choice if size >= min_size})
-        if len(sizes) < min(3, num_examples - min_size + 1):
+    fallback: tuple[int, ...] = ()
+    for choice in ((b, 2 * b, 8 * b), (b // 2, b, 2 * b), (b // 4, b // 2, b)):
+        sizes = tuple(sorted({min(size, num_examples) for size in choice if size >= min_size}))
+        if len(sizes) < 3:
             continue
-        wanted = tuple(sizes)
         if sum(sizes) * example_s * (_ROUNDS + 1) <= budget_s:
-            return wanted
-    smallest = tuple(range(min_size, min_size + 3))
-    if sum(smallest) < sum(wanted) or not wanted:
-        wanted = tuple(size for size in smallest if size <= num_examples)
-    return wanted or (b,)
+            return sizes
+        fallback = sizes
+    smallest = range(min_size, min(min_size + 3, num_examples + 1))
+    return fallback or tuple(smallest) or (b,)
 
 
 def fit_line(sizes: ArrayLike, seconds: ArrayLike) -> tuple[float, float]:

@@ -1,0 +1,66 @@
+"""The trunk's pass, and the head alone on features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from stepladder.config.choices import TrainMode
+from stepladder.config.recipe import Recipe
+from stepladder.measure.head import measure_trunk, on_features
+
+
+def test_the_trunk_is_timed_on_an_evaluation_batch(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    with open_on(recipe(), pictures()) as subject:
+        trunk = measure_trunk(subject, budget_s=0.0)
+    assert trunk is not None
+    assert trunk.example_s > 0
+    assert trunk.batch.inputs.shape == (32, 4)
+    assert trunk.feature_bytes == 16  # four numbers of four bytes
+
+
+def test_a_model_without_parts_has_no_trunk_to_time(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    with open_on(recipe(), pictures(has_head=False)) as subject:
+        assert measure_trunk(subject, budget_s=0.0) is None
+
+
+def test_steps_on_features_train_the_head_alone(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    with open_on(recipe(), pictures()) as subject:
+        trunk = measure_trunk(subject, budget_s=0.0)
+        head = on_features(subject, trunk)
+        assert head is not None
+        before = {name: tensor.clone() for name, tensor in subject.model.state_dict().items()}
+        batch = head.step_on(head.reader().endless())
+        after = subject.model.state_dict()
+    assert batch.inputs.shape == (4, 4)
+    moved = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+    assert moved == {"head.1.weight", "head.1.bias"}
+
+
+def test_features_of_one_batch_stand_for_all_examples(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    with open_on(recipe(), pictures(num_train=70)) as subject:
+        trunk = measure_trunk(subject, budget_s=0.0)
+        head = on_features(subject, trunk)
+        rows = [row for batch in head.reader().epoch(0) for row in batch.ids.tolist()]
+        val = head.sources.val
+    assert sorted(rows) == list(range(70))
+    assert val is not None
+    assert len(val) == 12
+
+
+def test_where_the_trunk_learns_it_is_timed_all_the_same(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    with open_on(recipe(train=TrainMode.ALL), pictures()) as subject:
+        trunk = measure_trunk(subject, budget_s=0.0)
+        assert all(module.training for module in subject.model.modules())
+    assert trunk is not None

@@ -1,0 +1,117 @@
+"""A whole profile of a small job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stepladder.config.choices import OptimizerName, TrainMode
+from stepladder.config.recipe import FeaturesConfig, OptimizerConfig, Recipe
+from stepladder.errors import UsageError
+from stepladder.measure.profile import ProfileMemory, take_profile
+from stepladder.records.profile import Curve, Profile, Provenance
+from stepladder.task import Task
+from stepladder.train.build import open_sources
+
+
+def profile(recipe: Recipe, task: Task, **options: Any) -> Profile:
+    values = {"epochs": 3.0, "num_validations": 3.0, "curve": None, "budget_s": 0.05, **options}
+    return take_profile(
+        recipe,
+        task,
+        open_sources(task),
+        device=torch.device("cpu"),
+        cache=Path("not there"),
+        **values,
+    )
+
+
+def test_a_frozen_trunk(pictures: Callable, recipe: Callable[..., Recipe]) -> None:
+    found = profile(recipe(), pictures())
+    assert (found.num_train, found.num_val) == (70, 12)
+    assert found.is_trunk_frozen
+    assert found.example_bytes == 3 * 8 * 8 * 4
+    assert found.feature_bytes == 16
+    assert found.time.steps_per_epoch == 70 / 4
+    assert found.time.validation_s > 0
+    assert found.time.one_time_s == {}
+    assert None not in (found.trunk_s, found.head_step_s, found.head_validation_s)
+    assert {"channels_last", "folded", "pointwise"} <= set(found.op_replays)
+    conv, linear = 2 * 27 * 4 * 64, 2 * 4 * 3
+    assert found.forward_flops == conv + linear
+    assert found.step_flops == conv + 2 * linear  # of the head, the gradient of its weights alone
+    assert found.mfu is not None
+    assert 0 < found.mfu < 1
+    assert len(found.step_by_batch_s) == 3
+    assert len(found.memory_by_batch) == 2
+
+
+def test_all_layers_learn(pictures: Callable, recipe: Callable[..., Recipe]) -> None:
+    config = OptimizerConfig(name=OptimizerName.SGD)
+    found = profile(recipe(train=TrainMode.ALL, optimizer=config), pictures())
+    assert not found.is_trunk_frozen
+    assert found.trainable_bytes == found.weight_bytes
+    assert (found.head_step_s, found.head_validation_s) == (None, None)
+    assert "folded" not in found.op_replays
+    assert found.op_replays["fused_optimizer"] > 0
+    assert found.forward_flops is not None
+    assert found.step_flops is not None
+    assert found.step_flops > 1.9 * found.forward_flops
+
+
+def test_cached_features_count_the_trunk_once(
+    pictures: Callable, recipe: Callable[..., Recipe]
+) -> None:
+    found = profile(recipe(features=FeaturesConfig(cached=True)), pictures())
+    assert set(found.time.one_time_s) == {"features"}
+    assert found.trunk_s is not None
+    assert found.time.one_time_s["features"] > (70 + 12) * found.trunk_s
+    assert found.head_step_s == found.time.step_s
+    assert found.step_flops == 2 * (2 * 4 * 3)  # the head, forward and its weights' gradient
+    assert found.example_bytes == 3 * 8 * 8 * 4  # a picture's, not its features'
+
+
+def test_features_cannot_be_cached_without_a_frozen_trunk(
+    pictures: Callable, recipe: Callable[..., Recipe]
+) -> None:
+    with pytest.raises(UsageError, match="features cannot be computed once"):
+        profile(recipe(features=FeaturesConfig(cached=True)), pictures(has_head=False))
+
+
+def test_a_model_without_parts_or_validation(
+    pictures: Callable, recipe: Callable[..., Recipe]
+) -> None:
+    found = profile(recipe(train=TrainMode.ALL), pictures(has_head=False, num_val=0))
+    assert not found.has_head
+    assert (found.trunk_s, found.feature_bytes) == (None, None)
+    assert found.num_val == 0
+    assert found.time.validation_s == 0
+
+
+def test_what_is_known_is_not_measured_again(
+    pictures: Callable, recipe: Callable[..., Recipe]
+) -> None:
+    known = ProfileMemory()
+    first = profile(recipe(), pictures(), known=known)
+    longer = recipe(schedule=recipe().schedule, seed=5)
+    second = profile(longer, pictures(), known=known, epochs=7.0)
+    for name in ("op_replays", "peak_flops_per_s", "step_by_batch_s", "trunk_s", "noise_scale"):
+        assert getattr(first, name) == getattr(second, name)
+    assert second.time.epochs == 7
+    other = profile(recipe(train=TrainMode.ALL), pictures(), known=known)
+    assert other.op_replays != first.op_replays
+
+
+def test_the_curve_and_the_epochs_are_the_callers(
+    pictures: Callable, recipe: Callable[..., Recipe]
+) -> None:
+    curve = Curve(
+        epochs=2, val_losses=(1.0, 0.9), epochs_to_stop=None, provenance=Provenance.REPLAYED
+    )
+    found = profile(recipe(), pictures(), curve=curve, epochs=2.0, num_validations=1.0)
+    assert found.curve is curve
+    assert (found.time.epochs, found.time.num_validations) == (2, 1)

@@ -1,0 +1,198 @@
+"""Real steps, replayed ones, and the loader alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, ItemsView
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from stepladder.config.choices import OptimizerName, WeightsSource, Where
+from stepladder.config.recipe import DataConfig, ModelConfig, OptimizerConfig, Recipe
+from stepladder.data.examples import Examples, Source
+from stepladder.measure.steps import (
+    difference,
+    input_bytes,
+    measure_steps,
+    seconds_to_read,
+    why_no_data_advice,
+)
+from stepladder.task.image_classification import ImageClassification
+from stepladder.train.clock import Timeline
+
+
+class FakeTime:
+    """A clock that moves only when told."""
+
+    def __init__(self) -> None:
+        self.s = 0.0
+
+    def __call__(self) -> float:
+        return self.s
+
+    def move(self, seconds: float) -> None:
+        self.s += seconds
+
+
+class Hidden(dict[str, Tensor]):
+    """Values to log whose listing takes its time, where no phase looks."""
+
+    def __init__(self, take_time: Callable[[], None]) -> None:
+        super().__init__()
+        self.take_time = take_time
+
+    def items(self) -> ItemsView[str, Tensor]:
+        self.take_time()
+        return super().items()
+
+
+def test_phases_add_up_and_carry_advice(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    with open_on(recipe(), pictures()) as subject:
+        found = measure_steps(subject, budget_s=0.1)
+    assert set(found.phases_s) == {
+        *("data_wait", "to_device", "augment", "forward", "backward", "optimizer")
+    }
+    named_s = sum(found.phases_s.values())
+    assert 0 < named_s <= found.step_s
+    assert found.unexplained_frac == pytest.approx(1 - named_s / found.step_s, abs=0.01)
+
+
+@pytest.mark.parametrize(("hidden_s", "has_advice"), [(0.2, False), (0.05, True)])
+def test_a_fifth_of_the_time_hidden_in_an_unnamed_place_refuses_advice(
+    hidden_s: float,
+    has_advice: bool,
+    pictures: Callable,
+    recipe: Callable[..., Recipe],
+    open_on: Callable,
+) -> None:
+    time, task = FakeTime(), pictures()
+    task.on_loss = lambda batch: time.move(1 - hidden_s)
+    task.logs = Hidden(lambda: time.move(hidden_s))
+    with open_on(recipe(), task) as subject:
+        subject.clock.now = time
+        found = measure_steps(subject, budget_s=0.1)
+    assert found.unexplained_frac == pytest.approx(hidden_s, rel=0.1)
+    assert (found.no_advice_because is None) == has_advice
+    assert has_advice or "in no named phase" in found.no_advice_because
+
+
+def test_a_slow_dataset_is_found_by_replaying_its_batches(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    time, task = FakeTime(), pictures(num_train=72)
+    task.on_loss = lambda batch: time.move(2.0)
+    with open_on(recipe(), task) as subject:
+        subject.sources.train.default_threads = 0  # in this thread: a batch of 4 takes 8 s
+        task.on_item = lambda: time.move(2.0)
+        subject.clock.now = time
+        found = measure_steps(subject, budget_s=0.1)
+    assert found.step_s == pytest.approx(10)
+    assert found.phases_s["data_wait"] == pytest.approx(8)
+    assert found.replay_host_s == pytest.approx(2)
+    assert found.replay_device_s == pytest.approx(2)
+    assert found.loader_per_s == pytest.approx(0.5)
+    assert found.loader_cpu_s == pytest.approx(2)
+    assert found.no_advice_because is None
+
+
+def test_eight_real_batches_are_replayed(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    with open_on(recipe(), pictures()) as subject:
+        found = measure_steps(subject, budget_s=0.05)
+    assert len(found.batches) == 8
+    rows = [row for batch in found.batches for row in batch.ids.tolist()]
+    assert len(set(rows)) == len(rows) == 32
+    data = subject.sources.train.read(np.array(rows[:4]))
+    assert torch.equal(found.batches[0].inputs, data.inputs)
+
+
+def test_short_batches_count_as_parts_of_a_step(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    time, task = FakeTime(), pictures(num_train=2)  # each epoch is half a step of four
+    task.on_loss = lambda batch: time.move(1.0)
+    with open_on(recipe(), task) as subject:
+        subject.clock.now = time
+        found = measure_steps(subject, budget_s=0.05)
+    assert found.replay_device_s == pytest.approx(2)
+    assert found.phases_s["forward"] == pytest.approx(2)
+    assert found.step_s == pytest.approx(2)
+
+
+def test_pictures_in_memory_tell_what_filling_it_takes(
+    tmp_path: Path, build_store: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    folder = tmp_path / "store"
+    build_store(folder)
+    held = recipe(
+        data=DataConfig(store=folder, where=Where.MEMORY),
+        model=ModelConfig(name="test_byobnet", weights=WeightsSource.NONE),
+        optimizer=OptimizerConfig(name=OptimizerName.SGD),
+    )
+    with open_on(held, ImageClassification(folder, held)) as subject:
+        found = measure_steps(subject, budget_s=0.01)
+    assert found.load_s is not None
+    assert found.load_s > 0
+
+
+@pytest.mark.parametrize(
+    ("step", "host", "wait", "has_device", "agrees"),
+    [
+        (100, 60, 38, True, True),  # 40 and 38
+        (100, 60, 20, True, False),  # 40 and 20
+        (100, 97, 1, True, True),  # both small
+        (100, 60, 20, False, True),  # on a CPU readers take cores, too
+        (100, 95, 40, False, False),  # waited long, and gained nothing without the wait
+        (100, 104, 2, False, True),
+    ],
+)
+def test_two_estimates_of_the_stall_have_to_agree(
+    step: float, host: float, wait: float, has_device: bool, agrees: bool
+) -> None:
+    reason = why_no_data_advice(
+        step_s=step, replay_host_s=host, data_wait_s=wait, has_device_timeline=has_device
+    )
+    assert (reason is None) == agrees
+
+
+def test_the_part_of_a_timeline_between_two_looks() -> None:
+    before = Timeline(wall_s=10, phases_s={"forward": 4})
+    after = Timeline(wall_s=15, phases_s={"forward": 6, "backward": 1})
+    part = difference(before, after)
+    assert part.wall_s == 5
+    assert part.phases_s == {"forward": 2, "backward": 1}
+
+
+def test_bytes_of_nested_inputs_add_up() -> None:
+    tokens, mask = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.bool)
+    assert input_bytes({"tokens": tokens, "more": [mask, (mask,)]}) == 48 + 6 + 6
+    assert input_bytes("text") == 0
+
+
+class Rows(Source):
+    fingerprint = "rows"
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def __len__(self) -> int:
+        return 10
+
+    def read(self, rows: np.ndarray) -> Examples:
+        self.seen += rows.tolist()
+        return Examples(torch.zeros(len(rows)), None)
+
+
+def test_reading_is_timed_over_rows_from_the_whole_source() -> None:
+    source = Rows()
+    seconds = seconds_to_read(source, 2)
+    assert seconds is not None
+    assert seconds > 0
+    assert source.seen[0] == 0
+    assert source.seen[-1] == 9
