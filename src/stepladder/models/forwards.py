@@ -22,6 +22,8 @@ from stepladder.errors import ResourceError, UsageError
 from stepladder.models.folding import fold_batchnorm
 
 Forward = Callable[..., Any]
+_CONVOLUTION_BATCH = 16
+"""Examples from which on torch takes another algorithm for convolutions on the CPU."""
 
 
 class Replacement(ABC):
@@ -47,7 +49,9 @@ class FrozenForward(Replacement):
     the trunk computes as it was built.
 
     It runs under `no_grad`, never in inference mode: what is compiled for training steps then
-    serves validation too, and the head can train on the features.
+    serves validation too, and the head can train on the features. A batch too short for the code
+    that is there is filled up with copies of its last example, whose features are dropped: each
+    example of a trunk in evaluation mode is computed by itself.
     """
 
     def __init__(
@@ -59,14 +63,20 @@ class FrozenForward(Replacement):
         self._lock = threading.Lock()
         self._forward: Forward | None = None
         self._made_at = -1
+        self._min_examples = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Give the features."""
         if self.module.training:
             return own_forward(self.module)(*args, **kwargs)
         with torch.inference_mode(False), torch.no_grad():
-            args, kwargs = tree_map(_out_of_inference, (args, kwargs))
-            return self._current(args, kwargs)(*args, **kwargs)
+            args, kwargs = _each_tensor(_out_of_inference, (args, kwargs))
+            forward = self._current(args, kwargs)
+            missing = self._min_examples - _num_examples(args, kwargs)
+            if missing <= 0:
+                return forward(*args, **kwargs)
+            args, kwargs = _each_tensor(lambda t: _fill_up(t, missing), (args, kwargs))
+            return _each_tensor(lambda t: t[:-missing], forward(*args, **kwargs))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle what it is made of."""
@@ -81,7 +91,10 @@ class FrozenForward(Replacement):
                     with as_built(self.module):
                         target = fold_batchnorm(self.module, *args, **kwargs)
                 forward = own_forward(target)
-                self._forward = compile_forward(forward) if self.is_compiled else forward
+                if self.is_compiled:
+                    forward = compile_forward(forward)
+                    self._min_examples = _min_examples(_num_examples(args, kwargs))
+                self._forward = forward
                 self._made_at = version
             return self._forward
 
@@ -147,7 +160,7 @@ def compile_forward(forward: Forward) -> Forward:
     The first dimension of every tensor is marked as one that varies: batches of training, of
     validation and the short last ones are then served by one piece of code. Otherwise each new size
     would be compiled for in the middle of the run, for as long as the first. A batch of one example
-    is still a case of its own, which torch compiles for when it meets one.
+    is still a case of its own, and so are fewer than 16 for a convolution on the CPU.
 
     Raises:
         ResourceError: when called, if it cannot be compiled.
@@ -161,9 +174,10 @@ def compile_forward(forward: Forward) -> Forward:
         try:
             return compiled(*args, **kwargs)
         except torch._dynamo.exc.TorchDynamoException as error:
-            lines = [line for line in str(error).splitlines() if line.strip()]
+            cause = getattr(error, "inner_exception", error)  # what the backend met
+            first = next(iter(str(cause).strip().splitlines()), "")
             raise ResourceError(
-                f"torch.compile failed: {lines[0] if lines else type(error).__name__}",
+                f"torch.compile failed ({type(cause).__name__}: {first})",
                 where="device.compile",
                 fix="Leave device.compile out; --debug shows all of the message.",
             ) from error
@@ -176,5 +190,29 @@ def _version(module: nn.Module) -> int:
     return sum(t._version for t in [*module.parameters(), *module.buffers()])
 
 
-def _out_of_inference(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
+def _each_tensor(function: Callable[[Tensor], Tensor], values: Any) -> Any:
+    return tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, values)
+
+
+def _out_of_inference(tensor: Tensor) -> Tensor:
+    return tensor.clone() if tensor.is_inference() else tensor
+
+
+def _num_examples(args: Any, kwargs: Any) -> int:
+    """Count the rows of the first tensor."""
+    leaves = tree_leaves((args, kwargs))
+    return next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 0)
+
+
+def _min_examples(num_compiled: int) -> int:
+    """Give the smallest batch that is served by what is compiled for so many examples."""
+    return _CONVOLUTION_BATCH if num_compiled >= _CONVOLUTION_BATCH else min(num_compiled, 2)
+
+
+def _fill_up(tensor: Tensor, missing: int) -> Tensor:
+    """Repeat the last row, in the same memory layout."""
+    is_last = not tensor.is_contiguous() and tensor.dim() == 4
+    rows = torch.cat([tensor, tensor[-1:].expand(missing, *tensor.shape[1:])])
+    return rows.contiguous(
+        memory_format=torch.channels_last if is_last else torch.contiguous_format
+    )
