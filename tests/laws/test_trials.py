@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -52,16 +54,16 @@ def decide(random: np.random.Generator, **kind: float) -> Decision:
 
 @pytest.mark.parametrize("noise", [0.003, 0.02, 0.1])
 @pytest.mark.parametrize("drift", [0.0, 0.02, 0.1])
-def test_a_change_of_nothing_is_kept_in_five_of_a_hundred_trials_at_most(
+def test_a_change_of_nothing_is_kept_in_five_of_a_hundred_trials_whatever_the_noise(
     noise: float, drift: float
 ) -> None:
     random = np.random.default_rng(11)
-    kind = {"gain": 1.0, "drift": drift, "noise": noise}
-    decisions = [decide(random, **kind) for _ in range(TRIALS // 4)]
-    assert decisions.count(Decision.KEPT) <= 0.05 * len(decisions)
+    decisions = [decide(random, gain=1.0, drift=drift, noise=noise) for _ in range(TRIALS)]
+    by_chance = 2 * math.sqrt(0.05 * 0.95 * TRIALS)  # two standard errors of a count at 5 %
+    assert decisions.count(Decision.KEPT) <= 0.05 * TRIALS + by_chance
 
 
-def test_over_a_thousand_trials_a_change_of_nothing_is_hardly_ever_kept() -> None:
+def test_at_the_noise_of_a_shared_machine_a_change_of_nothing_is_hardly_ever_kept() -> None:
     random = np.random.default_rng(12)
     decisions = [decide(random, gain=1.0, drift=0.03, noise=0.03) for _ in range(TRIALS)]
     assert decisions.count(Decision.KEPT) <= 0.05 * TRIALS

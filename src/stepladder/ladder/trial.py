@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -56,7 +56,7 @@ class _Trying:
     before: Recipe
     folder: Path
     after: Recipe
-    watchdog: Watchdog = field(default_factory=Watchdog)
+    watchdog: Watchdog
     speed: Speed | None = None
     lengths: tuple[Length, Length] | None = None
 
@@ -75,6 +75,7 @@ def run_trial(
         before=before,
         folder=lab.cache / f"trial-{rung.name}",
         after=before,
+        watchdog=Watchdog(),
     )
     try:
         with guarded(trying.watchdog):

@@ -1,0 +1,247 @@
+"""A rung that goes wrong is dropped with its reason, and nothing of its trial stays."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+from stepladder.config.choices import Split, TrainMode, Where
+from stepladder.config.options import JobConfig, LadderConfig
+from stepladder.config.recipe import (
+    BatchConfig,
+    DataConfig,
+    DeviceConfig,
+    LoaderConfig,
+    Recipe,
+    ScheduleConfig,
+    StoppingConfig,
+)
+from stepladder.data.batch import Batch
+from stepladder.ladder import trial as trial_module
+from stepladder.ladder.guard import Watchdog
+from stepladder.ladder.lab import Lab
+from stepladder.ladder.trial import TrialResult, run_trial
+from stepladder.records.ladder import Decision, Exactness, Prediction
+from stepladder.records.profile import Profile, Provenance, TrainingTime
+from stepladder.rungs import Rung
+from stepladder.task import Task
+from stepladder.train.build import open_sources
+
+RECIPE = Recipe(
+    train=TrainMode.ALL,
+    data=DataConfig(where=Where.STREAM),
+    batch=BatchConfig(global_batch_size=8, lr=0.01),
+    schedule=ScheduleConfig(max_epochs=2),
+    stopping=StoppingConfig(early=False, restore_best=False),
+    device=DeviceConfig(threads=1),
+)
+WITH_RUNG = replace(RECIPE, loader=LoaderConfig(prefetch_batches=3))
+"""The recipe by which the task below knows that it runs with the rung."""
+
+
+class Faulty(Task):
+    """A sound job that goes wrong, in one of many ways, where the rung is on."""
+
+    def __init__(self, fault: Callable[[Tensor], Tensor]) -> None:
+        self.fault = fault
+        self.is_faulty = False
+        self.models: list[weakref.ref[nn.Module]] = []
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        self.is_faulty = recipe.loader.prefetch_batches == 3
+        model = nn.Linear(2, 2)
+        self.models.append(weakref.ref(model))
+        return model
+
+    def data(self, split: Split) -> TensorDataset | None:
+        if split is Split.TEST:
+            return None
+        x = torch.randn(48, 2, generator=torch.Generator().manual_seed(0))
+        return TensorDataset(x, (x[:, 0] > 0).long())
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        losses = F.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
+        return self.fault(losses) if self.is_faulty else losses
+
+
+class TheRung(Rung):
+    name: ClassVar[str] = "the_rung"
+    level: ClassVar[int] = 8
+
+    def __init__(self, exactness: Exactness) -> None:
+        self.exactness = exactness  # type: ignore[misc]
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        return None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        return Prediction(rung=self.name, gain=2.0, provenance=Provenance.MODELLED)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        return WITH_RUNG
+
+
+PROFILE = Profile(
+    time=TrainingTime(epochs=2, steps_per_epoch=6, step_s=1e-3),
+    num_train=48,
+    num_val=48,
+    is_built_in=False,
+    has_head=False,
+    is_trunk_frozen=False,
+    is_random_before_head=False,
+    is_pretrained=False,
+    num_conv2d=0,
+    num_batchnorm=0,
+    weight_bytes=24,
+    trainable_bytes=24,
+    example_bytes=8,
+    device="cpu",
+    device_name="cpu",
+    num_cores=1,
+    has_cuda=False,
+    has_bf16=False,
+    has_compiler=False,
+    free_memory_bytes=10**9,
+    free_disk_bytes=10**9,
+)
+
+
+class _Lab:
+    """Run one trial of a faulty rung."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.task: Faulty | None = None
+
+    def __call__(
+        self, fault: Callable[[Tensor], Tensor], exactness: Exactness = Exactness.ROUNDING
+    ) -> TrialResult:
+        self.task = task = Faulty(fault)
+        lab = Lab(
+            job=JobConfig(recipe=RECIPE, ladder=LadderConfig(block_s=0.002, num_seeds=2)),
+            task=task,
+            sources=open_sources(task),
+            device=torch.device("cpu"),
+            cache=self.folder,
+            seed=0,
+        )
+        rung = TheRung(exactness)
+        with lab:
+            return run_trial(lab, rung, PROFILE, RECIPE, rung.predict(PROFILE, RECIPE))
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Iterator[_Lab]:
+    torch.set_num_threads(1)
+    yield _Lab(tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def raise_(error: BaseException) -> Callable[[Tensor], Tensor]:
+    def fault(losses: Tensor) -> Tensor:
+        raise error
+
+    return fault
+
+
+def after_steps(num: int, fault: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Let the fault begin with the num-th loss."""
+    seen = [0]
+
+    def later(losses: Tensor) -> Tensor:
+        seen[0] += 1
+        return fault(losses) if seen[0] > num else losses
+
+    return later
+
+
+FAULTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "raises": (raise_(ZeroDivisionError("no such thing")), "raised ZeroDivisionError"),
+    "out of memory on a GPU": (raise_(torch.OutOfMemoryError("CUDA out of memory")), "ran out of"),
+    "out of memory on the host": (
+        raise_(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")),
+        "ran out of memory",
+    ),
+    "diverges in a block": (after_steps(20, lambda losses: losses * float("nan")), "diverged"),
+    "fails in a block": (after_steps(20, raise_(KeyError("late"))), "raised KeyError: 'late'"),
+    "other results": (lambda losses: losses * 1.5, "other results: "),
+}
+
+
+@pytest.mark.parametrize(("fault", "reason"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_faulty_rung_is_dropped_with_its_reason(
+    attempt: _Lab, fault: Callable[[Tensor], Tensor], reason: str
+) -> None:
+    state, threads = torch.get_rng_state(), threading.active_count()
+    result = attempt(fault)
+    verdict = result.trial.verdict
+    assert verdict.decision is Decision.DROPPED
+    assert verdict.reason.startswith(reason), verdict.reason
+    assert result.recipe == RECIPE
+    assert torch.equal(torch.get_rng_state(), state), "randomness is untouched"
+    assert threading.active_count() == threads, "no reading thread is left"
+    assert attempt.task is not None
+    gc.collect()
+    assert all(model() is None for model in attempt.task.models), "its models are freed"
+
+
+def test_a_training_that_diverges_where_it_did_not_before_is_dropped(attempt: _Lab) -> None:
+    result = attempt(lambda losses: losses * float("nan"), Exactness.STATISTICAL)
+    assert result.trial.verdict.decision is Decision.DROPPED
+    assert result.trial.verdict.reason.startswith("diverged")
+
+
+def test_a_rung_that_hangs_is_dropped(attempt: _Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_module, "Watchdog", lambda: Watchdog(0.5))
+
+    def hang(losses: Tensor) -> Tensor:
+        time.sleep(30)
+        return losses
+
+    started = time.monotonic()
+    result = attempt(after_steps(20, hang))
+    assert result.trial.verdict.decision is Decision.DROPPED
+    assert result.trial.verdict.reason.startswith("hung: not done after")
+    assert time.monotonic() - started < 25, f"not interrupted: {result.trial.verdict.reason}"
+
+
+def test_a_rung_that_is_grossly_slower_costs_one_block(attempt: _Lab) -> None:
+    def crawl(losses: Tensor) -> Tensor:
+        time.sleep(0.01)
+        return losses
+
+    result = attempt(crawl)
+    assert result.trial.verdict.decision is Decision.DROPPED
+    assert "times as slow after one block" in result.trial.verdict.reason
+
+
+def test_ctrl_c_passes_through_and_leaves_nothing(attempt: _Lab) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        attempt(after_steps(20, raise_(KeyboardInterrupt())))
+
+
+def test_noise_of_the_size_of_the_effect_is_no_verdict(attempt: _Lab) -> None:
+    random = np.random.default_rng(0)
+    pauses: Any = random.exponential(0.004, size=100_000)
+    at = [0]
+
+    def uneven(losses: Tensor) -> Tensor:
+        at[0] += 1
+        time.sleep(pauses[at[0]])
+        return losses
+
+    result = attempt(uneven)
+    assert result.trial.verdict.decision is not Decision.KEPT
