@@ -41,6 +41,7 @@ __all__ = ["BlockTimes", "Workload", "training_time"]
 _MAX_WARM_UP: Final = 20
 _MAX_STRETCH: Final = 4  # times min_s that a block may take for the sake of its autocorrelation
 _SHARE: Final = 0.25  # of min_s for validation, and for the head where features are cached
+_NO_HEAD: Final = "the model has no head that could learn from features alone"
 _MIN_WAIT_FRAC: Final = 0.05  # wait for data from which on batches read ahead would flatter
 
 
@@ -70,23 +71,11 @@ class Workload:
         self._num_val_batches = 0
         self._num_trunk_batches = 0
         self._wait_frac = 0.0
-        try:
-            opened = open_subject(recipe, task, sources, device=device)
-            self._base = self._stack.enter_context(opened)
-            self._subject, self._trunk_batches = self._base, None
-            if recipe.features.cached:
-                self._subject = _head_of(self._base)
-                self._trunk_batches = self._stack.enter_context(_evaluation_batches(self._base))
-            self._reader = self._subject.reader()
-            self._stack.callback(self._reader.close)
-            self._batches = self._reader.endless()
-            self._stack.callback(self._batches.close)
-            self._val_reader = make_held_out_reader(_streaming(recipe), self._subject.sources.val)
-            if self._val_reader is not None:
-                self._stack.callback(self._val_reader.close)
-        except BaseException:
-            self.close()
-            raise
+        self._trunk_batches: Iterator[Batch] | None = None
+        opened = open_subject(recipe, task, sources, device=device)
+        self._base = self._stack.enter_context(opened)
+        if recipe.features.cached:
+            self._trunk_batches = self._stack.enter_context(_evaluation_batches(self._base))
 
     def block(self, min_s: float) -> BlockTimes:
         """Time a fixed number of steps and what goes with them, for about min_s seconds.
@@ -116,7 +105,7 @@ class Workload:
     def close(self) -> None:
         """End the readers, forget the model, and put threads and random states back."""
         self._stack.close()
-        for name in ("_base", "_subject", "_batches", "_trunk_batches"):
+        for name in ("_base", "_subject", "_reader", "_batches", "_val_reader", "_trunk_batches"):
             self.__dict__.pop(name, None)
 
     def warm_up(self, min_s: float) -> None:
@@ -126,21 +115,42 @@ class Workload:
         """
         use_threads(self.recipe)
         if self._num_steps:
+            if self._trunk_batches is not None:
+                self._time_trunk(1)
             self._time_steps(1)
             self._time_validation(self._num_val_batches)
             return
         with cold_compiler(self.recipe, self._cache):
+            extra_s = 0.0 if self._trunk_batches is None else self._pilot_trunk(min_s)
+            self._open_steps()
             started = time.perf_counter()
             self._time_steps(1)
             first_s = time.perf_counter() - started
-            step_s, first_val_s, val_s = self._pilot_steps(min_s), *self._pilot_validation(min_s)
-            if self._trunk_batches is not None:
-                first_val_s += self._time_trunk(1) * EVALUATION_BATCH_SIZE
-                batch_s = self._time_trunk(1) * EVALUATION_BATCH_SIZE
-                val_s += batch_s
-                self._num_trunk_batches = max(1, round(min_s / batch_s))
+            extra_s += first_s - self._pilot_steps(min_s)
+            first_s, batch_s = self._pilot_validation(min_s)
+            extra_s += first_s - batch_s
         if self.recipe.device.compile:
-            self.one_time_s["compile"] = max(0.0, first_s - step_s + first_val_s - val_s)
+            self.one_time_s["compile"] = max(0.0, extra_s)
+
+    def _open_steps(self) -> None:
+        """Begin the readers of steps and validation; those of the head, where it alone steps."""
+        base, is_cached = self._base, self._trunk_batches is not None
+        self._subject = _head_of(base) if is_cached else base
+        self._reader = self._subject.reader()
+        self._stack.callback(self._reader.close)
+        self._batches = self._reader.endless()
+        self._stack.callback(self._batches.close)
+        self._val_reader = make_held_out_reader(_streaming(self.recipe), self._subject.sources.val)
+        if self._val_reader is not None:
+            self._stack.callback(self._val_reader.close)
+
+    def _pilot_trunk(self, min_s: float) -> float:
+        """Fix how many batches go through the trunk; gives what the first took more."""
+        if self._base.trunk_and_head is None:
+            raise UsageError(_NO_HEAD)
+        first_s, second_s = self._time_trunk(1), self._time_trunk(1)
+        self._num_trunk_batches = max(1, round(min_s / (second_s * EVALUATION_BATCH_SIZE)))
+        return (first_s - second_s) * EVALUATION_BATCH_SIZE
 
     def _pilot_steps(self, min_s: float) -> float:
         """Fix how many steps a block takes; gives the seconds of one."""
@@ -265,5 +275,5 @@ def _head_of(base: Subject) -> Subject:
     trunk = measure_trunk(base, budget_s=0.0)
     head = on_features(base, trunk) if trunk is not None else None
     if head is None:
-        raise UsageError("the model has no head that could learn from features alone")
+        raise UsageError(_NO_HEAD)
     return head

@@ -132,7 +132,7 @@ def test_features_of_a_job_that_has_none_are_refused(make: Make, tmp_path: Path)
 
     recipe = replace(RECIPE, train=TrainMode.ALL, features=FeaturesConfig(cached=True))
     with pytest.raises(UsageError, match="no head"):
-        make(recipe, Whole())
+        make(recipe, Whole()).block(MIN_S)
 
 
 def test_closing_ends_the_readers_and_puts_random_states_back(make: Make) -> None:
