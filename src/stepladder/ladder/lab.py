@@ -197,7 +197,7 @@ class Lab:
         return self._trainings.groups(self.job.recipe)
 
     def curve(self, recipe: Recipe) -> Curve | None:
-        """Train a recipe once with its own seed, and see where early stopping would have ended it.
+        """Train a recipe once with its own seed, to where early stopping would have ended it.
 
         None without a validation split, or where it would take over a tenth of the budget.
         """
@@ -261,11 +261,12 @@ class Lab:
         losses: list[float] = []
         stops: list[float] = []
 
-        def look(epochs: float, result: Evaluation) -> None:
+        def look(epochs: float, result: Evaluation) -> bool:
             stopping.judge(result.monitored(recipe.stopping.monitor))
             losses.append(float(result.losses.mean(dtype="float64")))
             if stopping.is_exhausted:
                 stops.append(epochs)
+            return stopping.is_exhausted
 
         parts = trainings.plain(recipe)
         outcome = trainings.train_anew(recipe, parts, recipe.seed, on_validation=look)

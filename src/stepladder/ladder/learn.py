@@ -39,7 +39,8 @@ from stepladder.train.stopping import EarlyStopping
 DIVERGED: Final = "diverged"
 _CHECK_EVERY: Final = 50
 
-OnValidation = Callable[[float, Evaluation], None]
+OnValidation = Callable[[float, Evaluation], bool]
+"""Told the epochs so far and a validation; says whether that is enough."""
 
 
 def learn(
@@ -61,7 +62,7 @@ def learn(
         task: on what the sources hold: examples, or features.
         seed: takes the place of the recipe's.
         provenance: REPLAYED where the sources hold features.
-        on_validation: told the epochs so far and each validation.
+        on_validation: told each validation; where it says that it is enough, training ends.
 
     Returns:
         The outcome; `why_not` says "diverged" where the loss was not finite.
@@ -96,6 +97,7 @@ class _Training:
     stopping: EarlyStopping
     best: BestWeights
     at: Position
+    is_enough: bool = False
 
     @property
     def epochs(self) -> float:
@@ -228,7 +230,9 @@ def _lr(training: _Training) -> float:
 def _is_over(training: _Training) -> bool:
     at, schedule = training.at, training.recipe.schedule
     is_last_step = schedule.max_steps is not None and at.stage_step >= schedule.max_steps
-    return training.stopping.is_exhausted or at.stage_epoch >= schedule.max_epochs or is_last_step
+    if training.is_enough or training.stopping.is_exhausted:
+        return True
+    return at.stage_epoch >= schedule.max_epochs or is_last_step
 
 
 def _is_validation_due(training: _Training, is_epoch_end: bool) -> bool:
@@ -253,7 +257,7 @@ def _validate(training: _Training, on_validation: OnValidation | None) -> None:
         weights=training.learned_weights,
     )
     if on_validation is not None:
-        on_validation(training.epochs, result)
+        training.is_enough = on_validation(training.epochs, result)
 
 
 def _restore_best(training: _Training) -> None:

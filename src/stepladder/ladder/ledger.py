@@ -6,13 +6,16 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from stepladder.errors import DataError, ResourceError
 from stepladder.records import read_jsonl, to_json
+from stepladder.records.climb import Baseline
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Decision, Prediction, Trial
 from stepladder.records.profile import Profile
+
+T = TypeVar("T")
 
 LEDGER_FILE: Final = "trials.jsonl"
 EARLIER_FILE: Final = "trials.earlier.jsonl"
@@ -61,6 +64,28 @@ class Ledger:
     def trial(self, trial: Trial) -> None:
         """Write down a trial, or why there was none."""
         self._write("trial", trial=trial)
+
+    def baseline(self, baseline: Baseline) -> None:
+        """Write down what the job takes as written."""
+        self._write("baseline", baseline=baseline)
+
+    def find_profile(self, recipe: str) -> Profile | None:
+        """Give the last profile of a recipe in this ledger."""
+        return self._last(Profile, "profile", recipe=recipe)
+
+    def find_baseline(self) -> Baseline | None:
+        """Give what this ledger says of the job as written."""
+        return self._last(Baseline, "baseline")
+
+    def _last(self, kind: type[T], name: str, **fields: str) -> T | None:
+        found = None
+        for record in read_jsonl(self.path):
+            if record.get("kind") == name and fields.items() <= record.items():
+                try:
+                    found = from_json(kind, record.get(name))
+                except DataError:
+                    continue
+        return found
 
     def find(self, *, job: str, machine: str, recipe: str, rung: str) -> Trial | None:
         """Give the last trial of a rung on the same job, machine and recipe.

@@ -185,7 +185,10 @@ def _rungs(job: JobConfig) -> tuple[Rung, ...]:
 
 def _show_baseline(climbing: Climb, display: Display) -> Baseline:
     climbing.measure()
-    baseline = measure_baseline(climbing)
+    earlier = climbing.ledger.find_baseline() if climbing.reads_ledger else None
+    baseline = earlier or measure_baseline(climbing)
+    if earlier is None:
+        climbing.ledger.baseline(baseline)
     display.table(header(), {})
     values = to_json(baseline)
     display.table(baseline_row(values), {"event": "baseline", **values})

@@ -62,7 +62,9 @@ class TrainingTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A training of the current recipe to its end, by replay on features or for real.
+    """A training of the current recipe, to where the defaults would have stopped it.
+
+    By replay on features, or for real.
 
     Attributes:
         epochs: epochs that it ran.

@@ -10,8 +10,9 @@ import pytest
 
 from stepladder.ladder.ledger import EARLIER_FILE, LEDGER_FILE, Ledger, trials_of
 from stepladder.records import read_jsonl
+from stepladder.records.climb import Baseline
 from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
-from stepladder.records.profile import Provenance, TrainingTime
+from stepladder.records.profile import Profile, Provenance, TrainingTime
 
 TIME = TrainingTime(
     one_time_s={"features": 2.0}, epochs=3.0, steps_per_epoch=10.0, step_s=0.1, num_validations=3.0
@@ -40,6 +41,35 @@ TRIAL = Trial(
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "run"  # what lies beside it is nobody else's
+
+
+@pytest.fixture(name="profile")
+def _profile() -> Profile:
+    return Profile(
+        time=TIME,
+        num_train=8,
+        num_val=2,
+        is_built_in=False,
+        has_head=False,
+        is_trunk_frozen=False,
+        is_random_before_head=True,
+        is_pretrained=False,
+        num_conv2d=1,
+        num_batchnorm=0,
+        weight_bytes=40,
+        trainable_bytes=40,
+        example_bytes=12,
+        device="cpu",
+        device_name="a processor",
+        num_cores=2,
+        has_cuda=False,
+        has_bf16=False,
+        has_compiler=False,
+        free_memory_bytes=10**9,
+        free_disk_bytes=10**9,
+        step_by_batch_s={1: 0.1, 2: 0.15, 4: 0.25},
+        provenance={"num_train": Provenance.READ, "step_by_batch_s": Provenance.MEASURED},
+    )
 
 
 def begun(folder: Path) -> Ledger:
@@ -129,3 +159,14 @@ def test_a_prediction_is_a_line_of_its_own(folder: Path) -> None:
     ledger.prediction(TRIAL.prediction)
     kinds = [record["kind"] for record in read_jsonl(folder / LEDGER_FILE)]
     assert kinds == ["climb", "prediction"]
+
+
+def test_a_baseline_and_a_profile_come_back(folder: Path, profile: Profile) -> None:
+    ledger = begun(folder)
+    assert ledger.find_baseline() is None
+    ledger.baseline(Baseline(total_s=90.0, measured_epochs=1.5))
+    assert ledger.find_baseline() == Baseline(total_s=90.0, measured_epochs=1.5)
+
+    ledger.profile(profile, recipe="one", at_s=1.0)
+    assert ledger.find_profile("one") == profile
+    assert ledger.find_profile("another") is None
