@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +21,7 @@ from stepladder.measure.replays import (
 )
 from stepladder.measure.subject import Subject
 from stepladder.models.features import evaluating
+from stepladder.models.folding import fold_batchnorm
 from stepladder.train.build import EVALUATION_BATCH_SIZE
 from stepladder.train.feature_pass import TrunkPass
 from stepladder.train.step import split_batch
@@ -45,7 +45,7 @@ def measure_flops(subject: Subject) -> Flops:
     batch = subject.to_device(subject.batch_of(num))
     num = batch.ids.numel()
 
-    with untouched(subject.model):
+    with untouched(subject.model), subject.as_built():
 
         def forward() -> Tensor:
             with subject.autocast():
@@ -64,9 +64,10 @@ def measure_flops(subject: Subject) -> Flops:
 def measure_replays(
     subject: Subject, *, is_cached: bool, example_s: float, budget_s: float
 ) -> dict[str, float]:
-    """Replay the single operations of a step, or of the trunk's pass where features are cached.
+    """Replay the single operations of a frozen trunk, or else of the whole model and its gradient.
 
     Args:
+        is_cached: the trunk gets evaluation batches, and not those of training.
         example_s: about what the model takes for an example.
 
     Returns:
@@ -75,43 +76,54 @@ def measure_replays(
     config, device = subject.recipe.device, subject.device
     has_conv = any(isinstance(module, nn.Conv2d) for module in subject.model.modules())
     variants = variants_of(config, has_conv=has_conv, has_bf16=has_bf16(device))
-    recorded = min(2, subject.num_train)
-    batch = subject.to_device(subject.batch_of(recorded))
-    trunk = subject.trunk_and_head[0] if subject.trunk_and_head is not None else None
-    can_fold = subject.is_trunk_frozen and not subject.recipe.model.fold_batchnorm
-    ratios: dict[str, float] = {}
-    with untouched(subject.model):
-        with evaluating(subject.model) if is_cached else nullcontext():
-            whole = trunk if is_cached and trunk is not None else subject.model
-
-            def run() -> object:
-                if is_cached:
-                    return whole(batch.inputs)
-                return subject.task.loss(subject.model, batch)
-
-            size = EVALUATION_BATCH_SIZE
-            replayed = replay_operations(
-                whole,
-                run,
-                now=config,
-                variants=variants,
-                times=choose_times(
-                    size if is_cached else min(subject.batch_size, size),
-                    batch.ids.numel(),
-                    example_s=example_s,
-                    num_variants=len(variants),
-                    budget_s=budget_s,
-                ),
-                device=device,
+    batch = subject.to_device(subject.batch_of(min(2, subject.num_train)))
+    size = EVALUATION_BATCH_SIZE if is_cached else min(subject.batch_size, EVALUATION_BATCH_SIZE)
+    recorded = batch.ids.numel()
+    with untouched(subject.model), subject.as_built():
+        model, run = _to_replay(subject, batch)
+        is_folded = subject.recipe.model.fold_batchnorm
+        replayed = replay_operations(
+            model,
+            run,
+            now=config,
+            variants=variants,
+            times=choose_times(
+                size,
+                recorded,
+                example_s=example_s,
+                num_variants=len(variants),
                 budget_s=budget_s,
-                folds=trunk if can_fold else None,
-            )
-        if replayed is not None:
-            ratios.update(replayed.ratios)
+            ),
+            device=device,
+            budget_s=budget_s,
+            folds=model if subject.is_trunk_frozen and not is_folded else None,
+        )
         fused = replay_fused_optimizer(
             subject.recipe.optimizer, subject.model, device, lr=subject.lr, budget_s=budget_s / 10
         )
+    ratios = dict(replayed.ratios) if replayed is not None else {}
     return ratios if fused is None else {**ratios, "fused_optimizer": fused}
+
+
+def _to_replay(subject: Subject, batch: Batch) -> tuple[nn.Module, Callable[[], object]]:
+    """Give what is replayed, and a call that puts the batch through it."""
+    parts = subject.trunk_and_head
+    if parts is None or not subject.is_trunk_frozen:
+        return subject.model, lambda: subject.task.loss(subject.model, batch)
+    trunk, calls = parts[0], []
+    hook = trunk.register_forward_pre_hook(
+        lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True
+    )
+    try:
+        subject.task.loss(subject.model, batch)
+    finally:
+        hook.remove()
+    if not calls:
+        return subject.model, lambda: subject.task.loss(subject.model, batch)
+    args, kwargs = calls[0]
+    if subject.recipe.model.fold_batchnorm:
+        trunk = fold_batchnorm(trunk, *args, **kwargs)
+    return trunk, lambda: trunk(*args, **kwargs)
 
 
 def estimate_noise_scale(
@@ -134,7 +146,7 @@ def estimate_noise_scale(
     pairs = min(most, max(least, int(budget_s / (large * example_s))))
     batch = subject.batch_of(pairs * large)
     measured = subject if head is None else head
-    with untouched(subject.model):
+    with untouched(subject.model), subject.as_built():
         return measure_noise_scale(
             measured.task,
             measured.model,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +22,7 @@ from stepladder.machine import (
     instruction_set,
     num_cores,
 )
+from stepladder.machine.compiler import compiler_missing
 from stepladder.measure.subject import Subject
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
@@ -75,7 +73,7 @@ def machine_facts(device: torch.device, cache: Path) -> MachineFacts:
         num_cores=num_cores(),
         has_cuda=torch.cuda.is_available(),
         has_bf16=has_bf16(device),
-        has_compiler=has_compiler(device),
+        has_compiler=compiler_missing(device.type) is None,
         free_memory_bytes=torch.cuda.mem_get_info(device)[0]
         if is_cuda
         else available_memory_bytes(),
@@ -88,14 +86,6 @@ def has_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY_BF16
     return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(instruction_set()))
-
-
-def has_compiler(device: torch.device) -> bool:
-    """Say whether torch.compile finds what it needs: a C++ compiler, or Triton on CUDA."""
-    if device.type == "cuda":
-        return importlib.util.find_spec("triton") is not None
-    names = [os.environ.get("CXX") or "", "g++", "clang++", "c++"]
-    return any(shutil.which(name) for name in names if name)
 
 
 def model_facts(subject: Subject) -> ModelFacts:

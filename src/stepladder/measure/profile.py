@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import torch
 
-from stepladder.config.recipe import BatchConfig, LoaderConfig, Recipe, ScheduleConfig
-from stepladder.config.recipe import StoppingConfig as Stopping
+from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
 from stepladder.machine import num_cores
 from stepladder.measure.arithmetic import estimate_noise_scale, measure_flops, measure_replays
 from stepladder.measure.block import BlockTimes, training_time
+from stepladder.measure.cold import cold_compiler
+from stepladder.measure.compile_time import measure_compile
 from stepladder.measure.facts import machine_facts, model_facts, source_pixels, store_encoding
 from stepladder.measure.flops import measure_peaks, model_flops_utilisation
 from stepladder.measure.head import TrunkTime, measure_trunk, on_features
 from stepladder.measure.larger_trunks import larger_trunks
 from stepladder.measure.probe import is_out_of_memory
+from stepladder.measure.profile_memory import ProfileMemory, memory_key
 from stepladder.measure.provenance import provenance_of
 from stepladder.measure.steps import StepTimes, input_bytes, measure_steps, seconds_to_read
 from stepladder.measure.subject import Subject, open_subject
@@ -29,6 +33,8 @@ from stepladder.records.profile import Curve, Profile
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.train.build import EVALUATION_BATCH_SIZE, Sources
+
+__all__ = ["ProfileMemory", "take_profile"]
 
 Value = TypeVar("Value")
 
@@ -41,24 +47,6 @@ _SHARES = {  # of the time budget
     "noise": 0.08,
     "peaks": 0.03,
 }
-
-
-@dataclass
-class ProfileMemory:
-    """What does not change from one profile of a job to the next in one process.
-
-    Peaks by device and precision, operations by model, batch, layout and precision, and so on: the
-    profile after a rung is kept then takes a part of the time.
-    """
-
-    _values: dict[Hashable, Any] = field(default_factory=dict)
-
-    def once(self, key: Hashable, measure: Callable[[], Value]) -> Value:
-        """Give what is known under a key, measured at its first use."""
-        if key not in self._values:
-            self._values[key] = measure()
-        value: Value = self._values[key]
-        return value
 
 
 def take_profile(
@@ -84,17 +72,24 @@ def take_profile(
         cache: where artefacts would be written; only its free space is looked at.
         epochs, num_validations: until training ends, found elsewhere.
         curve: how training goes, found elsewhere.
-        known: what earlier profiles of the same job found.
+        known: what earlier profiles of the same job found. Of a recipe that compiles, the first
+            profile compiles cold, and takes that much longer.
         budget_s: seconds that it may take, about; the number of repetitions follows.
 
     Raises:
         UsageError: if features are to be cached and cannot.
         StepladderError: whatever training itself would meet in its first steps.
     """
-    with open_subject(recipe, task, sources, device=device) as subject:
+    known = known if known is not None else ProfileMemory()
+    with ExitStack() as stack:
+        is_new = recipe.device.compile and not known.knows(memory_key("compile", recipe))
+        if is_new:
+            folder = stack.enter_context(TemporaryDirectory(prefix="stepladder-compile-"))
+            stack.enter_context(cold_compiler(recipe, Path(folder)))
+        subject = stack.enter_context(open_subject(recipe, task, sources, device=device))
         measuring = _Measuring(
             subject=subject,
-            known=known if known is not None else ProfileMemory(),
+            known=known,
             budgets_s={name: share * budget_s for name, share in _SHARES.items()},
         )
         found = measuring.measure(cache)
@@ -105,7 +100,7 @@ def take_profile(
             num_val=found["num_val"],
             epochs=epochs,
             num_validations=num_validations,
-            one_time_s={} if measuring.steps.load_s is None else {"load": measuring.steps.load_s},
+            one_time_s=measuring.one_time_s(),
             is_random_before_head=found["is_random_before_head"],
         )
     profile = Profile(time=time, curve=curve, **found)
@@ -122,6 +117,9 @@ class _Measuring:
         self.recipe = subject.recipe
         self._known = known
         self._budgets_s = budgets_s
+        self.compile_s = 0.0
+        if self.recipe.device.compile:  # first of all: nothing may have been compiled before
+            self.compile_s = self._once("compile", lambda: measure_compile(subject))
         self.trunk: TrunkTime | None = self._once("trunk", self._measure_trunk)
         self.head: Subject | None = None
         if self.trunk is not None and subject.is_trunk_frozen:
@@ -196,6 +194,11 @@ class _Measuring:
             validation_s=self.validation_s,
             trunk_s=self._through_trunk_s() if is_cached else None,
         )
+
+    def one_time_s(self) -> dict[str, float]:
+        """Give the work done once, but for the features, by name."""
+        found = {"load": self.steps.load_s or 0.0, "compile": self.compile_s}
+        return {name: seconds for name, seconds in found.items() if seconds > 0}
 
     def _through_trunk_s(self) -> float:
         """Give the seconds to read an example and put it through the trunk.
@@ -296,20 +299,7 @@ class _Measuring:
         return input_bytes(batch.inputs) // max(1, batch.ids.numel())
 
     def _once(self, name: str, measure: Callable[[], Value]) -> Value:
-        return self._known.once((name, _relevant(name, self.recipe)), measure)
-
-
-def _relevant(name: str, recipe: Recipe) -> Hashable:
-    """Give what a part depends on: the recipe without what cannot change it."""
-    if name == "peaks":
-        return recipe.device.precision, recipe.device.threads
-    physical = replace(recipe, seed=0, schedule=ScheduleConfig(), stopping=Stopping())
-    size = physical.batch.global_batch_size
-    batch = BatchConfig(global_batch_size=size, micro_batch_size=physical.batch.micro_batch_size)
-    physical = replace(physical, batch=batch)
-    if name in {"sweep", "replays", "flops", "noise", "trunk"}:  # nobody waits for a loader
-        physical = replace(physical, loader=LoaderConfig())
-    return physical
+        return self._known.once(memory_key(name, self.recipe), measure)
 
 
 def _unless_out_of_memory(measure: Callable[[], Value]) -> Value | None:

@@ -17,6 +17,8 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.data.reader import Reader, Source, resolve_where
 from stepladder.measure.probe import untouched
+from stepladder.models.checkpointing import set_checkpointing
+from stepladder.models.forwards import as_built
 from stepladder.task.contract import Task
 from stepladder.train.build import (
     MEMORY_FORMATS,
@@ -95,6 +97,19 @@ class Subject:
     def autocast(self) -> AbstractContextManager[Any]:
         """Give the autocast of the recipe's precision."""
         return autocast(self.device, self.recipe.device.precision)
+
+    @contextmanager
+    def as_built(self) -> Iterator[None]:
+        """Let the model compute as its modules say, nothing folded, compiled or computed twice."""
+        is_checkpointing = self.recipe.device.gradient_checkpointing and not self.is_trunk_frozen
+        with as_built(self.model):
+            if is_checkpointing:
+                set_checkpointing(self.model, False)
+            try:
+                yield
+            finally:
+                if is_checkpointing:
+                    set_checkpointing(self.model, True)
 
     def to_device(self, batch: Batch) -> Batch:
         """Copy a batch to the device, as a step's own copy does."""

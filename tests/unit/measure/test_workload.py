@@ -18,6 +18,7 @@ from stepladder.config.choices import Split, TrainMode, Where
 from stepladder.config.recipe import BatchConfig, DataConfig, DeviceConfig, FeaturesConfig, Recipe
 from stepladder.data.batch import Batch
 from stepladder.errors import DivergedError, UsageError
+from stepladder.measure import workload as workload_module
 from stepladder.measure.workload import BlockTimes, Workload, training_time
 from stepladder.task import Task
 from stepladder.train.build import open_sources
@@ -100,6 +101,7 @@ def test_training_goes_on_from_block_to_block(make: Make, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         Points, "augment", lambda self, batch, **_: seen.extend(batch.ids.tolist()) or batch
     )
+    monkeypatch.setattr(workload_module, "_MIN_WAIT_FRAC", 9.0)  # drop no batch read ahead
     workload = make()
     for _ in range(3):
         workload.block(MIN_S)

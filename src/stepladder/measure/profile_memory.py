@@ -1,0 +1,64 @@
+"""What one profile of a job leaves for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from stepladder.config.recipe import (
+    BatchConfig,
+    LoaderConfig,
+    Recipe,
+    ScheduleConfig,
+    StoppingConfig,
+)
+
+Value = TypeVar("Value")
+
+
+@dataclass
+class ProfileMemory:
+    """What does not change from one profile of a job to the next in one process.
+
+    Peaks by device and precision, operations by model, batch, layout and precision, and so on: the
+    profile after a rung is kept then takes a part of the time.
+    """
+
+    _values: dict[Hashable, Any] = field(default_factory=dict)
+
+    def once(self, key: Hashable, measure: Callable[[], Value]) -> Value:
+        """Give what is known under a key, measured at its first use."""
+        if key not in self._values:
+            self._values[key] = measure()
+        value: Value = self._values[key]
+        return value
+
+    def knows(self, key: Hashable) -> bool:
+        """Say whether something is known under a key."""
+        return key in self._values
+
+
+def memory_key(name: str, recipe: Recipe) -> Hashable:
+    """Give the key of a part: its name, and what of the recipe can change it."""
+    return name, _relevant(name, recipe)
+
+
+def _relevant(name: str, recipe: Recipe) -> Hashable:
+    """Give what a part depends on: the recipe without what cannot change it."""
+    if name == "peaks":
+        return recipe.device.precision, recipe.device.threads
+    physical = replace(recipe, seed=0, schedule=ScheduleConfig(), stopping=StoppingConfig())
+    size = physical.batch.global_batch_size
+    batch = BatchConfig(global_batch_size=size, micro_batch_size=physical.batch.micro_batch_size)
+    physical = replace(physical, batch=batch)
+    if name in {
+        "sweep",
+        "replays",
+        "flops",
+        "noise",
+        "trunk",
+        "compile",
+    }:  # nobody waits for a loader
+        physical = replace(physical, loader=LoaderConfig())
+    return physical
