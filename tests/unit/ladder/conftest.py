@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import pytest
 import torch
@@ -26,9 +26,7 @@ from stepladder.config.recipe import (
 )
 from stepladder.data.batch import Batch
 from stepladder.ladder.lab import Lab
-from stepladder.records.ladder import Prediction
-from stepladder.records.profile import Profile, Provenance, TrainingTime
-from stepladder.rungs import Rung
+from stepladder.records.profile import Profile, TrainingTime
 from stepladder.task import Metrics, Task
 from stepladder.train.build import open_sources
 
@@ -171,25 +169,3 @@ def profile() -> Profile:
         free_memory_bytes=10**9,
         free_disk_bytes=10**9,
     )
-
-
-class Identity(Rung):
-    """Change nothing: what no trial may keep."""
-
-    name: ClassVar[str] = "identity"
-    level: ClassVar[int] = 8
-
-    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        return None
-
-    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        return Prediction(rung=self.name, gain=1.0, provenance=Provenance.MODELLED)
-
-    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        # more reading threads than there is reading: another recipe to time, and the same work
-        return replace(recipe, loader=replace(recipe.loader, prefetch_batches=3))
-
-
-@pytest.fixture
-def identity() -> Rung:
-    return Identity()

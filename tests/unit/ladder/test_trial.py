@@ -122,6 +122,14 @@ def test_features_are_the_same_to_rounding_and_timed_by_blocks(make_lab, profile
     assert not list((lab.cache).glob("trial-*")), "what a trial made is gone with it"
 
 
+def test_a_change_of_nothing_is_not_kept(make_lab, profile, recipe) -> None:
+    result = tried(make_lab(recipe), Changed(recipe), profile, recipe)
+    assert result.trial.verdict.decision is Decision.DROPPED
+    assert result.trial.verdict.exactness == "equal"
+    assert result.trial.verdict.reason == "no faster than 1.00×"
+    assert result.trial.change == {}
+
+
 def test_what_computes_something_else_is_no_rounding(make_lab, profile, recipe) -> None:
     other = replace(recipe, seed=5)
     result = tried(make_lab(recipe), Changed(other), profile, recipe)

@@ -1,0 +1,79 @@
+"""How far two recipes compute the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from stepladder.config.recipe import FeaturesConfig
+from stepladder.ladder.exactness import Computed, Material, compute, describe_difference
+from stepladder.ladder.guard import TrialFailed
+from stepladder.records.ladder import Exactness
+from stepladder.train.build import open_sources
+
+CPU = torch.device("cpu")
+
+
+def computed(**numbers: list[float]) -> Computed:
+    found = Computed()
+    for kind, values in numbers.items():
+        found.add(kind, torch.tensor(values))
+    return found
+
+
+def test_equal_numbers_are_equal() -> None:
+    same = computed(losses=[1.0, 2.0]), computed(losses=[1.0, 2.0])
+    assert describe_difference(*same, Exactness.BITWISE) == "equal"
+
+
+@pytest.mark.parametrize(
+    ("off", "words"), [(3e-6, "same to 1e-5"), (2e-4, "same to 1e-3"), (9e-8, "same to 1e-7")]
+)
+def test_rounding_is_named_by_the_power_of_ten_above_it(off: float, words: str) -> None:
+    before = Computed({"losses": [torch.tensor([0.5, 2.0], dtype=torch.float64)]})
+    after = Computed({"losses": [torch.tensor([0.5, 2.0 * (1 + off)], dtype=torch.float64)]})
+    assert describe_difference(before, after, Exactness.ROUNDING) == words
+    with pytest.raises(TrialFailed, match="other results: losses differ"):
+        describe_difference(before, after, Exactness.BITWISE)
+
+
+@pytest.mark.parametrize("after", [[1.0, 2.01], [1.0, float("nan")], [1.0, 2.0, 3.0]])
+def test_more_than_rounding_is_another_result(after: list[float]) -> None:
+    with pytest.raises(TrialFailed, match="gradients differ by"):
+        describe_difference(
+            computed(gradients=[1.0, 2.0]), computed(gradients=after), Exactness.ROUNDING
+        )
+
+
+def test_head_on_features_computes_what_the_whole_model_does(blobs, recipe) -> None:
+    task = blobs()
+    material = Material(task=task, sources=open_sources(task))
+    cached = replace(recipe, features=FeaturesConfig(cached=True))
+    for steps in (False, True):
+        before, after = (compute(r, material, device=CPU, steps=steps) for r in (recipe, cached))
+        assert set(before.numbers) == set(after.numbers)
+        assert ("weights after a step" in before.numbers) is steps
+        words = describe_difference(before, after, Exactness.ROUNDING)
+        assert words.startswith(("same to 1e-", "equal"))
+
+
+def test_another_model_is_seen(blobs, recipe) -> None:
+    task = blobs()
+    material = Material(task=task, sources=open_sources(task))
+    before = compute(recipe, material, device=CPU, steps=False)
+
+    class Doubled(type(task)):  # type: ignore[misc]
+        def build_model(self, recipe):  # type: ignore[no-untyped-def]
+            model = super().build_model(recipe)
+            with torch.no_grad():
+                model.head.weight.mul_(1.01)
+            return model
+
+    other = Doubled()
+    after = compute(
+        recipe, Material(task=other, sources=open_sources(other)), device=CPU, steps=False
+    )
+    with pytest.raises(TrialFailed, match="other results"):
+        describe_difference(before, after, Exactness.ROUNDING)
