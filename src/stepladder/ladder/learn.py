@@ -37,7 +37,6 @@ from stepladder.train.stage import Stage, frozen_names, stages_of
 from stepladder.train.stopping import EarlyStopping
 
 DIVERGED: Final = "diverged"
-_CHECK_EVERY: Final = 50
 
 OnValidation = Callable[[float, Evaluation], bool]
 """Told the epochs so far and a validation; says whether that is enough."""
