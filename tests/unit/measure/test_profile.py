@@ -10,8 +10,15 @@ import pytest
 import torch
 
 from stepladder.config.choices import OptimizerName, TrainMode
-from stepladder.config.recipe import FeaturesConfig, OptimizerConfig, Recipe
+from stepladder.config.recipe import (
+    DeviceConfig,
+    FeaturesConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Recipe,
+)
 from stepladder.errors import UsageError
+from stepladder.machine.compiler import compiler_missing
 from stepladder.measure.profile import ProfileMemory, take_profile
 from stepladder.records.profile import Curve, Profile, Provenance
 from stepladder.task import Task
@@ -115,3 +122,28 @@ def test_the_curve_and_the_epochs_are_the_callers(
     found = profile(recipe(), pictures(), curve=curve, epochs=2.0, num_validations=1.0)
     assert found.curve is curve
     assert (found.time.epochs, found.time.num_validations) == (2, 1)
+
+
+def test_a_folded_trunk_is_replayed_as_it_is_folded(
+    pictures: Callable, recipe: Callable[..., Recipe]
+) -> None:
+    folded = recipe(model=ModelConfig(fold_batchnorm=True))
+    found = profile(folded, pictures())
+    assert "folded" not in found.op_replays
+    assert {"channels_last", "pointwise"} <= set(found.op_replays)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(compiler_missing("cpu") is not None, reason="no compiler")
+def test_compiling_is_timed_once_and_operations_are_counted_as_built(
+    pictures: Callable, recipe: Callable[..., Recipe]
+) -> None:
+    compiled, known = recipe(device=DeviceConfig(compile=True)), ProfileMemory()
+    first = profile(compiled, pictures(), known=known)
+    second = profile(compiled, pictures(), known=known)
+    plain = profile(recipe(), pictures())
+    assert first.time.one_time_s["compile"] > 0
+    assert second.time.one_time_s == first.time.one_time_s
+    assert (first.forward_flops, first.step_flops) == (plain.forward_flops, plain.step_flops)
+    assert set(first.op_replays) == set(plain.op_replays)
+    assert first.memory_by_batch == {}  # what compiled code allocates cannot be seen
