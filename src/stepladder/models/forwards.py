@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -69,14 +70,13 @@ class FrozenForward(Replacement):
         """Give the features."""
         if self.module.training:
             return own_forward(self.module)(*args, **kwargs)
-        with torch.inference_mode(False), torch.no_grad():
-            args, kwargs = _each_tensor(_out_of_inference, (args, kwargs))
-            forward = self._current(args, kwargs)
-            missing = self._min_examples - _num_examples(args, kwargs)
+        with _no_grad_out_of_inference(args, kwargs) as (inputs, named):
+            forward = self._current(inputs, named)
+            missing = self._min_examples - _num_examples(inputs, named)
             if missing <= 0:
-                return forward(*args, **kwargs)
-            args, kwargs = _each_tensor(lambda t: _fill_up(t, missing), (args, kwargs))
-            return _each_tensor(lambda t: t[:-missing], forward(*args, **kwargs))
+                return forward(*inputs, **named)
+            inputs, named = _each_tensor(lambda t: _fill_up(t, missing), (inputs, named))
+            return _each_tensor(lambda t: t[:-missing], forward(*inputs, **named))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle what it is made of."""
@@ -100,7 +100,10 @@ class FrozenForward(Replacement):
 
 
 class CompiledForward(Replacement):
-    """The compiled forward of a module that learns."""
+    """The compiled forward of a module that learns: code for training, and code for validation.
+
+    In inference mode it runs under `no_grad` instead, so that it does not matter who made a batch.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
@@ -108,13 +111,15 @@ class CompiledForward(Replacement):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Give what the module's own forward gives."""
-        return self._forward(*args, **kwargs)
+        if not torch.is_inference_mode_enabled():
+            return self._forward(*args, **kwargs)
+        with _no_grad_out_of_inference(args, kwargs) as (inputs, named):
+            return self._forward(*inputs, **named)
 
 
 def own_forward(module: nn.Module) -> Forward:
     """Give the forward of a module's class, whatever stands in its place."""
-    forward: Forward = type(module).forward.__get__(module)
-    return forward
+    return partial(type(module).forward, module)
 
 
 def set_forward(module: nn.Module, forward: Replacement | None) -> None:
@@ -192,6 +197,13 @@ def _version(module: nn.Module) -> int:
 
 def _each_tensor(function: Callable[[Tensor], Tensor], values: Any) -> Any:
     return tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, values)
+
+
+@contextmanager
+def _no_grad_out_of_inference(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+    """Leave inference mode for `no_grad`; gives the arguments as plain tensors."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield _each_tensor(_out_of_inference, (args, kwargs))
 
 
 def _out_of_inference(tensor: Tensor) -> Tensor:

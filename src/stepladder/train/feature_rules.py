@@ -16,6 +16,7 @@ from stepladder.data.examples import ArrivalSource
 from stepladder.data.reader import Source
 from stepladder.errors import UsageError
 from stepladder.models.features import evaluating
+from stepladder.models.forwards import as_built
 from stepladder.task.contract import Metrics, Task
 from stepladder.train.feature_pass import TrunkPass, read_batch
 from stepladder.train.step import autocast, split_batch
@@ -112,7 +113,7 @@ def _probe(recipe: Recipe, task: Task, model: nn.Module, source: Source) -> _Ref
         return _Refusal("the targets of an example are not one tensor")
     on_device = trunk_pass.on_device(batch)
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices), evaluating(model):
+    with torch.random.fork_rng(devices), evaluating(model), as_built(model):  # nothing to compile
         if trunk_pass.num_views and (why := _why_no_views(recipe, task, on_device)) is not None:
             return why
         features = trunk_pass.features(batch)

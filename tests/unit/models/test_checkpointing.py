@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from stepladder.config.recipe import HeadConfig, ModelConfig, Recipe
 from stepladder.errors import UsageError
 from stepladder.models.checkpointing import can_checkpoint, checkpoint_trunk, set_checkpointing
 from stepladder.models.classifier import Classifier, build_classifier
+from stepladder.models.forwards import CompiledForward, set_forward
 
 PICTURES = torch.randint(
     0, 256, (4, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
@@ -98,6 +100,26 @@ def test_a_copy_of_a_checkpointed_model_learns_by_itself() -> None:
     pass_twice(other)
     assert all(weight.grad is None for weight in model.parameters())
     assert all(weight.grad is not None for weight in other.parameters())
+
+
+@pytest.mark.slow
+def test_compiled_it_keeps_less_too_and_gives_the_same_gradients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
+    plain = classifier("says_no")
+    plain.head[0].p = 0.0  # compiled code draws other numbers
+    model = copy.deepcopy(plain)
+    set_checkpointing(model, True)
+    set_forward(model, CompiledForward(model))
+    grads, buffers, kept_bytes = pass_twice(plain)
+    ours = pass_twice(model)
+    for name, grad in grads.items():
+        torch.testing.assert_close(ours[0][name], grad, rtol=1e-3, atol=1e-3)
+    for name, buffer in buffers.items():
+        torch.testing.assert_close(ours[1][name], buffer)
+    assert ours[2] < 0.8 * kept_bytes
 
 
 def test_statistics_move_once_where_a_model_checkpoints_by_itself() -> None:
