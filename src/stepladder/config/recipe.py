@@ -59,7 +59,7 @@ class LoaderConfig:
     prefetch_batches: int = 2
     """Batches read ahead of the step."""
     scaled_decode: bool = True
-    """Decode a JPEG much larger than needed at 1/2, 1/4 or 1/8 of its size."""
+    """Decode a JPEG much larger than needed at a part of its size; pixels differ slightly."""
 
     def __post_init__(self) -> None:
         require(self.threads >= 0, "loader.threads", self.threads, "0 or more")
@@ -163,7 +163,7 @@ class OptimizerConfig:
     clip_norm: float | None = None
     """Largest norm of the gradient; none: no clipping."""
     fused: bool = False
-    """Update all weights in one kernel."""
+    """Update all weights in one kernel (sgd, adam, adamw)."""
 
     def __post_init__(self) -> None:
         for name in ("momentum", "beta1", "beta2"):

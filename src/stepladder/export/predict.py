@@ -102,7 +102,9 @@ def _read(file: Path, trained: Trained) -> Pixels | str:
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             return "is no regular file"
-        pixels: Pixels = decode_picture(file.read_bytes(), size=trained.size, fit=trained.fit)
+        pixels: Pixels = decode_picture(
+            file.read_bytes(), size=trained.size, fit=trained.fit, is_scaled=trained.is_scaled
+        )
     except DataError as error:
         return error.what
     except OSError as error:

@@ -29,12 +29,14 @@ class Trained:
         classes: names of the C classes.
         size: height and width of a picture, in pixels.
         fit: how a picture becomes a square.
+        is_scaled: whether large JPEGs are decoded at a part of their size, as in training.
     """
 
     model: nn.Module
     classes: tuple[str, ...]
     size: int
     fit: Fit
+    is_scaled: bool = True
 
 
 def load_trained(run: Path, *, task: Task | None = None) -> Trained:
@@ -66,7 +68,13 @@ def load_trained(run: Path, *, task: Task | None = None) -> Trained:
     check_fits(model.state_dict(), loaded)
     model.load_state_dict(loaded.weights)
     fit = Fit(str(facts.get("fit", Fit.PAD)))
-    return Trained(model=model.eval(), classes=classes, size=size, fit=fit)
+    return Trained(
+        model=model.eval(),
+        classes=classes,
+        size=size,
+        fit=fit,
+        is_scaled=recipe.loader.scaled_decode,
+    )
 
 
 def _facts(loaded: Loaded, run: Path) -> Mapping[str, Any]:

@@ -279,3 +279,14 @@ def test_a_run_of_a_users_task_needs_that_task(tmp_path: Path) -> None:
     assert predict(run, picture, task=OwnTask())[0].label in CLASSES
     path = export_run(run, ExportFormat.TORCH, task=OwnTask())
     assert path.is_file()
+
+
+def test_pictures_are_decoded_as_in_training(run: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    photo = tmp_path / "large.jpg"
+    Image.fromarray(rng.integers(0, 256, (4 * SIZE, 4 * SIZE, 3)).astype(np.uint8)).save(photo)
+    scaled = predict(run, [photo])
+    with (run / "config.yaml").open("a") as file:
+        file.write("loader:\n  scaled_decode: false\n")
+    assert not load_trained(run).is_scaled
+    assert predict(run, [photo])[0].probability != scaled[0].probability
