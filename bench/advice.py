@@ -95,6 +95,7 @@ def search(job: JobConfig, workload: Workload, folder: Path) -> tuple[Recipe, li
             job="greedy",
             machine="this",
             recipe=job.recipe,
+            rungs=RUNGS,
             reads_ledger=False,
         )
         return greedy(climbing)

@@ -72,11 +72,13 @@ def majorities(climbs: Sequence[Climbed]) -> dict[str, str]:
 
 
 def rung_rows(climbs: Sequence[Climbed]) -> list[dict[str, Any]]:
-    """Give a row a rung: how often it was decided how, and what was measured."""
+    """Give a row for each rung that applies: how it was decided, and what was measured."""
     rows = []
     for rung, majority in majorities(climbs).items():
         trials = [climbed[rung] for climbed in climbs if rung in climbed]
         counts = Counter(str(trial.verdict.decision) for trial in trials)
+        if counts["not_here"] == len(trials):
+            continue
         gains = [t.verdict.speed.estimate for t in trials if t.verdict.speed is not None]
         true = statistics.median(gains) if gains else None
         wrong = 0

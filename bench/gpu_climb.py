@@ -120,7 +120,7 @@ def full_fine_tune(store: Path, work: Path, options: argparse.Namespace) -> list
             "mfu": profile["mfu"],
             "step_s": profile["time"]["step_s"],
             "steps_per_epoch": profile["time"]["steps_per_epoch"],
-            "total_s": sum(profile["time"]["one_time_s"].values())
+            "one_time_and_steps_s": sum(profile["time"]["one_time_s"].values())
             + profile["time"]["epochs"]
             * profile["time"]["steps_per_epoch"]
             * profile["time"]["step_s"],
