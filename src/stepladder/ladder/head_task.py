@@ -43,6 +43,11 @@ class HeadTask(Task):
         """Give a split of the examples themselves."""
         return self._base.data(split)
 
+    @property
+    def runs_head_alone(self) -> bool:
+        """Features go to the head."""
+        return True
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
         """Give the loss of each example, from its features."""
         return self._base.loss(model, batch)

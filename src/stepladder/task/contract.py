@@ -74,6 +74,11 @@ class Task(ABC):
         return None
 
     @property
+    def runs_head_alone(self) -> bool:
+        """Whether batches hold features, so that loss and metrics run the head alone."""
+        return False
+
+    @property
     def is_random_before_head(self) -> bool:
         """Whether the same example may reach the head with different features."""
         return True

@@ -35,6 +35,7 @@ from stepladder.train.update import Update
 
 EVALUATION_BATCH_SIZE = 32  # more is no faster on a CPU, and takes memory in proportion
 FEATURE_EVALUATION_BATCH_SIZE = 256  # the head alone: what a batch costs is Python's time
+MAX_PRODUCTS_OF_ONE_THREAD = 4_000_000  # below about 0.1 ms of work on a core
 MEMORY_FORMATS = {
     MemoryFormat.CONTIGUOUS: torch.contiguous_format,
     MemoryFormat.CHANNELS_LAST: torch.channels_last,
@@ -211,8 +212,23 @@ def make_stage_parts(
         micro_batch_size=recipe.batch.micro_batch_size,
         seed=recipe.seed,
         is_random=has_random_layers(model),
+        threads=_step_threads(recipe, task, model, device),
     )
     return StageParts(frozen=frozen, update=update, step=step)
+
+
+def _step_threads(
+    recipe: Recipe, task: Task, model: nn.Module, device: torch.device
+) -> int | None:
+    """Give one thread to a small head alone: what several would share costs less than sharing it.
+
+    None leaves the threads as they are.
+    """
+    if device.type != "cpu" or not task.runs_head_alone:
+        return None
+    learning = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    products = learning * recipe.batch.global_batch_size
+    return 1 if products <= MAX_PRODUCTS_OF_ONE_THREAD else None
 
 
 def use_threads(recipe: Recipe) -> int:

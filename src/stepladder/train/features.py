@@ -62,6 +62,11 @@ class FeatureTask(Task):
         """Give a split of the examples themselves."""
         return self.base.data(split)
 
+    @property
+    def runs_head_alone(self) -> bool:
+        """Features go to the head."""
+        return True
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
         """Give the loss of each example, from its features."""
         return self.base.loss(self._head(model), batch)

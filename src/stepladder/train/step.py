@@ -78,6 +78,7 @@ class Step:
         micro_batch_size: examples per forward pass; None: the whole batch.
         seed: with the step and the rank, seeds what is random inside the model.
         is_random: whether the model draws random numbers (dropout).
+        threads: compute threads of a step on the CPU; None: as many as are set.
     """
 
     def __init__(
@@ -92,9 +93,11 @@ class Step:
         micro_batch_size: int | None,
         seed: int,
         is_random: bool,
+        threads: int | None = None,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
+        self._threads = threads
         self._task = task
         self._model = model
         self._update = update
@@ -132,6 +135,19 @@ class Step:
         Raises:
             UsageError: if the task's loss is not one value an example.
         """
+        threads = torch.get_num_threads()
+        if self._threads is None or self._threads == threads:
+            self._take(batch, step=step, lr=lr, wants_norm=wants_norm, global_count=global_count)
+            return
+        torch.set_num_threads(self._threads)
+        try:
+            self._take(batch, step=step, lr=lr, wants_norm=wants_norm, global_count=global_count)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _take(
+        self, batch: Batch, *, step: int, lr: float, wants_norm: bool, global_count: int | None
+    ) -> None:
         if self._is_random:
             seed_step(self._seed, step, self._rank, self._device)
         scale = self._world_size / (global_count or batch.ids.numel())

@@ -25,10 +25,23 @@ from stepladder.errors import InterruptedRun, UsageError
 from stepladder.records import read_json, read_jsonl
 from stepladder.task import Metrics, Task
 from stepladder.task.image_classification import ImageClassification
-from stepladder.train.build import Sources, make_model, open_sources
+from stepladder.train.build import (
+    Sources,
+    make_clock,
+    make_held_out_reader,
+    make_model,
+    make_stage_parts,
+    open_sources,
+)
 from stepladder.train.checkpoint import Checkpoints, load_best
 from stepladder.train.evaluate import EvaluationCancelled
-from stepladder.train.features import features_folder, open_features, why_no_features
+from stepladder.train.features import (
+    FeatureTask,
+    features_folder,
+    open_features,
+    why_no_features,
+)
+from stepladder.train.stage import stages_of
 
 CPU = torch.device("cpu")
 MakeJob = Callable[..., Any]
@@ -417,3 +430,35 @@ def test_the_whole_model_is_in_the_checkpoint(
     assert not torch.equal(weights["head.1.weight"], model.state_dict()["head.1.weight"])
     events = [e["event"] for e in read_jsonl(tmp_path / "run" / "events.jsonl")]
     assert events[0] == "start"
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_small_head_steps_on_one_thread_and_leaves_the_others_alone(
+    still: Any, is_small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_small:
+        monkeypatch.setattr("stepladder.train.build.MAX_PRODUCTS_OF_ONE_THREAD", 1)
+    seen: list[int] = []
+    task = still()
+    task.on_loss = lambda batch: seen.append(torch.get_num_threads())
+    recipe = Recipe()
+    model = make_model(recipe, task, CPU)
+    parts = make_stage_parts(
+        recipe,
+        stages_of(recipe)[0],
+        FeatureTask(task),
+        model,
+        device=CPU,
+        clock=make_clock(CPU),
+    )
+    batch = next(make_held_out_reader(recipe, open_sources(task).val).epoch(0))  # type: ignore[union-attr]
+    with torch.no_grad():
+        features = task.split(model)[0](batch.inputs)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        parts.step(Batch(features, batch.targets, batch.ids), step=0, lr=0.1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1 if is_small else 2]

@@ -1,0 +1,180 @@
+"""The story of a climb: a job as people write it, up the ladder, by the command."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from stepladder.records import read_jsonl
+
+pytestmark = pytest.mark.slow
+AS_WRITTEN = """
+data:
+  store: store
+batch:
+  global_batch_size: 2
+schedule:
+  max_epochs: 8
+stopping:
+  early: false
+  restore_best: false
+device:
+  threads: 1
+ladder:
+  block_s: 0.05
+  num_seeds: 2
+"""
+
+
+class Command(Protocol):
+    folder: Path
+
+    def start(self, *words: str) -> subprocess.Popen[str]: ...
+
+    def __call__(self, *words: str, code: int = 0) -> str: ...
+
+
+def lines_of(run: Path, kind: str) -> list[dict[str, Any]]:
+    return [line for line in read_jsonl(run / "trials.jsonl") if line["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def stepladder(stepladder_in_store: Command) -> Command:
+    (stepladder_in_store.folder / "job.yaml").write_text(AS_WRITTEN)
+    return stepladder_in_store
+
+
+@pytest.fixture(scope="module")
+def table(stepladder: Command) -> str:
+    return stepladder("climb", "job.yaml", "--run.dir", "climbed", "--budget", "60s")
+
+
+@pytest.fixture
+def run(stepladder: Command, table: str) -> Path:
+    return stepladder.folder / "climbed"
+
+
+def test_the_table_has_every_rung_and_both_ends(table: str) -> None:
+    from stepladder.rungs import RUNGS
+
+    assert " 0 as written" in table
+    for rung in RUNGS:
+        assert f" {rung.level} {rung.name}" in table
+    assert "end to end" in table
+
+
+def test_features_of_the_frozen_trunk_are_kept_and_the_job_is_faster(run: Path) -> None:
+    verdicts = {line["trial"]["rung"]: line["trial"]["verdict"] for line in lines_of(run, "trial")}
+    assert verdicts["cached_features"]["decision"] == "kept"
+    climb = json.loads((run / "climb.json").read_text())
+    assert climb["result"]["total_s"] < climb["baseline"]["total_s"]
+    assert climb["baseline"]["is_extrapolated"]
+
+
+def test_the_test_pictures_are_compared_picture_by_picture(run: Path) -> None:
+    climb = json.loads((run / "climb.json").read_text())
+    change = climb["test_change"]
+    told = climb["result"]["test_accuracy"] - climb["baseline"]["test_accuracy"]
+    assert change["estimate"] == pytest.approx(told, abs=1e-6)
+    assert change["low"] <= change["estimate"] <= change["high"]
+
+
+def test_each_prediction_was_written_before_its_trial(run: Path) -> None:
+    predicted: set[str] = set()
+    tried = 0
+    for line in read_jsonl(run / "trials.jsonl"):
+        if line["kind"] == "prediction":
+            predicted.add(line["rung"])
+            assert line["prediction"]["provenance"] in ("modelled", "replayed")
+        elif line["kind"] == "trial" and line["trial"]["before"] is not None:
+            assert line["trial"]["rung"] in predicted
+            tried += 1
+    assert tried > 0
+
+
+def test_the_run_is_trained_by_what_was_kept_and_serves(stepladder: Command, run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["status"] == "finished"
+    assert "cached: true" in (run / "config.yaml").read_text()
+    photo = next((stepladder.folder / "groceries").rglob("*.jpg"))
+    assert photo.stem in stepladder("predict", "climbed", str(photo))
+
+
+def test_the_report_tells_the_climb(run: Path) -> None:
+    page = (run / "report.html").read_text()
+    assert "cached_features" in page
+    assert "extrapolated" in page
+
+
+def test_nothing_of_the_trials_is_left(run: Path) -> None:
+    assert not list(run.glob(".ladder-*"))
+    assert not list(run.parent.glob(".ladder-*"))
+
+
+def test_the_same_command_again_has_nothing_to_do(stepladder: Command, run: Path) -> None:
+    before = (run / "trials.jsonl").read_bytes()
+    words = stepladder("climb", "job.yaml", "--run.dir", "climbed", "--budget", "60s")
+    assert "already climbed" in words
+    assert (run / "trials.jsonl").read_bytes() == before
+
+
+def test_a_climb_beside_it_takes_over_the_verdicts(stepladder: Command, run: Path) -> None:
+    stepladder("climb", "job.yaml", "--run.dir", "again", "--budget", "60s")
+    again = stepladder.folder / "again"
+    assert json.loads((again / "climb.json").read_text())["num_from_ledger"] > 0
+
+
+def test_the_ledger_sets_predicted_beside_measured(stepladder: Command, run: Path) -> None:
+    words = stepladder("ledger", "climbed")
+    assert "cached_features" in words
+
+
+def test_an_interrupted_climb_keeps_its_verdicts_and_goes_on(stepladder: Command) -> None:
+    words = ["climb", "job.yaml", "--run.dir", "cut", "--fresh", "--budget", "60s"]
+    run = stepladder.folder / "cut"
+    process = stepladder.start(*words)
+    until = time.monotonic() + 200
+    while not any(line["trial"]["before"] for line in lines_of(run, "trial")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert "goes on from there" in err
+    kept = [line for line in lines_of(run, "trial") if line["trial"]["before"]]
+
+    stepladder("climb", "job.yaml", "--run.dir", "cut", "--budget", "60s")
+    climb = json.loads((run / "climb.json").read_text())
+    assert climb["num_from_ledger"] >= len(kept)
+
+
+def test_advice_names_one_thing_and_says_why_not_the_others(stepladder: Command) -> None:
+    words = stepladder("advise", "job.yaml", "--budget", "60s")
+    assert words.count("\nnext: ") == 1
+    assert "why not the others" in words
+    assert not (stepladder.folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["climb", "job.yaml", "--budget", "soon"], "is no time span"),
+        (["climb", "job.yaml", "--train", "head_then_all"], "two trainings"),
+        (["climb", "nothing.yaml"], "nothing.yaml"),
+        (["climb", "nothing.py:Task"], "no such file"),
+        (["ledger", "store"], "no climb has left a ledger here"),
+    ],
+)
+def test_mistakes_are_told_in_words(stepladder: Command, words: list[str], said: str) -> None:
+    with stepladder.start(*words) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode in (2, 3)
+    assert said in err
+    assert "Traceback" not in err
