@@ -25,16 +25,17 @@ from stepladder.errors import InterruptedRun, UsageError
 from stepladder.records import read_json, read_jsonl
 from stepladder.task import Metrics, Task
 from stepladder.task.image_classification import ImageClassification
+from stepladder.train import build
 from stepladder.train.build import (
     Sources,
     make_clock,
-    make_held_out_reader,
     make_model,
     make_stage_parts,
     open_sources,
 )
 from stepladder.train.checkpoint import Checkpoints, load_best
 from stepladder.train.evaluate import EvaluationCancelled
+from stepladder.train.feature_pass import read_batch
 from stepladder.train.features import (
     FeatureTask,
     features_folder,
@@ -437,7 +438,7 @@ def test_a_small_head_steps_on_one_thread_and_leaves_the_others_alone(
     still: Any, is_small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_small:
-        monkeypatch.setattr("stepladder.train.build.MAX_PRODUCTS_OF_ONE_THREAD", 1)
+        monkeypatch.setattr(build, "MAX_PRODUCTS_OF_ONE_THREAD", 1)
     seen: list[int] = []
     task = still()
     task.on_loss = lambda batch: seen.append(torch.get_num_threads())
@@ -451,7 +452,7 @@ def test_a_small_head_steps_on_one_thread_and_leaves_the_others_alone(
         device=CPU,
         clock=make_clock(CPU),
     )
-    batch = next(make_held_out_reader(recipe, open_sources(task).val).epoch(0))  # type: ignore[union-attr]
+    batch = read_batch(open_sources(task).train, np.arange(4))
     with torch.no_grad():
         features = task.split(model)[0](batch.inputs)
     before = torch.get_num_threads()
