@@ -12,7 +12,6 @@ import argparse
 import io
 import os
 import shutil
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,52 +20,18 @@ from typing import Any
 import torch
 from pictures import demo_rows, take_few
 from prepare import enlarge
-from torch import Tensor
-from torch.utils.data import Dataset
 
 import stepladder
-from stepladder.config.choices import Encoding, Split
+from stepladder.config.choices import Encoding
 from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import resolve, settings_of_call
-from stepladder.data.store import StoreSplit
-from stepladder.task.image_classification import ImageClassification
 from stepladder.train.display import Display
 
 ROOT = Path(__file__).parent.parent
 PHOTOS = ROOT / "demo_data" / "groceries"
 AS_WRITTEN = ROOT / "examples" / "demo" / "demo.yaml"
-DISK_S = 0.008
-"""Wait for each picture on the injected disk: about what a seek of a spinning disk takes."""
-
-
-class SlowPictures(Dataset[tuple[Tensor, int]]):
-    """A split of a store on a disk that takes DISK_S for each picture."""
-
-    def __init__(self, split: StoreSplit) -> None:
-        self.split = split
-        self.targets = torch.tensor(split.labels)
-        self.fingerprint = f"slow {split.fingerprint}"
-
-    def __len__(self) -> int:
-        return len(self.split)
-
-    def __getitem__(self, row: int) -> tuple[Tensor, int]:
-        time.sleep(DISK_S)
-        pixels = torch.from_numpy(self.split.picture(row).copy())
-        return pixels.permute(2, 0, 1), int(self.targets[row])
-
-
-class SlowDisk(ImageClassification):
-    """Pictures of a store, each of which takes a while to come."""
-
-    def __init__(self, store: str) -> None:
-        super().__init__(store)
-
-    def data(self, split: Split) -> SlowPictures | None:  # type: ignore[override]
-        pictures = self.store.split(split)
-        return None if pictures is None else SlowPictures(pictures)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +56,7 @@ class Workload:
 
 TEXT = str(ROOT / "examples" / "text_task.py") + ":SourceLines"
 TABULAR = str(ROOT / "examples" / "tabular_task.py") + ":Friedman"
-SLOW = f"{Path(__file__).resolve()}:SlowDisk"
+SLOW = str(ROOT / "bench" / "slow_disk.py") + ":SlowDisk"
 EARLY = {"stopping.early": True, "stopping.restore_best": True}
 ALL = {"train": "all", "optimizer.name": "adamw", **EARLY}
 
