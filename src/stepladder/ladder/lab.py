@@ -138,7 +138,7 @@ class Lab:
         return Trainings(
             material=Material(task=self.task, sources=self.sources),
             device=self.device,
-            num_folds=self.job.ladder.num_seeds,
+            num_seeds=self.job.ladder.num_seeds,
             seed=self.seed,
             folder=self.cache,
             max_features_s=_OUTCOMES_FRAC * self.budget_s,

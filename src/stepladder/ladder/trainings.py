@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,6 +29,7 @@ from stepladder.train.build import Sources
 
 EARLY_FRAC: Final = 1 / 3
 """Share of max_epochs that early stopping is taken to need, until it is known."""
+MAX_FOLDS: Final = 5
 _NUM_TIMED: Final = 40
 _BLOCK_S: Final = 0.1
 
@@ -38,7 +40,7 @@ class Trainings:
 
     Attributes:
         material: task and sources as the job has them.
-        num_folds: folds that `folds` cuts.
+        num_seeds: trainings of each recipe.
         seed: of the folds.
         folder: private, for features.
         max_features_s: seconds that the features of one trunk may take.
@@ -46,7 +48,7 @@ class Trainings:
 
     material: Material
     device: torch.device
-    num_folds: int
+    num_seeds: int
     seed: int
     folder: Path
     max_features_s: float
@@ -70,9 +72,17 @@ class Trainings:
         return plain_parts(self._sources(recipe))
 
     def folds(self, recipe: Recipe, *, job: Recipe) -> tuple[Parts, ...]:
-        """Give folds over train and validation together, the same for every recipe of a job."""
-        groups, num_folds = self.groups(job), self.num_folds
-        return make_folds(self._sources(recipe), groups, num_folds=num_folds, seed=self.seed)
+        """Give each seed a fold of train and validation together, alike for each recipe of a job.
+
+        There are at most five folds; more seeds begin anew, with folds that are dealt anew.
+        """
+        sources, groups = self._sources(recipe), self.groups(job)
+        num_folds = min(self.num_seeds, MAX_FOLDS)
+        rounds = [
+            make_folds(sources, groups, num_folds=num_folds, seed=self.seed + idx)
+            for idx in range(-(-self.num_seeds // num_folds))
+        ]
+        return tuple(itertools.chain.from_iterable(rounds))[: self.num_seeds]
 
     def groups(self, job: Recipe) -> NDArray[np.int64]:
         """Give the groups of near examples by the features of the job; without any each is alone.

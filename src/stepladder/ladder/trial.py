@@ -20,6 +20,7 @@ from stepladder.ladder.keys import recipe_values
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.peak import peak_frac
 from stepladder.ladder.speed import Length, Speed, length_of, measure_speed
+from stepladder.ladder.together import with_enabled
 from stepladder.ladder.verdict import Evidence, judge, judge_quality
 from stepladder.records import Json
 from stepladder.records.ladder import (
@@ -66,8 +67,10 @@ def run_trial(
 ) -> TrialResult:
     """Try a rung on the current recipe, and decide.
 
+    A rung that only gives room is tried together with the first rung that it makes possible.
     Whatever goes wrong drops the rung with its reason; what the trial made is removed.
     """
+    rung = with_enabled(rung, profile, before)
     trying = _Trying(
         lab=lab,
         rung=rung,

@@ -33,6 +33,13 @@ def test_folds_judge_where_the_validation_split_resolves_too_little(make_lab, re
     assert all(outcome.provenance is Provenance.REPLAYED for outcome in found)
 
 
+def test_more_seeds_than_folds_judge_by_folds_dealt_anew(make_lab, recipe) -> None:
+    found = make_lab(recipe, num_seeds=7).outcomes(recipe).found
+    assert [outcome.fold for outcome in found] == [0, 1, 2, 3, 4, 0, 1]
+    assert found[0].rows != found[5].rows
+    assert len({outcome.seed for outcome in found}) == 7
+
+
 def test_the_validation_split_judges_where_it_resolves_enough(make_lab, recipe) -> None:
     found = make_lab(recipe, max_accuracy_loss=0.2).outcomes(recipe).found
     assert [outcome.fold for outcome in found] == [None] * 3

@@ -1,0 +1,73 @@
+"""An enabling rung is judged with what it makes possible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from stepladder.config.recipe import Recipe
+from stepladder.ladder.together import Together, with_enabled
+from stepladder.records.ladder import Aim, Prediction
+from stepladder.records.profile import Profile, Provenance
+from stepladder.rungs import Rung
+from stepladder.rungs.channels_last import ChannelsLast
+
+
+class Room(Rung):
+    """Halve the memory for a step that is a half longer."""
+
+    name: ClassVar[str] = "room"
+    level: ClassVar[int] = 7
+    aim: ClassVar[Aim] = Aim.MEMORY
+    is_enabler: ClassVar[bool] = True
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        return None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        time = replace(profile.time, step_s=1.5 * profile.time.step_s)
+        return Prediction(
+            rung="room", gain=0.7, time=time, memory_frac=0.5, provenance=Provenance.MODELLED
+        )
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        device = replace(recipe.device, gradient_checkpointing=True)
+        return replace(recipe, device=device)
+
+
+class Doubled(Rung):
+    """Twice the batch, for a third of the step a picture, where memory holds it."""
+
+    name: ClassVar[str] = "doubled"
+    level: ClassVar[int] = 7
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        return "too large" if profile.memory_by_batch[16] > profile.free_memory_bytes else None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        time = replace(profile.time, step_s=profile.time.step_s / 3)
+        return Prediction(rung="doubled", gain=3.0, time=time, provenance=Provenance.MODELLED)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        return replace(recipe, batch=replace(recipe.batch, global_batch_size=16))
+
+
+def test_the_first_rung_that_gets_room_is_tried_with_it(profile, recipe) -> None:
+    full = replace(profile, memory_by_batch={8: 8 * 10**8, 16: 16 * 10**8})
+    assert Doubled().why_not(full, recipe) == "too large"
+    rung = with_enabled(Room(), full, recipe, rungs=(ChannelsLast(), Doubled()))
+    assert isinstance(rung, Together)
+    assert (rung.name, rung.level, rung.aim) == ("room", 7, Aim.TIME)
+    assert rung.why_not(full, recipe) is None
+    both = rung.apply(full, recipe)
+    assert both.device.gradient_checkpointing
+    assert both.batch.global_batch_size == 16
+    assert rung.variants(full, recipe) == (both,)
+    assert rung.predict(full, recipe).gain == 2, "against the time now, not after the first"
+
+
+def test_where_nothing_needs_room_a_rung_stays_alone(profile, recipe) -> None:
+    roomy = replace(profile, memory_by_batch={8: 8, 16: 16})
+    room, last = Room(), ChannelsLast()
+    assert with_enabled(room, roomy, recipe, rungs=(Doubled(),)) is room
+    assert with_enabled(last, roomy, recipe, rungs=(Doubled(),)) is last
