@@ -1,7 +1,7 @@
 """A/A trials: a rung that changes nothing, tried again and again on a small real job.
 
-Goal: kept at most 5 times of 100. The change (one more batch read ahead, where reading takes no
-time) makes another recipe of the same work, so that blocks are run and judged as in any trial.
+Goal: kept at most 5 times of 100. The change (how a JPEG is decoded, in a job without pictures) makes
+another recipe of the same work, so that blocks are run and judged as in any trial.
 
     python bench/verdicts.py [--trials 100] [--block 0.1]
 """
@@ -46,7 +46,7 @@ NOTE = "A/A: a rung that changes nothing, on a two-layer net; one row a machine 
 
 
 class Identity(Rung):
-    """Read one batch further ahead of a step that never waits."""
+    """Decode pictures in another way, in a job that has none."""
 
     name: ClassVar[str] = "identity"
     level: ClassVar[int] = 8
@@ -58,8 +58,8 @@ class Identity(Rung):
         return Prediction(rung=self.name, gain=1.0, provenance=Provenance.MODELLED)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        ahead = recipe.loader.prefetch_batches + 1
-        return replace(recipe, loader=replace(recipe.loader, prefetch_batches=ahead))
+        is_scaled = not recipe.loader.scaled_decode
+        return replace(recipe, loader=replace(recipe.loader, scaled_decode=is_scaled))
 
 
 class Rings(Task):

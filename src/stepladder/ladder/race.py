@@ -14,7 +14,7 @@ import torch
 from stepladder.config.recipe import Recipe
 from stepladder.ladder.exactness import Material
 from stepladder.ladder.guard import TooSlow, Watchdog
-from stepladder.measure.workload import BlockTimes, Workload
+from stepladder.measure.workload import BlockTimes, Workload, align_plans
 from stepladder.records.profile import TrainingTime
 from stepladder.stats import choose_num_blocks
 
@@ -102,6 +102,8 @@ class Race:
         for workload in (self.before, self.after, *again):
             self._watchdog.expect(0.0)
             workload.warm_up(self.block_s)
+        plans = align_plans(self.before.plan, self.after.plan)
+        self.before.plan, self.after.plan = plans
 
     def run(self, before: Side, after: Side, *, num_blocks: int) -> None:
         """Run pairs of blocks until each side has so many.

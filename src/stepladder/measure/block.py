@@ -1,12 +1,31 @@
-"""What a block of a recipe's work took, and the time to a trained model from it."""
+"""What a block of a recipe's work does and took, and the time to a trained model from it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from stepladder.config.recipe import Recipe
 from stepladder.records.profile import TrainingTime
+
+_ALIKE: Final = 2.0  # times as many, up to which two workloads are taken to be alike
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a block does, the same in every block.
+
+    Attributes:
+        num_steps, num_val_batches, num_trunk_batches: how many of each.
+        begins_dry: whether what was read ahead between two blocks is thrown away, as it would
+            flatter a step that waits for data.
+    """
+
+    num_steps: int = 0
+    num_val_batches: int = 0
+    num_trunk_batches: int = 0
+    begins_dry: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +50,22 @@ class BlockTimes:
     phases_s: Mapping[str, float] = field(default_factory=dict)
     steps_s: tuple[float, ...] = ()
     wall_s: float = 0.0
+
+
+def align_plans(one: Plan, other: Plan) -> tuple[Plan, Plan]:
+    """Let two workloads that are to be compared do the same in a block, where they are alike.
+
+    What a block costs whatever it does (opening readers, filling a queue) then weighs alike on
+    both; the pilots' noise would otherwise stay in every block of a pair. Where one takes far
+    fewer steps or batches in the time of a block, its own numbers hold.
+    """
+    numbers = {}
+    for name in ("num_steps", "num_val_batches", "num_trunk_batches"):
+        low, high = sorted((getattr(one, name), getattr(other, name)))
+        if high <= _ALIKE * low:
+            numbers[name] = high
+    dry = one.begins_dry or other.begins_dry
+    return replace(one, **numbers, begins_dry=dry), replace(other, **numbers, begins_dry=dry)
 
 
 def training_time(

@@ -17,7 +17,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.data.reader import Reader
 from stepladder.errors import DivergedError, UsageError
-from stepladder.measure.block import BlockTimes, training_time
+from stepladder.measure.block import BlockTimes, Plan, align_plans, training_time
 from stepladder.measure.cold import cold_compiler
 from stepladder.measure.head import measure_trunk, on_features
 from stepladder.measure.steps import difference
@@ -36,7 +36,7 @@ from stepladder.train.clock import Phase
 from stepladder.train.evaluate import evaluate
 from stepladder.train.feature_pass import TrunkPass
 
-__all__ = ["BlockTimes", "Workload", "training_time"]
+__all__ = ["BlockTimes", "Plan", "Workload", "align_plans", "training_time"]
 
 _MAX_WARM_UP: Final = 20
 _MAX_STRETCH: Final = 4  # times min_s that a block may take for the sake of its autocorrelation
@@ -57,6 +57,7 @@ class Workload:
         cache: folder for what is made on the way, such as compiled code; empty, or not there.
 
     Attributes:
+        plan: what a block does; fixed by the warm-up.
         one_time_s: work done once, by name (compile), timed cold by the first warm-up.
     """
 
@@ -67,10 +68,7 @@ class Workload:
         self.one_time_s: dict[str, float] = {}
         self._cache = cache
         self._stack = ExitStack()
-        self._num_steps = 0
-        self._num_val_batches = 0
-        self._num_trunk_batches = 0
-        self._wait_frac = 0.0
+        self.plan = Plan()
         self._trunk_batches: Iterator[Batch] | None = None
         opened = open_subject(recipe, task, sources, device=device)
         self._base = self._stack.enter_context(opened)
@@ -86,13 +84,13 @@ class Workload:
             DivergedError: if the loss is not finite.
         """
         use_threads(self.recipe)
-        if self._num_steps == 0:
+        if self.plan.num_steps == 0:
             self.warm_up(min_s)
         started = time.perf_counter()
         has_trunk = self._trunk_batches is not None
-        trunk_s = self._time_trunk(self._num_trunk_batches) if has_trunk else None
-        timed = self._time_steps(self._num_steps)
-        validation_s = self._time_validation(self._num_val_batches)
+        trunk_s = self._time_trunk(self.plan.num_trunk_batches) if has_trunk else None
+        timed = self._time_steps(self.plan.num_steps)
+        validation_s = self._time_validation(self.plan.num_val_batches)
         if self._subject.parts.update.read_first_bad() is not None:
             raise DivergedError("the loss is not a finite number", where="a block of steps")
         return replace(
@@ -114,11 +112,11 @@ class Workload:
         Once more it takes a step only: compiled code is lost when another workload begins cold.
         """
         use_threads(self.recipe)
-        if self._num_steps:
+        if self.plan.num_steps:
             if self._trunk_batches is not None:
                 self._time_trunk(1)
             self._time_steps(1)
-            self._time_validation(self._num_val_batches)
+            self._time_validation(self.plan.num_val_batches)
             return
         with cold_compiler(self.recipe, self._cache):
             extra_s = 0.0 if self._trunk_batches is None else self._pilot_trunk(min_s)
@@ -149,7 +147,8 @@ class Workload:
         if self._base.trunk_and_head is None:
             raise UsageError(_NO_HEAD)
         first_s, second_s = self._time_trunk(1), self._time_trunk(1)
-        self._num_trunk_batches = max(1, round(min_s / (second_s * EVALUATION_BATCH_SIZE)))
+        fits = round(min_s / (second_s * EVALUATION_BATCH_SIZE))
+        self.plan = replace(self.plan, num_trunk_batches=max(1, fits))
         return (first_s - second_s) * EVALUATION_BATCH_SIZE
 
     def _pilot_steps(self, min_s: float) -> float:
@@ -159,11 +158,13 @@ class Workload:
             steps_s.append(self._time_steps(1).step_s)
         settled = steps_s[len(steps_s) // 2 :]
         of_steps_s = min_s if self._trunk_batches is None else min_s * _SHARE
-        self._num_steps = max(1, round(of_steps_s * len(settled) / sum(settled)))
-        pilot = self._time_steps(self._num_steps)
-        self._wait_frac = pilot.phases_s.get(Phase.DATA_WAIT, 0.0) / pilot.step_s
-        apart = min(autocorrelation_length(pilot.steps_s), _MAX_STRETCH * self._num_steps)
-        self._num_steps = max(self._num_steps, round(apart))
+        num_steps = max(1, round(of_steps_s * len(settled) / sum(settled)))
+        pilot = self._time_steps(num_steps)
+        waited_s = pilot.phases_s.get(Phase.DATA_WAIT, 0.0)
+        begins_dry = waited_s > _MIN_WAIT_FRAC * pilot.step_s
+        apart = min(autocorrelation_length(pilot.steps_s), _MAX_STRETCH * num_steps)
+        num_steps = max(num_steps, round(apart))
+        self.plan = replace(self.plan, num_steps=num_steps, begins_dry=begins_dry)
         return pilot.step_s
 
     def _pilot_validation(self, min_s: float) -> tuple[float, float]:
@@ -177,13 +178,13 @@ class Workload:
             self._time_validation(1)
             seconds.append(time.perf_counter() - started)
         fits = round(min_s * _SHARE / seconds[1])
-        self._num_val_batches = min(max(1, fits), reader.steps_per_epoch)
+        self.plan = replace(self.plan, num_val_batches=min(max(1, fits), reader.steps_per_epoch))
         return seconds[0], seconds[1]
 
     def _time_steps(self, num_steps: int) -> BlockTimes:
         """Take steps; those that are shorter, at an epoch's end, count as a part of one."""
         subject, device = self._subject, self._subject.device
-        if self._wait_frac > _MIN_WAIT_FRAC:
+        if self.plan.begins_dry:
             for _ in range(self.recipe.loader.prefetch_batches):
                 next(self._batches)
         wait_for(device)

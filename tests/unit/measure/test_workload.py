@@ -19,7 +19,7 @@ from stepladder.config.recipe import BatchConfig, DataConfig, DeviceConfig, Feat
 from stepladder.data.batch import Batch
 from stepladder.errors import DivergedError, UsageError
 from stepladder.measure import workload as workload_module
-from stepladder.measure.workload import BlockTimes, Workload, training_time
+from stepladder.measure.workload import BlockTimes, Plan, Workload, align_plans, training_time
 from stepladder.task import Task
 from stepladder.train.build import open_sources
 
@@ -103,7 +103,9 @@ def test_training_goes_on_from_block_to_block(make: Make, monkeypatch: pytest.Mo
     )
     monkeypatch.setattr(workload_module, "_MIN_WAIT_FRAC", 9.0)  # drop no batch read ahead
     workload = make()
-    for _ in range(3):
+    workload.block(MIN_S)
+    assert not workload.plan.begins_dry
+    for _ in range(2):
         workload.block(MIN_S)
     first, second = seen[:37], seen[37:74]
     assert sorted(first) == sorted(second) == list(range(37)), "whole epochs, one after the other"
@@ -116,6 +118,16 @@ def test_features_are_timed_by_the_trunk_and_the_head_apart(make: Make) -> None:
     assert block.trunk_s > 0
     assert block.num_steps >= 1
     assert block.validation_s > 0
+
+
+def test_workloads_that_are_alike_do_the_same_in_a_block() -> None:
+    one = Plan(num_steps=50, num_val_batches=1, num_trunk_batches=8)
+    other = Plan(num_steps=70, num_val_batches=1, num_trunk_batches=1, begins_dry=True)
+    same = {"num_steps": 70, "num_val_batches": 1, "begins_dry": True}
+    assert align_plans(one, other) == (
+        Plan(**same, num_trunk_batches=8),  # a trunk eight times as slow keeps its own number
+        Plan(**same, num_trunk_batches=1),
+    )
 
 
 def test_without_validation_there_is_no_time_for_it(make: Make) -> None:
