@@ -1,7 +1,7 @@
 """A/A trials: a rung that changes nothing, tried again and again on a small real job.
 
-Goal: kept at most 5 times of 100. The change (how a JPEG is decoded, in a job without pictures) makes
-another recipe of the same work, so that blocks are run and judged as in any trial.
+Goal: kept at most 5 times of 100. The change (how a JPEG is decoded, in a job without pictures)
+makes another recipe of the same work, so that blocks are run and judged as in any trial.
 
     python bench/verdicts.py [--trials 100] [--block 0.1]
 """
