@@ -25,12 +25,14 @@ class HeadTask(Task):
     Args:
         base: a task on examples, its model already built from the recipe's seed.
         model: that model; its head is copied.
+        seed: that its weights were drawn from.
     """
 
-    def __init__(self, base: Task, model: nn.Module, *, num_views: int = 0) -> None:
+    def __init__(self, base: Task, model: nn.Module, *, seed: int, num_views: int = 0) -> None:
         parts = base.split(model)
         if parts is None:
             raise UsageError("the model has no head")
+        self.seed = seed
         self._base = base
         self._head = parts[1]
         self._views = FeatureTask(base, num_views=num_views)

@@ -21,7 +21,7 @@ from stepladder.train.build import EVALUATION_BATCH_SIZE, Sources, make_model
 from stepladder.train.feature_pass import TrunkPass, read_batch
 from stepladder.train.features import open_features, why_no_features
 
-_MAX_MODELS: Final = 16
+_MAX_MODELS: Final = 64  # heads, which are small
 
 
 @dataclass(kw_only=True)
@@ -62,7 +62,7 @@ class Instrument:
             num_views = recipe.features.cached_views if is_random else 0
             if len(self._heads) >= _MAX_MODELS:
                 del self._heads[next(iter(self._heads))]
-            self._heads[key] = HeadTask(task, model, num_views=num_views)
+            self._heads[key] = HeadTask(task, model, seed=seed, num_views=num_views)
         return self._heads[key]
 
     def _compute(self, recipe: Recipe) -> Sources | None:

@@ -22,9 +22,7 @@ _NOT_OF_THE_RECIPE = ("prepare.", "run.", "ladder.")
 def recipe_values(recipe: Recipe) -> dict[str, Json]:
     """Give each option of a recipe as plain JSON, by dotted key."""
     values = values_of(JobConfig(recipe=recipe))
-    return {
-        key: value for key, value in values.items() if not key.startswith(_NOT_OF_THE_RECIPE)
-    }
+    return {key: value for key, value in values.items() if not key.startswith(_NOT_OF_THE_RECIPE)}
 
 
 def recipe_key(recipe: Recipe) -> str:

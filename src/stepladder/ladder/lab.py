@@ -20,7 +20,7 @@ from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.ladder.exactness import Material
 from stepladder.ladder.folds import Parts
 from stepladder.ladder.learning import learning_key
-from stepladder.ladder.trainings import Trainings
+from stepladder.ladder.trainings import STACKED_COST, Trainings
 from stepladder.machine.environment import git_state
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Curve, Provenance
@@ -237,11 +237,13 @@ class Lab:
         num_known = sum(trainings.is_known(recipe, part, seed) for part, seed in pairs)
         if num_known < len(pairs):
             each_s = trainings.forecast_s(recipe)
+            if trainings.is_stacked(recipe):
+                each_s *= min(1.0, STACKED_COST / len(pairs))
             affordable = num_known + int(self.allowed_s(_OUTCOMES_FRAC) / max(each_s, 1e-9))
             if affordable < _MIN_SEEDS:
                 return Outcomes(why_not=_too_long(len(pairs), each_s))
             pairs = pairs[:affordable]
-        return Outcomes(found=tuple(trainings.train(recipe, *pair) for pair in pairs))
+        return Outcomes(found=trainings.train_all(recipe, pairs))
 
     def _num_validations(self, recipe: Recipe, epochs: float) -> float:
         if self.sources.val is None:

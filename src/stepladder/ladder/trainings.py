@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,8 @@ from stepladder.ladder.guard import failure_words, free_memory
 from stepladder.ladder.instrument import Instrument
 from stepladder.ladder.learn import OnValidation, learn
 from stepladder.ladder.learning import learning_key, replay_recipe
-from stepladder.measure.probe import is_out_of_memory
+from stepladder.ladder.stacked import MAX_STACKED_BYTES, learn_stacked, why_not_stacked
+from stepladder.measure.probe import is_out_of_memory, untouched
 from stepladder.measure.workload import Workload
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Provenance
@@ -30,6 +32,10 @@ from stepladder.train.build import Sources
 EARLY_FRAC: Final = 1 / 3
 """Share of max_epochs that early stopping is taken to need, until it is known."""
 MAX_FOLDS: Final = 5
+STACKED_ROUNDS: Final = 5
+"""Times as many seeds where many trainings cost little more than one."""
+STACKED_COST: Final = 4.0
+"""Single trainings that stacked ones are taken to cost, all together."""
 _NUM_TIMED: Final = 40
 _BLOCK_S: Final = 0.1
 
@@ -54,6 +60,7 @@ class Trainings:
     max_features_s: float
     _known: dict[tuple[Recipe, int | None, int], Outcome] = field(default_factory=dict)
     _step_s: dict[Recipe, float] = field(default_factory=dict)
+    _is_stacking_refused: bool = False
     _near: NDArray[np.int64] | None = None
 
     @cached_property
@@ -77,12 +84,13 @@ class Trainings:
         There are at most five folds; more seeds begin anew, with folds that are dealt anew.
         """
         sources, groups = self._sources(recipe), self.groups(job)
-        num_folds = min(self.num_seeds, MAX_FOLDS)
+        num_seeds = self.num_seeds * (STACKED_ROUNDS if self.is_stacked(recipe) else 1)
+        num_folds = min(num_seeds, MAX_FOLDS)
         rounds = [
             make_folds(sources, groups, num_folds=num_folds, seed=self.seed + idx)
-            for idx in range(-(-self.num_seeds // num_folds))
+            for idx in range(-(-num_seeds // num_folds))
         ]
-        return tuple(itertools.chain.from_iterable(rounds))[: self.num_seeds]
+        return tuple(itertools.chain.from_iterable(rounds))[:num_seeds]
 
     def groups(self, job: Recipe) -> NDArray[np.int64]:
         """Give the groups of near examples by the features of the job; without any each is alone.
@@ -109,6 +117,43 @@ class Trainings:
         if key not in self._known:
             self._known[key] = self.train_anew(recipe, parts, seed)
         return self._known[key]
+
+    def train_all(self, recipe: Recipe, pairs: Sequence[tuple[Parts, int]]) -> tuple[Outcome, ...]:
+        """Train over parts and seeds, heads on features many at once; nothing is done twice."""
+        new = [pair for pair in pairs if not self.is_known(recipe, *pair)]
+        if len(new) > 1 and self.is_stacked(recipe):
+            for chunk in self._chunks(new):
+                found = self._learn_stacked(recipe, chunk)
+                for (parts, seed), outcome in zip(chunk, found, strict=True):
+                    self._known[learning_key(recipe), parts.fold, seed] = outcome
+        return tuple(self.train(recipe, *pair) for pair in pairs)
+
+    def is_stacked(self, recipe: Recipe) -> bool:
+        """Say whether many trainings of a recipe cost little more than one."""
+        is_possible = why_not_stacked(recipe) is None and not self._is_stacking_refused
+        return is_possible and self.is_replayed(recipe)
+
+    def _chunks(self, pairs: Sequence[tuple[Parts, int]]) -> Iterator[list[tuple[Parts, int]]]:
+        """Give as many at once as memory should hold."""
+        first = pairs[0][0].sources.train
+        one = first.read(np.arange(1)).inputs
+        num_bytes = one.numel() * one.element_size() * len(first)
+        size = max(1, MAX_STACKED_BYTES // max(1, num_bytes))
+        for start in range(0, len(pairs), size):
+            yield list(pairs[start : start + size])
+
+    def _learn_stacked(
+        self, recipe: Recipe, pairs: Sequence[tuple[Parts, int]]
+    ) -> Sequence[Outcome]:
+        """Train at once; where a loss cannot be stacked, one by one from then on."""
+        tasks = [self.instrument.head(recipe, seed) for _, seed in pairs]
+        parts = [part for part, _ in pairs]
+        try:
+            with untouched():
+                return learn_stacked(replay_recipe(recipe), tasks, parts, device=self.device)
+        except (RuntimeError, TypeError, ValueError, AttributeError):
+            self._is_stacking_refused = True
+            return [self.train_anew(recipe, *pair) for pair in pairs]
 
     def train_anew(
         self, recipe: Recipe, parts: Parts, seed: int, *, on_validation: OnValidation | None = None

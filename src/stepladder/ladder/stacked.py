@@ -1,0 +1,355 @@
+"""Many trainings of a head at once: their weights stacked, one step taken for all of them.
+
+A step on a few features costs what calling torch costs, not what it computes: twenty heads in one
+step take little longer than one.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from stepladder.config.choices import Precision, ScheduleKind, Where
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.data.reader import Reader
+from stepladder.ladder.folds import Parts
+from stepladder.ladder.head_task import HeadTask
+from stepladder.ladder.learn import DIVERGED
+from stepladder.optim.optimizers import build_optimizer, set_lr
+from stepladder.optim.schedule import base_lr, lr_at
+from stepladder.records.ladder import Outcome
+from stepladder.records.profile import Provenance
+from stepladder.train.build import make_held_out_reader, make_train_reader
+from stepladder.train.evaluate import Evaluation, evaluate
+from stepladder.train.step import autocast
+from stepladder.train.stopping import EarlyStopping
+
+MAX_STACKED_BYTES: Final = 1_000_000_000
+_PRECISIONS: Final = (Precision.FP32, Precision.BF16)
+
+Weights = dict[str, Tensor]
+
+
+def why_not_stacked(recipe: Recipe) -> str | None:
+    """Say what of a recipe cannot be done for many heads in one step, or None."""
+    reasons = {
+        "the gradient of each head is clipped by its own norm": recipe.optimizer.clip_norm,
+        "weight decay spares vectors, and stacked they look like matrices": (
+            recipe.optimizer.weight_decay
+        ),
+        "the learning rate falls over each training's own steps": (
+            recipe.schedule.kind is not ScheduleKind.CONSTANT
+        ),
+        "validations count in steps": recipe.stopping.validate_every_steps,
+        "random views change with the epoch": recipe.features.cached_views,
+        "fp16 scales each loss by itself": recipe.device.precision not in _PRECISIONS,
+        "batches are accumulated": recipe.batch.micro_batch_size,
+        "the kernel is fused": recipe.optimizer.fused,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def learn_stacked(
+    recipe: Recipe, tasks: Sequence[HeadTask], parts: Sequence[Parts], *, device: torch.device
+) -> list[Outcome]:
+    """Train heads to their ends by one recipe, as `learn` trains each, to rounding.
+
+    Dropout draws other numbers than in a training by itself.
+
+    Args:
+        recipe: for which `why_not_stacked` gives None.
+        tasks: one a head, with its seed.
+        parts: features that each learns from and is judged on.
+
+    Raises:
+        RuntimeError: if the task's loss cannot be taken for many heads at once.
+    """
+    recipe = replace(recipe, data=replace(recipe.data, where=Where.STREAM))
+    runs = [
+        _Run.begin(replace(recipe, seed=task.seed), task, one, device)
+        for task, one in zip(tasks, parts, strict=True)
+    ]
+    try:
+        _Stack(recipe, runs, device).train()
+        return [run.outcome() for run in runs]
+    finally:
+        for run in runs:
+            run.close()
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """One of the trainings.
+
+    Attributes:
+        inputs, targets: all its training features, (n, ...), and their targets.
+        weights: those that it ends with, once it has ended.
+    """
+
+    recipe: Recipe
+    task: HeadTask
+    head: nn.Module
+    parts: Parts
+    device: torch.device
+    reader: Reader
+    val_reader: Reader | None
+    judge_reader: Reader | None
+    inputs: Tensor
+    targets: Tensor
+    stopping: EarlyStopping
+    epoch: int = 0
+    step: int = 0
+    num_validations: int = 0
+    best_value: float = math.inf
+    best: Weights | None = None
+    weights: Weights | None = None
+    is_finite: bool = True
+    _rows: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 0), np.int64))
+
+    @classmethod
+    def begin(cls, recipe: Recipe, task: HeadTask, parts: Parts, device: torch.device) -> _Run:
+        sources = parts.sources
+        all_rows = sources.train.read(np.arange(len(sources.train)))
+        run = cls(
+            recipe=recipe,
+            task=task,
+            head=task.build_model(recipe).to(device),
+            parts=parts,
+            device=device,
+            reader=make_train_reader(recipe, sources.train),
+            val_reader=make_held_out_reader(recipe, sources.val),
+            judge_reader=make_held_out_reader(recipe, sources.test),
+            inputs=all_rows.inputs.to(device),
+            targets=all_rows.targets.to(device),
+            stopping=EarlyStopping(recipe.stopping),
+        )
+        run._open_epoch()
+        return run
+
+    def close(self) -> None:
+        """End the readers."""
+        for reader in (self.reader, self.val_reader, self.judge_reader):
+            if reader is not None:
+                reader.close()
+
+    @property
+    def steps_left(self) -> int:
+        """Steps until the epoch ends, or training by its steps."""
+        left = len(self._rows)
+        limit = self.recipe.schedule.max_steps
+        return left if limit is None else min(left, limit - self.step)
+
+    def take(self, num_steps: int) -> NDArray[np.int64]:
+        """Give the rows of the next steps, (num_steps, batch); -1 where a batch is shorter."""
+        rows, self._rows = self._rows[:num_steps], self._rows[num_steps:]
+        self.step += num_steps
+        return rows
+
+    def end_segment(self, weights: Callable[[], Weights], loss: float) -> None:
+        """Look at the weights where an epoch ends, and keep them where training does."""
+        self.is_finite = self.is_finite and math.isfinite(loss)
+        is_epoch_end = not len(self._rows)
+        if is_epoch_end:
+            self.epoch += 1
+            if self.is_finite and self._is_validation_due():
+                self._validate(weights())
+        limit = self.recipe.schedule.max_steps
+        is_last_step = limit is not None and self.step >= limit
+        is_over = self.stopping.is_exhausted or self.epoch >= self.recipe.schedule.max_epochs
+        if is_over or is_last_step or not self.is_finite:
+            wants_best = self.recipe.stopping.restore_best and self.best is not None
+            self.weights = self.best if wants_best else weights()
+        elif is_epoch_end:
+            self._open_epoch()
+
+    def outcome(self) -> Outcome:
+        """Judge the weights that it ended with."""
+        outcome = Outcome(
+            seed=self.recipe.seed,
+            fold=self.parts.fold,
+            epochs=self.step / self.reader.steps_per_epoch,
+            num_validations=self.num_validations,
+            provenance=Provenance.REPLAYED,
+            why_not=None if self.is_finite else DIVERGED,
+        )
+        if not self.is_finite or self.judge_reader is None or self.weights is None:
+            return outcome
+        result = self._evaluate(self.judge_reader, self.weights)
+        hits = None
+        if result.predicted is not None and result.targets is not None:
+            hits = tuple((result.predicted == result.targets).tolist())
+        return replace(
+            outcome,
+            rows=tuple(self.parts.rows[result.rows].tolist()),
+            losses=tuple(result.losses.tolist()),
+            hits=hits,
+        )
+
+    def _open_epoch(self) -> None:
+        reader, size = self.reader, self.reader.global_batch_size
+        rows = np.asarray(reader.order.samples(self.epoch, 0, reader.num_examples))
+        padded = np.full(reader.steps_per_epoch * size, -1, dtype=np.int64)
+        padded[: len(rows)] = rows
+        self._rows = padded.reshape(-1, size)
+
+    def _is_validation_due(self) -> bool:
+        if self.val_reader is None:
+            return False
+        return self.epoch % self.recipe.stopping.validate_every_epochs == 0
+
+    def _validate(self, weights: Weights) -> None:
+        self.num_validations += 1
+        stopping = self.recipe.stopping
+        if self.val_reader is None or not (stopping.early or stopping.restore_best):
+            return  # nobody would ask what it says
+        result = self._evaluate(self.val_reader, weights)
+        values = result.monitored(stopping.monitor)
+        self.stopping.judge(values)
+        value = float(values.mean(dtype="float64"))
+        if value < self.best_value:
+            self.best_value, self.best = value, weights
+
+    def _evaluate(self, reader: Reader, weights: Weights) -> Evaluation:
+        self.head.load_state_dict(weights, strict=False)
+        precision = self.recipe.device.precision
+        return evaluate(self.task, self.head, reader, device=self.device, precision=precision)
+
+
+class _Stack:
+    """The weights of all heads that still learn, as one tensor for each weight of a head.
+
+    Args:
+        runs: the trainings; each has as many steps behind it as any other that still learns.
+    """
+
+    def __init__(self, recipe: Recipe, runs: Sequence[_Run], device: torch.device) -> None:
+        self._recipe = recipe
+        self._device = device
+        self._active = list(runs)
+        heads = [dict(run.head.named_parameters()) for run in runs]
+        self._params = {
+            name: torch.stack([head[name].detach() for head in heads]).requires_grad_()
+            for name, weight in heads[0].items()
+            if weight.requires_grad
+        }
+        self._skeleton = copy.deepcopy(runs[0].head).train()
+        self._task = runs[0].task
+        self._optimizer = self._make_optimizer()
+        self._gather()
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Give each stacked weight with its name, as an optimiser is built over them."""
+        yield from self._params.items()  # type: ignore[misc]
+
+    def train(self) -> None:
+        """Train until none is left."""
+        step = 0
+        while self._active:
+            num_steps = min(run.steps_left for run in self._active)
+            rows = np.stack([run.take(num_steps) for run in self._active], axis=1)
+            losses = self._take_steps(torch.from_numpy(rows).to(self._device), first=step)
+            step += num_steps
+            for idx, (run, loss) in enumerate(zip(self._active, losses, strict=True)):
+                if not run.steps_left:
+                    run.end_segment(lambda idx=idx: self._weights_of(idx), loss)  # type: ignore[misc]
+            self._drop_ended()
+
+    def _take_steps(self, rows: Tensor, *, first: int) -> list[float]:
+        """Take steps; rows is (steps, heads, batch). Gives the loss of each head, summed."""
+        sums = torch.zeros(len(self._active), device=self._device)
+        is_there = (rows >= 0).float()
+        shares = is_there / is_there.sum(dim=2, keepdim=True)  # mean over what is there
+        rows = rows.clamp_min(0)
+        heads = torch.arange(len(self._active), device=self._device).unsqueeze(1)
+        for idx in range(len(rows)):
+            inputs = self._inputs[heads, rows[idx]]  # (heads, batch, ...)
+            targets = self._targets[heads, rows[idx]]
+            losses = self._losses(inputs, targets, shares[idx])
+            losses.sum().backward()  # type: ignore[no-untyped-call]
+            set_lr(self._optimizer, self._lr(first + idx))
+            self._optimizer.step()
+            for weight in self._params.values():
+                weight.grad = None
+            sums += losses.detach()
+        return [float(value) for value in sums]
+
+    def _losses(self, inputs: Tensor, targets: Tensor, shares: Tensor) -> Tensor:
+        """Give the mean loss of each head, (heads,)."""
+        skeleton, task = self._skeleton, self._task
+        ids = torch.arange(inputs.shape[1])
+
+        def loss_of(params: Weights, one: Tensor, wanted: Tensor, share: Tensor) -> Tensor:
+            def model(batch: Tensor) -> Tensor:
+                scores: Tensor = functional_call(skeleton, params, (batch,))
+                return scores
+
+            with autocast(self._device, self._recipe.device.precision):
+                result = task.loss(model, Batch(one, wanted, ids))  # type: ignore[arg-type]
+            losses = result[0] if isinstance(result, tuple) else result
+            return (losses.float() * share).sum()
+
+        found: Tensor = vmap(loss_of, randomness="different")(self._params, inputs, targets, shares)
+        return found
+
+    def _lr(self, step: int) -> float:
+        # a constant schedule: nothing of it counts in epochs
+        base = base_lr(self._recipe.batch)
+        return lr_at(step, base=base, schedule=self._recipe.schedule, steps_per_epoch=1)
+
+    def _weights_of(self, idx: int) -> Weights:
+        return {name: weight.detach()[idx].clone() for name, weight in self._params.items()}
+
+    def _drop_ended(self) -> None:
+        keep = [idx for idx, run in enumerate(self._active) if run.weights is None]
+        if len(keep) == len(self._active):
+            return
+        self._active = [self._active[idx] for idx in keep]
+        if not keep:
+            return
+        old = {name: self._optimizer.state[weight] for name, weight in self._params.items()}
+        at = torch.tensor(keep, device=self._device)
+        size = {name: weight.shape for name, weight in self._params.items()}
+        self._params = {
+            name: weight.detach()[at].clone().requires_grad_()
+            for name, weight in self._params.items()
+        }
+        self._optimizer = self._make_optimizer()
+        for name, weight in self._params.items():
+            self._optimizer.state[weight] = {
+                key: value[at].clone() if _is_like(value, size[name]) else value
+                for key, value in old[name].items()
+            }
+        self._gather()
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        config = self._recipe.optimizer
+        return build_optimizer(config, self, lr=base_lr(self._recipe.batch))
+
+    def _gather(self) -> None:
+        """Lay the features of those that learn side by side, (heads, rows, ...)."""
+        num_rows = max(len(run.inputs) for run in self._active)
+        self._inputs = torch.stack([_padded(run.inputs, num_rows) for run in self._active])
+        self._targets = torch.stack([_padded(run.targets, num_rows) for run in self._active])
+
+
+def _padded(values: Tensor, num_rows: int) -> Tensor:
+    missing = num_rows - len(values)
+    return (
+        values
+        if not missing
+        else torch.cat([values, values[:1].expand(missing, *values.shape[1:])])
+    )
+
+
+def _is_like(value: object, shape: torch.Size) -> bool:
+    return isinstance(value, Tensor) and value.shape == shape
