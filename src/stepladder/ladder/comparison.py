@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from stepladder.records.ladder import Interval, Outcome
 from stepladder.records.profile import Provenance
 from stepladder.stats import Pairs, paired_change
 
+_TWO_LOOKS: Final = 0.975  # at each of two looks, so that both together are right in 95 %
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -22,6 +26,7 @@ class Comparison:
         accuracy, loss: change from before to after; None: not known.
         loss_before: mean held-out loss before.
         num_held_out: examples behind it.
+        num_seeds: trainings of each.
         why_not: why nothing is known; None: it is.
         is_replayed: whether heads learnt from features.
     """
@@ -30,18 +35,41 @@ class Comparison:
     loss: Interval | None = None
     loss_before: float | None = None
     num_held_out: int = 0
+    num_seeds: int = 0
     why_not: str | None = None
     is_replayed: bool = False
 
 
-def compare(lab: Lab, before: Recipe, after: Recipe) -> Comparison:
+def compare(
+    lab: Lab,
+    before: Recipe,
+    after: Recipe,
+    *,
+    is_decided: Callable[[Comparison], bool] = lambda _: True,
+) -> Comparison:
     """Train both to their ends and compare what they get right.
+
+    A first look over ladder.num_seeds seeds; where it decides nothing, one more over all that there
+    are. With two looks possible, bounds are 97.5 % at each.
+
+    Args:
+        is_decided: whether a comparison decides.
 
     Raises:
         TrialFailed: if a training after the change fails where the one before does not.
     """
-    found_before = lab.outcomes(before)
-    found_after = lab.outcomes(after) if found_before.why_not is None else found_before
+    first = _look(lab, before, after, num_seeds=lab.job.ladder.num_seeds)
+    if first.why_not is not None or is_decided(first):
+        return first
+    second = _look(lab, before, after, num_seeds=None)
+    return first if second.why_not is not None else second
+
+
+def _look(lab: Lab, before: Recipe, after: Recipe, *, num_seeds: int | None) -> Comparison:
+    found_before = lab.outcomes(before, num_seeds=num_seeds)
+    found_after = found_before
+    if found_before.why_not is None:
+        found_after = lab.outcomes(after, num_seeds=num_seeds)
     why_not = found_before.why_not or found_after.why_not
     if why_not is not None:
         return Comparison(why_not=why_not)
@@ -54,14 +82,13 @@ def compare(lab: Lab, before: Recipe, after: Recipe) -> Comparison:
         for one, other in pairs
         if one.hits is not None and other.hits is not None
     ]
-    groups = lab.groups()
+    how: dict[str, Any] = {"groups": lab.groups(), "draw_seed": lab.seed, "confidence": _TWO_LOOKS}
     return Comparison(
-        accuracy=paired_change(hits, groups=groups, is_share=True, draw_seed=lab.seed)
-        if len(hits) == len(pairs)
-        else None,
-        loss=paired_change(losses, groups=groups, draw_seed=lab.seed),
+        accuracy=paired_change(hits, is_share=True, **how) if len(hits) == len(pairs) else None,
+        loss=paired_change(losses, **how),
         loss_before=float(np.mean(np.concatenate([pair.before for pair in losses]))),
         num_held_out=len(np.unique(np.concatenate([pair.rows for pair in losses]))),
+        num_seeds=len(pairs),
         is_replayed=pairs[0][1].provenance is Provenance.REPLAYED,
     )
 

@@ -122,20 +122,29 @@ def near_groups(sources: Sequence[HeldFeatures]) -> Ints:
     alone = np.arange(num, dtype=np.int64)
     if num > MAX_COMPARED:
         return alone
-    features = torch.cat([_features(source) for source in sources])  # (n, d)
+    held = [_held_rows(source) for source in sources]
+    starts = np.cumsum([0, *(len(source) for source in sources)])[:-1]
+    rows = np.concatenate([start + some for start, some in zip(starts, held, strict=True)])
+    read = [_features(source, some) for source, some in zip(sources, held, strict=True)]
+    features = torch.cat(read)  # (held, d)
     features = features - features.mean(dim=0)
     unit = features / features.norm(dim=1, keepdim=True).clamp_min(1e-12)
     parent: list[int] = alone.tolist()
-    for start in range(0, num, _BLOCK):
+    for start in range(0, len(rows), _BLOCK):
         near = unit[start : start + _BLOCK] @ unit[start:].T >= NEAR  # (block, rest)
         for one, other in (near.nonzero() + start).tolist():
-            _unite(parent, one, other)
+            _unite(parent, int(rows[one]), int(rows[other]))
     groups = np.array([_root(parent, row) for row in range(num)], dtype=np.int64)
     return alone if np.bincount(groups).max() > max(1, _MAX_GROUP_FRAC * num) else groups
 
 
-def _features(source: HeldFeatures) -> Tensor:
-    inputs: Any = source.read(np.arange(len(source))).inputs
+def _held_rows(source: HeldFeatures) -> Ints:
+    """Give the rows whose features are held: of a sample, those that are in it."""
+    return np.arange(len(source)) if source.rows is None else np.sort(source.rows)
+
+
+def _features(source: HeldFeatures, rows: Ints) -> Tensor:
+    inputs: Any = source.read(rows).inputs
     first: Tensor = inputs.flatten(1)
     return first.float()
 

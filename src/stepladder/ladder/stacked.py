@@ -53,6 +53,7 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         "validations count in steps": recipe.stopping.validate_every_steps,
         "random views change with the epoch": recipe.features.cached_views,
         "fp16 scales each loss by itself": recipe.device.precision not in _PRECISIONS,
+        "features are those of a sample": recipe.data.fraction < 1,
         "batches are accumulated": recipe.batch.micro_batch_size,
         "the kernel is fused": recipe.optimizer.fused,
     }
@@ -284,22 +285,29 @@ class _Stack:
         return [float(value) for value in sums]
 
     def _losses(self, inputs: Tensor, targets: Tensor, shares: Tensor) -> Tensor:
-        """Give the mean loss of each head, (heads,)."""
-        skeleton, task = self._skeleton, self._task
-        ids = torch.arange(inputs.shape[1])
+        """Give the mean loss of each head, (heads,).
 
-        def loss_of(params: Weights, one: Tensor, wanted: Tensor, share: Tensor) -> Tensor:
-            def model(batch: Tensor) -> Tensor:
-                scores: Tensor = functional_call(skeleton, params, (batch,))
-                return scores
+        The task sees the examples of all heads as one batch: its losses are one an example.
+        """
+        num_heads, num_examples = inputs.shape[:2]
+        skeleton = self._skeleton
 
-            with autocast(self._device, self._recipe.device.precision):
-                result = task.loss(model, Batch(one, wanted, ids))  # type: ignore[arg-type]
-            losses = result[0] if isinstance(result, tuple) else result
-            return (losses.float() * share).sum()
+        def score(params: Weights, one: Tensor) -> Tensor:
+            scores: Tensor = functional_call(skeleton, params, (one,))
+            return scores
 
-        found: Tensor = vmap(loss_of, randomness="different")(self._params, inputs, targets, shares)
-        return found
+        def model(flat: Tensor) -> Tensor:
+            each = flat.reshape(num_heads, num_examples, *flat.shape[1:])
+            scores: Tensor = vmap(score, randomness="different")(self._params, each)
+            return scores.flatten(0, 1)
+
+        ids = torch.arange(num_heads * num_examples)
+        batch = Batch(inputs.flatten(0, 1), targets.flatten(0, 1), ids)
+        with autocast(self._device, self._recipe.device.precision):
+            result = self._task.loss(model, batch)  # type: ignore[arg-type]
+        losses = result[0] if isinstance(result, tuple) else result
+        each: Tensor = losses.float().reshape(num_heads, num_examples) * shares
+        return each.sum(dim=1)
 
     def _lr(self, step: int) -> float:
         # a constant schedule: nothing of it counts in epochs

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from stepladder.config.recipe import Recipe
 from stepladder.data.feature_source import HeldFeatures
+from stepladder.data.threads import one_torch_thread
 from stepladder.ladder.exactness import Material
 from stepladder.ladder.folds import Parts, make_folds, near_groups, plain_parts
 from stepladder.ladder.guard import failure_words, free_memory
@@ -149,7 +150,7 @@ class Trainings:
         tasks = [self.instrument.head(recipe, seed) for _, seed in pairs]
         parts = [part for part, _ in pairs]
         try:
-            with untouched():
+            with untouched(), one_torch_thread():
                 return learn_stacked(replay_recipe(recipe), tasks, parts, device=self.device)
         except (RuntimeError, TypeError, ValueError, AttributeError):
             self._is_stacking_refused = True

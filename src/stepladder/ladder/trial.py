@@ -146,20 +146,15 @@ def _gather(trying: _Trying) -> Evidence:
     found, comparison = "", Comparison()
     if exactness is Exactness.STATISTICAL:
         trying.watchdog.expect(lab.job.ladder.num_seeds * 2 * lab.forecast_s(after))
-        comparison = compare(lab, before, after)
+        comparison = compare(
+            lab,
+            before,
+            after,
+            is_decided=lambda found: _is_decided(_evidence(rung, exactness, "", found), lab),
+        )
     else:
         found = _check_exact(trying, exactness)
-    evidence = Evidence(
-        aim=rung.aim,
-        exactness=exactness,
-        found=found,
-        accuracy=comparison.accuracy,
-        loss=comparison.loss,
-        loss_before=comparison.loss_before,
-        num_held_out=comparison.num_held_out,
-        why_no_outcomes=comparison.why_not,
-        is_replayed=comparison.is_replayed,
-    )
+    evidence = _evidence(rung, exactness, found, comparison)
     if judge_quality(evidence, lab.job.ladder).decision is Decision.DROPPED:
         return evidence
     if rung.aim is Aim.MEMORY:
@@ -178,6 +173,29 @@ def _gather(trying: _Trying) -> Evidence:
     )
     epochs = trying.lengths[1].epochs if is_statistical else None
     return replace(evidence, speed=trying.speed.interval, num_epochs=epochs)
+
+
+def _evidence(rung: Rung, exactness: Exactness, found: str, comparison: Comparison) -> Evidence:
+    """Give what is known of a change before its speed is."""
+    return Evidence(
+        aim=rung.aim,
+        exactness=exactness,
+        found=found,
+        accuracy=comparison.accuracy,
+        loss=comparison.loss,
+        loss_before=comparison.loss_before,
+        num_held_out=comparison.num_held_out,
+        why_no_outcomes=comparison.why_not,
+        is_replayed=comparison.is_replayed,
+    )
+
+
+def _is_decided(evidence: Evidence, lab: Lab) -> bool:
+    """Say whether more seeds could change what held-out examples say."""
+    if evidence.aim is Aim.ACCURACY:
+        change = evidence.accuracy
+        return change is not None and (change.low > 0 or change.high <= 0)
+    return judge_quality(evidence, lab.job.ladder).decision is not Decision.UNDECIDED
 
 
 def _check_exact(trying: _Trying, exactness: Exactness) -> str:
