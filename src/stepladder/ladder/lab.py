@@ -161,11 +161,19 @@ class Lab:
         """Train a recipe to its end over the trials' seeds, on the job's own splits."""
         return self._over_seeds(recipe, self._same_for_all(recipe))
 
-    def probe(self, recipe: Recipe) -> Outcome | None:
-        """Train once with a seed that no trial uses; None where that would take too long."""
-        if self._trainings.forecast_s(recipe) > self.allowed_s(_OUTCOMES_FRAC):
-            return None
-        return self._trainings.train(recipe, self._parts(recipe)[0], self.seed + _PROBE_SEED)
+    def probe(self, recipe: Recipe) -> tuple[Outcome, ...]:
+        """Train with seeds that no trial uses; once, or for each seed where that costs little more.
+
+        Empty where it would take too long.
+        """
+        trainings = self._trainings
+        if trainings.forecast_s(recipe) > self.allowed_s(_OUTCOMES_FRAC):
+            return ()
+        num_seeds = self.job.ladder.num_seeds if trainings.is_stacked(recipe) else 1
+        parts = self._parts(recipe)[:num_seeds]
+        return trainings.train_all(
+            recipe, [(part, self.seed + _PROBE_SEED + idx) for idx, part in enumerate(parts)]
+        )
 
     def forecast_s(self, recipe: Recipe) -> float:
         """Forecast the seconds of one training to its end."""

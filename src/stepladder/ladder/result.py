@@ -24,7 +24,7 @@ from stepladder.train.finish import SUMMARY_FILE
 from stepladder.train.results import PREDICTIONS_FILE
 
 CLIMB_FILE: Final = "climb.json"
-_BASELINE_FRAC: Final = 0.08  # of the budget, for measured epochs of the job as written
+_BASELINE_FRAC: Final = 0.03  # of the budget, for measured epochs of the job as written
 _BASELINE_EPOCHS: Final = 3.0
 
 
@@ -62,16 +62,23 @@ def measure_baseline(climbing: Climb) -> Baseline:
 
 
 def result_of(
-    lab: Lab, climbing: Climb, baseline: Baseline, folder: Path, *, climb_s: float
+    lab: Lab,
+    climbing: Climb,
+    baseline: Baseline,
+    folder: Path,
+    *,
+    climb_s: float,
+    found_features_s: float,
 ) -> ClimbSummary:
     """Compare both ends; the test pictures are read now, once for each.
 
     Args:
         folder: holds the finished training of what was kept.
         climb_s: seconds from the first measurement to the last verdict.
+        found_features_s: what features took that the training found ready; they count as its own.
     """
     summary = read_json(folder / SUMMARY_FILE)
-    total_s = float(summary["train_s"])
+    total_s = float(summary["train_s"]) + found_features_s
     before = lab.judge(lab.job.recipe, Split.TEST)
     after = _judged(folder, Split.TEST)
     accuracy, loss = _changes(before, after)
@@ -100,6 +107,22 @@ def result_of(
         max_accuracy_loss=climbing.options.max_accuracy_loss,
         min_gain=climbing.options.min_gain,
     )
+
+
+def keys_in(cache: Path) -> frozenset[str]:
+    """Name the features that lie ready in a folder."""
+    return frozenset(path.parent.name for path in cache.glob("*/manifest.json"))
+
+
+def seconds_of_used(cache: Path, keys: frozenset[str], *, since: float) -> float:
+    """Add up what features took of which a training used those that lay ready.
+
+    Args:
+        keys: that lay ready.
+        since: when the training began, in seconds of the epoch; a use moves the folder's mtime.
+    """
+    used = [cache / key for key in keys if (cache / key).stat().st_mtime >= since]
+    return sum(float(read_json(path / "manifest.json")["seconds"]) for path in used)
 
 
 def _next_step(climbing: Climb) -> NextStep | None:

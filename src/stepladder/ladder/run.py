@@ -26,7 +26,13 @@ from stepladder.ladder.climb import Climb
 from stepladder.ladder.keys import job_key, machine_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger
-from stepladder.ladder.result import CLIMB_FILE, measure_baseline, result_of
+from stepladder.ladder.result import (
+    CLIMB_FILE,
+    keys_in,
+    measure_baseline,
+    result_of,
+    seconds_of_used,
+)
 from stepladder.ladder.wording import baseline_row, end_line, header, row, row_json
 from stepladder.machine import keep_freed_memory
 from stepladder.records import read_json, to_json, write_json
@@ -36,6 +42,7 @@ from stepladder.rungs import RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
 from stepladder.train.build import Sources, choose_device, open_sources, resolve_auto, use_threads
 from stepladder.train.display import Display
+from stepladder.train.features import features_folder
 from stepladder.train.finish import SUMMARY_FILE
 from stepladder.train.run import train
 from stepladder.train.run_folder import CONFIG, RunFolder
@@ -78,6 +85,9 @@ def climb(
             climb_s = time.monotonic() - started
     final = replace(job, recipe=recipe)
     display.message("training with what was kept …")
+    cache = features_folder(final, task)
+    earlier = keys_in(cache)
+    train_began = time.time()
     train(
         final,
         task,
@@ -86,7 +96,10 @@ def climb(
         overwrite=_is_of_another_recipe(folder.path, final),
     )
     with _lab(job, task, sources, device) as lab, _ending_signals(folder.path):
-        summary = result_of(lab, climbing, baseline, folder.path, climb_s=climb_s)
+        found_s = seconds_of_used(cache, earlier, since=train_began)
+        summary = result_of(
+            lab, climbing, baseline, folder.path, climb_s=climb_s, found_features_s=found_s
+        )
     result: dict[str, Any] = to_json(summary)
     write_json(folder.path / CLIMB_FILE, result)
     display.table(end_line(result), {"event": "end", **result})

@@ -33,7 +33,7 @@ from stepladder.train.build import Sources
 EARLY_FRAC: Final = 1 / 3
 """Share of max_epochs that early stopping is taken to need, until it is known."""
 MAX_FOLDS: Final = 5
-STACKED_ROUNDS: Final = 5
+STACKED_ROUNDS: Final = 4
 """Times as many seeds where many trainings cost little more than one."""
 STACKED_COST: Final = 4.0
 """Single trainings that stacked ones are taken to cost, all together."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -21,7 +22,7 @@ from stepladder.ladder.lab import Lab
 from stepladder.ladder.peak import peak_frac
 from stepladder.ladder.speed import Length, Speed, length_of, measure_speed
 from stepladder.ladder.together import with_enabled
-from stepladder.ladder.verdict import Evidence, judge, judge_quality
+from stepladder.ladder.verdict import Evidence, judge, judge_quality, judge_speed
 from stepladder.records import Json
 from stepladder.records.ladder import (
     Aim,
@@ -35,7 +36,8 @@ from stepladder.records.ladder import (
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 
-_NO_WORSE: Final = 1.1  # times the loss before, up to which a probe's loss is in the race
+_DROPPED: Final = Decision.DROPPED
+_AS_FAST: Final = 1.05
 Change = Mapping[str, tuple[Json, Json]]
 
 
@@ -96,31 +98,45 @@ def run_trial(
 def choose_variant(
     lab: Lab, rung: Rung, profile: Profile, before: Recipe, *, watchdog: Watchdog
 ) -> Recipe:
-    """Choose among a rung's variants by training each once, with a seed that no trial uses.
+    """Choose among a rung's variants by training each, with seeds that no trial uses.
 
-    Of those whose held-out loss is at most a tenth above that before, the one that takes least
-    time; if there is none, the one with the least loss. The first where a probe takes too long.
+    Of those that are no worse than the recipe before, the fastest; of those as fast, to a
+    twentieth, the best. If all are worse, the best. The first where a probe takes too long.
     """
     variants = rung.variants(profile, before)
     if len(variants) == 1:
         return variants[0]
-    watchdog.expect(lab.forecast_s(before))
-    now = lab.probe(before)
-    found: list[tuple[Recipe, Outcome]] = []
+    num_seeds = lab.job.ladder.num_seeds
+    watchdog.expect(num_seeds * lab.forecast_s(before))
+    now = _quality(lab.outcomes(before, num_seeds=num_seeds).found)
+    probed: list[tuple[float, float, Recipe]] = []
     for variant in variants:
-        watchdog.expect(lab.forecast_s(variant))
-        outcome = lab.probe(variant)
-        if outcome is None or now is None:
+        watchdog.expect(num_seeds * lab.forecast_s(variant))
+        outcomes = lab.probe(variant)
+        quality = _quality(outcomes)
+        if now is None or not outcomes:
             return variants[0]
-        if outcome.why_not is None:
-            found.append((variant, outcome))
-    if not found:
+        if quality is not None:
+            probed.append((quality, _steps_s(lab, profile, variant, outcomes), variant))
+    if now is None or not probed:
         return variants[0]
-    limit = _NO_WORSE * _mean_loss(now) if now is not None else float("inf")
-    good = [(variant, outcome) for variant, outcome in found if _mean_loss(outcome) <= limit]
+    good = [one for one in probed if one[0] >= now - lab.job.ladder.max_accuracy_loss / 2]
     if not good:
-        return min(found, key=lambda one: _mean_loss(one[1]))[0]
-    return min(good, key=lambda one: _steps_s(lab, profile, *one))[0]
+        return max(probed, key=lambda one: one[0])[2]
+    fastest_s = min(seconds for _, seconds, _ in good)
+    as_fast = [one for one in good if one[1] <= _AS_FAST * fastest_s]
+    return max(as_fast, key=lambda one: one[0])[2]
+
+
+def _quality(outcomes: Sequence[Outcome]) -> float | None:
+    """Give the share of hits; without classes minus the logarithm of the loss; None: no result."""
+    sound = [outcome for outcome in outcomes if outcome.why_not is None and outcome.losses]
+    if not sound or len(sound) < len(outcomes):
+        return None
+    if all(outcome.hits is not None for outcome in sound):
+        return float(np.mean([np.mean(outcome.hits or (0.0,)) for outcome in sound]))
+    loss = float(np.mean([np.mean(outcome.losses) for outcome in sound]))
+    return -math.log(max(loss, 1e-12))
 
 
 def change_between(before: Recipe, after: Recipe) -> Change:
@@ -140,28 +156,30 @@ def apply_change(recipe: Recipe, change: Change) -> Recipe:
 
 
 def _gather(trying: _Trying) -> Evidence:
-    """Find out whether the change is sound, and what it gives."""
+    """Find out what the change gives, and whether it is sound; the cheaper question first."""
     lab, rung, before, after = trying.lab, trying.rung, trying.before, trying.after
     exactness = rung.exactness_of(after)
-    found, comparison = "", Comparison()
-    if exactness is Exactness.STATISTICAL:
-        trying.watchdog.expect(lab.job.ladder.num_seeds * 2 * lab.forecast_s(after))
-        comparison = compare(
-            lab,
-            before,
-            after,
-            is_decided=lambda found: _is_decided(_evidence(rung, exactness, "", found), lab),
-        )
-    else:
-        found = _check_exact(trying, exactness)
-    evidence = _evidence(rung, exactness, found, comparison)
-    if judge_quality(evidence, lab.job.ladder).decision is Decision.DROPPED:
-        return evidence
+    is_statistical = exactness is Exactness.STATISTICAL
+    found = "" if is_statistical else _check_exact(trying, exactness)
     if rung.aim is Aim.MEMORY:
         trying.watchdog.expect(0.0)
+        evidence = _evidence(rung, exactness, found, _compared(trying, exactness))
         return replace(evidence, memory_frac=peak_frac(lab, before, after))
+    _measure(trying, is_statistical=is_statistical)
+    assert trying.speed is not None
+    speed = trying.speed.interval
+    too_slow = rung.aim is Aim.TIME and judge_speed(speed, lab.job.ladder).decision is _DROPPED
+    comparison = Comparison() if too_slow else _compared(trying, exactness)
+    epochs = trying.lengths[1].epochs if is_statistical and trying.lengths else None
+    evidence = _evidence(rung, exactness, found, comparison)
+    return replace(evidence, speed=speed, num_epochs=epochs)
+
+
+def _measure(trying: _Trying, *, is_statistical: bool) -> None:
+    """Measure how much faster it is."""
+    lab, before, after = trying.lab, trying.before, trying.after
+    trying.watchdog.expect(lab.job.ladder.num_seeds * 2 * lab.forecast_s(after))
     length = length_of(lab, before)
-    is_statistical = exactness is Exactness.STATISTICAL
     trying.lengths = (length, length_of(lab, after) if is_statistical else length)
     trying.speed = measure_speed(
         lab,
@@ -171,8 +189,20 @@ def _gather(trying: _Trying) -> Evidence:
         folder=trying.folder,
         watchdog=trying.watchdog,
     )
-    epochs = trying.lengths[1].epochs if is_statistical else None
-    return replace(evidence, speed=trying.speed.interval, num_epochs=epochs)
+
+
+def _compared(trying: _Trying, exactness: Exactness) -> Comparison:
+    """Compare what both learn, where the change may alter it."""
+    if exactness is not Exactness.STATISTICAL:
+        return Comparison()
+    lab, rung = trying.lab, trying.rung
+    trying.watchdog.expect(lab.job.ladder.num_seeds * 2 * lab.forecast_s(trying.after))
+    return compare(
+        lab,
+        trying.before,
+        trying.after,
+        is_decided=lambda found: _is_decided(_evidence(rung, exactness, "", found), lab),
+    )
 
 
 def _evidence(rung: Rung, exactness: Exactness, found: str, comparison: Comparison) -> Evidence:
@@ -231,15 +261,12 @@ def _epochs(length: Length) -> tuple[float, ...]:
     return tuple(epochs for epochs, _ in length.by_seed)
 
 
-def _mean_loss(outcome: Outcome) -> float:
-    return float(np.mean(outcome.losses)) if outcome.losses else float("inf")
-
-
-def _steps_s(lab: Lab, profile: Profile, recipe: Recipe, outcome: Outcome) -> float:
-    """Give the time of the steps that a training took, by t(b) = a + c b."""
+def _steps_s(lab: Lab, profile: Profile, recipe: Recipe, outcomes: Sequence[Outcome]) -> float:
+    """Give the time of the steps that trainings took on average, by t(b) = a + c b."""
     batch = recipe.batch.global_batch_size
     fixed_s, per_example_s = profile.step_fixed_s, profile.step_per_example_s
     step_s = profile.time.step_s
     if fixed_s is not None and per_example_s is not None:
         step_s = fixed_s + per_example_s * batch
-    return outcome.epochs * lab.num_train(recipe) / batch * step_s
+    epochs = float(np.mean([outcome.epochs for outcome in outcomes]))
+    return epochs * lab.num_train(recipe) / batch * step_s
