@@ -217,9 +217,7 @@ def make_stage_parts(
     return StageParts(frozen=frozen, update=update, step=step)
 
 
-def _step_threads(
-    recipe: Recipe, task: Task, model: nn.Module, device: torch.device
-) -> int | None:
+def _step_threads(recipe: Recipe, task: Task, model: nn.Module, device: torch.device) -> int | None:
     """Give one thread to a small head alone: what several would share costs less than sharing it.
 
     None leaves the threads as they are.
