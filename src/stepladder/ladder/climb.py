@@ -76,10 +76,11 @@ class Climb:
             return earlier
         self.display.message("measuring the job …")
         epochs, num_validations, _ = self.lab.expected_epochs(self.recipe)
+        material = self.lab.material(self.recipe)
         profile = take_profile(
             self.recipe,
-            self.lab.task,
-            self.lab.sources,
+            material.task,
+            material.sources,
             device=self.lab.device,
             cache=self.lab.cache,
             epochs=epochs,

@@ -40,6 +40,7 @@ from stepladder.records.climb import Baseline
 from stepladder.records.ladder import Trial
 from stepladder.rungs import RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
+from stepladder.task.image_classification import ImageClassification
 from stepladder.train.build import Sources, choose_device, open_sources, resolve_auto, use_threads
 from stepladder.train.display import Display
 from stepladder.train.features import features_folder
@@ -90,7 +91,7 @@ def climb(
     train_began = time.time()
     train(
         final,
-        task,
+        _task_for(task, recipe),
         task_name=task_name,
         display=display,
         overwrite=_is_of_another_recipe(folder.path, final),
@@ -223,6 +224,13 @@ def _finished(folder: Path) -> dict[str, Any] | None:
         return None
     done: dict[str, Any] = read_json(folder / CLIMB_FILE)
     return done if read_json(folder / SUMMARY_FILE).get("status") == "finished" else None
+
+
+def _task_for(task: Task, recipe: Recipe) -> Task:
+    """Give the task that reads its store as a recipe says; a user's own knows no recipe."""
+    if isinstance(task, ImageClassification):
+        return ImageClassification(task.store, recipe)
+    return task
 
 
 def _is_of_another_recipe(folder: Path, job: JobConfig) -> bool:

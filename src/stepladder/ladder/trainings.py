@@ -86,7 +86,7 @@ class Trainings:
         """
         sources, groups = self._sources(recipe), self.groups(job)
         num_seeds = self.num_seeds * (STACKED_ROUNDS if self.is_stacked(recipe) else 1)
-        num_folds = min(num_seeds, MAX_FOLDS)
+        num_folds = min(self.num_seeds, MAX_FOLDS)
         rounds = [
             make_folds(sources, groups, num_folds=num_folds, seed=self.seed + idx)
             for idx in range(-(-num_seeds // num_folds))
