@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 import time
@@ -34,7 +35,9 @@ def test_a_busy_process_shows_as_busy() -> None:
 
 def test_memory_of_this_process_and_of_children_counts() -> None:
     before = tree_memory_bytes()
-    block = np.ones(50_000_000, dtype=np.uint8)
+    fresh = mmap.mmap(-1, 50_000_000)  # not from malloc, which may keep freed memory resident
+    block = np.frombuffer(fresh, dtype=np.uint8)
+    block[:] = 1
     grown = tree_memory_bytes()
     assert grown - before > 45e6
     code = "block = bytearray(b'1') * 60_000_000; print('ready', flush=True); input()"
