@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from stepladder.errors import DataError, ResourceError
 from stepladder.records import read_jsonl, to_json
@@ -40,9 +40,8 @@ class Ledger:
         Returns:
             Whether an earlier climb is gone on with.
         """
-        header = next(iter(read_jsonl(self.path)), None)
-        is_same = header is not None and header.get("job") == job
-        if is_same and header is not None and header.get("machine") == machine and not is_fresh:
+        header = self._header()
+        if (header.get("job"), header.get("machine")) == (job, machine) and not is_fresh:
             return True
         if self.path.exists():
             with (self.path.parent / EARLIER_FILE).open("ab") as earlier:
@@ -52,6 +51,13 @@ class Ledger:
             self.path.unlink()
         self._write("climb", job=job, machine=machine)
         return False
+
+    def job(self) -> str | None:
+        """Give the key of the job that was climbed; None where there is no ledger."""
+        return self._header().get("job")
+
+    def _header(self) -> dict[str, Any]:
+        return next(iter(read_jsonl(self.path)), {})
 
     def profile(self, profile: Profile, *, recipe: str, at_s: float) -> None:
         """Write down a profile."""

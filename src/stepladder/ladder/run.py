@@ -72,9 +72,12 @@ def climb(
     folder = RunFolder(job.run.dir)
     ledger = Ledger(folder.path)
     with folder.lock():
-        _refuse_run(folder, may_overwrite=may_overwrite or is_fresh)
         key = _job_key(task_name, job.recipe, sources)
+        if not may_overwrite:
+            _refuse_other_run(folder, ledger, key)
         goes_on = ledger.begin(job=key, machine=machine_key(), is_fresh=is_fresh)
+        if not goes_on:  # what it says is of the climb before
+            (folder.path / CLIMB_FILE).unlink(missing_ok=True)
         if goes_on and (done := _finished(folder.path)) is not None:
             display.message(f"{folder.path} is already climbed; --fresh tries everything anew.")
             return done
@@ -94,7 +97,7 @@ def climb(
         _task_for(task, recipe),
         task_name=task_name,
         display=display,
-        overwrite=_is_of_another_recipe(folder.path, final),
+        overwrite=_holds_other_training(folder.path, final, is_new=is_fresh or may_overwrite),
     )
     with _lab(job, task, sources, device) as lab, _ending_signals(folder.path):
         found_s = seconds_of_used(cache, earlier, since=train_began)
@@ -209,11 +212,11 @@ def _show_baseline(climbing: Climb, display: Display) -> Baseline:
     return baseline
 
 
-def _refuse_run(folder: RunFolder, *, may_overwrite: bool) -> None:
-    if not folder.holds_run or may_overwrite or (folder.path / LEDGER_FILE).exists():
+def _refuse_other_run(folder: RunFolder, ledger: Ledger, job: str) -> None:
+    if not folder.holds_run or ledger.job() == job:
         return
     raise UsageError(
-        "the folder holds a run that is no climb, which this one would replace",
+        "the folder holds a run that is no climb of this job, and this one would replace it",
         where=str(folder.path),
         fix="Choose another --run.dir, or add --overwrite.",
     )
@@ -233,10 +236,10 @@ def _task_for(task: Task, recipe: Recipe) -> Task:
     return task
 
 
-def _is_of_another_recipe(folder: Path, job: JobConfig) -> bool:
-    """Say whether the folder holds a training of another recipe than the one that was kept."""
+def _holds_other_training(folder: Path, job: JobConfig, *, is_new: bool) -> bool:
+    """Say whether the folder holds a training of another recipe, or of the climb before."""
     config = folder / CONFIG
-    return config.exists() and load_job(config).recipe != job.recipe
+    return config.exists() and (is_new or load_job(config).recipe != job.recipe)
 
 
 @contextmanager
