@@ -29,6 +29,7 @@ _SHARES = {"host": 0.35, "real": 0.45, "device": 0.2}  # of the time budget
 _LEAST = {"host": 4, "real": 4, "device": 2}
 _MOST_STEPS = 400
 _MAX_DRAIN_S = 0.5
+_MOST_LOOKS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ def measure_steps(subject: Subject, *, budget_s: float) -> StepTimes:
         }
         before_s = _replay(subject, host, num["host"] // 2)
         loader_per_s, loader_cpu_s = _drain(reader, endless, subject.clock)
-        real = _real_steps(subject, endless, num["real"])
+        real = _real_steps_that_close(subject, endless, num["real"])
         after_s = _replay(subject, host, num["host"] // 2)
         on_device = itertools.cycle([subject.to_device(batch) for batch in (first, *held)])
         device_s = _replay(subject, on_device, num["device"])
@@ -92,7 +93,7 @@ def measure_steps(subject: Subject, *, budget_s: float) -> StepTimes:
     return StepTimes(
         step_s=real.step_s,
         phases_s=real.phases_s,
-        unexplained_frac=real.timeline.unexplained_s / real.timeline.wall_s,
+        unexplained_frac=real.unexplained_frac,
         no_advice_because=real.no_advice_because,
         replay_host_s=(before_s + after_s) / 2,
         replay_device_s=device_s,
@@ -180,6 +181,23 @@ class _Real(NamedTuple):
     phases_s: dict[str, float]
     timeline: Timeline
     no_advice_because: str | None
+
+    @property
+    def unexplained_frac(self) -> float:
+        return self.timeline.unexplained_s / self.timeline.wall_s
+
+
+def _real_steps_that_close(subject: Subject, batches: Iterator[Batch], num_steps: int) -> _Real:
+    """Take real steps, again where the timelines do not close; give the steps that close best.
+
+    Another process that takes the core between two phases opens a timeline now and then. Work that
+    no phase covers does it every time.
+    """
+    found = [_real_steps(subject, batches, num_steps)]
+    while found[-1].no_advice_because is not None and len(found) < _MOST_LOOKS:
+        found.append(_real_steps(subject, batches, num_steps))
+    closed = [real for real in found if real.no_advice_because is None]
+    return closed[0] if closed else min(found, key=lambda real: real.unexplained_frac)
 
 
 def _real_steps(subject: Subject, batches: Iterator[Batch], num_steps: int) -> _Real:

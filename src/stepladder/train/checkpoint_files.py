@@ -36,6 +36,8 @@ from stepladder.train.tensor_file import read_tensors, serialize
 
 FORMAT_VERSION: Final = 1
 MANIFEST: Final = "MANIFEST.json"
+MANIFEST_END: Final = b"\n}\n"
+"""Its last bytes, and found nowhere before: what lies inside is indented."""
 STATE: Final = "state.json"
 FROZEN: Final = "frozen.safetensors"
 _TENSOR_FILE: Final = re.compile(r"[a-z][a-z0-9_]*\.safetensors")

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from stepladder.errors import DataError
-from stepladder.train.checkpoint_files import MANIFEST, write_file
+from stepladder.errors import DataError, ResourceError
+from stepladder.train.checkpoint_files import MANIFEST, MANIFEST_END, open_member, write_file
 from stepladder.train.file_system import FileOps, FileSystem
 
 _NAME: Final = re.compile(r"(step|best)-(\d{9,18})", re.ASCII)
@@ -160,7 +160,16 @@ class CheckpointFolders:
 
 
 def _is_complete(path: Path) -> bool:
-    return os.path.lexists(path / MANIFEST)
+    """Say whether a manifest is there to its end; a kill can leave its first bytes alone.
+
+    One that cannot be read counts as there: what is wrong with it is for whoever loads it to say.
+    """
+    try:
+        with open_member(path, MANIFEST) as (file, size):
+            file.seek(max(0, size - len(MANIFEST_END)))
+            return file.read() == MANIFEST_END
+    except (DataError, ResourceError):
+        return os.path.lexists(path / MANIFEST)
 
 
 def _is_other_alive(pid: int) -> bool:

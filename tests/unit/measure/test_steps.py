@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, ItemsView
 from pathlib import Path
 
@@ -22,6 +23,9 @@ from stepladder.measure.steps import (
 )
 from stepladder.task.image_classification import ImageClassification
 from stepladder.train.clock import Timeline
+
+NUM_STEPS_BEFORE = 4
+"""Two to warm up and two on replayed batches, where steps are slow for the time there is."""
 
 
 class FakeTime:
@@ -79,6 +83,26 @@ def test_a_fifth_of_the_time_hidden_in_an_unnamed_place_refuses_advice(
     assert found.unexplained_frac == pytest.approx(hidden_s, rel=0.1)
     assert (found.no_advice_because is None) == has_advice
     assert has_advice or "in no named phase" in found.no_advice_because
+
+
+def test_one_gap_that_another_process_made_is_looked_at_again(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    time, task = FakeTime(), pictures()
+    listed = itertools.count()
+
+    def interrupt() -> None:
+        if next(listed) == NUM_STEPS_BEFORE:
+            time.move(100.0)
+
+    task.on_loss = lambda batch: time.move(1.0)
+    task.logs = Hidden(interrupt)
+    with open_on(recipe(), task) as subject:
+        subject.clock.now = time
+        found = measure_steps(subject, budget_s=0.1)
+    assert next(listed) == NUM_STEPS_BEFORE + 4 + 4 + 2 + 2  # real ones, and once more
+    assert found.no_advice_because is None
+    assert found.unexplained_frac < 0.01
 
 
 def test_a_slow_dataset_is_found_by_replaying_its_batches(

@@ -110,6 +110,22 @@ def test_saving_loading_replacing_and_pruning_work_everywhere(
     assert [path.name for path in (tmp_path / "c").glob(".*")] == []
 
 
+def test_a_kill_in_the_middle_of_a_manifest_leaves_the_one_before_readable(tmp_path: Path) -> None:
+    """Files are then written in place: the new manifest may have any number of its bytes."""
+    folder = tmp_path / "c"
+    checkpoints = make(folder, NoFolderRename())
+    save(checkpoints, 1, value=1)
+    whole = (folder / step(1) / "MANIFEST.json").read_bytes()
+    shutil.copytree(folder / step(1), folder / f".{step(1)}.99999999.old")
+    for num_bytes in (0, 1, len(whole) // 2, len(whole) - 1):
+        (folder / step(1) / "MANIFEST.json").write_bytes(whole[:num_bytes])
+        assert make(folder, NoFolderRename()).load(step(1)).state == {"value": 1}
+    save(make(folder, NoFolderRename()), 2, value=2)
+    later = make(folder, NoFolderRename())
+    assert later.load(step(1)).state == {"value": 1}
+    assert later.verify() == []
+
+
 @pytest.mark.parametrize("ops", ALL_OPS)
 def test_a_failed_replacement_leaves_the_old_one_readable(
     tmp_path: Path, ops: type[FileOps]
