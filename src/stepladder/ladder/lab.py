@@ -20,7 +20,7 @@ from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.ladder.exactness import Material
 from stepladder.ladder.folds import Parts
 from stepladder.ladder.learning import learning_key
-from stepladder.ladder.trainings import STACKED_COST, Trainings
+from stepladder.ladder.trainings import FIRST_ROUNDS, Trainings
 from stepladder.machine.environment import git_state
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Curve, Provenance
@@ -161,6 +161,15 @@ class Lab:
         """Train a recipe to its end over the trials' seeds, on the job's own splits."""
         return self._over_seeds(recipe, self._same_for_all(recipe))
 
+    def num_first(self, recipe: Recipe) -> int:
+        """Give how many trainings a first look takes; more where many cost little more than one."""
+        rounds = FIRST_ROUNDS if self._trainings.is_stacked(recipe) else 1
+        return self.job.ladder.num_seeds * rounds
+
+    def num_possible(self, recipe: Recipe) -> int:
+        """Give how many trainings there are in all, were there time for them."""
+        return len(self._parts(recipe))
+
     def probe(self, recipe: Recipe) -> tuple[Outcome, ...]:
         """Train with seeds that no trial uses; once, or for each seed where that costs little more.
 
@@ -169,15 +178,15 @@ class Lab:
         trainings = self._trainings
         if trainings.forecast_s(recipe) > self.allowed_s(_OUTCOMES_FRAC):
             return ()
-        num_seeds = self.job.ladder.num_seeds if trainings.is_stacked(recipe) else 1
+        num_seeds = self.num_first(recipe) if trainings.is_stacked(recipe) else 1
         parts = self._parts(recipe)[:num_seeds]
         return trainings.train_all(
             recipe, [(part, self.seed + _PROBE_SEED + idx) for idx, part in enumerate(parts)]
         )
 
     def forecast_s(self, recipe: Recipe) -> float:
-        """Forecast the seconds of one training to its end."""
-        return self._trainings.forecast_s(recipe)
+        """Forecast the seconds of the trainings of one look at a recipe."""
+        return self._trainings.forecast_all_s(recipe, self.num_first(recipe))
 
     def expected_epochs(self, recipe: Recipe) -> tuple[float, float, Provenance]:
         """Give epochs and validations until training ends, and where that is known from."""
@@ -247,9 +256,8 @@ class Lab:
         pairs = list(zip(parts, seeds, strict=True))
         num_known = sum(trainings.is_known(recipe, part, seed) for part, seed in pairs)
         if num_known < len(pairs):
-            each_s = trainings.forecast_s(recipe)
-            if trainings.is_stacked(recipe):
-                each_s *= min(1.0, STACKED_COST / len(pairs))
+            num_new = len(pairs) - num_known
+            each_s = trainings.forecast_all_s(recipe, num_new) / num_new
             affordable = num_known + int(self.allowed_s(_OUTCOMES_FRAC) / max(each_s, 1e-9))
             if affordable < _MIN_SEEDS:
                 return Outcomes(why_not=_too_long(len(pairs), each_s))

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from stepladder.config.recipe import Recipe
 from stepladder.data.feature_source import HeldFeatures
-from stepladder.data.threads import one_torch_thread
 from stepladder.ladder.exactness import Material
 from stepladder.ladder.folds import Parts, make_folds, near_groups, plain_parts
 from stepladder.ladder.guard import failure_words, free_memory
@@ -33,10 +32,11 @@ from stepladder.train.build import Sources
 EARLY_FRAC: Final = 1 / 3
 """Share of max_epochs that early stopping is taken to need, until it is known."""
 MAX_FOLDS: Final = 5
-STACKED_ROUNDS: Final = 4
-"""Times as many seeds where many trainings cost little more than one."""
-STACKED_COST: Final = 4.0
-"""Single trainings that stacked ones are taken to cost, all together."""
+FIRST_ROUNDS: Final = 4
+STACKED_ROUNDS: Final = 12
+"""Times as many seeds, at first and in all, where many trainings cost little more than one."""
+_STACKED_AS_ONE: Final = 8
+"""Stacked trainings that take as long as a single one, beside the first."""
 _NUM_TIMED: Final = 40
 _BLOCK_S: Final = 0.1
 
@@ -134,6 +134,11 @@ class Trainings:
         is_possible = why_not_stacked(recipe) is None and not self._is_stacking_refused
         return is_possible and self.is_replayed(recipe)
 
+    def forecast_all_s(self, recipe: Recipe, num: int) -> float:
+        """Forecast the seconds of so many trainings to their ends."""
+        times = 1 + num / _STACKED_AS_ONE if num > 1 and self.is_stacked(recipe) else num
+        return min(times, num) * self.forecast_s(recipe)
+
     def _chunks(self, pairs: Sequence[tuple[Parts, int]]) -> Iterator[list[tuple[Parts, int]]]:
         """Give as many at once as memory should hold."""
         first = pairs[0][0].sources.train
@@ -150,7 +155,7 @@ class Trainings:
         tasks = [self.instrument.head(recipe, seed) for _, seed in pairs]
         parts = [part for part, _ in pairs]
         try:
-            with untouched(), one_torch_thread():
+            with untouched():
                 return learn_stacked(replay_recipe(recipe), tasks, parts, device=self.device)
         except (RuntimeError, TypeError, ValueError, AttributeError):
             self._is_stacking_refused = True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -14,11 +15,12 @@ import numpy as np
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import resolve, settings_of_call
-from stepladder.ladder.comparison import Comparison, compare
+from stepladder.ladder.comparison import Comparison, compare, compare_outcomes
 from stepladder.ladder.exactness import compute, describe_difference
 from stepladder.ladder.guard import TrialFailed, Watchdog, guarded
 from stepladder.ladder.keys import recipe_values
 from stepladder.ladder.lab import Lab
+from stepladder.ladder.learning import execution_key
 from stepladder.ladder.peak import peak_frac
 from stepladder.ladder.speed import Length, Speed, length_of, measure_speed
 from stepladder.ladder.together import with_enabled
@@ -98,45 +100,91 @@ def run_trial(
 def choose_variant(
     lab: Lab, rung: Rung, profile: Profile, before: Recipe, *, watchdog: Watchdog
 ) -> Recipe:
-    """Choose among a rung's variants by training each, with seeds that no trial uses.
+    """Choose among a rung's variants by training them, with seeds that no trial uses.
 
-    Of those that are no worse than the recipe before, the fastest; of those as fast, to a
-    twentieth, the best. If all are worse, the best. The first where a probe takes too long.
+    Variants are tried group by group: those that take the same time for a step are one group, and
+    the rung gives the fastest group first. The first group with a variant that a trial would find
+    no worse is the last one tried, and its best is chosen. If there is none: of those that are
+    worse by less than half of what may be lost the fastest, else the best of all. The first where
+    a probe takes too long.
     """
     variants = rung.variants(profile, before)
     if len(variants) == 1:
         return variants[0]
-    num_seeds = lab.job.ladder.num_seeds
-    watchdog.expect(num_seeds * lab.forecast_s(before))
-    now = _quality(lab.outcomes(before, num_seeds=num_seeds).found)
-    probed: list[tuple[float, float, Recipe]] = []
-    for variant in variants:
-        watchdog.expect(num_seeds * lab.forecast_s(variant))
-        outcomes = lab.probe(variant)
-        quality = _quality(outcomes)
-        if now is None or not outcomes:
-            return variants[0]
-        if quality is not None:
-            probed.append((quality, _steps_s(lab, profile, variant, outcomes), variant))
-    if now is None or not probed:
+    watchdog.expect(lab.forecast_s(before))
+    now = lab.outcomes(before, num_seeds=lab.num_first(before)).found
+    probed: list[_Probed] = []
+    for _, group in itertools.groupby(variants, execution_key):
+        for variant in group:
+            watchdog.expect(lab.forecast_s(variant))
+            outcomes = lab.probe(variant)
+            if not now or not outcomes:
+                return variants[0]
+            with suppress(TrialFailed):
+                probed.append(_probe(lab, profile, variant, now, outcomes))
+        sound = [one for one in probed if one.is_sound]
+        if sound:
+            return max(sound, key=lambda one: one.quality).recipe
+    if not probed:
         return variants[0]
-    good = [one for one in probed if one[0] >= now - lab.job.ladder.max_accuracy_loss / 2]
+    good = [one for one in probed if one.quality >= -lab.job.ladder.max_accuracy_loss / 2]
     if not good:
-        return max(probed, key=lambda one: one[0])[2]
-    fastest_s = min(seconds for _, seconds, _ in good)
-    as_fast = [one for one in good if one[1] <= _AS_FAST * fastest_s]
-    return max(as_fast, key=lambda one: one[0])[2]
+        return max(probed, key=lambda one: one.quality).recipe
+    fastest_s = min(one.steps_s for one in good)
+    as_fast = [one for one in good if one.steps_s <= _AS_FAST * fastest_s]
+    return max(as_fast, key=lambda one: one.quality).recipe
 
 
-def _quality(outcomes: Sequence[Outcome]) -> float | None:
-    """Give the share of hits; without classes minus the logarithm of the loss; None: no result."""
-    sound = [outcome for outcome in outcomes if outcome.why_not is None and outcome.losses]
-    if not sound or len(sound) < len(outcomes):
-        return None
-    if all(outcome.hits is not None for outcome in sound):
-        return float(np.mean([np.mean(outcome.hits or (0.0,)) for outcome in sound]))
-    loss = float(np.mean([np.mean(outcome.losses) for outcome in sound]))
-    return -math.log(max(loss, 1e-12))
+@dataclass(frozen=True, kw_only=True)
+class _Probed:
+    """What a probe of a variant found.
+
+    Attributes:
+        quality: change of the share of hits; without classes, minus the change of the loss as a
+            share of it.
+        is_sound: whether a trial that found the same would find it no worse.
+        steps_s: time of its steps.
+    """
+
+    recipe: Recipe
+    quality: float
+    is_sound: bool
+    steps_s: float
+
+
+def _probe(
+    lab: Lab,
+    profile: Profile,
+    variant: Recipe,
+    before: Sequence[Outcome],
+    outcomes: Sequence[Outcome],
+) -> _Probed:
+    """Compare a probe with as many trainings before.
+
+    Raises:
+        TrialFailed: if trainings fail, or nothing is judged.
+    """
+    comparison = compare_outcomes(lab, before[: len(outcomes)], outcomes)
+    if comparison.accuracy is not None:
+        quality = comparison.accuracy.estimate
+    elif comparison.loss is not None and comparison.loss_before:
+        quality = -comparison.loss.estimate / comparison.loss_before
+    else:
+        raise TrialFailed(comparison.why_not or "nothing was judged")
+    evidence = Evidence(
+        aim=Aim.TIME,
+        exactness=Exactness.STATISTICAL,
+        accuracy=comparison.accuracy,
+        loss=comparison.loss,
+        loss_before=comparison.loss_before,
+        num_held_out=comparison.num_held_out,
+    )
+    return _Probed(
+        recipe=variant,
+        quality=quality,
+        is_sound=judge_quality(evidence, lab.job.ladder).decision is Decision.KEPT,
+        steps_s=_steps_s(lab, profile, variant, outcomes),
+    )
 
 
 def change_between(before: Recipe, after: Recipe) -> Change:
@@ -178,7 +226,7 @@ def _gather(trying: _Trying) -> Evidence:
 def _measure(trying: _Trying, *, is_statistical: bool) -> None:
     """Measure how much faster it is."""
     lab, before, after = trying.lab, trying.before, trying.after
-    trying.watchdog.expect(lab.job.ladder.num_seeds * 2 * lab.forecast_s(after))
+    trying.watchdog.expect(2 * lab.forecast_s(after))
     length = length_of(lab, before)
     trying.lengths = (length, length_of(lab, after) if is_statistical else length)
     trying.speed = measure_speed(
@@ -196,7 +244,7 @@ def _compared(trying: _Trying, exactness: Exactness) -> Comparison:
     if exactness is not Exactness.STATISTICAL:
         return Comparison()
     lab, rung = trying.lab, trying.rung
-    trying.watchdog.expect(lab.job.ladder.num_seeds * 2 * lab.forecast_s(trying.after))
+    trying.watchdog.expect(2 * (lab.forecast_s(trying.before) + lab.forecast_s(trying.after)))
     return compare(
         lab,
         trying.before,

@@ -22,9 +22,13 @@ from stepladder.rungs.formulas import (
     predict_time,
 )
 
-_ADAM_POWERS = (0.5, 0.75, 0.25, 1.0)
+_ADAM_POWERS = (0.5, 0.75, 1.0, 1.5)
 _SGD_POWERS = (1.0, 0.75, 0.5)
-"""Powers of the batch's growth to scale the learning rate by, the likeliest first."""
+"""Powers of the batch's growth to scale the learning rate by, the rule's own first.
+
+Where a small batch left the rate below its best, Adam-like rules want more than the rule says: a
+head on 732 photographs, batch 2 to 8, was best at 1.5.
+"""
 _WARMUP_FROM = 2.0
 """Growth of SGD's learning rate from which on it needs an epoch of warm-up."""
 
@@ -94,9 +98,10 @@ class LargerBatch(Rung):
         return self.variants(profile, recipe)[0]
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
-        """Give three or four learning rates for the best doubling, and for the one before it."""
+        """Give three or four learning rates for the best doubling, and for a quarter of it."""
         batch, larger = recipe.batch.global_batch_size, self._best_batch(profile, recipe)
-        sizes = [larger] + [size for size in (larger // 2,) if size > batch]
+        smaller = larger // 4 if larger // 4 > batch else larger // 2
+        sizes = [larger, smaller] if smaller > batch else [larger]
         found = [
             self._moved(profile, recipe, size, lr_growth)
             for size in sizes

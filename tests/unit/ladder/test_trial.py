@@ -166,7 +166,7 @@ def test_trainings_that_take_too_long_are_not_begun(make_lab, profile, recipe) -
     rung = Changed(epochs(recipe, 50_000), exactness=Exactness.STATISTICAL)
     verdict = tried(lab, rung, profile, epochs(recipe, 100_000)).trial.verdict
     assert verdict.decision is Decision.UNDECIDED
-    assert "it would take 3 trainings of" in verdict.reason
+    assert "it would take 12 trainings of" in verdict.reason
 
 
 def test_a_change_can_be_set_again(recipe) -> None:
