@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from PIL import Image, ImageDraw
 
 from stepladder.config.choices import Encoding
@@ -18,6 +19,10 @@ from stepladder.data.writer import ShardWriter, publish
 from stepladder.records import Manifest, ShardInfo
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few cores
+
+# How long an example takes says something about the machine only.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def draw_photo(kind: int, idx: int, *, size: tuple[int, int] = (48, 40)) -> Image.Image:

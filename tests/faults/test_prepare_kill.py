@@ -21,7 +21,10 @@ from stepladder.data.manifest import load_manifest
 from stepladder.data.verify import verify_store
 
 NUM_KILLS = 20
+MAX_TRIES = 200
 SEED = 20
+LATER, SOONER = 1.1, 0.8
+"""The moments follow a machine that gets slower or faster: some two of three find it at work."""
 
 # Imports once, then forks a prepare for each line, so that a kill costs no import.
 NURSERY = """
@@ -118,9 +121,11 @@ def test_a_killed_prepare_run_again_gives_the_same_bytes(
     assert len([name for name in want if name.endswith(".parquet")]) > 8
     moments = random.Random(SEED)
     num_killed = num_half_made = 0
-    for kill in range(NUM_KILLS):
+    within_s = whole_s
+    for kill in range(MAX_TRIES):
         out = place / f"killed{kill}"
-        code = run(nursery, out, kill_after_s=moments.uniform(0, whole_s))
+        code = run(nursery, out, kill_after_s=moments.uniform(0, within_s))
+        within_s *= LATER if code == -signal.SIGKILL else SOONER
         num_killed += code == -signal.SIGKILL
         num_half_made += any((place / f"{out.name}.partial").glob("store/*.parquet"))
         if out.exists():  # visible means whole
@@ -129,7 +134,9 @@ def test_a_killed_prepare_run_again_gives_the_same_bytes(
         assert contents(out) == want
         assert verify_store(out) == []
         assert not (place / f"{out.name}.partial").exists()
-    assert num_killed >= NUM_KILLS // 2
+        if num_killed >= NUM_KILLS and num_half_made:
+            break
+    assert num_killed >= NUM_KILLS
     assert num_half_made >= 1
 
 

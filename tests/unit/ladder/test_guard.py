@@ -67,13 +67,15 @@ def test_a_hang_is_not_swallowed_by_a_users_except() -> None:
 
 
 def test_each_new_expectation_starts_the_patience_anew() -> None:
-    watchdog = Watchdog(0.2)
+    watchdog = Watchdog(100)
     with guarded(watchdog):
-        for _ in range(4):
-            watchdog.expect(0.0)
-            time.sleep(0.08)
-    watchdog.expect(1.0)
-    assert watchdog.deadline_s == 20
+        signal.setitimer(signal.ITIMER_REAL, 50)  # half of the patience is gone
+        watchdog.expect(0.0)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 60
+        watchdog.expect(50.0)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 900
+    watchdog.expect(10.0)
+    assert watchdog.deadline_s == 200
 
 
 def test_a_timer_of_someone_else_goes_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ import pytest
 
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
+from stepladder.ladder import race
 from stepladder.ladder.trial import apply_change, change_between, run_trial
 from stepladder.records.ladder import Aim, Decision, Exactness, Prediction
 from stepladder.records.profile import Profile, Provenance
@@ -112,7 +114,10 @@ def test_early_stopping_is_judged_by_the_epochs_of_each_seed(make_lab, profile, 
     assert trial.verdict.num_epochs == pytest.approx(sum(trial.after_epochs) / 5)
 
 
-def test_features_are_the_same_to_rounding_and_timed_by_blocks(make_lab, profile, recipe) -> None:
+def test_features_are_the_same_to_rounding_and_timed_by_blocks(
+    make_lab, profile, recipe, monkeypatch
+) -> None:
+    monkeypatch.setattr(race, "GROSSLY", math.inf)  # one of such short blocks may be interrupted
     lab = make_lab(recipe)
     trial = tried(lab, CachedFeatures(), profile, recipe).trial
     assert trial.verdict.exactness.startswith(("same to 1e-", "equal"))

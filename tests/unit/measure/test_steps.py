@@ -41,6 +41,14 @@ class FakeTime:
         self.s += seconds
 
 
+class Ticking(FakeTime):
+    """A clock by which a millisecond passes from one reading to the next."""
+
+    def __call__(self) -> float:
+        self.move(1e-3)
+        return self.s
+
+
 class Hidden(dict[str, Tensor]):
     """Values to log whose listing takes its time, where no phase looks."""
 
@@ -57,6 +65,7 @@ def test_phases_add_up_and_carry_advice(
     pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
 ) -> None:
     with open_on(recipe(), pictures()) as subject:
+        subject.clock.now = Ticking()
         found = measure_steps(subject, budget_s=0.1)
     assert set(found.phases_s) == {
         *("data_wait", "to_device", "augment", "forward", "backward", "optimizer")
