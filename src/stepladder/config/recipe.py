@@ -163,7 +163,7 @@ class OptimizerConfig:
     clip_norm: float | None = None
     """Largest norm of the gradient; none: no clipping."""
     fused: bool = False
-    """Update all weights in one kernel (sgd, adam, adamw)."""
+    """Update all weights in one kernel (nadam: on the CPU alone)."""
 
     def __post_init__(self) -> None:
         for name in ("momentum", "beta1", "beta2"):

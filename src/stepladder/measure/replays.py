@@ -163,9 +163,9 @@ def replay_fused_optimizer(
 ) -> float | None:
     """Time an update of copies of the weights that learn: fused over not.
 
-    None where it is fused already, or torch has no such kernel for the rule.
+    None where it is fused already, or the rule has no such kernel on the device.
     """
-    if config.fused or not has_fused(config.name):
+    if config.fused or not has_fused(config.name, device.type):
         return None
     learning = [weight for weight in model.parameters() if weight.requires_grad]
     functions: dict[bool, Callable[[], object]] = {}

@@ -9,18 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.errors import DataError
+from stepladder.optim.nadam import NAdam
+from stepladder.optim.scalars import HOST_SCALARS, as_numbers_, as_tensors_
 
 MASTER = "master"
 """Key of the fp32 copy of a half weight, where the optimiser holds one."""
-
-HOST_SCALARS = frozenset({"step", "mu_product"})
-"""State that torch keeps on the CPU, unless an optimiser is fused or capturable."""
 
 
 def flatten_state(
     optimizer: torch.optim.Optimizer, model: nn.Module
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Take an optimiser's state apart. Nothing is copied.
+    """Take an optimiser's state apart. Nothing but numbers is copied.
 
     Returns:
         (tensors, facts): tensors by `weight name/state key`; facts are JSON values: the kind of
@@ -39,7 +38,9 @@ def flatten_state(
             if weight is not own[name]:
                 state[MASTER] = weight
             for key, value in state.items():
-                if isinstance(value, Tensor):
+                if key in HOST_SCALARS and isinstance(value, float):
+                    tensors[f"{name}/{key}"] = torch.tensor(value, dtype=torch.float64)
+                elif isinstance(value, Tensor):
                     tensors[f"{name}/{key}"] = value.detach()
                 else:
                     scalars[f"{name}/{key}"] = value
@@ -94,6 +95,8 @@ def _adopt(
             weights[name].data.copy_(master)
         if entries:
             optimizer.state[weights[name]] = entries
+            as_kept = as_numbers_ if isinstance(optimizer, NAdam) else as_tensors_
+            as_kept(entries)
 
 
 def _names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[list[str]]:

@@ -17,18 +17,18 @@ class FusedOptimizer(Rung):
     """Update all weights in one kernel, instead of a few small ones for each weight.
 
     Trades: nothing but the order of a few roundings.
-    Source: PyTorch, documentation of torch.optim, `fused`.
+    Source: PyTorch, documentation of torch.optim, `fused`; for NAdam, `stepladder.optim.nadam`.
     """
 
     name: ClassVar[str] = "fused_optimizer"
     level: ClassVar[int] = 6
 
-    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
-        """Refuse where torch has no such kernel."""
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse where there is no such kernel."""
         if recipe.optimizer.fused:
             return "already on"
-        if recipe.optimizer.name is OptimizerName.NADAM:
-            return "torch has no fused NAdam"
+        if recipe.optimizer.name is OptimizerName.NADAM and profile.device != "cpu":
+            return "NAdam has no fused kernel on a GPU"
         return None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002

@@ -11,7 +11,6 @@ from stepladder.errors import ResourceError, UsageError
 from stepladder.machine.compiler import compiler_missing
 from stepladder.models.checkpointing import can_checkpoint, set_checkpointing
 from stepladder.models.forwards import CompiledForward, FrozenForward, set_forward
-from stepladder.optim.optimizers import require_fused
 from stepladder.task.contract import Task
 from stepladder.train.stage import Stage
 
@@ -25,7 +24,6 @@ def require_execution(
         UsageError: if options contradict each other or do not fit the model.
         ResourceError: if there is no compiler.
     """
-    require_fused(recipe.optimizer)
     if recipe.model.fold_batchnorm:
         _require_foldable(recipe, task, model)
     if recipe.device.gradient_checkpointing:

@@ -132,10 +132,11 @@ def test_there_is_nothing_to_replay_where_no_leaf_is_called() -> None:
     assert found is None
 
 
-def test_a_fused_optimizer_is_timed_on_copies() -> None:
+@pytest.mark.parametrize("name", OptimizerName)
+def test_a_fused_optimizer_is_timed_on_copies(name: OptimizerName) -> None:
     net = nn.Linear(4, 4)
     before = net.weight.detach().clone()
-    config = OptimizerConfig(name=OptimizerName.ADAM)
+    config = OptimizerConfig(name=name)
     ratio = replay_fused_optimizer(config, net, CPU, lr=0.1, budget_s=0.0)
     assert ratio is not None
     assert ratio > 0
@@ -144,15 +145,17 @@ def test_a_fused_optimizer_is_timed_on_copies() -> None:
 
 
 @pytest.mark.parametrize(
-    "config",
+    ("config", "device"),
     [
-        OptimizerConfig(name=OptimizerName.NADAM),
-        OptimizerConfig(name=OptimizerName.ADAM, fused=True),
+        (OptimizerConfig(name=OptimizerName.NADAM), torch.device("cuda")),
+        (OptimizerConfig(name=OptimizerName.ADAM, fused=True), CPU),
     ],
     ids=["no fused kernel", "fused already"],
 )
-def test_no_ratio_where_nothing_could_be_fused(config: OptimizerConfig) -> None:
-    assert replay_fused_optimizer(config, nn.Linear(1, 1), CPU, lr=0.1, budget_s=0.0) is None
+def test_no_ratio_where_nothing_could_be_fused(
+    config: OptimizerConfig, device: torch.device
+) -> None:
+    assert replay_fused_optimizer(config, nn.Linear(1, 1), device, lr=0.1, budget_s=0.0) is None
 
 
 @pytest.mark.parametrize(("budget_s", "times"), [(1e3, 16), (100.0, 4), (0.0, 1)])

@@ -10,15 +10,14 @@ from torch import nn
 
 from stepladder.config.choices import OptimizerName
 from stepladder.config.recipe import OptimizerConfig
-from stepladder.errors import UsageError
 from stepladder.optim.master import MasterWeights
-from stepladder.optim.optimizers import build_optimizer, has_fused
+from stepladder.optim.nadam import NAdam
+from stepladder.optim.optimizers import build_optimizer
 from stepladder.optim.state import flatten_state, restore_state
 from stepladder.train.update import Update
 
 CPU = torch.device("cpu")
-FUSED = [name for name in OptimizerName if has_fused(name)]
-every_fused_rule = pytest.mark.parametrize("name", FUSED)
+every_rule = pytest.mark.parametrize("name", OptimizerName)
 both_guards = pytest.mark.parametrize("is_masked", [False, True])
 
 
@@ -42,23 +41,15 @@ def weights(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
 
 
-def test_torch_has_a_fused_kernel_of_exactly_these_rules() -> None:
-    assert set(FUSED) == {OptimizerName.SGD, OptimizerName.ADAM, OptimizerName.ADAMW}
-
-
-@every_fused_rule
+@every_rule
 def test_the_kernel_is_used_only_when_asked_for(name: OptimizerName) -> None:
-    assert build(linear(), name).param_groups[0]["fused"] is True
-    assert build(linear(), name, fused=False).param_groups[0]["fused"] is None
+    for fused in (True, False):
+        optimizer = build(linear(), name, fused=fused)
+        is_fused = isinstance(optimizer, NAdam) or bool(optimizer.param_groups[0].get("fused"))
+        assert is_fused is fused
 
 
-def test_a_rule_without_a_kernel_is_refused_in_words() -> None:
-    with pytest.raises(UsageError, match="no fused kernel of nadam") as caught:
-        build(linear(), OptimizerName.NADAM)
-    assert "--optimizer.name adam" in str(caught.value)
-
-
-@every_fused_rule
+@every_rule
 @both_guards
 def test_fused_steps_equal_plain_ones_to_rounding(name: OptimizerName, is_masked: bool) -> None:
     models = linear(), linear()
@@ -71,7 +62,7 @@ def test_fused_steps_equal_plain_ones_to_rounding(name: OptimizerName, is_masked
     assert not torch.equal(weights(models[0]), weights(linear()))
 
 
-@every_fused_rule
+@every_rule
 @both_guards
 def test_a_bad_step_leaves_the_weights(name: OptimizerName, is_masked: bool) -> None:
     model = linear()
@@ -84,7 +75,7 @@ def test_a_bad_step_leaves_the_weights(name: OptimizerName, is_masked: bool) -> 
     assert update.read_first_bad() == 1
 
 
-@every_fused_rule
+@every_rule
 def test_a_scaler_skips_overflow_and_else_gives_the_unscaled_step(name: OptimizerName) -> None:
     model, reference = linear(), linear()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
@@ -102,7 +93,7 @@ def test_a_scaler_skips_overflow_and_else_gives_the_unscaled_step(name: Optimize
     torch.testing.assert_close(weights(model), weights(reference), rtol=1e-5, atol=1e-7)
 
 
-@every_fused_rule
+@every_rule
 def test_half_weights_follow_their_fused_masters(name: OptimizerName) -> None:
     model, reference = linear().half(), linear()
     reference.load_state_dict({key: v.float() for key, v in model.state_dict().items()})
@@ -121,7 +112,7 @@ def test_half_weights_follow_their_fused_masters(name: OptimizerName) -> None:
     torch.testing.assert_close(weights(model).float(), weights(reference), rtol=1e-2, atol=1e-3)
 
 
-@every_fused_rule
+@every_rule
 def test_saved_state_goes_on_bit_for_bit(name: OptimizerName) -> None:
     straight = linear()
     optimizer = build(straight, name)

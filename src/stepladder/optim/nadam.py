@@ -1,0 +1,183 @@
+"""NAdam on the CPU in three passes over the weights, where torch's takes ten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepladder.optim.scalars import as_numbers_, as_tensors_
+
+_FUSED_DTYPES = (torch.float32, torch.float64)
+
+
+def nadam_update_(
+    params: list[Tensor],
+    grads: list[Tensor],
+    momenta: list[Tensor],
+    squares: list[Tensor],
+    *,
+    step: float,
+    lr: float,
+    grad_rate: float,
+    momentum_rate: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+) -> None:
+    """Take one NAdam step in place: by the momentum, and by the gradient once more.
+
+        m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
+        w = w - lr (a g + b m) / (sqrt(v / (1 - beta2^t)) + eps)
+
+    With c = b / (a + b), a g + b m is a + b times c m + (1 - c) g: what Adam's kernel makes of a
+    momentum m with c as its beta1. It divides by 1 - c^t, which the rate given to it undoes.
+
+    Args:
+        step: t, from 1.
+        grad_rate, momentum_rate: a and b.
+
+    Shapes: the tensors at a place of the lists are equal, any rank, dense, of the same strides.
+    Source: Dozat 2016, "Incorporating Nesterov Momentum into Adam", Alg. 8.
+    """
+    rate = grad_rate + momentum_rate
+    share = momentum_rate / rate
+    torch._foreach_lerp_(momenta, grads, 1 - beta1)
+    ahead = [momentum.clone() for momentum in momenta]
+    time = torch.tensor(step, dtype=torch.float32)
+    torch._fused_adam_(
+        params,
+        grads,
+        ahead,
+        squares,
+        [],
+        [time] * len(params),
+        lr=lr * rate * (1 - share**step),
+        beta1=share,
+        beta2=beta2,
+        weight_decay=0.0,
+        eps=eps,
+        amsgrad=False,
+        maximize=False,
+    )
+
+
+class NAdam(torch.optim.NAdam):
+    """torch.optim.NAdam, the same to rounding, with Adam's fused kernel.
+
+    Options and state are torch's, and either loads what the other saved; here `step` and
+    `mu_product` are numbers. Left to torch's own step: weights on a GPU, where its multi-tensor
+    kernels are few already; half and complex numbers, and sparse gradients, which the kernel does
+    not take as torch's step does; gradients laid out otherwise than their weight; `maximize`,
+    `capturable` and `differentiable`.
+    """
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a state as it is: torch's would round the numbers."""
+        torch.optim.Optimizer.__setstate__(self, state)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step; weights without a gradient stay as they are."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.take_step()
+        return loss
+
+    def take_step(self) -> None:
+        """Do what step does, without the hooks and profiler marks that torch puts around it."""
+        with torch.no_grad():
+            peers = [self._peers(group) for group in self.param_groups]
+            if None in peers:
+                for state in self.state.values():
+                    as_tensors_(state)
+                super().step()
+                return
+            for group, members in zip(self.param_groups, peers, strict=True):
+                for some in members or ():
+                    _step_peers_(group, some)
+
+    def _peers(self, group: dict[str, Any]) -> Iterable[_Peers] | None:
+        """Gather the weights of a group that have taken the same steps; None: torch's turn."""
+        if group["maximize"] or group["capturable"] or group["differentiable"]:
+            return None
+        found: dict[tuple[float, float], _Peers] = {}
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None:
+                continue
+            state = self.state[param]
+            if "step" not in state:
+                state["step"], state["mu_product"] = 0.0, 1.0
+                state["exp_avg"] = torch.zeros_like(param)
+                state["exp_avg_sq"] = torch.zeros_like(param)
+            if type(state["step"]) is not float:
+                as_numbers_(state)
+            if not _is_fusible(param, grad, state):
+                return None
+            key = state["step"], state["mu_product"]
+            if key not in found:
+                found[key] = _Peers()
+            found[key].params.append(param)
+            found[key].grads.append(grad)
+            found[key].states.append(state)
+        return found.values()
+
+
+@dataclass(slots=True)
+class _Peers:
+    """Weights of a group that have taken the same steps."""
+
+    params: list[Tensor] = field(default_factory=list)
+    grads: list[Tensor] = field(default_factory=list)
+    states: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _is_fusible(param: Tensor, grad: Tensor, state: dict[str, Any]) -> bool:
+    if not (param.is_cpu and param.dtype in _FUSED_DTYPES and grad.layout is torch.strided):
+        return False
+    strides = param.stride()
+    is_alike = (
+        strides == grad.stride()
+        and strides == state["exp_avg"].stride()
+        and strides == state["exp_avg_sq"].stride()
+    )
+    return is_alike and (param.is_contiguous() or _is_channels_last(param))
+
+
+def _is_channels_last(param: Tensor) -> bool:
+    return param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last)
+
+
+def _step_peers_(group: dict[str, Any], peers: _Peers) -> None:
+    beta1, beta2 = group["betas"]
+    lr, decay = float(group["lr"]), group["weight_decay"]
+    step = peers.states[0]["step"] + 1.0
+    mu, mu_next = (
+        beta1 * (1.0 - 0.5 * 0.96 ** (t * group["momentum_decay"])) for t in (step, step + 1)
+    )
+    mu_product = peers.states[0]["mu_product"] * mu
+    for state in peers.states:
+        state["step"], state["mu_product"] = step, mu_product
+    grads = peers.grads
+    if decay and group["decoupled_weight_decay"]:
+        torch._foreach_mul_(peers.params, 1 - lr * decay)
+    elif decay:
+        grads = list(torch._foreach_add(grads, peers.params, alpha=decay))
+    nadam_update_(
+        peers.params,
+        grads,
+        [state["exp_avg"] for state in peers.states],
+        [state["exp_avg_sq"] for state in peers.states],
+        step=step,
+        lr=lr,
+        grad_rate=(1 - mu) / (1 - mu_product),
+        momentum_rate=mu_next / (1 - mu_product * mu_next),
+        beta1=beta1,
+        beta2=beta2,
+        eps=group["eps"],
+    )
