@@ -42,6 +42,11 @@ def test_operators_are_declared_only_where_the_plain_import_fails() -> None:
     run(importable, undeclared)
 
 
+@pytest.mark.parametrize("state", ["enable", "disable"])
+def test_garbage_is_collected_afterwards_as_it_was_before(state: str) -> None:
+    run(f"import gc; gc.{state}()", f"assert gc.isenabled() == ('{state}' == 'enable')")
+
+
 def test_a_timm_that_cannot_be_imported_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
