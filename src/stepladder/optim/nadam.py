@@ -1,4 +1,4 @@
-"""NAdam on the CPU in three passes over the weights, where torch's takes ten."""
+"""NAdam on the CPU in two passes over the weights, where torch's takes ten."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from stepladder.optim.scalars import as_numbers_, as_tensors_
 
 _FUSED_DTYPES = (torch.float32, torch.float64)
+_MIN_BETA1 = 0.5  # below it the momentum does not come back from the kernel to rounding
 
 
 def nadam_update_(
@@ -30,11 +31,12 @@ def nadam_update_(
 ) -> None:
     """Take one NAdam step in place: by the momentum, and by the gradient once more.
 
-        m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
-        w = w - lr (a g + b m) / (sqrt(v / (1 - beta2^t)) + eps)
+        m' = beta1 m + (1 - beta1) g,   v' = beta2 v + (1 - beta2) g^2
+        w' = w - lr (a g + b m') / (sqrt(v' / (1 - beta2^t)) + eps)
 
-    With c = b / (a + b), a g + b m is a + b times c m + (1 - c) g: what Adam's kernel makes of a
-    momentum m with c as its beta1. It divides by 1 - c^t, which the rate given to it undoes.
+    With c = b / (a + b) x beta1, a g + b m' is a + b times x = c m + (1 - c) g: what Adam's kernel
+    makes of m, and steps by, with c as its beta1. It divides by 1 - c^t, which the rate given to it
+    undoes. x becomes m' = x - a / b (g - x), which loses digits only where beta1 is small.
 
     Args:
         step: t, from 1.
@@ -44,17 +46,14 @@ def nadam_update_(
     Source: Dozat 2016, "Incorporating Nesterov Momentum into Adam", Alg. 8.
     """
     rate = grad_rate + momentum_rate
-    share = momentum_rate / rate
-    torch._foreach_lerp_(momenta, grads, 1 - beta1)
-    ahead = [momentum.clone() for momentum in momenta]
-    time = torch.tensor(step, dtype=torch.float32)
+    share = momentum_rate / rate * beta1
     torch._fused_adam_(
         params,
         grads,
-        ahead,
+        momenta,
         squares,
         [],
-        [time] * len(params),
+        [torch.tensor(step, dtype=torch.float32)] * len(params),
         lr=lr * rate * (1 - share**step),
         beta1=share,
         beta2=beta2,
@@ -63,6 +62,7 @@ def nadam_update_(
         amsgrad=False,
         maximize=False,
     )
+    torch._foreach_lerp_(momenta, grads, -grad_rate / momentum_rate)
 
 
 class NAdam(torch.optim.NAdam):
@@ -71,8 +71,8 @@ class NAdam(torch.optim.NAdam):
     Options and state are torch's, and either loads what the other saved; here `step` and
     `mu_product` are numbers. Left to torch's own step: weights on a GPU, where its multi-tensor
     kernels are few already; half and complex numbers, and sparse gradients, which the kernel does
-    not take as torch's step does; gradients laid out otherwise than their weight; `maximize`,
-    `capturable` and `differentiable`.
+    not take as torch's step does; gradients laid out otherwise than their weight; a beta1 below
+    0.5; `maximize`, `capturable` and `differentiable`.
     """
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -104,6 +104,8 @@ class NAdam(torch.optim.NAdam):
     def _peers(self, group: dict[str, Any]) -> Iterable[_Peers] | None:
         """Gather the weights of a group that have taken the same steps; None: torch's turn."""
         if group["maximize"] or group["capturable"] or group["differentiable"]:
+            return None
+        if group["betas"][0] < _MIN_BETA1:
             return None
         found: dict[tuple[float, float], _Peers] = {}
         for param in group["params"]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stepladder.optim.master import MasterWeights
+from stepladder.optim.nadam import NAdam
 from stepladder.optim.optimizers import set_lr
 
 
@@ -44,6 +45,7 @@ class Update:
     ) -> None:
         self.optimizer = optimizer
         self.scaler = scaler
+        self._take_step = optimizer.take_step if isinstance(optimizer, NAdam) else optimizer.step
         self._clip_norm = clip_norm
         self._master = master
         self._params: list[Tensor] = [
@@ -143,7 +145,7 @@ class Update:
 
     def _step(self) -> None:
         if self.scaler is None:
-            self.optimizer.step()
+            self._take_step()
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()

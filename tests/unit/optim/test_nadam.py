@@ -60,9 +60,10 @@ def same(ours: nn.Module, theirs: nn.Module, tolerance: float) -> None:
         {},
         {"weight_decay": 0.1, "decoupled_weight_decay": True},
         {"weight_decay": 0.1},
-        {"betas": (0.0, 0.9), "eps": 1e-3, "momentum_decay": 0.1},
+        {"betas": (0.5, 0.9), "eps": 1e-3, "momentum_decay": 0.1},
+        {"betas": (0.99, 0.999), "momentum_decay": 0.0},
     ],
-    ids=["plain", "decoupled decay", "L2", "no momentum"],
+    ids=["plain", "decoupled decay", "L2", "short memory", "long memory"],
 )
 def test_three_hundred_steps_equal_torchs(dtype: torch.dtype, options: dict[str, Any]) -> None:
     ours, theirs = net(dtype), net(dtype)
@@ -168,8 +169,9 @@ def turned(grad: Tensor) -> Tensor:
         (complexed, plain, {}),
         (plain, turned, {}),
         (plain, plain, {"maximize": True}),
+        (plain, plain, {"betas": (0.0, 0.9)}),
     ],
-    ids=["bf16", "complex", "gradient laid out otherwise", "maximize"],
+    ids=["bf16", "complex", "gradient laid out otherwise", "maximize", "no momentum"],
 )
 def test_what_the_kernel_does_not_take_is_left_to_torch(
     make: Callable[[Tensor], Tensor], lay_out: Callable[[Tensor], Tensor], options: dict[str, Any]
