@@ -6,7 +6,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 
 from stepladder.config.choices import TrainMode
 from stepladder.config.load import load_job
-from stepladder.config.options import JobConfig
+from stepladder.config.options import JobConfig, LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.data.examples import ArrivalSource
 from stepladder.errors import InterruptedRun, UsageError
@@ -32,6 +32,7 @@ from stepladder.ladder.result import (
     measure_baseline,
     result_of,
     seconds_of_used,
+    with_accuracy,
 )
 from stepladder.ladder.wording import baseline_row, end_line, header, row, row_json
 from stepladder.machine import keep_freed_memory
@@ -47,6 +48,7 @@ from stepladder.train.features import features_folder
 from stepladder.train.finish import SUMMARY_FILE
 from stepladder.train.run import train
 from stepladder.train.run_folder import CONFIG, RunFolder
+from stepladder.train.wording import clean
 
 
 def climb(
@@ -78,9 +80,12 @@ def climb(
         goes_on = ledger.begin(job=key, machine=machine_key(), is_fresh=is_fresh)
         if not goes_on:  # what it says is of the climb before
             (folder.path / CLIMB_FILE).unlink(missing_ok=True)
-        if goes_on and (done := _finished(folder.path)) is not None:
+        done = _finished(folder.path) if goes_on else None
+        if done is not None and not _has_more_time(done, job.ladder):
             display.message(f"{folder.path} is already climbed; --fresh tries everything anew.")
             return done
+        if done is not None:
+            display.message(f"going on with what the budget left untried: {_untried_words(done)}")
         with _lab(job, task, sources, device) as lab, _ending_signals(folder.path):
             started = time.monotonic()
             climbing = _climb(lab, ledger, display, key, reads_ledger=not is_fresh)
@@ -205,6 +210,7 @@ def _show_baseline(climbing: Climb, display: Display) -> Baseline:
     earlier = climbing.ledger.find_baseline() if climbing.reads_ledger else None
     baseline = earlier or measure_baseline(climbing)
     if earlier is None:
+        baseline = with_accuracy(climbing, baseline)
         climbing.ledger.baseline(baseline)
     display.table(header(), {})
     values = to_json(baseline)
@@ -227,6 +233,18 @@ def _finished(folder: Path) -> dict[str, Any] | None:
         return None
     done: dict[str, Any] = read_json(folder / CLIMB_FILE)
     return done if read_json(folder / SUMMARY_FILE).get("status") == "finished" else None
+
+
+def _has_more_time(done: Mapping[str, Any], options: LadderConfig) -> bool:
+    """Say whether rungs that an earlier budget left untried can be tried now."""
+    earlier_s = done.get("budget_s")
+    if not done.get("untried") or earlier_s is None:
+        return False
+    return options.budget_s is None or options.budget_s > earlier_s
+
+
+def _untried_words(done: Mapping[str, Any]) -> str:
+    return ", ".join(clean(str(rung)) for rung in done["untried"])
 
 
 def _task_for(task: Task, recipe: Recipe) -> Task:

@@ -265,6 +265,7 @@ def _evidence(rung: Rung, exactness: Exactness, found: str, comparison: Comparis
         num_held_out=comparison.num_held_out,
         why_no_outcomes=comparison.why_not,
         is_replayed=comparison.is_replayed,
+        num_trainings=comparison.num_seeds,
     )
 
 

@@ -31,6 +31,7 @@ class Evidence:
         memory_frac: peak memory after over that before; None: not measured.
         num_epochs: epochs after, mean over seeds.
         is_replayed: whether outcomes come from replay on features.
+        num_trainings: trainings of each recipe behind accuracy and loss.
     """
 
     aim: Aim
@@ -45,6 +46,7 @@ class Evidence:
     memory_frac: float | None = None
     num_epochs: float | None = None
     is_replayed: bool = False
+    num_trainings: int = 0
 
 
 class Finding(NamedTuple):
@@ -67,6 +69,7 @@ def judge(evidence: Evidence, options: LadderConfig) -> Verdict:
         exactness=evidence.found,
         num_epochs=evidence.num_epochs,
         is_replayed=evidence.is_replayed,
+        num_trainings=evidence.num_trainings,
     )
 
 

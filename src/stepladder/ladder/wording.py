@@ -80,6 +80,7 @@ def row_json(trial: Trial) -> dict[str, Any]:
             "exactness": verdict.exactness,
             "num_epochs": verdict.num_epochs,
             "is_replayed": verdict.is_replayed,
+            "num_trainings": verdict.num_trainings,
             "change": trial.change,
             "took_s": trial.took_s,
         }
@@ -204,7 +205,18 @@ def epochs_words(trial: Trial) -> str:
     num_seeds = len(trial.after_epochs)
     found = ["by replay"] if trial.verdict.is_replayed else []
     found += [f"{num_seeds} seeds"] if num_seeds > 1 else []
-    return f"{_epochs(epochs)} ({', '.join(found)})" if found else _epochs(epochs)
+    said = [", ".join(found)] if found else []
+    said += _trainings_words(trial.verdict, num_seeds)
+    return f"{_epochs(epochs)} ({'; '.join(said)})" if said else _epochs(epochs)
+
+
+def _trainings_words(verdict: Verdict, num_seeds: int) -> list[str]:
+    """Say how many trainings the accuracy rests on, where the epochs rest on another number."""
+    if verdict.num_trainings in {0, num_seeds}:
+        return []
+    what = "accuracy" if verdict.accuracy is not None else "loss"
+    plural = "" if verdict.num_trainings == 1 else "s"
+    return [f"{what} of {verdict.num_trainings} training{plural}"]
 
 
 def baseline_words(baseline: Baseline) -> str:
@@ -231,7 +243,8 @@ def end_words(climb: ClimbSummary) -> str:
     times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}"
     parts = [f"{gain(climb.speedup)} ({times})" if climb.speedup is not None else times]
     if before.test_accuracy is not None and after.test_accuracy is not None:
-        num = f" ({climb.num_test:,} pictures, read once)" if climb.num_test else ""
+        what = "pictures" if climb.are_pictures else "examples"
+        num = f" ({climb.num_test:,} {what}, read once)" if climb.num_test else ""
         shares = f"{100 * before.test_accuracy:.1f} → {100 * after.test_accuracy:.1f} %"
         parts.append(f"test {shares}{num}")
     if climb.test_change is not None:

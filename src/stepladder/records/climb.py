@@ -74,6 +74,7 @@ class ClimbSummary:
         baseline, result: the two ends; None: not reached.
         climb_s: seconds that all profiles and trials took.
         num_test: test examples, read once for both ends.
+        are_pictures: the job is the built-in one, whose examples are pictures.
         test_change: change in test accuracy, paired by example, in [-1, 1].
         loss_change: change in mean test loss; negative is better.
         speedup: baseline over result in time to a trained model.
@@ -89,6 +90,7 @@ class ClimbSummary:
     result: Result | None = None
     climb_s: float | None = None
     num_test: int = 0
+    are_pictures: bool = False
     test_change: Interval | None = None
     loss_change: Interval | None = None
     speedup: float | None = None

@@ -121,6 +121,8 @@ class Verdict:
         exactness: what was found: "equal", "same to 1e-5", or empty.
         num_epochs: epochs with the rung, mean over seeds.
         is_replayed: whether epochs and accuracy come from replay on features.
+        num_trainings: trainings of each recipe that accuracy and loss rest on; 0: none, or not
+            written down.
     """
 
     decision: Decision
@@ -131,6 +133,7 @@ class Verdict:
     exactness: str = ""
     num_epochs: float | None = None
     is_replayed: bool = False
+    num_trainings: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

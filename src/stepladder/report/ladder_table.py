@@ -149,6 +149,11 @@ def _facts(climb: ClimbRecords) -> list[Fact]:
     if before and after and before.epochs is not None and after.epochs is not None:
         epochs = f"{before.epochs:.3g} → {after.epochs:.3g}"
         facts.append(Fact(value=epochs, label="epochs"))
+    if before and before.val_accuracy is not None:
+        val = percent(before.val_accuracy)
+        if after and after.val_accuracy is not None:
+            val = f"{val} → {percent(after.val_accuracy)}"
+        facts.append(Fact(value=val, label="validation accuracy"))
     if summary.max_accuracy_loss is not None:
         allowed = f"{100 * summary.max_accuracy_loss:.3g} %"
         facts.append(Fact(value=allowed, label="accuracy that a rung may cost"))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import json
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +14,14 @@ import pytest
 
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
 from stepladder.errors import UsageError
-from stepladder.ladder.ledger import Ledger
+from stepladder.ladder import run as run_module
+from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
+from stepladder.ladder.result import keys_in, seconds_of_used
 from stepladder.ladder.run import climb
 from stepladder.records import read_json
-from stepladder.train.display import Display
+from stepladder.records.ladder import Decision
+from stepladder.rungs.cached_features import CachedFeatures
+from stepladder.train.display import Display, PlainDisplay
 from stepladder.train.run import train
 
 LADDER = LadderConfig(budget_s=4.0, block_s=0.01, num_seeds=2)
@@ -55,6 +63,68 @@ def test_another_job_in_the_folder_of_a_climb_is_refused_and_fresh_trains_anew(
     again = climb(job, blobs(), task_name="blobs", display=quiet(), is_fresh=True)
     assert summary.stat().st_mtime_ns > before, "the training is a new one"
     assert again == read_json(job.run.dir / "climb.json")
+
+
+@pytest.mark.slow
+def test_what_a_budget_left_untried_is_tried_once_there_is_more(
+    tmp_path: Path, blobs, recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "RUNGS", (CachedFeatures(),))
+    whole = job_in(tmp_path / "runs" / "run", recipe)
+    whole = replace(whole, ladder=replace(LADDER, budget_s=None, try_all=True))
+    short = replace(whole, ladder=replace(whole.ladder, budget_s=1e-3))
+    ledger = short.run.dir / LEDGER_FILE
+    first = climb(short, blobs(), task_name="blobs", display=quiet())
+    assert first["untried"] == ["cached_features"]
+    assert first["baseline"]["val_accuracy"] is None
+
+    before, said = ledger.read_bytes(), io.StringIO()
+    assert climb(short, blobs(), task_name="blobs", display=PlainDisplay(said)) == first
+    assert "already climbed" in said.getvalue()
+    assert ledger.read_bytes() == before, "as much time leaves as much untried"
+
+    said = io.StringIO()
+    last = climb(whole, blobs(), task_name="blobs", display=PlainDisplay(said))
+    assert "going on with what the budget left untried: cached_features" in said.getvalue()
+    assert last["untried"] == []
+    untried, tried = trials_of(ledger)
+    assert untried.verdict.decision is Decision.UNTRIED
+    assert tried.before is not None
+    is_kept = tried.verdict.decision is Decision.KEPT
+    assert ("cached: true" in (whole.run.dir / "config.yaml").read_text()) == is_kept
+    assert read_json(whole.run.dir / "summary.json")["status"] == "finished"
+    assert last == read_json(whole.run.dir / "climb.json")
+
+
+@pytest.mark.slow
+def test_the_table_begins_with_what_the_job_as_written_gets_right(
+    tmp_path: Path, blobs, recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "RUNGS", ())
+    job = job_in(tmp_path / "run", recipe)
+    job = replace(job, ladder=replace(LADDER, budget_s=None))
+    said = io.StringIO()
+    found = climb(job, blobs(), task_name="blobs", display=PlainDisplay(said))
+    accuracy = found["baseline"]["val_accuracy"]
+    with (job.run.dir / "predictions.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["split"] == "val"]
+    num_right = sum(row["label"] == row["predicted"] for row in rows)
+    assert accuracy == pytest.approx(num_right / 30), "nothing was changed, so it stays"
+    assert found["baseline"]["provenance"] == "replayed"
+    (line,) = [line for line in said.getvalue().splitlines() if "as written" in line]
+    assert f"val {100 * accuracy:.1f} %" in line
+
+
+def test_features_that_were_found_ready_count_and_removed_ones_do_not(tmp_path: Path) -> None:
+    for key, seconds in (("used", 3.0), ("left alone", 5.0), ("removed", 7.0)):
+        (tmp_path / key).mkdir()
+        (tmp_path / key / "manifest.json").write_text(json.dumps({"seconds": seconds}))
+        os.utime(tmp_path / key, (100, 100))
+    ready = keys_in(tmp_path)
+    assert ready == {"used", "left alone", "removed"}
+    os.utime(tmp_path / "used", (300, 300))
+    shutil.rmtree(tmp_path / "removed")
+    assert seconds_of_used(tmp_path, ready, since=200.0) == 3.0
 
 
 def test_an_earlier_ledger_names_its_job(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from stepladder.errors import DataError
 from stepladder.ladder.wording import (
     baseline_row,
     end_line,
+    epochs_words,
     gain,
     gain_interval,
     header,
@@ -120,6 +122,29 @@ def test_each_verdict_has_its_line(made: Trial, line: str) -> None:
     assert row(made, WIDE) == line
 
 
+@pytest.mark.parametrize(
+    ("num_trainings", "words"),
+    [
+        (0, "11 epochs (by replay, 5 seeds)"),
+        (5, "11 epochs (by replay, 5 seeds)"),
+        (20, "11 epochs (by replay, 5 seeds; accuracy of 20 trainings)"),
+    ],
+)
+def test_accuracy_that_rests_on_more_trainings_than_the_epochs_says_so(
+    num_trainings: int, words: str
+) -> None:
+    verdict = replace(STOPPING.verdict, num_trainings=num_trainings)
+    assert epochs_words(replace(STOPPING, verdict=verdict)) == words
+
+
+def test_trainings_of_a_known_length_are_told_by_what_they_compare() -> None:
+    made = trial(
+        "larger_batch", 7, Decision.KEPT, num_epochs=60.0, num_trainings=1,
+        loss=interval(-0.1, -0.2, 0.0),
+    )  # fmt: skip
+    assert epochs_words(made) == "60 epochs (loss of 1 training)"
+
+
 def test_in_a_hundred_columns_whole_words_go_on_below_their_column() -> None:
     made = trial(
         "gradient_checkpointing", 7, Decision.DROPPED,
@@ -162,8 +187,9 @@ def test_what_accuracy_or_memory_is_expected_stands_under_the_predicted_gain() -
 def test_the_end_is_told_with_its_noise() -> None:
     assert end_line(CLIMB, WIDE) == (
         " end to end                          240× (24 min → 6.0 s), test 75.0 → 75.3 % "
-        "(661 pictures, read once), difference +0.3 ± 0.9"
+        "(661 examples, read once), difference +0.3 ± 0.9"
     )
+    assert "(661 pictures, read once)" in end_line(CLIMB | {"are_pictures": True}, WIDE)
     assert end_line({"baseline": BASELINE}) == (
         " end to end                          not measured: the climb did not end"
     )

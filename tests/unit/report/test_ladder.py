@@ -70,7 +70,8 @@ def test_the_page_tells_the_climb_first_and_then_the_training(
     order = [
         "196× faster 24 min → 7.4 s", "extrapolated from 3 measured epochs",
         "Test accuracy 75.0 % → 75.3 % (difference +0.3 ± 0.9 points, over 661 examples read once)",
-        "The ladder", "early_stopping: 24 min to 4.3 min, 5.6× [5.6, 5.7]",
+        "64.9 % → 66.0 % validation accuracy", "The ladder",
+        "early_stopping: 24 min to 4.3 min, 5.6× [5.6, 5.7]",
             "end to end: 7.4 s",
         "What was tried", "kept : 11 epochs (by replay, 5 seeds)",
         "dropped : 17 epochs (by replay, 5 seeds); accuracy may fall by more than 1.0 points",
