@@ -50,6 +50,19 @@ def fold_batchnorm(trunk: nn.Module, *inputs: Any, **named: Any) -> nn.Module:
     return folded
 
 
+class FoldedNorm(nn.Sequential):
+    """What folding leaves of a BatchNorm: nothing, or of timm's the dropout and the activation.
+
+    Args:
+        layers: that are left.
+        after: name of the convolution that it was folded into.
+    """
+
+    def __init__(self, *layers: nn.Module, after: str) -> None:
+        super().__init__(*layers)
+        self.after = after
+
+
 @dataclass(frozen=True)
 class Pair:
     """A convolution and the BatchNorm that alone reads its output."""
@@ -147,13 +160,14 @@ def _without(trunk: nn.Module, pairs: list[Pair]) -> nn.Module:
         id(tensor): tensor for tensor in [*trunk.parameters(), *trunk.buffers()]
     }
     folded = copy.deepcopy(trunk, memo)
+    names = {id(module): name for name, module in trunk.named_modules()}
     for name, original in list(trunk.named_modules()):
         pair = of.get(id(original))
         if pair is None:
             continue
         if original is pair.norm:
             rest = folded.get_submodule(name).children()  # of timm's: dropout and activation
-            _replace(folded, name, nn.Sequential(*rest))
+            _replace(folded, name, FoldedNorm(*rest, after=names[id(pair.conv)]))
         else:
             _fold_into(folded.get_submodule(name), pair)
     return folded.eval()

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from stepladder.errors import ResourceError, UsageError
 from stepladder.models.folding import fold_batchnorm
+from stepladder.models.fusing import fuse_activations
 
 Forward = Callable[..., Any]
 _CONVOLUTION_BATCH = 16
@@ -91,6 +92,8 @@ class FrozenForward(Replacement):
                     with as_built(self.module):
                         target = fold_batchnorm(self.module, *args, **kwargs)
                 forward = own_forward(target)
+                if self.is_folded and not self.is_compiled:  # compiling fuses by itself
+                    forward = fuse_activations(target, *args, **kwargs) or forward
                 if self.is_compiled:
                     forward = compile_forward(forward)
                     self._min_examples = _min_examples(_num_examples(args, kwargs))

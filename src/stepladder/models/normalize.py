@@ -35,7 +35,9 @@ class Normalize(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Give (x - mean) / std."""
-        return ((x.to(torch.float32) - self.mean) / self.std).to(self.dtype)
+        y = x.to(torch.float32)
+        y = y - self.mean if y is x else y.sub_(self.mean)  # in memory that is there and warm
+        return y.div_(self.std).to(self.dtype)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         exact = (self.mean, self.std)

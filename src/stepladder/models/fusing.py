@@ -1,0 +1,183 @@
+"""A convolution and the activation after it as one operation, for a folded trunk on the CPU.
+
+An activation by itself reads and writes all that the convolution has just written, and padding on
+one side only ("SAME" of TensorFlow, where the stride is 2) copies all that it is about to read.
+oneDNN applies the activation to the numbers while it holds them, and the padding is had by padding
+both sides alike and dropping what that adds. Features stay the same, mostly to the bit.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from stepladder.models.folding import FoldedNorm
+
+_ACTIVATIONS = {nn.ReLU, nn.ReLU6, nn.Hardtanh}
+_NOTHING = (nn.Identity, nn.Dropout, nn.Dropout2d)  # in evaluation mode
+_MAX_ERROR = 1e-4  # as a share of the largest output
+
+
+def fuse_activations(folded: nn.Module, *args: Any, **kwargs: Any) -> Callable[..., Any] | None:
+    """Give a forward of a folded trunk with its activations in the convolutions before them.
+
+    An activation of oneDNN turns NaN into a number. Inputs that are not finite therefore go through
+    the trunk as it is, and so does what oneDNN has no operation for.
+
+    Args:
+        folded: as `fold_batchnorm` gave it; left as it is, and its tensors are shared.
+        args, kwargs: what it is called with; the first two examples are looked at.
+
+    Returns:
+        None where there is nothing to fuse: another device or number format, no oneDNN, no
+        convolution of a kind that is known here, or other results.
+    """
+    if not all(_is_known_format(tensor) for tensor in folded.parameters()) or not _has_onednn():
+        return None
+    fused = _shared_copy(folded)
+    names = [name for name, part in fused.named_modules() if isinstance(part, FoldedNorm)]
+    num_fused = sum(_fuse(fused, name) for name in names)
+    few = tree_map(lambda t: t[:2] if isinstance(t, Tensor) and t.dim() else t, (args, kwargs))
+    if not num_fused or not _is_suited(few):
+        return None
+    try:
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            pairs = zip(
+                tree_leaves(fused(*few[0], **few[1])),
+                tree_leaves(folded(*few[0], **few[1])),
+                strict=True,
+            )
+            is_same = all(_are_near(ours, theirs) for ours, theirs in pairs)
+    except RuntimeError:  # an operation that is there, but not for this processor
+        return None
+    if not is_same:
+        return None
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return (fused if _is_suited((args, kwargs)) else folded)(*args, **kwargs)
+
+    return forward
+
+
+class FusedConvolution:
+    """Stands in the forward of a convolution, and gives what the activation would make of it."""
+
+    def __init__(self, conv: nn.Conv2d, activation: nn.Module | None) -> None:
+        assert conv.bias is not None
+        self._weights = {torch.float32: (conv.weight.detach(), conv.bias.detach())}
+        self._stride, self._dilation, self._groups = conv.stride, conv.dilation, conv.groups
+        self._padding = None if _is_same_padded(conv) else conv.padding
+        self._kernel = conv.kernel_size
+        self._operation: tuple[str, list[float]] = ("none", [])
+        if isinstance(activation, nn.Hardtanh):  # ReLU6 is one
+            self._operation = ("hardtanh", [activation.min_val, activation.max_val])
+        elif activation is not None:
+            self._operation = ("relu", [])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Give act(conv(x)); under autocast in its number format.
+
+        Shapes: x (n, c, h, w), the result as of the convolution.
+        """
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+        if dtype not in self._weights:  # autocast would do it again at every call
+            weight, bias = self._weights[torch.float32]
+            self._weights[dtype] = (weight.to(dtype), bias.to(dtype))
+        weight, bias = self._weights[dtype]
+        if self._padding is not None:
+            return self._convolve(x.to(dtype), weight, bias, self._padding)
+        sizes = tuple(x.shape[-2:])
+        sides = [self._same_padding(dim, size) for dim, size in enumerate(sizes)]
+        y = self._convolve(x.to(dtype), weight, bias, tuple(padding for padding, _ in sides))
+        for dim, (_, first) in enumerate(sides):
+            length = -(-sizes[dim] // self._stride[dim])
+            y = y.narrow(2 + dim, first, length)
+        return y
+
+    def _convolve(
+        self, x: Tensor, weight: Tensor, bias: Tensor, padding: str | tuple[int, ...]
+    ) -> Tensor:
+        kind, numbers = self._operation
+        y: Tensor = torch.ops.mkldnn._convolution_pointwise(
+            x, weight, bias, padding, self._stride, self._dilation, self._groups, kind, numbers, ""
+        )
+        return y
+
+    def _same_padding(self, dim: int, size: int) -> tuple[int, int]:
+        """Give a padding for both sides, and the first output that belongs to the result.
+
+        The result has ceil(size / stride) outputs, and of the padding that this takes the smaller
+        half stands in front. Whole strides more in front only add outputs there.
+        """
+        stride = self._stride[dim]
+        reach = (self._kernel[dim] - 1) * self._dilation[dim] + 1
+        total = max((-(-size // stride) - 1) * stride + reach - size, 0)
+        num_more = -(-(total - 2 * (total // 2)) // stride)
+        return total // 2 + num_more * stride, num_more
+
+
+def _are_near(ours: Tensor, theirs: Tensor) -> bool:
+    return bool((ours - theirs).abs().max() <= _MAX_ERROR * theirs.abs().max())
+
+
+def _fuse(fused: nn.Module, name: str) -> bool:
+    """Put what a folded BatchNorm has left into the convolution before it."""
+    rest = fused.get_submodule(name)
+    assert isinstance(rest, FoldedNorm)
+    conv = fused.get_submodule(rest.after)
+    layers = [layer for layer in rest if not isinstance(layer, _NOTHING)]
+    is_known = len(layers) <= 1 and all(type(layer) in _ACTIVATIONS for layer in layers)
+    if not (is_known and isinstance(conv, nn.Conv2d) and _is_known_conv(conv)):
+        return False
+    vars(conv)["forward"] = FusedConvolution(conv, layers[0] if layers else None)
+    while len(rest):
+        del rest[-1]
+    return True
+
+
+def _is_known_conv(conv: nn.Conv2d) -> bool:
+    is_plain = type(conv) is nn.Conv2d and conv.padding_mode == "zeros"
+    return "forward" not in vars(conv) and (
+        (is_plain and not isinstance(conv.padding, str)) or _is_same_padded(conv)
+    )
+
+
+def _is_same_padded(conv: nn.Conv2d) -> bool:
+    """Say whether a convolution is timm's, which pads as TensorFlow does."""
+    return type(conv).__name__ == "Conv2dSame" and type(conv).__module__.startswith("timm.")
+
+
+def _is_known_format(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.dtype is torch.float32
+
+
+def _has_onednn() -> bool:
+    is_built_in: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return is_built_in and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
+
+
+def _is_suited(inputs: Any) -> bool:
+    """Say whether the fused operations may be used for these inputs, here and now."""
+    if not torch.backends.mkldnn.enabled:
+        return False
+    if torch.is_autocast_enabled("cpu") and not (
+        torch.get_autocast_dtype("cpu") is torch.bfloat16
+        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    ):
+        return False
+    leaves = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+    return all(
+        leaf.device.type == "cpu" and not (leaf.is_floating_point() and not leaf.isfinite().all())
+        for leaf in leaves
+    )
+
+
+def _shared_copy(module: nn.Module) -> nn.Module:
+    """Copy the layers, and share the tensors."""
+    memo: dict[int, Any] = {id(t): t for t in [*module.parameters(), *module.buffers()]}
+    return copy.deepcopy(module, memo)
