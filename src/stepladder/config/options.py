@@ -115,7 +115,7 @@ class LadderConfig:
     block_s: float = 0.4
     """Length of a block in seconds, at least."""
     max_cache_bytes: int = 20_000_000_000
-    """Size at which the oldest features, compiled code and decoded stores are removed."""
+    """Bytes of disk that features or a decoded copy may take; a rung that needs more is refused."""
     prices: Path | None = None
     """CSV of GPUs with prices, as docs/rungs.md says; none: data sheets of common ones."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
+from stepladder.ladder.room import why_not_here
 from stepladder.records.ladder import Aim, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
@@ -53,7 +54,7 @@ def advise_on(
     beyond: list[Considered] = []
     least = 1 + options.min_gain
     for rung in rungs:
-        refusal = rung.why_not(profile, recipe)
+        refusal = why_not_here(rung, profile, recipe, options)
         if refusal is not None:
             others.append(_considered(rung, None, refusal))
             continue

@@ -13,6 +13,7 @@ from stepladder.errors import StepladderError
 from stepladder.ladder.keys import recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
+from stepladder.ladder.room import why_not_here
 from stepladder.ladder.trial import apply_change, run_trial
 from stepladder.measure.profile import ProfileMemory, take_profile
 from stepladder.records.ladder import Aim, Decision, Prediction, Trial, Verdict
@@ -123,7 +124,7 @@ class Climb:
 
     def consider(self, rung: Rung) -> tuple[Trial, Recipe]:
         """Decide on one rung: refuse, skip, or predict and try it."""
-        refusal = rung.why_not(self.profile, self.recipe)
+        refusal = self._why_not(rung)
         if refusal is not None:
             return self._untried(rung, Decision.NOT_HERE, refusal, None), self.recipe
         prediction = rung.predict(self.profile, self.recipe)
@@ -146,6 +147,9 @@ class Climb:
         trial = replace(result.trial, took_s=time.monotonic() - started, **self._keys())
         self.ledger.trial(trial)
         return trial, result.recipe
+
+    def _why_not(self, rung: Rung) -> str | None:
+        return why_not_here(rung, self.profile, self.recipe, self.options)
 
     def why_skip(self, rung: Rung, prediction: Prediction) -> str | None:
         """Say why a rung is not worth a trial, or None."""
@@ -202,7 +206,7 @@ class Climb:
             and (trial := decided.get(rung.name)) is not None
             and trial.verdict.decision in again
             and trial.recipe != now
-            and rung.why_not(self.profile, self.recipe) is None
+            and self._why_not(rung) is None
             and (
                 self.options.try_all
                 or self.why_skip(rung, rung.predict(self.profile, self.recipe)) is None

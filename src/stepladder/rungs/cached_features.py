@@ -37,7 +37,7 @@ class CachedFeatures(Rung):
             "not measured: a step of the head alone": profile.head_step_s is None,
         }
         refusal = next((reason for reason, holds in reasons.items() if holds), None)
-        needed = (profile.feature_bytes or 0) * num_through_trunk(profile, recipe)
+        needed = self.disk_bytes(profile, recipe)
         if refusal is None and needed > profile.free_disk_bytes:
             have = profile.free_disk_bytes
             return f"features take {needed / 1e9:.1f} GB of disk, and {have / 1e9:.1f} GB are free"
@@ -78,6 +78,10 @@ class CachedFeatures(Rung):
         return predict_time(
             self.name, profile, after, inputs=inputs, note=note if is_random else ""
         )
+
+    def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
+        """Give the bytes of all features."""
+        return (profile.feature_bytes or 0) * num_through_trunk(profile, recipe)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
         """Ask for features."""

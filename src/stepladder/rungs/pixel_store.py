@@ -44,7 +44,7 @@ class PixelStore(Rung):
             "not measured: the memory's bandwidth": not profile.bandwidth_bytes_per_s,
         }
         refusal = next((reason for reason, holds in reasons.items() if holds), None)
-        needed = profile.example_bytes * (profile.num_train + profile.num_val)
+        needed = self.disk_bytes(profile, recipe)
         if refusal is None and needed > profile.free_disk_bytes:
             have = profile.free_disk_bytes
             return f"pixels take {needed / 1e9:.1f} GB of disk, and {have / 1e9:.1f} GB are free"
@@ -66,6 +66,10 @@ class PixelStore(Rung):
             inputs={"loader_cpu_s": cpu_s, "read_s": read_s, "store_s": store_s},
             note="pixels read from the page cache; a disk slower than memory is not counted",
         )
+
+    def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:  # noqa: ARG002
+        """Give the bytes of all decoded pictures."""
+        return profile.example_bytes * (profile.num_train + profile.num_val)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
         """Ask for a store of pixels."""

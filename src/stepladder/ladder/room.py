@@ -1,0 +1,33 @@
+"""Why a rung cannot be tried here: its own reason, or the room that the user gives it on disk."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from stepladder.config.options import LadderConfig
+from stepladder.config.recipe import Recipe
+from stepladder.records.profile import Profile
+from stepladder.rungs.contract import Rung
+
+
+@runtime_checkable
+class WritesToDisk(Protocol):
+    """A rung whose recipe makes something before it trains: features, or a decoded copy."""
+
+    def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
+        """Give the bytes that it would take on disk."""
+
+
+def why_not_here(rung: Rung, profile: Profile, recipe: Recipe, options: LadderConfig) -> str | None:
+    """Say in words why a rung cannot be tried, or None."""
+    refusal = rung.why_not(profile, recipe)
+    if refusal is not None or not isinstance(rung, WritesToDisk):
+        return refusal
+    needed, allowed = rung.disk_bytes(profile, recipe), options.max_cache_bytes
+    if needed <= allowed:
+        return None
+    return f"takes {_size(needed)} of disk, and ladder.max_cache_bytes allows {_size(allowed)}"
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
