@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw
 from stepladder.config.choices import Encoding
 from stepladder.data.writer import ShardWriter, publish
 from stepladder.records import Manifest, ShardInfo
+from stepladder.records.profile import Profile, TrainingTime
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few cores
 
@@ -138,3 +139,42 @@ def _jpeg(picture: np.ndarray) -> bytes:
 def build_store() -> StoreBuilder:
     """Give the function that writes a small store of drawn pictures."""
     return write_store
+
+
+def plain_profile(time: TrainingTime, **facts: Any) -> Profile:
+    """Give the profile of a small head on a frozen trunk, on one core; facts replace its own."""
+    plain: dict[str, Any] = {
+        "num_train": 90,
+        "num_val": 30,
+        "is_built_in": False,
+        "has_head": True,
+        "is_trunk_frozen": True,
+        "is_random_before_head": False,
+        "is_pretrained": False,
+        "num_conv2d": 0,
+        "num_batchnorm": 0,
+        "weight_bytes": 100,
+        "trainable_bytes": 50,
+        "example_bytes": 8,
+        "device": "cpu",
+        "device_name": "a processor",
+        "num_cores": 1,
+        "has_cuda": False,
+        "has_bf16": False,
+        "has_compiler": False,
+        "free_memory_bytes": 10**9,
+        "free_disk_bytes": 10**9,
+    }
+    return Profile(time=time, **plain | facts)
+
+
+class ProfileOf(Protocol):
+    """Give a profile by its time and the facts that a test looks at."""
+
+    def __call__(self, time: TrainingTime, **facts: Any) -> Profile: ...
+
+
+@pytest.fixture(scope="session")
+def profile_of() -> ProfileOf:
+    """Give the function that makes a small profile."""
+    return plain_profile

@@ -95,29 +95,7 @@ class TheRung(Rung):
         return WITH_RUNG
 
 
-PROFILE = Profile(
-    time=TrainingTime(epochs=2, steps_per_epoch=6, step_s=1e-3),
-    num_train=48,
-    num_val=48,
-    is_built_in=False,
-    has_head=False,
-    is_trunk_frozen=False,
-    is_random_before_head=False,
-    is_pretrained=False,
-    num_conv2d=0,
-    num_batchnorm=0,
-    weight_bytes=24,
-    trainable_bytes=24,
-    example_bytes=8,
-    device="cpu",
-    device_name="cpu",
-    num_cores=1,
-    has_cuda=False,
-    has_bf16=False,
-    has_compiler=False,
-    free_memory_bytes=10**9,
-    free_disk_bytes=10**9,
-)
+TIME = TrainingTime(epochs=2, steps_per_epoch=6, step_s=1e-3)
 
 
 class SteadyTime:
@@ -145,8 +123,9 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> SteadyTime:
 class _Lab:
     """Run one trial of a faulty rung."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, profile: Profile) -> None:
         self.folder = folder
+        self.profile = profile
         self.task: Faulty | None = None
 
     def __call__(
@@ -161,15 +140,17 @@ class _Lab:
             cache=self.folder,
             seed=0,
         )
-        rung = TheRung(exactness)
+        rung, profile = TheRung(exactness), self.profile
         with lab:
-            return run_trial(lab, rung, PROFILE, RECIPE, rung.predict(PROFILE, RECIPE))
+            return run_trial(lab, rung, profile, RECIPE, rung.predict(profile, RECIPE))
 
 
 @pytest.fixture
-def attempt(tmp_path: Path) -> Iterator[_Lab]:
+def attempt(tmp_path: Path, profile_of: Callable[..., Profile]) -> Iterator[_Lab]:
     torch.set_num_threads(1)
-    yield _Lab(tmp_path / "cache")
+    sizes = {"num_train": 48, "num_val": 48, "weight_bytes": 24, "trainable_bytes": 24}
+    profile = profile_of(TIME, has_head=False, is_trunk_frozen=False, **sizes)
+    yield _Lab(tmp_path / "cache", profile)
     assert not list((tmp_path / "cache").iterdir())
 
 

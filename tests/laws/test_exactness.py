@@ -5,6 +5,7 @@ Losses, scores, gradients and weights of three real steps are compared, before a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -40,38 +41,36 @@ CPU = torch.device("cpu")
 SIZE = 32
 ROWS = {"train": 40, "val": 5}
 EXACT = [rung for rung in RUNGS if rung.exactness is not Exactness.STATISTICAL]
-PROFILE = Profile(
-    time=TrainingTime(epochs=60, steps_per_epoch=5, step_s=0.1),
-    num_train=40,
-    num_val=5,
-    is_built_in=True,
-    has_head=True,
-    is_trunk_frozen=True,
-    is_random_before_head=False,
-    is_pretrained=False,
-    num_conv2d=20,
-    num_batchnorm=20,
-    weight_bytes=10**6,
-    trainable_bytes=10**4,
-    example_bytes=3 * SIZE * SIZE,
-    feature_bytes=4 * 256,
-    store_encoding="jpeg",
-    device="cpu",
-    device_name="A processor",
-    num_cores=2,
-    has_cuda=False,
-    has_bf16=False,
-    has_compiler=True,
-    free_memory_bytes=10**4,  # little, so that what saves memory is wanted
-    free_disk_bytes=10**12,
-    bandwidth_bytes_per_s=1e10,
-    loader_cpu_s=1e-3,
-    step_fixed_s=0.1,
-    step_per_example_s=1e-4,
-    memory_by_batch={1: 10**4, 2: 2 * 10**4},
-    trunk_s=1e-3,
-    head_step_s=1e-3,
-)
+TIME = TrainingTime(epochs=60, steps_per_epoch=5, step_s=0.1)
+
+
+@pytest.fixture(name="profile")
+def _profile(profile_of: Callable[..., Profile]) -> Profile:
+    """A profile by which each exact rung is wanted."""
+    return profile_of(
+        TIME,
+        num_train=40,
+        num_val=5,
+        is_built_in=True,
+        num_conv2d=20,
+        num_batchnorm=20,
+        weight_bytes=10**6,
+        trainable_bytes=10**4,
+        example_bytes=3 * SIZE * SIZE,
+        feature_bytes=4 * 256,
+        store_encoding="jpeg",
+        num_cores=2,
+        has_compiler=True,
+        free_memory_bytes=10**4,  # little, so that what saves memory is wanted
+        free_disk_bytes=10**12,
+        bandwidth_bytes_per_s=1e10,
+        loader_cpu_s=1e-3,
+        step_fixed_s=0.1,
+        step_per_example_s=1e-4,
+        memory_by_batch={1: 10**4, 2: 2 * 10**4},
+        trunk_s=1e-3,
+        head_step_s=1e-3,
+    )
 
 
 class StoreBuilder(Protocol):
@@ -80,7 +79,7 @@ class StoreBuilder(Protocol):
     ) -> object: ...
 
 
-def jobs(store: Path) -> list[tuple[Profile, Recipe]]:
+def jobs(store: Path, profile: Profile) -> list[tuple[Profile, Recipe]]:
     """Give jobs of which each rung lets one through: the head or all learns, held or streamed."""
     head = Recipe(
         data=DataConfig(store=store, where=Where.STREAM),
@@ -93,9 +92,9 @@ def jobs(store: Path) -> list[tuple[Profile, Recipe]]:
     held = replace(head, data=replace(head.data, where=Where.MEMORY))
     learns = replace(head, train=TrainMode.ALL, batch=replace(head.batch, global_batch_size=2))
     return [
-        (PROFILE, head),
-        (PROFILE, held),
-        (replace(PROFILE, is_trunk_frozen=False), learns),
+        (profile, head),
+        (profile, held),
+        (replace(profile, is_trunk_frozen=False), learns),
     ]
 
 
@@ -109,10 +108,10 @@ def run(recipe: Recipe, folder: Path) -> Computed:
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
 @pytest.mark.parametrize("rung", EXACT, ids=lambda rung: rung.name)
 def test_a_rung_keeps_to_its_exactness(
-    rung: Rung, tmp_path: Path, build_store: StoreBuilder
+    rung: Rung, tmp_path: Path, build_store: StoreBuilder, profile: Profile
 ) -> None:
     build_store(tmp_path / "store", num_rows=ROWS, size=SIZE, encoding=Encoding.JPEG)
-    let_through = [job for job in jobs(tmp_path / "store") if rung.why_not(*job) is None]
+    let_through = [job for job in jobs(tmp_path / "store", profile) if rung.why_not(*job) is None]
     assert let_through, "no job of this law gets past why_not"
     profile, recipe = let_through[0]
     before = run(recipe, tmp_path / "before")
@@ -121,9 +120,11 @@ def test_a_rung_keeps_to_its_exactness(
     assert {"losses", "gradients", "scores", "weights after a step"} <= after.numbers.keys()
 
 
-def test_another_learning_rate_would_be_found(tmp_path: Path, build_store: StoreBuilder) -> None:
+def test_another_learning_rate_would_be_found(
+    tmp_path: Path, build_store: StoreBuilder, profile: Profile
+) -> None:
     build_store(tmp_path / "store", num_rows=ROWS, size=SIZE, encoding=Encoding.JPEG)
-    _, recipe = jobs(tmp_path / "store")[0]
+    _, recipe = jobs(tmp_path / "store", profile)[0]
     other = replace(recipe, batch=replace(recipe.batch, lr=0.02))
     before, after = run(recipe, tmp_path / "before"), run(other, tmp_path / "after")
     with pytest.raises(Exception, match="other results"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -143,29 +143,7 @@ def make_lab(tmp_path: Path) -> Iterator[MakeLab]:
 
 
 @pytest.fixture
-def profile() -> Profile:
+def profile(profile_of: Callable[..., Profile]) -> Profile:
     """A profile of the blobs under RECIPE; only what trials look at is of this job."""
     time = TrainingTime(epochs=6, steps_per_epoch=90 / 8, step_s=1e-3, num_validations=6)
-    return Profile(
-        time=time,
-        num_train=90,
-        num_val=30,
-        is_built_in=False,
-        has_head=True,
-        is_trunk_frozen=True,
-        is_random_before_head=False,
-        is_pretrained=False,
-        num_conv2d=0,
-        num_batchnorm=0,
-        weight_bytes=100,
-        trainable_bytes=50,
-        example_bytes=8,
-        device="cpu",
-        device_name="cpu",
-        num_cores=1,
-        has_cuda=False,
-        has_bf16=False,
-        has_compiler=False,
-        free_memory_bytes=10**9,
-        free_disk_bytes=10**9,
-    )
+    return profile_of(time, num_train=90, num_val=30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,29 +45,9 @@ def _folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(name="profile")
-def _profile() -> Profile:
-    return Profile(
-        time=TIME,
-        num_train=8,
-        num_val=2,
-        is_built_in=False,
-        has_head=False,
-        is_trunk_frozen=False,
-        is_random_before_head=True,
-        is_pretrained=False,
-        num_conv2d=1,
-        num_batchnorm=0,
-        weight_bytes=40,
-        trainable_bytes=40,
-        example_bytes=12,
-        device="cpu",
-        device_name="a processor",
-        num_cores=2,
-        has_cuda=False,
-        has_bf16=False,
-        has_compiler=False,
-        free_memory_bytes=10**9,
-        free_disk_bytes=10**9,
+def _profile(profile_of: Callable[..., Profile]) -> Profile:
+    return profile_of(
+        TIME,
         step_by_batch_s={1: 0.1, 2: 0.15, 4: 0.25},
         provenance={"num_train": Provenance.READ, "step_by_batch_s": Provenance.MEASURED},
     )
