@@ -26,6 +26,7 @@ from stepladder.data.examples import (
     Source,
     none_of,
 )
+from stepladder.data.feature_source import FeatureSource
 from stepladder.data.memory import MemoryPictures, decoded_bytes, resolve_where
 from stepladder.data.order import Order, rank_slice
 from stepladder.data.ordered import map_in_order
@@ -35,6 +36,7 @@ from stepladder.machine import available_memory_bytes, num_cores
 
 __all__ = ["PictureSource", "Reader", "ReaderStats", "Source", "resolve_where"]
 
+_ROWS_OF_ONE_COPY = 64  # of features: below about that many, a copy costs what calling torch costs
 _ORDER_BLOCK = 16384  # positions computed at once: the order then costs 0.1 microseconds a row
 
 
@@ -76,6 +78,10 @@ class Reader:
         where: memory or stream; `resolve_where` turns auto into one of them.
         pin_memory: yield page-locked tensors; None: where there is CUDA.
 
+    Attributes:
+        num_examples: of an epoch, over all ranks.
+        steps_per_epoch: batches of an epoch, the last one, which may be smaller, among them.
+
     Raises:
         UsageError: if the choices do not go with the source.
         ResourceError: if memory is asked for and there is not enough of it.
@@ -113,6 +119,8 @@ class Reader:
             fraction=fraction,
             fraction_seed=fraction_seed,
         )
+        self.num_examples = self.order.num_samples
+        self.steps_per_epoch = -(-self.num_examples // global_batch_size)
         _check_choices(source, where, fraction)
         default = num_cores() if source.default_threads is None else source.default_threads
         self._num_threads = (threads or default) if default else 0
@@ -128,16 +136,6 @@ class Reader:
                 is_pinned=torch.cuda.is_available() if pin_memory is None else pin_memory,
             )
 
-    @property
-    def num_examples(self) -> int:
-        """Examples of an epoch, over all ranks."""
-        return self.order.num_samples
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Batches of an epoch, the last one, which may be smaller, among them."""
-        return -(-self.num_examples // self.global_batch_size)
-
     def epoch(self, epoch: int, start: int = 0) -> Generator[Batch]:
         """Yield this rank's batches of an epoch.
 
@@ -151,7 +149,8 @@ class Reader:
             raise ValueError(f"epoch {epoch}, position {start}: there is no such place")
         if isinstance(self.source, ArrivalSource):
             return self._arrivals(self.source, start)
-        batches = self._batches(epoch, start)
+        is_ahead = self._num_threads > 0 or isinstance(self.source, PictureSource)
+        batches = (self._batches if is_ahead else self._batches_at_once)(epoch, start)
         self._open.add(batches)
         return batches
 
@@ -179,6 +178,27 @@ class Reader:
                 yield self._finish(pending.popleft())
             while pending:
                 yield self._finish(pending.popleft())
+
+    def _batches_at_once(self, epoch: int, start: int) -> Generator[Batch]:
+        """Read in the consumer's own thread, several batches in one go where that only copies."""
+        source, all_ids = self.source, self._local_ids(epoch, start)
+        num_batches = 1
+        if isinstance(source, FeatureSource) and source.is_held:
+            num_batches = max(1, _ROWS_OF_ONE_COPY // self.global_batch_size)
+        while batches := list(itertools.islice(all_ids, num_batches)):
+            ids = torch.from_numpy(np.concatenate(batches))
+            inputs, targets = _read(source, ids.numpy())
+            self.stats.num_rows += len(ids)
+            if len(batches) == 1:
+                yield Batch(inputs, targets, ids)
+                continue
+            sizes = [len(rows) for rows in batches]
+            yield from map(
+                Batch,
+                torch.split(inputs, sizes),
+                itertools.repeat(None) if targets is None else torch.split(targets, sizes),
+                torch.split(ids, sizes),
+            )
 
     def _local_ids(self, epoch: int, start: int) -> Iterator[np.ndarray]:
         """Yield the rows of this rank's part of each global batch."""

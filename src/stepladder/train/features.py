@@ -98,8 +98,16 @@ class FeatureTask(Task):
         if self._split is None or self._split[0] is not model:
             parts = self.base.split(model)
             assert parts is not None  # refused by why_no_features
-            self._split = model, parts[1]
+            self._split = model, _without_idle_layers(parts[1])
         return self._split[1]
+
+
+def _without_idle_layers(head: nn.Module) -> nn.Module:
+    """Leave out dropout that drops nothing: calling it costs as much as a small linear layer."""
+    if type(head) is not nn.Sequential:
+        return head
+    layers = [layer for layer in head if not (isinstance(layer, nn.Dropout) and layer.p == 0)]
+    return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
 
 
 def features_folder(job: JobConfig, task: Task) -> Path:

@@ -68,7 +68,7 @@ class WindowMeans:
 
 
 class Step:
-    """Takes optimiser steps and keeps the sums that a log line needs, all on the device.
+    """Takes optimiser steps and keeps the sums that a log line needs, without waiting for a device.
 
     The loss is the mean over the global batch: the local sum times world_size over the global
     count, so that after averaging gradients over ranks unequal slices are exact.
@@ -109,8 +109,9 @@ class Step:
         self._is_random = is_random
         self._rank = rank
         self._world_size = world_size
-        self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        self._log_sums: dict[str, Tensor] = {}
+        self._is_free = device.type == "cpu"  # to read a tensor; elsewhere it waits for the device
+        self._loss_sum: Tensor | float = self._zero()
+        self._log_sums: dict[str, Tensor | float] = {}
         self._num_examples = 0
         self._is_checked = False
 
@@ -160,12 +161,20 @@ class Step:
             total = losses.detach().sum(dtype=torch.float32)
             step_loss = total if step_loss is None else step_loss + total
             for name, values in logs.items():
-                self._log_sums[name] = self._log_sums.get(name, 0.0) + values.sum()
+                self._log_sums[name] = self._log_sums.get(name, 0.0) + self._read(values.sum())
         assert step_loss is not None
         with self._clock.phase(Phase.OPTIMIZER):
             self._update(step_loss, step=step, lr=lr, wants_norm=wants_norm)
-        self._loss_sum += step_loss
+        self._loss_sum += self._read(step_loss)
         self._num_examples += batch.ids.numel()
+
+    def _zero(self) -> Tensor | float:
+        if self._is_free:
+            return 0.0
+        return torch.zeros((), dtype=torch.float64, device=self._device)
+
+    def _read(self, value: Tensor) -> Tensor | float:
+        return value.item() if self._is_free else value
 
     def _losses(self, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         result = self._task.loss(self._model, batch)
@@ -198,23 +207,26 @@ class Step:
             grad_norm=self._update.read_grad_norm(),
             num_examples=self._num_examples,
         )
-        self._loss_sum.zero_()
+        self._loss_sum = self._zero()
         self._log_sums.clear()
         self._num_examples = 0
         return means
 
     def state(self) -> tuple[dict[str, Tensor], int]:
         """Give the sums of the open window (tensors by name) and its number of examples."""
-        logs = {f"log.{name}": value.clone() for name, value in self._log_sums.items()}
-        return {"loss_sum": self._loss_sum.clone(), **logs}, self._num_examples
+        logs = {f"log.{name}": value for name, value in self._log_sums.items()}
+        sums = {"loss_sum": self._loss_sum, **logs}
+        tensors = {
+            name: value.clone()
+            if isinstance(value, Tensor)
+            else torch.tensor(value, dtype=torch.float64)
+            for name, value in sums.items()
+        }
+        return tensors, self._num_examples
 
     def restore(self, tensors: Mapping[str, Tensor], num_examples: int) -> None:
         """Go on with a saved window."""
-        device = self._loss_sum.device
-        self._loss_sum.copy_(tensors["loss_sum"])
-        self._log_sums = {
-            name.removeprefix("log."): value.to(device)
-            for name, value in tensors.items()
-            if name.startswith("log.")
-        }
+        sums = {name: self._read(value.to(self._device)) for name, value in tensors.items()}
+        self._loss_sum = sums.pop("loss_sum")
+        self._log_sums = {name.removeprefix("log."): value for name, value in sums.items()}
         self._num_examples = num_examples

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from stepladder.config.choices import Encoding, OrderMode, Split, Where
 from stepladder.data.batch import Batch
 from stepladder.data.examples import PictureSource, ReadCost
+from stepladder.data.feature_files import Features
+from stepladder.data.feature_source import HeldFeatures
 from stepladder.data.reader import Reader, Source, resolve_where
 from stepladder.data.store import Store
 from stepladder.data.threads import THREAD_NAME
@@ -124,6 +126,36 @@ def test_ranks_and_restarts_join_to_the_global_order(
             assert part.inputs.float().mean(dim=(1, 2, 3)).tolist() == part.ids.tolist()
             seen += part.ids.tolist()
     assert seen == reader(source, batch).order.samples(4, start, n).tolist()
+
+
+@settings(max_examples=50)
+@given(
+    n=st.integers(1, 300),
+    batch=st.integers(1, 80),
+    world=st.integers(1, 3),
+    start=st.integers(0, 300),
+    has_targets=st.booleans(),
+)
+def test_features_copied_in_one_go_come_in_the_batches_of_the_order(
+    n: int, batch: int, world: int, start: int, has_targets: bool
+) -> None:
+    start = min(start, n)
+    rows = torch.arange(n)
+    targets = rows if has_targets else None
+    held = Features(features=rows.unsqueeze(1).float(), targets=targets, seconds=0.0)
+    source = HeldFeatures(Counting(n), held)
+    wanted = reader(source, batch).order.samples(4, start, n)
+    ranks = [reader(source, batch, rank=rank, world_size=world) for rank in range(world)]
+    steps = list(zip(*(rank.epoch(4, start) for rank in ranks), strict=True))
+    assert [sum(len(part.ids) for part in parts) for parts in steps] == [
+        min(batch, n - at) for at in range(start, n, batch)
+    ]
+    parts = [part for step in steps for part in step]
+    assert [row for part in parts for row in part.ids.tolist()] == wanted.tolist()
+    for part in parts:
+        assert part.inputs.squeeze(1).tolist() == part.ids.tolist()
+        assert (part.targets is not None) == has_targets
+        assert part.targets is None or torch.equal(part.targets, part.ids)
 
 
 def test_a_batch_stays_valid_as_long_as_it_is_held() -> None:

@@ -463,3 +463,30 @@ def test_a_small_head_steps_on_one_thread_and_leaves_the_others_alone(
     finally:
         torch.set_num_threads(before)
     assert seen == [1 if is_small else 2]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_dropout_that_drops_nothing_is_left_out_and_any_other_kept(
+    still: Any, dropout: float
+) -> None:
+    class Bare(still):  # type: ignore[misc]
+        def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+            return model.trunk, model.head
+
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            scores: Tensor = model(batch.inputs)
+            return scores.sum(dim=1)
+
+    calls: list[nn.Module] = []
+    model = nn.Module()
+    model.trunk = nn.Identity()
+    model.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(6, 2))
+    for layer in model.head:
+        layer.register_forward_hook(lambda layer, *_: calls.append(layer))
+    batch = Batch(torch.ones(3, 6), None, torch.arange(3))
+    task = FeatureTask(Bare())
+    torch.manual_seed(0)
+    losses = task.loss(model, batch)
+    assert calls == [layer for layer in model.head if dropout or layer is model.head[1]]
+    torch.manual_seed(0)
+    assert torch.equal(losses, model.head(batch.inputs).sum(dim=1))
