@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
@@ -21,6 +21,9 @@ from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 from stepladder.train.display import Display
 
+PROFILE_S: Final = 12.0
+LATER_PROFILE_S: Final = 6.0
+"""Seconds of a profile; those after the first know parts of the earlier ones."""
 NO_TRIAL = frozenset({Decision.NOT_HERE, Decision.SKIPPED, Decision.UNTRIED})
 
 
@@ -88,6 +91,7 @@ class Climb:
             num_validations=num_validations,
             curve=self.lab.curve(self.recipe),
             known=self._known,
+            budget_s=LATER_PROFILE_S if self.profiles else PROFILE_S,
         )
         self.profiles.append(profile)
         at_s = time.monotonic() - self._started
