@@ -13,7 +13,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.errors import UsageError
 from stepladder.task.contract import Metrics, Task
-from stepladder.train.features import FeatureTask
+from stepladder.train.features import FeatureTask, for_layers
 
 
 class HeadTask(Task):
@@ -52,11 +52,11 @@ class HeadTask(Task):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
         """Give the loss of each example, from its features."""
-        return self._base.loss(model, batch)
+        return self._base.loss(model, for_layers(batch))
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         """Give losses and metrics from features."""
-        return self._base.metrics(model, batch)
+        return self._base.metrics(model, for_layers(batch))
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
         """Take this epoch's view, where there are views."""

@@ -31,7 +31,6 @@ from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Provenance
 from stepladder.train.build import make_held_out_reader, make_train_reader
 from stepladder.train.evaluate import Evaluation, evaluate
-from stepladder.train.step import autocast
 from stepladder.train.stopping import EarlyStopping
 
 MAX_STACKED_BYTES: Final = 1_000_000_000
@@ -136,7 +135,7 @@ class _Run:
             reader=make_train_reader(recipe, sources.train),
             val_reader=make_held_out_reader(recipe, sources.val),
             judge_reader=make_held_out_reader(recipe, sources.test),
-            inputs=all_rows.inputs.to(device),
+            inputs=all_rows.inputs.to(device).float(),
             targets=all_rows.targets.to(device),
             stopping=EarlyStopping(recipe.stopping),
         )
@@ -314,8 +313,7 @@ class _Stack:
 
         ids = torch.arange(num_heads * num_examples)
         batch = Batch(inputs.flatten(0, 1), targets.flatten(0, 1), ids)
-        with autocast(self._device, self._recipe.device.precision):
-            result = self._task.loss(model, batch)  # type: ignore[arg-type]
+        result = self._task.loss(model, batch)  # type: ignore[arg-type]
         losses = result[0] if isinstance(result, tuple) else result
         each: Tensor = losses.float().reshape(num_heads, num_examples) * shares
         return each.sum(dim=1)

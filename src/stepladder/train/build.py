@@ -202,31 +202,31 @@ def make_stage_parts(
         clip_norm=recipe.optimizer.clip_norm,
         master=master,
     )
+    is_small_head = _is_small_head(recipe, task, model, device)
     step = Step(
         task=task,
         model=model,
         update=update,
-        precision=precision,
+        precision=Precision.FP32 if is_small_head and precision is Precision.BF16 else precision,
         device=device,
         clock=clock,
         micro_batch_size=recipe.batch.micro_batch_size,
         seed=recipe.seed,
         is_random=has_random_layers(model),
-        threads=_step_threads(recipe, task, model, device),
+        threads=1 if is_small_head else None,
     )
     return StageParts(frozen=frozen, update=update, step=step)
 
 
-def _step_threads(recipe: Recipe, task: Task, model: nn.Module, device: torch.device) -> int | None:
-    """Give one thread to a small head alone: what several would share costs less than sharing it.
+def _is_small_head(recipe: Recipe, task: Task, model: nn.Module, device: torch.device) -> bool:
+    """Say whether a head learns alone whose step costs less than to share or to cast it.
 
-    None leaves the threads as they are.
+    It learns in one thread, and of bf16 recipes in fp32: only its features come in bf16.
     """
     if device.type != "cpu" or not task.runs_head_alone:
-        return None
+        return False
     learning = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    products = learning * recipe.batch.global_batch_size
-    return 1 if products <= MAX_PRODUCTS_OF_ONE_THREAD else None
+    return learning * recipe.batch.global_batch_size <= MAX_PRODUCTS_OF_ONE_THREAD
 
 
 def use_threads(recipe: Recipe) -> int:

@@ -69,11 +69,11 @@ class FeatureTask(Task):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
         """Give the loss of each example, from its features."""
-        return self.base.loss(self._head(model), batch)
+        return self.base.loss(self._head(model), for_layers(batch))
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         """Give losses and metrics from features."""
-        return self.base.metrics(self._head(model), batch)
+        return self.base.metrics(self._head(model), for_layers(batch))
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:  # noqa: ARG002
         """Take this epoch's view of each example; without views the features as they are."""
@@ -100,6 +100,14 @@ class FeatureTask(Task):
             assert parts is not None  # refused by why_no_features
             self._split = model, _without_idle_layers(parts[1])
         return self._split[1]
+
+
+def for_layers(batch: Batch) -> Batch:
+    """Give bf16 features in fp32 where nothing casts them for the head's fp32 weights."""
+    features = batch.inputs
+    if features.dtype is not torch.bfloat16 or torch.is_autocast_enabled(features.device.type):
+        return batch
+    return Batch(features.float(), batch.targets, batch.ids)
 
 
 def _without_idle_layers(head: nn.Module) -> nn.Module:
