@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import time
 import weakref
@@ -172,25 +173,32 @@ def in_a_block(fault: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return later
 
 
-FAULTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "raises": (raise_(ZeroDivisionError("no such thing")), "raised ZeroDivisionError"),
-    "out of memory on a GPU": (raise_(torch.OutOfMemoryError("CUDA out of memory")), "ran out of"),
-    "out of memory on the host": (
-        raise_(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")),
+Fault = Callable[[Tensor], Tensor]
+FAULTS: dict[str, tuple[Callable[[], Fault], str]] = {
+    "raises": (
+        lambda: raise_(ZeroDivisionError("no such thing")),
+        "raised ZeroDivisionError",
+    ),
+    "out of memory on a GPU": (
+        lambda: raise_(torch.OutOfMemoryError("CUDA out of memory")),
         "ran out of memory",
     ),
-    "diverges in a block": (in_a_block(lambda losses: losses * float("nan")), "diverged"),
-    "fails in a block": (in_a_block(raise_(KeyError("late"))), "raised KeyError: 'late'"),
-    "other results": (lambda losses: losses * 1.5, "other results: "),
+    "out of memory on the host": (
+        lambda: raise_(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")),
+        "ran out of memory",
+    ),
+    "diverges in a block": (lambda: in_a_block(lambda losses: losses * math.nan), "diverged"),
+    "fails in a block": (lambda: in_a_block(raise_(KeyError("late"))), "raised KeyError: 'late'"),
+    "other results": (lambda: lambda losses: losses * 1.5, "other results: "),
 }
 
 
-@pytest.mark.parametrize(("fault", "reason"), FAULTS.values(), ids=FAULTS.keys())
+@pytest.mark.parametrize(("make_fault", "reason"), FAULTS.values(), ids=FAULTS.keys())
 def test_a_faulty_rung_is_dropped_with_its_reason(
-    attempt: _Lab, fault: Callable[[Tensor], Tensor], reason: str
+    attempt: _Lab, make_fault: Callable[[], Fault], reason: str
 ) -> None:
     state, threads = torch.get_rng_state(), threading.active_count()
-    result = attempt(fault)
+    result = attempt(make_fault())
     verdict = result.trial.verdict
     assert verdict.decision is Decision.DROPPED
     assert verdict.reason.startswith(reason), verdict.reason
