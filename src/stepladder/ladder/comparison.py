@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,9 +15,7 @@ from stepladder.records.ladder import Interval, Outcome
 from stepladder.records.profile import Provenance
 from stepladder.stats import Pairs, paired_change
 
-_CONFIDENCE: Final = {"only": 0.95, "first": 0.995, "last": 0.955}
-"""Of each bound. Two looks are right together in 95 %; the first ends what is plain, and the last
-keeps most of the resolution (as the bounds of O'Brien and Fleming 1979 do)."""
+_CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,50 +40,23 @@ class Comparison:
     is_replayed: bool = False
 
 
-def compare(
-    lab: Lab,
-    before: Recipe,
-    after: Recipe,
-    *,
-    is_decided: Callable[[Comparison], bool] = lambda _: True,
-) -> Comparison:
+def compare(lab: Lab, before: Recipe, after: Recipe) -> Comparison:
     """Train both to their ends and compare what they get right.
-
-    A first look over some of the trainings that are possible; where it decides nothing, a last one
-    over all. Both together are right in 95 %.
-
-    Args:
-        is_decided: whether a comparison decides.
 
     Raises:
         TrialFailed: if a training after the change fails where the one before does not.
     """
-    num_first = min(lab.num_first(before), lab.num_first(after))
-    if num_first >= min(lab.num_possible(before), lab.num_possible(after)):
-        return _look(lab, before, after, num_seeds=num_first, confidence=_CONFIDENCE["only"])
-    first = _look(lab, before, after, num_seeds=num_first, confidence=_CONFIDENCE["first"])
-    if first.why_not is not None or is_decided(first):
-        return first
-    last = _look(lab, before, after, num_seeds=None, confidence=_CONFIDENCE["last"])
-    return first if last.why_not is not None else last
-
-
-def _look(
-    lab: Lab, before: Recipe, after: Recipe, *, num_seeds: int | None, confidence: float
-) -> Comparison:
-    found_before = lab.outcomes(before, num_seeds=num_seeds)
+    found_before = lab.outcomes(before)
     found_after = found_before
     if found_before.why_not is None:
-        found_after = lab.outcomes(after, num_seeds=num_seeds)
+        found_after = lab.outcomes(after)
     why_not = found_before.why_not or found_after.why_not
     if why_not is not None:
         return Comparison(why_not=why_not)
-    return compare_outcomes(lab, found_before.found, found_after.found, confidence=confidence)
+    return compare_outcomes(lab, found_before.found, found_after.found)
 
 
-def compare_outcomes(
-    lab: Lab, before: Sequence[Outcome], after: Sequence[Outcome], *, confidence: float = 0.95
-) -> Comparison:
+def compare_outcomes(lab: Lab, before: Sequence[Outcome], after: Sequence[Outcome]) -> Comparison:
     """Compare trainings of two recipes, paired in order; each pair held out the same examples.
 
     Raises:
@@ -100,7 +71,7 @@ def compare_outcomes(
         for one, other in pairs
         if one.hits is not None and other.hits is not None
     ]
-    how: dict[str, Any] = {"groups": lab.groups(), "draw_seed": lab.seed, "confidence": confidence}
+    how: dict[str, Any] = {"groups": lab.groups(), "draw_seed": lab.seed, "confidence": _CONFIDENCE}
     return Comparison(
         accuracy=paired_change(hits, is_share=True, **how) if len(hits) == len(pairs) else None,
         loss=paired_change(losses, **how),

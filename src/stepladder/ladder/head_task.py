@@ -37,6 +37,11 @@ class HeadTask(Task):
         self._head = parts[1]
         self._views = FeatureTask(base, num_views=num_views)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the head's weights and buffers."""
+        return sum(tensor.nbytes for tensor in self._head.state_dict().values())
+
     def build_model(self, recipe: Recipe) -> nn.Module:  # noqa: ARG002
         """Copy the head as it was built."""
         return copy.deepcopy(self._head)

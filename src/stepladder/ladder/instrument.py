@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from stepladder.config.choices import Precision
 from stepladder.config.recipe import BatchConfig, Recipe
 from stepladder.ladder.head_task import HeadTask
 from stepladder.ladder.learning import instrument_recipe, model_key
@@ -21,7 +22,9 @@ from stepladder.train.build import EVALUATION_BATCH_SIZE, Sources, make_model
 from stepladder.train.feature_pass import TrunkPass, read_batch
 from stepladder.train.features import open_features, why_no_features
 
-_MAX_MODELS: Final = 64  # heads, which are small
+_MAX_HEADS: Final = 64
+_MAX_HEADS_BYTES: Final = 100_000_000
+"""How many heads are kept as they were built: small ones by the hundred."""
 
 
 @dataclass(kw_only=True)
@@ -53,16 +56,18 @@ class Instrument:
     def head(self, recipe: Recipe, seed: int) -> HeadTask:
         """Give the task of the recipe's head, its first weights drawn from a seed."""
         seeded = replace(recipe, seed=seed)
-        key = model_key(seeded), seed
+        key = _without_bf16(model_key(seeded)), seed
         if key not in self._heads:
             task = copy.copy(self.task)
             with untouched():
                 model = make_model(instrument_recipe(seeded), task, self.device)
             is_random = task.is_random_before_head
             num_views = recipe.features.cached_views if is_random else 0
-            if len(self._heads) >= _MAX_MODELS:
+            head = HeadTask(task, model, seed=seed, num_views=num_views)
+            most = max(_MAX_HEADS, _MAX_HEADS_BYTES // max(1, head.num_bytes))
+            if len(self._heads) >= most:
                 del self._heads[next(iter(self._heads))]
-            self._heads[key] = HeadTask(task, model, seed=seed, num_views=num_views)
+            self._heads[key] = head
         return self._heads[key]
 
     def _compute(self, recipe: Recipe) -> Sources | None:
@@ -95,3 +100,10 @@ class Instrument:
                 way.features(read_batch(train, rows)).cpu()
                 seconds = time.perf_counter() - started
         return seconds / len(rows) * num_all
+
+
+def _without_bf16(recipe: Recipe) -> Recipe:
+    """Give the recipe in fp32 where it casts to bf16 on the way: weights are built alike."""
+    if recipe.device.precision is not Precision.BF16:
+        return recipe
+    return replace(recipe, device=replace(recipe.device, precision=Precision.FP32))

@@ -20,7 +20,7 @@ from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.ladder.exactness import Material
 from stepladder.ladder.folds import Parts
 from stepladder.ladder.learning import learning_key
-from stepladder.ladder.trainings import FIRST_ROUNDS, Trainings
+from stepladder.ladder.trainings import PROBE_ROUNDS, Trainings
 from stepladder.machine.environment import git_state
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Curve, Provenance
@@ -161,13 +161,8 @@ class Lab:
         """Train a recipe to its end over the trials' seeds, on the job's own splits."""
         return self._over_seeds(recipe, self._same_for_all(recipe))
 
-    def num_first(self, recipe: Recipe) -> int:
-        """Give how many trainings a first look takes; more where many cost little more than one."""
-        rounds = FIRST_ROUNDS if self._trainings.is_stacked(recipe) else 1
-        return self.job.ladder.num_seeds * rounds
-
-    def num_possible(self, recipe: Recipe) -> int:
-        """Give how many trainings there are in all, were there time for them."""
+    def num_trainings(self, recipe: Recipe) -> int:
+        """Give how many trainings judge a recipe; more where many cost little more than one."""
         return len(self._parts(recipe))
 
     def probe(self, recipe: Recipe) -> tuple[Outcome, ...]:
@@ -178,15 +173,15 @@ class Lab:
         trainings = self._trainings
         if trainings.forecast_s(recipe) > self.allowed_s(_OUTCOMES_FRAC):
             return ()
-        num_seeds = self.num_first(recipe) if trainings.is_stacked(recipe) else 1
-        parts = self._parts(recipe)[:num_seeds]
+        num = self.job.ladder.num_seeds * PROBE_ROUNDS if trainings.is_stacked(recipe) else 1
+        parts = self._parts(recipe)[:num]
         return trainings.train_all(
             recipe, [(part, self.seed + _PROBE_SEED + idx) for idx, part in enumerate(parts)]
         )
 
     def forecast_s(self, recipe: Recipe) -> float:
-        """Forecast the seconds of the trainings of one look at a recipe."""
-        return self._trainings.forecast_all_s(recipe, self.num_first(recipe))
+        """Forecast the seconds of the trainings that judge a recipe."""
+        return self._trainings.forecast_all_s(recipe, self.num_trainings(recipe))
 
     def expected_epochs(self, recipe: Recipe) -> tuple[float, float, Provenance]:
         """Give epochs and validations until training ends, and where that is known from."""

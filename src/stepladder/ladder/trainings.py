@@ -32,9 +32,10 @@ from stepladder.train.build import Sources
 EARLY_FRAC: Final = 1 / 3
 """Share of max_epochs that early stopping is taken to need, until it is known."""
 MAX_FOLDS: Final = 5
-FIRST_ROUNDS: Final = 4
 STACKED_ROUNDS: Final = 8
-"""Times as many seeds, at first and in all, where many trainings cost little more than one."""
+PROBE_ROUNDS: Final = 4
+"""Times as many seeds, of a trial and of a probe, where many trainings cost little more than one.
+"""
 _STACKED_AS_ONE: Final = 8
 """Stacked trainings that take as long as a single one, beside the first."""
 _NUM_TIMED: Final = 40

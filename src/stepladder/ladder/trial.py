@@ -112,7 +112,7 @@ def choose_variant(
     if len(variants) == 1:
         return variants[0]
     watchdog.expect(lab.forecast_s(before))
-    now = lab.outcomes(before, num_seeds=lab.num_first(before)).found
+    now = lab.outcomes(before).found
     probed: list[_Probed] = []
     for _, group in itertools.groupby(variants, execution_key):
         for variant in group:
@@ -243,14 +243,9 @@ def _compared(trying: _Trying, exactness: Exactness) -> Comparison:
     """Compare what both learn, where the change may alter it."""
     if exactness is not Exactness.STATISTICAL:
         return Comparison()
-    lab, rung = trying.lab, trying.rung
+    lab = trying.lab
     trying.watchdog.expect(2 * (lab.forecast_s(trying.before) + lab.forecast_s(trying.after)))
-    return compare(
-        lab,
-        trying.before,
-        trying.after,
-        is_decided=lambda found: _is_decided(_evidence(rung, exactness, "", found), lab),
-    )
+    return compare(lab, trying.before, trying.after)
 
 
 def _evidence(rung: Rung, exactness: Exactness, found: str, comparison: Comparison) -> Evidence:
@@ -267,14 +262,6 @@ def _evidence(rung: Rung, exactness: Exactness, found: str, comparison: Comparis
         is_replayed=comparison.is_replayed,
         num_trainings=comparison.num_seeds,
     )
-
-
-def _is_decided(evidence: Evidence, lab: Lab) -> bool:
-    """Say whether more seeds could change what held-out examples say."""
-    if evidence.aim is Aim.ACCURACY:
-        change = evidence.accuracy
-        return change is not None and (change.low > 0 or change.high <= 0)
-    return judge_quality(evidence, lab.job.ladder).decision is not Decision.UNDECIDED
 
 
 def _check_exact(trying: _Trying, exactness: Exactness) -> str:
