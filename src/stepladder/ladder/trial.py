@@ -24,7 +24,7 @@ from stepladder.ladder.learning import execution_key
 from stepladder.ladder.peak import peak_frac
 from stepladder.ladder.speed import Length, Speed, length_of, measure_speed
 from stepladder.ladder.together import with_enabled
-from stepladder.ladder.verdict import Evidence, judge, judge_quality, judge_speed
+from stepladder.ladder.verdict import Evidence, judge, judge_speed
 from stepladder.records import Json
 from stepladder.records.ladder import (
     Aim,
@@ -103,10 +103,10 @@ def choose_variant(
     """Choose among a rung's variants by training them, with seeds that no trial uses.
 
     Variants are tried group by group: those that take the same time for a step are one group, and
-    the rung gives the fastest group first. The first group with a variant that a trial would find
-    no worse is the last one tried, and its best is chosen. If there is none: of those that are
-    worse by less than half of what may be lost the fastest, else the best of all. The first where
-    a probe takes too long.
+    the rung gives the fastest group first. The first group with a variant that is worse by less
+    than half of what may be lost is the last one tried. Of such variants the fastest is chosen,
+    and of those as fast, to a twentieth, the best; if there is none, the best of all. The first
+    where a probe takes too long.
     """
     variants = rung.variants(profile, before)
     if len(variants) == 1:
@@ -114,6 +114,7 @@ def choose_variant(
     watchdog.expect(lab.forecast_s(before))
     now = lab.outcomes(before).found
     probed: list[_Probed] = []
+    good: list[_Probed] = []
     for _, group in itertools.groupby(variants, execution_key):
         for variant in group:
             watchdog.expect(lab.forecast_s(variant))
@@ -122,12 +123,11 @@ def choose_variant(
                 return variants[0]
             with suppress(TrialFailed):
                 probed.append(_probe(lab, profile, variant, now, outcomes))
-        sound = [one for one in probed if one.is_sound]
-        if sound:
-            return max(sound, key=lambda one: one.quality).recipe
+        good = [one for one in probed if one.quality >= -lab.job.ladder.max_accuracy_loss / 2]
+        if good:
+            break
     if not probed:
         return variants[0]
-    good = [one for one in probed if one.quality >= -lab.job.ladder.max_accuracy_loss / 2]
     if not good:
         return max(probed, key=lambda one: one.quality).recipe
     fastest_s = min(one.steps_s for one in good)
@@ -142,13 +142,11 @@ class _Probed:
     Attributes:
         quality: change of the share of hits; without classes, minus the change of the loss as a
             share of it.
-        is_sound: whether a trial that found the same would find it no worse.
         steps_s: time of its steps.
     """
 
     recipe: Recipe
     quality: float
-    is_sound: bool
     steps_s: float
 
 
@@ -171,18 +169,9 @@ def _probe(
         quality = -comparison.loss.estimate / comparison.loss_before
     else:
         raise TrialFailed(comparison.why_not or "nothing was judged")
-    evidence = Evidence(
-        aim=Aim.TIME,
-        exactness=Exactness.STATISTICAL,
-        accuracy=comparison.accuracy,
-        loss=comparison.loss,
-        loss_before=comparison.loss_before,
-        num_held_out=comparison.num_held_out,
-    )
     return _Probed(
         recipe=variant,
         quality=quality,
-        is_sound=judge_quality(evidence, lab.job.ladder).decision is Decision.KEPT,
         steps_s=_steps_s(lab, profile, variant, outcomes),
     )
 

@@ -11,6 +11,7 @@ import pytest
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
 from stepladder.ladder import race
+from stepladder.ladder.trainings import STACKED_ROUNDS
 from stepladder.ladder.trial import apply_change, change_between, run_trial
 from stepladder.records.ladder import Aim, Decision, Exactness, Prediction
 from stepladder.records.profile import Profile, Provenance
@@ -172,7 +173,7 @@ def test_trainings_that_take_too_long_are_not_begun(make_lab, profile, recipe) -
     rung = Changed(epochs(recipe, 50_000), exactness=Exactness.STATISTICAL)
     verdict = tried(lab, rung, profile, epochs(recipe, 100_000)).trial.verdict
     assert verdict.decision is Decision.UNDECIDED
-    assert "it would take 12 trainings of" in verdict.reason
+    assert f"it would take {3 * STACKED_ROUNDS} trainings of" in verdict.reason
 
 
 def test_a_change_can_be_set_again(recipe) -> None:
