@@ -179,6 +179,10 @@ class Lab:
             recipe, [(part, self.seed + _PROBE_SEED + idx) for idx, part in enumerate(parts)]
         )
 
+    def forecast_one_s(self, recipe: Recipe) -> float:
+        """Forecast the seconds of one training to its end."""
+        return self._trainings.forecast_s(recipe)
+
     def forecast_s(self, recipe: Recipe) -> float:
         """Forecast the seconds of the trainings that judge a recipe."""
         return self._trainings.forecast_all_s(recipe, self.num_trainings(recipe))

@@ -16,7 +16,8 @@ class FoldedTrunk(Rung):
     """Fold each BatchNorm layer of a frozen trunk into the convolution before it.
 
     In evaluation mode a BatchNorm layer is one multiplication and one addition a channel, which the
-    convolution's weights and bias can carry.
+    convolution's weights and bias can carry. On the CPU the activation after it is computed inside
+    the convolution too.
 
     Trades: nothing while the trunk stays frozen; a later fine-tune starts from unfolded weights.
     Source: Jacob et al. 2018, "Quantization and Training of Neural Networks", 3.2,
