@@ -16,7 +16,7 @@ from stepladder.errors import DataError, UsageError
 from stepladder.models.classifier import build_classifier
 from stepladder.task.contract import Task
 from stepladder.task.load import BUILT_IN
-from stepladder.train.checkpoint import check_fits, load_best
+from stepladder.train.checkpoint import check_fits, load_best, load_last
 from stepladder.train.checkpoint_files import Loaded
 
 
@@ -40,7 +40,7 @@ class Trained:
 
 
 def load_trained(run: Path, *, task: Task | None = None) -> Trained:
-    """Load the best weights of a run.
+    """Load the weights that a run ends with: the best, or the last where its recipe says so.
 
     The store is not needed, nor the trunk's first weights; a Task of the user's own is.
 
@@ -53,6 +53,8 @@ def load_trained(run: Path, *, task: Task | None = None) -> Trained:
     classes = tuple(str(name) for name in facts["classes"])
     size = int(facts["size"])
     recipe = _without_first_weights(load_job(run / "config.yaml").recipe)
+    if not recipe.stopping.restore_best:
+        loaded = load_last(run)
     name = str(loaded.state.get("task", BUILT_IN))
     if task is not None:
         model = task.build_model(recipe)

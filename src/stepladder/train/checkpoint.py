@@ -255,6 +255,19 @@ def load_best(run: Path) -> Loaded:
     return best
 
 
+def load_last(run: Path) -> Loaded:
+    """Load the weights of a run's newest sound checkpoint.
+
+    Raises:
+        DataError: if the run has none.
+    """
+    checkpoints = Checkpoints(run / "checkpoints")
+    last = checkpoints.newest()
+    for problem in checkpoints.warnings:
+        warnings.warn(problem, stacklevel=2)
+    return last if last is not None else load_best(run)
+
+
 def check_fits(model_state: Mapping[str, Tensor], loaded: Loaded) -> None:
     """Refuse a checkpoint of another model.
 

@@ -84,6 +84,16 @@ def test_best_weights_are_loaded_and_not_the_last(run: Path) -> None:
     assert not trained.model.training
 
 
+def test_the_last_weights_are_loaded_where_the_recipe_ends_with_them(run: Path) -> None:
+    (run / "config.yaml").write_text(CONFIG + "stopping:\n  restore_best: false\n")
+    trained = load_trained(run)
+    last = Checkpoints(run / "checkpoints").load("step-000000005").weights
+    best = Checkpoints(run / "checkpoints").load("best-000000002").weights
+    state = trained.model.state_dict()
+    assert all(torch.equal(state[name], weight) for name, weight in last.items())
+    assert not all(torch.equal(state[name], weight) for name, weight in best.items())
+
+
 def test_half_weights_become_fp32(tmp_path: Path) -> None:
     model = halve_(a_model())
     trained = load_trained(save_run(tmp_path / "run", model))
