@@ -15,15 +15,14 @@ from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
 from stepladder.ladder.room import why_not_here
 from stepladder.ladder.trial import apply_change, run_trial
-from stepladder.measure.profile import ProfileMemory, take_profile
+from stepladder.measure.profile import PROFILE_S, ProfileMemory, take_profile
 from stepladder.records.ladder import Aim, Decision, Prediction, Trial, Verdict
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 from stepladder.train.display import Display
 
-PROFILE_S: Final = 12.0
-LATER_PROFILE_S: Final = 6.0
-"""Seconds of a profile; those after the first know parts of the earlier ones."""
+LATER_PROFILE_S: Final = PROFILE_S / 2
+"""Seconds of a profile after the first: parts of the earlier ones hold for it."""
 NO_TRIAL = frozenset({Decision.NOT_HERE, Decision.SKIPPED, Decision.UNTRIED})
 
 

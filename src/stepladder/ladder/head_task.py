@@ -13,7 +13,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.errors import UsageError
 from stepladder.task.contract import Metrics, Task
-from stepladder.train.features import FeatureTask, for_layers
+from stepladder.train.features import FeatureTask, cast_for_head
 
 
 class HeadTask(Task):
@@ -57,11 +57,11 @@ class HeadTask(Task):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
         """Give the loss of each example, from its features."""
-        return self._base.loss(model, for_layers(batch))
+        return self._base.loss(model, cast_for_head(batch))
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         """Give losses and metrics from features."""
-        return self._base.metrics(model, for_layers(batch))
+        return self._base.metrics(model, cast_for_head(batch))
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
         """Take this epoch's view, where there are views."""

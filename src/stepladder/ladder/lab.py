@@ -146,16 +146,13 @@ class Lab:
 
     # -- trainings to the end ---------------------------------------------------------------
 
-    def outcomes(self, recipe: Recipe, *, num_seeds: int | None = None) -> Outcomes:
+    def outcomes(self, recipe: Recipe) -> Outcomes:
         """Train a recipe to its end over the trials' seeds, judged on held-out examples.
 
         By folds over train and validation together where the validation split is too small to
         resolve max_accuracy_loss, else on that split. What was learnt once is not learnt again.
-
-        Args:
-            num_seeds: the first seeds only; None: all.
         """
-        return self._over_seeds(recipe, self._parts(recipe)[:num_seeds])
+        return self._over_seeds(recipe, self._parts(recipe))
 
     def plain(self, recipe: Recipe) -> Outcomes:
         """Train a recipe to its end over the trials' seeds, on the job's own splits."""

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 
 
-@runtime_checkable
-class WritesToDisk(Protocol):
-    """A rung whose recipe makes something before it trains: features, or a decoded copy."""
-
-    def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
-        """Give the bytes that it would take on disk."""
-
-
 def why_not_here(rung: Rung, profile: Profile, recipe: Recipe, options: LadderConfig) -> str | None:
     """Say in words why a rung cannot be tried, or None."""
     refusal = rung.why_not(profile, recipe)
-    if refusal is not None or not isinstance(rung, WritesToDisk):
+    if refusal is not None:
         return refusal
     needed, allowed = rung.disk_bytes(profile, recipe), options.max_cache_bytes
     if needed <= allowed:

@@ -29,8 +29,9 @@ from stepladder.optim.optimizers import build_optimizer, has_fused, set_lr
 from stepladder.optim.schedule import base_lr, lr_at
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Provenance
-from stepladder.train.build import make_held_out_reader, make_train_reader
+from stepladder.train.build import make_held_out_reader, make_train_reader, step_precision
 from stepladder.train.evaluate import Evaluation, evaluate
+from stepladder.train.step import autocast
 from stepladder.train.stopping import EarlyStopping
 
 MAX_STACKED_BYTES: Final = 1_000_000_000
@@ -135,7 +136,7 @@ class _Run:
             reader=make_train_reader(recipe, sources.train),
             val_reader=make_held_out_reader(recipe, sources.val),
             judge_reader=make_held_out_reader(recipe, sources.test),
-            inputs=all_rows.inputs.to(device).float(),
+            inputs=all_rows.inputs.to(device),
             targets=all_rows.targets.to(device),
             stopping=EarlyStopping(recipe.stopping),
         )
@@ -250,6 +251,7 @@ class _Stack:
         }
         self._skeleton = copy.deepcopy(runs[0].head).train()
         self._task = runs[0].task
+        self._precision = step_precision(recipe, self._task, runs[0].head, device)
         self._optimizer = self._make_optimizer()
         self._gather()
 
@@ -313,7 +315,8 @@ class _Stack:
 
         ids = torch.arange(num_heads * num_examples)
         batch = Batch(inputs.flatten(0, 1), targets.flatten(0, 1), ids)
-        result = self._task.loss(model, batch)  # type: ignore[arg-type]
+        with autocast(self._device, self._precision):
+            result = self._task.loss(model, batch)  # type: ignore[arg-type]
         losses = result[0] if isinstance(result, tuple) else result
         each: Tensor = losses.float().reshape(num_heads, num_examples) * shares
         return each.sum(dim=1)
@@ -350,7 +353,8 @@ class _Stack:
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         config = self._recipe.optimizer
-        config = replace(config, fused=has_fused(config.name))  # the same to rounding
+        # A fused update is the same to rounding.
+        config = replace(config, fused=has_fused(config.name, self._device.type))
         return build_optimizer(config, self, lr=base_lr(self._recipe.batch))
 
     def _gather(self) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -34,10 +34,12 @@ from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.train.build import EVALUATION_BATCH_SIZE, Sources
 
-__all__ = ["ProfileMemory", "take_profile"]
+__all__ = ["PROFILE_S", "ProfileMemory", "take_profile"]
 
 Value = TypeVar("Value")
 
+PROFILE_S: Final = 12.0
+"""Seconds that a profile takes, about."""
 _SHARES = {  # of the time budget
     "steps": 0.4,
     "sweep": 0.15,
@@ -60,7 +62,7 @@ def take_profile(
     num_validations: float,
     curve: Curve | None,
     known: ProfileMemory | None = None,
-    budget_s: float = 12.0,
+    budget_s: float = PROFILE_S,
 ) -> Profile:
     """Measure a recipe on this machine; nothing of the job is changed by it.
 

@@ -53,6 +53,10 @@ class Rung(ABC):
         """
         return (self.apply(profile, recipe),)
 
+    def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:  # noqa: ARG002
+        """Give the bytes on disk that its recipe takes before it trains; by default none."""
+        return 0
+
     def exactness_of(self, recipe: Recipe) -> Exactness:  # noqa: ARG002
         """Give how far this rung may change what is learnt from the changed recipe."""
         return self.exactness

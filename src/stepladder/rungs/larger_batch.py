@@ -99,9 +99,10 @@ class LargerBatch(Rung):
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
         """Give three or four learning rates for the best doubling, and for a quarter of it."""
-        batch, larger = recipe.batch.global_batch_size, self._best_batch(profile, recipe)
-        smaller = larger // 4 if larger // 4 > batch else larger // 2
-        sizes = [larger, smaller] if smaller > batch else [larger]
+        larger = self._best_batch(profile, recipe)
+        doublings = batch_doublings(profile, recipe, limit=memory_batch(profile))
+        smaller = [size for size in (larger // 4, larger // 2) if size in doublings]
+        sizes = [larger, *smaller[:1]]
         found = [
             self._moved(profile, recipe, size, lr_growth)
             for size in sizes

@@ -202,20 +202,27 @@ def make_stage_parts(
         clip_norm=recipe.optimizer.clip_norm,
         master=master,
     )
-    is_small_head = _is_small_head(recipe, task, model, device)
     step = Step(
         task=task,
         model=model,
         update=update,
-        precision=Precision.FP32 if is_small_head and precision is Precision.BF16 else precision,
+        precision=step_precision(recipe, task, model, device),
         device=device,
         clock=clock,
         micro_batch_size=recipe.batch.micro_batch_size,
         seed=recipe.seed,
         is_random=has_random_layers(model),
-        threads=1 if is_small_head else None,
+        threads=1 if _is_small_head(recipe, task, model, device) else None,
     )
     return StageParts(frozen=frozen, update=update, step=step)
+
+
+def step_precision(recipe: Recipe, task: Task, model: nn.Module, device: torch.device) -> Precision:
+    """Give the number format of a step: the recipe's, but fp32 where a small head would cast."""
+    precision = recipe.device.precision
+    if precision is Precision.BF16 and _is_small_head(recipe, task, model, device):
+        return Precision.FP32
+    return precision
 
 
 def _is_small_head(recipe: Recipe, task: Task, model: nn.Module, device: torch.device) -> bool:

@@ -69,11 +69,11 @@ class FeatureTask(Task):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
         """Give the loss of each example, from its features."""
-        return self.base.loss(self._head(model), for_layers(batch))
+        return self.base.loss(self._head(model), cast_for_head(batch))
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
         """Give losses and metrics from features."""
-        return self.base.metrics(self._head(model), for_layers(batch))
+        return self.base.metrics(self._head(model), cast_for_head(batch))
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:  # noqa: ARG002
         """Take this epoch's view of each example; without views the features as they are."""
@@ -102,7 +102,7 @@ class FeatureTask(Task):
         return self._split[1]
 
 
-def for_layers(batch: Batch) -> Batch:
+def cast_for_head(batch: Batch) -> Batch:
     """Give bf16 features in fp32 where nothing casts them for the head's fp32 weights."""
     features = batch.inputs
     if features.dtype is not torch.bfloat16 or torch.is_autocast_enabled(features.device.type):

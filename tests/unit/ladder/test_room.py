@@ -11,7 +11,7 @@ from stepladder.config.options import LadderConfig
 from stepladder.ladder.advise import advise_on
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.ledger import Ledger
-from stepladder.ladder.room import WritesToDisk, why_not_here
+from stepladder.ladder.room import why_not_here
 from stepladder.records.ladder import Decision
 from stepladder.rungs import RUNGS
 from stepladder.rungs.cached_features import CachedFeatures
@@ -48,8 +48,8 @@ def test_its_own_reason_comes_first(large, recipe) -> None:
     assert reason == "the trunk learns, so its features change"
 
 
-def test_what_writes_nothing_needs_no_room() -> None:
-    writing = {rung.name for rung in RUNGS if isinstance(rung, WritesToDisk)}
+def test_what_writes_nothing_needs_no_room(large, recipe) -> None:
+    writing = {rung.name for rung in RUNGS if rung.disk_bytes(large, recipe)}
     assert writing == {"cached_features", "pixel_store"}
 
 

@@ -48,6 +48,17 @@ def take(
         optimizer.step()
 
 
+def half_way(
+    first: Rule, second: Rule
+) -> tuple[nn.Module, torch.optim.Optimizer, nn.Module, torch.optim.Optimizer]:
+    """Take fifty steps by the first rule; give its net and rule, a copy and an empty second one."""
+    straight = net()
+    began = first(straight.parameters(), lr=0.01)
+    take(straight, began, range(50))
+    resumed = copy.deepcopy(straight)
+    return straight, began, resumed, second(resumed.parameters(), lr=0.5)
+
+
 def same(ours: nn.Module, theirs: nn.Module, tolerance: float) -> None:
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
@@ -105,11 +116,7 @@ def test_groups_rates_and_missing_gradients_are_followed_as_torch_does() -> None
 
 @both_ways
 def test_torchs_state_dict_goes_either_way(first: Rule, second: Rule) -> None:
-    straight = net()
-    began = first(straight.parameters(), lr=0.01)
-    take(straight, began, range(50))
-    resumed = copy.deepcopy(straight)
-    goes_on = second(resumed.parameters(), lr=0.5)
+    straight, began, resumed, goes_on = half_way(first, second)
     goes_on.load_state_dict(copy.deepcopy(began.state_dict()))
     take(straight, began, range(50, 100))
     take(resumed, goes_on, range(50, 100))
@@ -118,11 +125,7 @@ def test_torchs_state_dict_goes_either_way(first: Rule, second: Rule) -> None:
 
 @both_ways
 def test_a_checkpoint_goes_either_way(first: Rule, second: Rule) -> None:
-    straight = net()
-    began = first(straight.parameters(), lr=0.01)
-    take(straight, began, range(50))
-    resumed = copy.deepcopy(straight)
-    goes_on = second(resumed.parameters(), lr=0.5)
+    straight, began, resumed, goes_on = half_way(first, second)
     tensors, facts = flatten_state(began, straight)
     kept = {key: value.clone() for key, value in tensors.items()}
     restore_state(goes_on, resumed, kept, facts)
@@ -134,11 +137,7 @@ def test_a_checkpoint_goes_either_way(first: Rule, second: Rule) -> None:
 
 
 def test_its_own_state_goes_on_bit_for_bit() -> None:
-    straight = net()
-    began = NAdam(straight.parameters(), lr=0.01)
-    take(straight, began, range(50))
-    resumed = copy.deepcopy(straight)
-    goes_on = NAdam(resumed.parameters(), lr=0.5)
+    straight, began, resumed, goes_on = half_way(NAdam, NAdam)
     goes_on.load_state_dict(copy.deepcopy(began.state_dict()))
     take(straight, began, range(50, 100))
     take(resumed, goes_on, range(50, 100))
