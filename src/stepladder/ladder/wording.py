@@ -19,6 +19,7 @@ WIDTH: Final = 100
 
 _COLUMNS: Final = (25, 11, 20, 19)  # widths with the gap; the verdict gets what is left
 _MIN_VERDICT: Final = 24
+_MOST_DECIMALS: Final = 2
 _DASH: Final = "–"
 _DECISIONS: Final = {Decision.NOT_HERE: "not here"}
 
@@ -96,8 +97,11 @@ def gain(value: float, decimals: int | None = None) -> str:
 
 
 def gain_interval(speed: Interval) -> str:
-    """Say a measured ratio with its bounds: `5.2× [4.8, 5.5]`."""
-    decimals = max(_gain_decimals(value) for value in (speed.estimate, speed.low))
+    """Say a measured ratio with its bounds: `5.2× [4.8, 5.5]`, `1.22× [1.20, 1.24]`."""
+    values = (speed.estimate, speed.low, speed.high)
+    decimals = max(_gain_decimals(value) for value in values[:2])
+    while decimals < _MOST_DECIMALS and len({round(value, decimals) for value in values}) < 3:
+        decimals += 1  # bounds that look like the estimate would say that there is no noise
     low, high = (_bound(value, decimals) for value in (speed.low, speed.high))
     return f"{gain(speed.estimate, decimals)} [{low}, {high}]"
 

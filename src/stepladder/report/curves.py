@@ -62,7 +62,7 @@ def machine_figures(records: RunRecords) -> list[Figure]:
             "Waiting for data", train, unit, [(wait_key, "train", "", 1)], _percent_tick, covers=10
         ),
         _use_figure(
-            "CPU and GPU",
+            "CPU and GPU" if any("gpu_percent" in event for event in system) else "CPU",
             system,
             unit,
             [
@@ -135,7 +135,7 @@ def _learning_figure(
         x_label=axis.label,
         may_be_log=not is_share,
         y_label=(lambda share: percent(share, 0)) if is_share else tick_label,
-        mark=None if best is None else (axis.at(best), "best"),
+        mark=None if best is None else (axis.at(best), _best_word(records)),
         y_limits=(0.0, 1.0) if is_share else None,
     )
     drawn = [item for item in (train, val) if any(y == y for y in item.ys)]  # noqa: PLR0124 (nan)
@@ -149,6 +149,10 @@ def _learning_figure(
     if svg is None:
         note = f"Nothing to draw: the run logged no {name}."
     return Figure(title=title, svg=svg, keys=keys, note=note)
+
+
+def _best_word(records: RunRecords) -> str:
+    return "best" if records.ends_with_best else "best, not used"
 
 
 def _use_figure(
@@ -167,6 +171,9 @@ def _use_figure(
         if points:
             xs, ys = zip(*points, strict=True)
             series.append(Series(name=name, style=style, xs=xs, ys=ys))
+    if series and all(len(item.xs) == 1 for item in series):
+        said = ", ".join(f"{item.name} {y_label(item.ys[0])}".strip() for item in series)
+        return Figure(title=title, svg=None, note=f"One sample, too few for a line: {said}.")
     svg = line_chart(
         series,
         title=f"{title} over {unit[1]}",

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from stepladder.ladder.wording import rough_time
 from stepladder.report.bars import Part, stacked_bar
 from stepladder.report.tables import RunRecords, count, fraction, number
 from stepladder.train.events import redacted
 from stepladder.train.wording import accuracy_noise, duration, pace, percent, stop_words
 
+_SHORT_S = 60.0  # below it, phases of milliseconds are worth telling
 PHASE_WORDS = {
     "setup": "set-up",
     "features": "computing features",
@@ -136,7 +138,8 @@ def _facts(records: RunRecords) -> list[Fact]:
     if (best := number(summary.get("best_epoch"))) is not None:
         total = number(summary.get("epochs"))
         suffix = f" of {total:,.0f}" if total is not None else ""
-        facts.append(Fact(value=f"{best:,.0f}{suffix}", label="best epoch"))
+        used = "best epoch" if records.ends_with_best else "best epoch; the last weights are used"
+        facts.append(Fact(value=f"{best:,.0f}{suffix}", label=used))
     val, num_val = fraction(summary.get("val_accuracy")), count(summary.get("num_val"))
     if fraction(summary.get("test_accuracy")) is not None and val is not None:
         shown = f"{100 * val:.1f} {accuracy_noise(val, num_val)}".strip()
@@ -159,7 +162,8 @@ def time_spent(records: RunRecords) -> list[TimeSpent]:
             for name, value in (phases.items() if isinstance(phases, dict) else ())
             if (size := number(value)) is not None
         }
-        if (timeline := spent(title, sizes)) is not None:
+        say = rough_time if sum(sizes.values()) < _SHORT_S else duration
+        if (timeline := spent(title, sizes, say=say)) is not None:
             found.append(timeline)
     return found
 

@@ -20,6 +20,14 @@ BAND = 0.15  # half-width of the band about "as predicted"
 _SIDE, _LEFT, _TOP, _BOTTOM = 460, 44, 14, 40
 _MAX_SAMPLES = 40
 _CHARACTER = 5.8  # width of a letter of a label
+_BESIDE = 9  # from a dot to a name that needs no line to it
+_PLACES = sorted(  # of a name, right or left of its dot and down, the nearest first
+    ((shift, 4 + 13 * idx) for shift in range(_BESIDE, 150, 12) for idx in range(-6, 7)),
+    key=lambda place: math.hypot(place[0] - _BESIDE, place[1] - 4),
+)
+
+
+_Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +50,13 @@ def prediction_chart(trials: Sequence[Trial]) -> Markup | None:
     y = Scale(low=low, high=high, start=_SIDE - _BOTTOM, end=_TOP, is_log=True)
     parts = [_band(x, y, low, high), *_gain_axes(x, y), _axis_titles()]
     parts.append(_path("equal", f"M{_xy(x(low), y(low))}L{_xy(x(high), y(high))}"))
-    taken: list[tuple[float, float, float, float]] = []
-    for point in points:
-        px, py = x(point.predicted), y(point.measured)
-        taken.append((px - 5, py - 5, px + 5, py + 5))
+    dots = [(point, x(point.predicted), y(point.measured)) for point in points]
+    names: list[_Box] = []
+    for point, px, py in sorted(dots, key=lambda dot: -dot[0].measured):  # the crowd is near 1
+        near = [(a - 12, b - 7, a + 12, b + 7) for other, a, b in dots if other is not point]
+        parts.append(_name(point, px, py, near, names))
     for point in points:
         parts += _scatter(point, x, y)
-        parts.append(_name(point, x(point.predicted), y(point.measured), taken))
     return _svg(_SIDE, _SIDE, parts, "Predicted against measured gain of each rung")
 
 
@@ -145,28 +153,33 @@ def _scatter(point: _Point, x: Scale, y: Scale) -> list[Markup]:
     return [_path("whisk", whisker), _circle(f"try {style}", px, py, 4.5, tip)]
 
 
-def _name(
-    point: _Point, px: float, py: float, taken: list[tuple[float, float, float, float]]
-) -> Markup:
-    """Write a rung's name beside its dot, where it runs into nothing drawn so far."""
+def _name(point: _Point, px: float, py: float, near: Sequence[_Box], names: list[_Box]) -> Markup:
+    """Write a rung's name by its dot, where it runs into nothing drawn so far.
+
+    Where the nearest free place is further off, a hairline leads to it.
+    """
     name = short(point.trial.rung)
     width = _CHARACTER * len(name)
     places = [
         (px + shift if anchor == "start" else px - shift, py + rise, anchor)
-        for rise in (4, 17, -9, 30, -22, 43, -35)
-        for anchor, shift in (("start", 9), ("end", 9))
+        for shift, rise in _PLACES
+        for anchor in ("start", "end")
     ]
     for left, base, anchor in places:
         start = left if anchor == "start" else left - width
         box = (start, base - 10, start + width, base + 3)
         inside = box[0] >= _LEFT and box[2] <= _SIDE and _TOP < box[1] < _SIDE - _BOTTOM - 12
-        if inside and not any(_meet(box, other) for other in taken):
-            taken.append(box)
-            return _text("named", left, base, name, anchor=anchor)
+        if inside and not any(_meet(box, other) for other in (*near, *names)):
+            names.append(box)
+            text = _text("named", left, base, name, anchor=anchor)
+            if abs(left - px) <= _BESIDE and abs(base - 4 - py) <= _BESIDE + 5:
+                return text
+            edge = left - 2 if anchor == "start" else left + 2
+            return _path("leader", f"M{_xy(px, py)}L{_xy(edge, base - 4)}") + text
     return Markup("")  # the dot's tip still names it
 
 
-def _meet(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+def _meet(a: _Box, b: _Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from stepladder.ladder.wording import gain
-from stepladder.records.climb import NextStep
+from stepladder.ladder.wording import gain, rough_time
+from stepladder.records.climb import ClimbSummary, NextStep
 from stepladder.report.headline import Headline
 from stepladder.report.heatmap import short
 from stepladder.report.ladder import ClimbRecords, positive
@@ -23,12 +23,18 @@ from stepladder.report.ladder_table import (
 )
 from stepladder.report.ladder_trials import TrialDetail, trial_details
 
+_OTHER_MACHINES = frozenset({3, 9, 10, 11})  # levels: an accelerator, a larger one, more of them
+
 
 @dataclass(frozen=True, kw_only=True)
 class LadderPage:
     """What the page shows of a climb, before the training at its end.
 
     Attributes:
+        end_note: what the time of the last row is made of; empty where the climb did not end.
+        found_note: how the training's own time differs from that; empty where it does not.
+        was_repeated: a rung was tried more than once.
+        beyond: why nothing beyond this machine was predicted, where the climb ended.
         next_gain: predicted gain of the next step, or empty.
     """
 
@@ -41,17 +47,24 @@ class LadderPage:
     details: tuple[TrialDetail, ...]
     profile: ProfileView | None
     untried: tuple[LadderRow, ...]
+    end_note: str
+    found_note: str
+    was_repeated: bool
+    beyond: tuple[LadderRow, ...]
     next_step: NextStep | None
     next_gain: str
 
 
-def ladder_page(climb: ClimbRecords, *, status: str) -> LadderPage:
+def ladder_page(climb: ClimbRecords, *, status: str, train_s: float | None) -> LadderPage:
     """Put the ladder's sections together.
 
     Args:
         status: of the training at the end, or unfinished.
+        train_s: seconds of that training by its own clock.
     """
     step = climb.summary.next
+    rungs = [trial.rung for trial in climb.trials]
+    end_note, found_note = _end_notes(climb.summary, train_s)
     expected = positive(step.gain) if step else None
     return LadderPage(
         head=ladder_headline(climb, status),
@@ -63,8 +76,29 @@ def ladder_page(climb: ClimbRecords, *, status: str) -> LadderPage:
         details=tuple(trial_details(climb.trials)),
         profile=profile_view(climb.profiles),
         untried=tuple(ladder_rows(climb.untried)),
+        end_note=end_note,
+        found_note=found_note,
+        was_repeated=len(set(rungs)) < len(rungs),
+        beyond=tuple(ladder_rows([t for t in climb.untried if t.level in _OTHER_MACHINES])),
         next_step=_shown(step) if step else None,
         next_gain=gain(expected) if expected else "",
+    )
+
+
+def _end_notes(summary: ClimbSummary, train_s: float | None) -> tuple[str, str]:
+    """Say what the end-to-end time is made of, for the picture and for the training itself."""
+    total_s = positive(summary.result.total_s) if summary.result else None
+    if total_s is None:
+        return "", ""
+    found_s = total_s - train_s if train_s else 0.0
+    if train_s is None or found_s < 0.01 * total_s:
+        return "The last row is the training below, timed from end to end.", ""
+    times = (found_s, train_s, total_s)
+    found, own, whole = (rough_time(value).replace(" ", "\u00a0") for value in times)
+    return (
+        f"The last row is the training below: {own} by its own clock, and {found} that features "
+        "took when the climb made them; the training found them ready, but they count.",
+        f"It found features ready that had taken {found}; with them it is the {whole} above.",
     )
 
 

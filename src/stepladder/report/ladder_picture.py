@@ -20,11 +20,11 @@ from stepladder.report.ladder import ClimbRecords, positive
 from stepladder.report.scales import Scale
 
 _LENGTH, _HEIGHT, _MIDDLE = 1000, 40, 20  # of a strip; the page stretches it to the column
+_APART = 115  # of two labels, along the length: what "10 min" takes on a telephone
 _TIMES: tuple[tuple[float, str], ...] = (
     (1e-3, "1 ms"), (1e-2, "10 ms"), (0.1, "0.1 s"), (1, "1 s"), (10, "10 s"), (60, "1 min"),
     (600, "10 min"), (3600, "1 h"), (36_000, "10 h"), (345_600, "4 d"), (3_456_000, "40 d"),
-)  # fmt: skip
-_FINER: tuple[tuple[float, str], ...] = (
+    (3, "3 s"), (30, "30 s"), (180, "3 min"), (1800, "30 min"), (10_800, "3 h"), (86_400, "1 d"),
     (2, "2 s"), (5, "5 s"), (20, "20 s"), (40, "40 s"), (120, "2 min"), (300, "5 min"),
     (1200, "20 min"), (2400, "40 min"), (7200, "2 h"), (18_000, "5 h"),
 )  # fmt: skip
@@ -133,13 +133,15 @@ def _scale(start_s: float, end_s: float | None, moves: Sequence[_Move]) -> Scale
 
 
 def _ticks(scale: Scale) -> list[tuple[float, str]]:
-    """Give the times that people count in, with finer ones where the range is short."""
-    found = [tick for tick in _TIMES if scale.low <= tick[0] <= scale.high]
-    if len(found) < 3:
-        found = sorted(t for t in (*_TIMES, *_FINER) if scale.low <= t[0] <= scale.high)
+    """Give the times that people count in, as many as have room; the roundest go first."""
+    found: list[tuple[float, str]] = []
+    for tick in _TIMES:
+        is_inside = scale.low <= tick[0] <= scale.high
+        if is_inside and all(abs(scale(tick[0]) - scale(other)) >= _APART for other, _ in found):
+            found.append(tick)
     if len(found) < 2:
         found = [(value, rough_time(value)) for value in scale.ticks()]
-    return found[:8]
+    return sorted(found)[:8]
 
 
 def _start(start_s: float, scale: Scale, grid: Sequence[float]) -> Step:

@@ -12,7 +12,7 @@ from stepladder.report.headline import PHASE_WORDS, TimeSpent, spent
 from stepladder.report.scales import tick_label
 from stepladder.train.wording import percent
 
-_PART_WORDS = {
+PART_WORDS = {
     "training": "training steps",
     "validation": "validation",
     "checkpoint": "checkpoints",
@@ -101,7 +101,7 @@ def _parts(title: str, time: TrainingTime) -> TimeSpent | None:
         return None
     sizes = {name: size for name, size in sizes.items() if size > 0}
     title = f"{title}: {rough_time(time.total_s)}"
-    return spent(title, sizes, words=_PART_WORDS, say=rough_time)
+    return spent(title, sizes, words=PART_WORDS, say=rough_time)
 
 
 def _step(title: str, profile: Profile) -> TimeSpent | None:
@@ -198,13 +198,17 @@ def _scaled(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}"
 
 
+def _rounded(value: float) -> str:
+    return tick_label(float(f"{value:.3g}"))
+
+
 def _times(value: float) -> str:
     return f"{value:.2f}×"
 
 
 _FACTS = (
-    _Fact(name="examples a second, training", field="step_s", read=_examples_per_s, say=tick_label),
-    _Fact(name="a step", field="step_s", read=lambda p: p.time.step_s, say=rough_time),
+    _Fact(name="examples a second, training", field="phases_s", read=_examples_per_s, say=_rounded),
+    _Fact(name="a step", field="phases_s", read=lambda p: p.time.step_s, say=rough_time),
     _Fact(name="waiting for data", field="phases_s", read=_wait, say=percent),
     _Fact(
         name="gain if data were always ready, at most",
@@ -216,7 +220,7 @@ _FACTS = (
         name="examples a second that the loader gives alone",
         field="loader_per_s",
         read=lambda p: p.loader_per_s,
-        say=tick_label,
+        say=_rounded,
     ),
     _Fact(
         name="trunk forward, an example",
@@ -259,6 +263,6 @@ _FACTS = (
         name="gradient noise scale, examples",
         field="noise_scale",
         read=lambda p: p.noise_scale,
-        say=tick_label,
+        say=_rounded,
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from stepladder.records.profile import Provenance
 from stepladder.report.headline import Fact, Headline
 from stepladder.report.heatmap import short
 from stepladder.report.ladder import ClimbRecords, positive
+from stepladder.rungs import RUNGS, Rung
 from stepladder.train.wording import percent
 
 MAX_ROWS = 60
@@ -36,6 +38,7 @@ class LadderRow:
     Attributes:
         style: the decision, as a CSS class.
         decision: the same in words.
+        about: what the rung does, where it stands in the table for the first time.
     """
 
     level: int
@@ -46,6 +49,7 @@ class LadderRow:
     style: str
     decision: str
     reason: str
+    about: str
 
 
 def ladder_headline(climb: ClimbRecords, status: str) -> Headline:
@@ -67,7 +71,8 @@ def ladder_headline(climb: ClimbRecords, status: str) -> Headline:
 
 def ladder_rows(trials: Sequence[Trial]) -> list[LadderRow]:
     """Give a row for each of the trials."""
-    return [_row(trial) for trial in trials[:MAX_ROWS]]
+    about = {rung.name: _first_line(rung) for rung in RUNGS}
+    return [_row(trial, about.pop(trial.rung, "")) for trial in trials[:MAX_ROWS]]
 
 
 def calibration_note(climb: ClimbRecords) -> str:
@@ -76,7 +81,11 @@ def calibration_note(climb: ClimbRecords) -> str:
     return calibration_words(calibration) if calibration.cases else ""
 
 
-def _row(trial: Trial) -> LadderRow:
+def _first_line(rung: Rung) -> str:
+    return (inspect.getdoc(type(rung)) or "").partition("\n")[0]
+
+
+def _row(trial: Trial, about: str) -> LadderRow:
     decision = trial.verdict.decision
     return LadderRow(
         level=trial.level,
@@ -87,6 +96,7 @@ def _row(trial: Trial) -> LadderRow:
         style=decision.value,
         decision=decision_words(decision),
         reason=short(reason_words(trial), _MAX_REASON),
+        about=about,
     )
 
 
@@ -124,14 +134,17 @@ def _result_words(summary: ClimbSummary) -> str:
     before, after = summary.baseline, summary.result
     if before is None or after is None:
         return ""
-    num = f", over {summary.num_test:,} examples read once" if summary.num_test else ""
+    what = "pictures" if summary.are_pictures else "examples"
+    num = f", over {summary.num_test:,} {what} read once" if summary.num_test else ""
     replayed = before.provenance is Provenance.REPLAYED
-    how = " The first accuracy is by replay on features of the trunk." if replayed else ""
+    how = " The first accuracy is by replay: only the head was trained." if replayed else ""
     if before.test_accuracy is not None and after.test_accuracy is not None:
         shares = f"{percent(before.test_accuracy)} → {percent(after.test_accuracy)}"
         change = summary.test_change
         difference = f" (difference {plus_minus(change)} points{num})" if change else ""
-        return f"Test accuracy {shares}{difference}.{how}"
+        loss = summary.loss_change
+        also = f" Test loss changed by {loss_interval(loss)}." if change and loss else ""
+        return f"Test accuracy {shares}{difference}.{also}{how}"
     if summary.loss_change is not None:
         return f"Test loss changed by {loss_interval(summary.loss_change)}{num}.{how}"
     return "Test accuracy was not compared."
@@ -155,7 +168,8 @@ def _facts(climb: ClimbRecords) -> list[Fact]:
             val = f"{val} → {percent(after.val_accuracy)}"
         facts.append(Fact(value=val, label="validation accuracy"))
     if summary.max_accuracy_loss is not None:
-        allowed = f"{100 * summary.max_accuracy_loss:.3g} %"
+        points = f"{100 * summary.max_accuracy_loss:.3g}"
+        allowed = f"{points} point{'' if points == '1' else 's'}"
         facts.append(Fact(value=allowed, label="accuracy that a rung may cost"))
     if summary.budget_s is not None:
         facts.append(Fact(value=rough_time(summary.budget_s), label="budget"))

@@ -13,12 +13,14 @@ from stepladder.records.profile import TrainingTime
 from stepladder.report.curves import Figure
 from stepladder.report.heatmap import short
 from stepladder.report.ladder_charts import sample_chart, time_unit
+from stepladder.report.ladder_profile import PART_WORDS
 from stepladder.report.scales import tick_label
 from stepladder.train.events import redacted
 
 MAX_TRIALS = 40
 _MAX_NUMBERS = 40
 _NOTHING = {"", "0", "0 s"}  # a part that no time has is left out
+_TOTAL = "to a trained model"
 _KEYS = (("train", "before"), ("val", "with the rung"))
 
 
@@ -137,10 +139,10 @@ def _parts(trial: Trial) -> list[PartRow]:
     if trial.before is None and trial.after is None and predicted is None:
         return []
     by_time = [_part_values(time) for time in times]
-    names = dict.fromkeys(name for values in by_time for name in values)
+    names = dict.fromkeys(name for values in by_time for name in values if name != _TOTAL)
     return [
         PartRow(name=name, before=cells[0], predicted=cells[1], after=cells[2])
-        for name in names
+        for name in (*names, _TOTAL)
         if any(set(cells := [values.get(name, "") for values in by_time]) - _NOTHING)
     ]
 
@@ -148,7 +150,10 @@ def _parts(trial: Trial) -> list[PartRow]:
 def _part_values(time: TrainingTime | None) -> dict[str, str]:
     if time is None:
         return {}
-    once = {f"{short(name)}, once": rough_time(s) for name, s in time.one_time_s.items()}
+    once = {
+        PART_WORDS.get(name, f"{short(name)}, once"): rough_time(s)
+        for name, s in time.one_time_s.items()
+    }
     return {
         "a step": rough_time(time.step_s),
         "steps an epoch": tick_label(time.steps_per_epoch),
@@ -157,7 +162,7 @@ def _part_values(time: TrainingTime | None) -> dict[str, str]:
         "validations": tick_label(time.num_validations),
         "checkpoints": rough_time(time.checkpoint_s),
         **once,
-        "to a trained model": rough_time(time.total_s),
+        _TOTAL: rough_time(time.total_s),
     }
 
 
@@ -172,7 +177,7 @@ def _facts(trial: Trial) -> str:
     facts = [f"the trial took {rough_time(trial.took_s)}" if trial.took_s else ""]
     facts.append(f"seed {trial.seed}")
     named = (("code", trial.commit), ("machine", trial.machine), ("recipe before", trial.recipe))
-    facts += [f"{name} {short(value, 40)}" for name, value in named if value]
+    facts += [f"{name} {short(value, 17)}" for name, value in named if value]
     return "; ".join(fact for fact in facts if fact)
 
 

@@ -14,7 +14,7 @@ from stepladder.report.headline import headline, not_measured, time_spent, warni
 from stepladder.report.heatmap import short
 from stepladder.report.ladder_page import ladder_page
 from stepladder.report.ladder_trials import MAX_TRIALS
-from stepladder.report.tables import RunRecords, count, pretty_json, read_run
+from stepladder.report.tables import RunRecords, count, number, pretty_json, read_run
 from stepladder.train.wording import percent
 
 REPORT_FILE = "report.html"
@@ -52,7 +52,10 @@ def render(records: RunRecords) -> str:
 def _shown(records: RunRecords) -> dict[str, object]:
     """Give what the template shows, but for what is cut to fit."""
     head = headline(records)
-    ladder = ladder_page(records.climb, status=head.status) if records.climb is not None else None
+    ladder = None
+    if records.climb is not None:
+        train_s = number(records.summary.get("train_s"))
+        ladder = ladder_page(records.climb, status=head.status, train_s=train_s)
     return {
         "run": records,
         "head": head,

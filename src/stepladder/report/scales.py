@@ -86,7 +86,7 @@ def tick_label(value: float) -> str:
         return f"{value / 1e6:.3g}M"
     if size >= 1000:
         return f"{value:,.0f}"
-    if size and size < 1e-3:
+    if size and size < 1e-4 * 0.999:
         return f"{value:.0e}".replace("e-0", "e-")
     return f"{value:.4g}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from stepladder.report.ladder import ClimbRecords, read_climb
 from stepladder.train.events import redacted
 
 MAX_THUMBS = 12
+_ENDS_WITH_LAST = re.compile(r"^stopping:\n(?:[ #].*\n)*? +restore_best: *false\b", re.MULTILINE)
 _LARGEST = 1e100  # sums and squares of it are finite
 MAX_THUMB_BYTES = 9_000  # twelve of them in base64 are half of what a report may weigh
 
@@ -61,6 +63,11 @@ class RunRecords:
     def of(self, kind: str) -> tuple[dict[str, Any], ...]:
         """Give the events of a kind, oldest first."""
         return self.events.get(kind, ())
+
+    @property
+    def ends_with_best(self) -> bool:
+        """The result is of the best weights, not of the last ones, by what config.yaml says."""
+        return _ENDS_WITH_LAST.search(self.config_text) is None
 
 
 def read_run(run: Path) -> RunRecords:

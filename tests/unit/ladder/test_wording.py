@@ -234,6 +234,12 @@ def test_bounds_have_the_digits_of_what_is_nearest_to_one() -> None:
     assert gain_interval(interval(5.2, 1.1, math.inf)) == "5.20× [1.10, unknown]"
 
 
+def test_bounds_never_look_like_the_estimate_while_two_decimals_tell_them_apart() -> None:
+    assert gain_interval(interval(1.2187, 1.1988, 1.2388)) == "1.22× [1.20, 1.24]"
+    assert gain_interval(interval(36.4, 36.1, 36.9)) == "36.4× [36.1, 36.9]"
+    assert gain_interval(interval(2.0, 2.0, 2.0)) == "2.00× [2.00, 2.00]"
+
+
 def test_changes_have_a_sign_and_zero_has_none() -> None:
     assert [points(x) for x in (0.004, -0.001, 0.0004, -0.0004)] == ["+0.4", "−0.1", "0.0", "0.0"]
     assert loss_interval(interval(0.0, -0.02, 0.0123)) == "0.000 [−0.020, +0.012]"

@@ -5,6 +5,7 @@ import random
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from stepladder.records.ladder import Decision
 from stepladder.report.ladder import ClimbRecords, read_climb
 from stepladder.report.ladder_charts import prediction_chart, sample_chart, time_unit
 from stepladder.report.ladder_picture import ladder_picture
-from stepladder.report.ladder_table import ladder_headline
+from stepladder.report.ladder_table import ladder_headline, ladder_rows
+from stepladder.report.ladder_trials import trial_details
 from stepladder.report.page import MAX_REPORT_BYTES, write_report
 
 Build = Callable[..., Path]
@@ -71,7 +73,7 @@ def test_the_page_tells_the_climb_first_and_then_the_training(
         "196× faster 24 min → 7.4 s", "extrapolated from 3 measured epochs",
         "Test accuracy 75.0 % → 75.3 % (difference +0.3 ± 0.9 points, over 661 examples read once)",
         "64.9 % → 66.0 % validation accuracy", "The ladder",
-        "early_stopping: 24 min to 4.3 min, 5.6× [5.6, 5.7]",
+        "early_stopping: 24 min to 4.3 min, 5.65× [5.56, 5.74]",
             "end to end: 7.4 s",
         "What was tried", "kept : 11 epochs (by replay, 5 seeds)",
         "dropped : 17 epochs (by replay, 5 seeds); accuracy may fall by more than 1.0 points",
@@ -120,7 +122,11 @@ def test_the_picture_moves_only_where_a_rung_was_kept(build_climb: Build, tmp_pa
     assert way[0] == max(way)
     undecided, before = ends[4], ends[3]
     assert undecided == pytest.approx(before, abs=5)  # it goes on where it was
-    assert [label for _, label in picture.ticks] == ["10 s", "1 min", "10 min"]
+    labels = [label for _, label in picture.ticks]
+    assert {"10 s", "1 min", "10 min"} <= set(labels)
+    places = [float(at) for at, _ in picture.ticks]
+    assert places == sorted(places)
+    assert min(b - a for a, b in pairwise(places)) > 11  # no label runs into the next
 
 
 def test_a_prediction_that_came_true_lies_on_the_line(build_climb: Build, tmp_path: Path) -> None:
@@ -137,6 +143,70 @@ def test_a_prediction_that_came_true_lies_on_the_line(build_climb: Build, tmp_pa
     assert len(dots) == 6
     for x, y in dots:
         assert float(y) == pytest.approx(y0 + (float(x) - x0) * (y1 - y0) / (x1 - x0), abs=0.3)
+
+
+def test_every_dot_is_named_however_crowded(build_climb: Build, tmp_path: Path) -> None:
+    folder = build_climb(tmp_path / "run")
+    lines = lines_of(folder)
+    tried = [line["trial"] for line in lines if line["kind"] == "trial"]
+    tried = [trial for trial in tried if trial["verdict"]["speed"]]
+    for idx, trial in enumerate(tried[1:]):
+        gain = 1.1 + 0.01 * idx
+        trial["prediction"]["gain"] = gain
+        trial["verdict"]["speed"] |= {"estimate": gain, "low": gain, "high": gain}
+    write_lines(folder, lines)
+    svg = str(prediction_chart(climb_of(folder).trials))
+    named = re.findall(r'class="named" x="([\d.]+)" y="([\d.]+)"[^>]*>(\w+)<', svg)
+    assert sorted(name for _, _, name in named) == sorted(trial["rung"] for trial in tried)
+    assert len({place[:2] for place in named}) == len(named)
+    assert 'class="leader"' in svg
+
+
+def test_a_rung_is_explained_where_it_stands_for_the_first_time(
+    build_climb: Build, tmp_path: Path
+) -> None:
+    folder = build_climb(tmp_path / "run")
+    climb = climb_of(folder)
+    first, *rest = ladder_rows([climb.trials[0], *climb.trials])
+    assert first.name == "early_stopping"
+    assert "Stop when validations no longer improve" in first.about
+    assert [bool(row.about) for row in rest] == [False, *[True] * (len(rest) - 1)]
+
+
+def test_the_end_says_which_time_was_found_ready(
+    build_run: Build, build_climb: Build, tmp_path: Path
+) -> None:
+    folder = build_climb(build_run(tmp_path / "run"))
+    climb, summary = (json.loads((folder / f"{n}.json").read_text()) for n in ("climb", "summary"))
+    climb["result"]["total_s"] = summary["train_s"]
+    (folder / "climb.json").write_text(json.dumps(climb))
+    assert "the training below, timed from end to end" in page_of(folder).text
+    climb["result"]["total_s"] = summary["train_s"] + 20
+    (folder / "climb.json").write_text(json.dumps(climb))
+    text = page_of(folder).text
+    assert "timed from end to end" not in text
+    assert "20 s that features took" in text
+    assert "It found features ready that had taken 20 s" in text
+
+
+def test_a_climb_that_predicts_nothing_beyond_this_machine_says_so(
+    build_climb: Build, tmp_path: Path
+) -> None:
+    folder = build_climb(tmp_path / "run")
+    summary = json.loads((folder / "climb.json").read_text())
+    (folder / "climb.json").write_text(json.dumps(summary | {"next": None}))
+    text = page_of(folder).text
+    beyond = text[text.index("The next step beyond this machine") :]
+    assert "None is predicted for the job as it is now" in beyond
+    assert "gpu : no GPU on this machine (a T4: at most 14×)." in beyond
+
+
+def test_the_parts_of_a_trial_end_with_their_sum(build_climb: Build, tmp_path: Path) -> None:
+    details = trial_details(climb_of(build_climb(tmp_path / "run")).trials)
+    cached = next(detail for detail in details if detail.name == "cached_features")
+    names = [part.name for part in cached.parts]
+    assert {"features, once", "loading, once"} < set(names)
+    assert names.index("to a trained model") == len(names) - 1
 
 
 def test_dots_stand_in_pairs_in_the_order_of_the_blocks() -> None:

@@ -191,6 +191,30 @@ def test_a_run_that_was_killed_shows_its_curves_and_says_what_is_missing(
     assert html.count('class="line val"') == 2
 
 
+def test_a_run_that_ends_with_its_last_weights_does_not_claim_the_best(
+    build_run: Build, tmp_path: Path
+) -> None:
+    folder = build_run(tmp_path / "run")
+    assert "best epoch; the last weights are used" not in _report(folder)
+    config = "stopping:\n  early: false\n  patience: 3\n  restore_best: false\nrun:\n  dir: x\n"
+    (folder / "config.yaml").write_text(config)
+    html = _report(folder)
+    assert "best epoch; the last weights are used" in html
+    assert "best, not used" in html
+
+
+def test_one_sample_is_told_in_words(build_run: Build, tmp_path: Path) -> None:
+    folder = build_run(tmp_path / "run")
+    path = folder / "events.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    system = [line for line in lines if line["event"] == "system"]
+    kept = [line for line in lines if line["event"] != "system"] + system[:1]
+    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    html = _report(folder)
+    assert "One sample, too few for a line: CPU (100 % is one core) 1" in html
+    assert "CPU and GPU" not in html
+
+
 def test_a_run_of_no_steps_says_so(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 0\n")
     start = {"event": "start", "step": 0, "epoch": 0, "attempt": 1, "elapsed_s": 0.1}
