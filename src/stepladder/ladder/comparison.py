@@ -46,7 +46,7 @@ def compare(lab: Lab, before: Recipe, after: Recipe) -> Comparison:
     Raises:
         TrialFailed: if a training after the change fails where the one before does not.
     """
-    found_before = lab.outcomes(before)
+    found_before = lab.outcomes(before, also=after)
     found_after = found_before
     if found_before.why_not is None:
         found_after = lab.outcomes(after)

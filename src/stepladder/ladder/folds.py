@@ -55,31 +55,31 @@ def plain_parts(sources: Sources) -> Parts:
 def make_folds(sources: Sources, groups: Ints, *, num_folds: int, seed: int) -> tuple[Parts, ...]:
     """Cut train and validation together into folds, each held out once; groups stay whole.
 
-    Of what is not held out, a share stops the training: the same share that validation has of the
-    job's own data, and none where the job has no validation.
+    What is not held out learns and stops as in the job: its training examples, and its validation
+    examples, whatever tells these apart. A fold that would hold out all validation examples leaves
+    them where they are.
 
     Args:
         groups: group of each example, (num_train + num_val,).
     """
     pool = [sources.train] if sources.val is None else [sources.train, sources.val]
-    num = sum(len(source) for source in pool)
-    stop_share = 0.0 if sources.val is None else len(sources.val) / num
-    random = np.random.default_rng(seed)
-    fold_of = deal_groups(groups, num_folds, random)
+    num_train = len(sources.train)
+    rows = np.arange(sum(len(source) for source in pool), dtype=np.int64)
+    fold_of = deal_groups(groups, num_folds, np.random.default_rng(seed))
     found = []
     for fold in range(num_folds):
-        rest = np.flatnonzero(fold_of != fold)
-        stop = _take_groups(rest, groups, round(stop_share * len(rest)), random)
-        train = np.setdiff1d(rest, stop)
-        judge = np.flatnonzero(fold_of == fold)
+        is_held_out = fold_of == fold
+        if is_held_out[num_train:].all():
+            is_held_out[num_train:] = False
+        stop = rows[~is_held_out & (rows >= num_train)]
         found.append(
             Parts(
                 sources=Sources(
-                    train=rows_of(pool, train),
+                    train=rows_of(pool, rows[~is_held_out & (rows < num_train)]),
                     val=rows_of(pool, stop) if len(stop) else None,
-                    test=rows_of(pool, judge),
+                    test=rows_of(pool, rows[is_held_out]),
                 ),
-                rows=judge,
+                rows=rows[is_held_out],
                 fold=fold,
             )
         )
@@ -96,17 +96,6 @@ def deal_groups(groups: Ints, num_folds: int, random: np.random.Generator) -> In
         fold_of_group[one] = fold
         sizes[fold] += counts[one]
     return fold_of_group[group]
-
-
-def _take_groups(rows: Ints, groups: Ints, num: int, random: np.random.Generator) -> Ints:
-    """Take whole groups in random order until there are num rows."""
-    if num == 0:
-        return np.empty(0, dtype=np.int64)
-    _, group = np.unique(groups[rows], return_inverse=True)
-    rank = random.permutation(int(group.max()) + 1)[group]
-    order = np.argsort(rank, kind="stable")
-    last = rank[order[num - 1]]
-    return np.sort(rows[rank <= last])
 
 
 def near_groups(sources: Sequence[HeldFeatures]) -> Ints:

@@ -146,13 +146,16 @@ class Lab:
 
     # -- trainings to the end ---------------------------------------------------------------
 
-    def outcomes(self, recipe: Recipe) -> Outcomes:
+    def outcomes(self, recipe: Recipe, *, also: Recipe | None = None) -> Outcomes:
         """Train a recipe to its end over the trials' seeds, judged on held-out examples.
 
         By folds over train and validation together where the validation split is too small to
         resolve max_accuracy_loss, else on that split. What was learnt once is not learnt again.
+
+        Args:
+            also: will be asked for next; what one training tells of both is learnt once.
         """
-        return self._over_seeds(recipe, self._parts(recipe))
+        return self._over_seeds(recipe, self._parts(recipe), also=also)
 
     def plain(self, recipe: Recipe) -> Outcomes:
         """Train a recipe to its end over the trials' seeds, on the job's own splits."""
@@ -246,7 +249,9 @@ class Lab:
             return self._same_for_all(recipe)
         return self._trainings.folds(recipe, job=self.job.recipe)
 
-    def _over_seeds(self, recipe: Recipe, parts: tuple[Parts, ...]) -> Outcomes:
+    def _over_seeds(
+        self, recipe: Recipe, parts: tuple[Parts, ...], *, also: Recipe | None = None
+    ) -> Outcomes:
         trainings = self._trainings
         seeds = [self.seed + _TRIAL_SEED + idx for idx in range(len(parts))]
         pairs = list(zip(parts, seeds, strict=True))
@@ -258,7 +263,7 @@ class Lab:
             if affordable < _MIN_SEEDS:
                 return Outcomes(why_not=_too_long(len(pairs), each_s))
             pairs = pairs[:affordable]
-        return Outcomes(found=trainings.train_all(recipe, pairs))
+        return Outcomes(found=trainings.train_all(recipe, pairs, also=also))
 
     def _num_validations(self, recipe: Recipe, epochs: float) -> float:
         if self.sources.val is None:

@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 from stepladder.config.choices import Precision, ScheduleKind, Where
-from stepladder.config.recipe import Recipe
+from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.data.batch import Batch
 from stepladder.data.reader import Reader
 from stepladder.ladder.folds import Parts
 from stepladder.ladder.head_task import HeadTask
 from stepladder.ladder.learn import DIVERGED
+from stepladder.ladder.stacked_head import stack, stacked_scorer, unstack
 from stepladder.optim.optimizers import build_optimizer, has_fused, set_lr
 from stepladder.optim.schedule import base_lr, lr_at
 from stepladder.records.ladder import Outcome
@@ -61,9 +61,27 @@ def why_not_stacked(recipe: Recipe) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
+def differ_in_their_end(recipe: Recipe, other: Recipe) -> bool:
+    """Say whether one training tells what both recipes learn: they stop, and no more, otherwise."""
+    stopping = replace(
+        other.stopping,
+        early=recipe.stopping.early,
+        patience=recipe.stopping.patience,
+        min_improvement_frac=recipe.stopping.min_improvement_frac,
+        monitor=recipe.stopping.monitor,
+        restore_best=recipe.stopping.restore_best,
+    )
+    return recipe != other and recipe == replace(other, stopping=stopping)
+
+
 def learn_stacked(
-    recipe: Recipe, tasks: Sequence[HeadTask], parts: Sequence[Parts], *, device: torch.device
-) -> list[Outcome]:
+    recipe: Recipe,
+    tasks: Sequence[HeadTask],
+    parts: Sequence[Parts],
+    *,
+    device: torch.device,
+    also: StoppingConfig | None = None,
+) -> list[tuple[Outcome, ...]]:
     """Train heads to their ends by one recipe, as `learn` trains each, to rounding.
 
     Dropout draws other numbers than in a training by itself.
@@ -72,26 +90,68 @@ def learn_stacked(
         recipe: for which `why_not_stacked` gives None.
         tasks: one a head, with its seed.
         parts: features that each learns from and is judged on.
+        also: another way to end the same training (see `differ_in_their_end`).
+
+    Returns:
+        Of each head the outcome by the recipe, and that of the other way if there is one.
 
     Raises:
         RuntimeError: if the task's loss cannot be taken for many heads at once.
     """
     recipe = replace(recipe, data=replace(recipe.data, where=Where.STREAM))
+    ways = (recipe.stopping,) if also is None else (recipe.stopping, also)
     runs = [
-        _Run.begin(replace(recipe, seed=task.seed), task, one, device)
+        _Run.begin(replace(recipe, seed=task.seed), task, one, device, ways)
         for task, one in zip(tasks, parts, strict=True)
     ]
     threads = torch.get_num_threads()
     try:
-        stack = _Stack(recipe, runs, device)
-        if stack.num_weights < MIN_WEIGHTS_OF_TWO_THREADS:
+        learning = _Stack(recipe, runs, device)
+        if learning.num_weights < MIN_WEIGHTS_OF_TWO_THREADS:
             torch.set_num_threads(1)
-        stack.train()
-        return [run.outcome() for run in runs]
+        learning.train()
+        return [run.outcomes() for run in runs]
     finally:
         torch.set_num_threads(threads)
         for run in runs:
             run.close()
+
+
+@dataclass(kw_only=True)
+class _End:
+    """Where a training ends by one way to stop, and with which weights.
+
+    Attributes:
+        weights: those that it ends with, once it has ended.
+        steps, num_validations: until then.
+    """
+
+    config: StoppingConfig
+    stopping: EarlyStopping
+    best_value: float = math.inf
+    best: Weights | None = None
+    weights: Weights | None = None
+    steps: int = 0
+    num_validations: int = 0
+
+    @property
+    def wants_validations(self) -> bool:
+        """Whether anybody would ask what they say."""
+        return self.weights is None and (self.config.early or self.config.restore_best)
+
+    def look(self, result: Evaluation, weights: Weights) -> None:
+        """Judge a validation, and keep the weights if it is the best one."""
+        values = result.monitored(self.config.monitor)
+        self.stopping.judge(values)
+        value = float(values.mean(dtype="float64"))
+        if value < self.best_value:
+            self.best_value, self.best = value, weights
+
+    def end(self, weights: Callable[[], Weights], *, steps: int) -> None:
+        """Keep the weights that training ends with here."""
+        wants_best = self.config.restore_best and self.best is not None
+        self.weights = self.best if wants_best else weights()
+        self.steps = steps
 
 
 @dataclass(kw_only=True)
@@ -100,7 +160,7 @@ class _Run:
 
     Attributes:
         inputs, targets: all its training features, (n, ...), and their targets.
-        weights: those that it ends with, once it has ended.
+        ends: one for each way to stop.
     """
 
     recipe: Recipe
@@ -113,18 +173,22 @@ class _Run:
     judge_reader: Reader | None
     inputs: Tensor
     targets: Tensor
-    stopping: EarlyStopping
+    ends: tuple[_End, ...]
     epoch: int = 0
     step: int = 0
-    num_validations: int = 0
-    best_value: float = math.inf
-    best: Weights | None = None
-    weights: Weights | None = None
     is_finite: bool = True
     _rows: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 0), np.int64))
 
     @classmethod
-    def begin(cls, recipe: Recipe, task: HeadTask, parts: Parts, device: torch.device) -> _Run:
+    def begin(
+        cls,
+        recipe: Recipe,
+        task: HeadTask,
+        parts: Parts,
+        device: torch.device,
+        ways: Sequence[StoppingConfig],
+    ) -> _Run:
+        """Open what a training reads, and its first epoch."""
         sources = parts.sources
         all_rows = sources.train.read(np.arange(len(sources.train)))
         run = cls(
@@ -138,7 +202,7 @@ class _Run:
             judge_reader=make_held_out_reader(recipe, sources.test),
             inputs=all_rows.inputs.to(device),
             targets=all_rows.targets.to(device),
-            stopping=EarlyStopping(recipe.stopping),
+            ends=tuple(_End(config=way, stopping=EarlyStopping(way)) for way in ways),
         )
         run._open_epoch()
         return run
@@ -162,6 +226,11 @@ class _Run:
         self.step += num_steps
         return rows
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended in every way."""
+        return all(end.weights is not None for end in self.ends)
+
     def end_segment(self, weights: Callable[[], Weights], loss: float) -> None:
         """Look at the weights where an epoch ends, and keep them where training does."""
         self.is_finite = self.is_finite and math.isfinite(loss)
@@ -169,29 +238,33 @@ class _Run:
         if is_epoch_end:
             self.epoch += 1
             if self.is_finite and self._is_validation_due():
-                self._validate(weights())
-        limit = self.recipe.schedule.max_steps
-        is_last_step = limit is not None and self.step >= limit
-        is_over = self.stopping.is_exhausted or self.epoch >= self.recipe.schedule.max_epochs
-        if is_over or is_last_step or not self.is_finite:
-            wants_best = self.recipe.stopping.restore_best and self.best is not None
-            self.weights = self.best if wants_best else weights()
-        elif is_epoch_end:
+                self._validate(weights)
+        schedule = self.recipe.schedule
+        is_last_step = schedule.max_steps is not None and self.step >= schedule.max_steps
+        is_last = is_last_step or self.epoch >= schedule.max_epochs or not self.is_finite
+        for end in self.ends:
+            if end.weights is None and (is_last or end.stopping.is_exhausted):
+                end.end(weights, steps=self.step)
+        if is_epoch_end and not self.is_over:
             self._open_epoch()
 
-    def outcome(self) -> Outcome:
-        """Judge the weights that it ended with."""
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Judge the weights that it ended with, in each way."""
+        return tuple(self._outcome(end) for end in self.ends)
+
+    def _outcome(self, end: _End) -> Outcome:
+        is_finite = self.is_finite or end.steps < self.step
         outcome = Outcome(
             seed=self.recipe.seed,
             fold=self.parts.fold,
-            epochs=self.step / self.reader.steps_per_epoch,
-            num_validations=self.num_validations,
+            epochs=end.steps / self.reader.steps_per_epoch,
+            num_validations=end.num_validations,
             provenance=Provenance.REPLAYED,
-            why_not=None if self.is_finite else DIVERGED,
+            why_not=None if is_finite else DIVERGED,
         )
-        if not self.is_finite or self.judge_reader is None or self.weights is None:
+        if not is_finite or self.judge_reader is None or end.weights is None:
             return outcome
-        result = self._evaluate(self.judge_reader, self.weights)
+        result = self._evaluate(self.judge_reader, end.weights)
         hits = None
         if result.predicted is not None and result.targets is not None:
             hits = tuple((result.predicted == result.targets).tolist())
@@ -214,17 +287,17 @@ class _Run:
             return False
         return self.epoch % self.recipe.stopping.validate_every_epochs == 0
 
-    def _validate(self, weights: Weights) -> None:
-        self.num_validations += 1
-        stopping = self.recipe.stopping
-        if self.val_reader is None or not (stopping.early or stopping.restore_best):
-            return  # nobody would ask what it says
-        result = self._evaluate(self.val_reader, weights)
-        values = result.monitored(stopping.monitor)
-        self.stopping.judge(values)
-        value = float(values.mean(dtype="float64"))
-        if value < self.best_value:
-            self.best_value, self.best = value, weights
+    def _validate(self, weights: Callable[[], Weights]) -> None:
+        going_on = [end for end in self.ends if end.weights is None]
+        for end in going_on:
+            end.num_validations += 1
+        asking = [end for end in going_on if end.wants_validations]
+        if self.val_reader is None or not asking:
+            return
+        now = weights()
+        result = self._evaluate(self.val_reader, now)
+        for end in asking:
+            end.look(result, now)
 
     def _evaluate(self, reader: Reader, weights: Weights) -> Evaluation:
         self.head.load_state_dict(weights, strict=False)
@@ -245,11 +318,12 @@ class _Stack:
         self._active = list(runs)
         heads = [dict(run.head.named_parameters()) for run in runs]
         self._params = {
-            name: torch.stack([head[name].detach() for head in heads]).requires_grad_()
+            name: stack([head[name] for head in heads]).requires_grad_()
             for name, weight in heads[0].items()
             if weight.requires_grad
         }
-        self._skeleton = copy.deepcopy(runs[0].head).train()
+        names = frozenset(self._params)
+        self._score = stacked_scorer(copy.deepcopy(runs[0].head).train(), names)
         self._task = runs[0].task
         self._precision = step_precision(recipe, self._task, runs[0].head, device)
         self._optimizer = self._make_optimizer()
@@ -279,15 +353,17 @@ class _Stack:
 
     def _take_steps(self, rows: Tensor, *, first: int) -> list[float]:
         """Take steps; rows is (steps, heads, batch). Gives the loss of each head, summed."""
-        sums = torch.zeros(len(self._active), device=self._device)
+        num_steps, num_heads, size = rows.shape
+        sums = torch.zeros(num_heads, device=self._device)
         is_there = (rows >= 0).float()
         shares = is_there / is_there.sum(dim=2, keepdim=True)  # mean over what is there
-        rows = rows.clamp_min(0)
-        heads = torch.arange(len(self._active), device=self._device).unsqueeze(1)
-        for idx in range(len(rows)):
-            inputs = self._inputs[heads, rows[idx]]  # (heads, batch, ...)
-            targets = self._targets[heads, rows[idx]]
-            losses = self._losses(inputs, targets, shares[idx])
+        starts = torch.arange(num_heads, device=self._device) * self._num_rows
+        flat_rows = (rows.clamp_min(0) + starts.unsqueeze(1)).flatten(1)  # (steps, heads * batch)
+        ids = torch.arange(num_heads * size)
+        for idx in range(num_steps):
+            at = flat_rows[idx]
+            batch = Batch(self._inputs.index_select(0, at), self._targets.index_select(0, at), ids)
+            losses = self._losses(batch, shares[idx])
             losses.sum().backward()  # type: ignore[no-untyped-call]
             set_lr(self._optimizer, self._lr(first + idx))
             self._optimizer.step()
@@ -296,29 +372,23 @@ class _Stack:
             sums += losses.detach()
         return [float(value) for value in sums]
 
-    def _losses(self, inputs: Tensor, targets: Tensor, shares: Tensor) -> Tensor:
+    def _losses(self, batch: Batch, shares: Tensor) -> Tensor:
         """Give the mean loss of each head, (heads,).
 
         The task sees the examples of all heads as one batch: its losses are one an example.
-        """
-        num_heads, num_examples = inputs.shape[:2]
-        skeleton = self._skeleton
 
-        def score(params: Weights, one: Tensor) -> Tensor:
-            scores: Tensor = functional_call(skeleton, params, (one,))
-            return scores
+        Args:
+            shares: of each example in the mean of its head, (heads, n).
+        """
 
         def model(flat: Tensor) -> Tensor:
-            each = flat.reshape(num_heads, num_examples, *flat.shape[1:])
-            scores: Tensor = vmap(score, randomness="different")(self._params, each)
-            return scores.flatten(0, 1)
+            each = flat.reshape(*shares.shape, *flat.shape[1:])
+            return self._score(self._params, each).flatten(0, 1)
 
-        ids = torch.arange(num_heads * num_examples)
-        batch = Batch(inputs.flatten(0, 1), targets.flatten(0, 1), ids)
         with autocast(self._device, self._precision):
             result = self._task.loss(model, batch)  # type: ignore[arg-type]
         losses = result[0] if isinstance(result, tuple) else result
-        each: Tensor = losses.float().reshape(num_heads, num_examples) * shares
+        each: Tensor = losses.float().reshape(shares.shape) * shares
         return each.sum(dim=1)
 
     def _lr(self, step: int) -> float:
@@ -327,10 +397,10 @@ class _Stack:
         return lr_at(step, base=base, schedule=self._recipe.schedule, steps_per_epoch=1)
 
     def _weights_of(self, idx: int) -> Weights:
-        return {name: weight.detach()[idx].clone() for name, weight in self._params.items()}
+        return {name: unstack(weight, idx) for name, weight in self._params.items()}
 
     def _drop_ended(self) -> None:
-        keep = [idx for idx, run in enumerate(self._active) if run.weights is None]
+        keep = [idx for idx, run in enumerate(self._active) if not run.is_over]
         if len(keep) == len(self._active):
             return
         self._active = [self._active[idx] for idx in keep]
@@ -340,13 +410,12 @@ class _Stack:
         at = torch.tensor(keep, device=self._device)
         size = {name: weight.shape for name, weight in self._params.items()}
         self._params = {
-            name: weight.detach()[at].clone().requires_grad_()
-            for name, weight in self._params.items()
+            name: weight.detach()[at].requires_grad_() for name, weight in self._params.items()
         }
         self._optimizer = self._make_optimizer()
         for name, weight in self._params.items():
             self._optimizer.state[weight] = {
-                key: value[at].clone() if _is_like(value, size[name]) else value
+                key: value[at] if _is_like(value, size[name]) else value
                 for key, value in old[name].items()
             }
         self._gather()
@@ -358,10 +427,11 @@ class _Stack:
         return build_optimizer(config, self, lr=base_lr(self._recipe.batch))
 
     def _gather(self) -> None:
-        """Lay the features of those that learn side by side, (heads, rows, ...)."""
+        """Lay the features of those that learn one after the other, (heads * rows, ...)."""
         num_rows = max(len(run.inputs) for run in self._active)
-        self._inputs = torch.stack([_padded(run.inputs, num_rows) for run in self._active])
-        self._targets = torch.stack([_padded(run.targets, num_rows) for run in self._active])
+        self._num_rows = num_rows
+        self._inputs = torch.cat([_padded(run.inputs, num_rows) for run in self._active])
+        self._targets = torch.cat([_padded(run.targets, num_rows) for run in self._active])
 
 
 def _padded(values: Tensor, num_rows: int) -> Tensor:

@@ -22,7 +22,12 @@ from stepladder.ladder.guard import failure_words, free_memory
 from stepladder.ladder.instrument import Instrument
 from stepladder.ladder.learn import OnValidation, learn
 from stepladder.ladder.learning import learning_key, replay_recipe
-from stepladder.ladder.stacked import MAX_STACKED_BYTES, learn_stacked, why_not_stacked
+from stepladder.ladder.stacked import (
+    MAX_STACKED_BYTES,
+    differ_in_their_end,
+    learn_stacked,
+    why_not_stacked,
+)
 from stepladder.measure.probe import is_out_of_memory, untouched
 from stepladder.measure.workload import Workload
 from stepladder.records.ladder import Outcome
@@ -120,14 +125,29 @@ class Trainings:
             self._known[key] = self.train_anew(recipe, parts, seed)
         return self._known[key]
 
-    def train_all(self, recipe: Recipe, pairs: Sequence[tuple[Parts, int]]) -> tuple[Outcome, ...]:
-        """Train over parts and seeds, heads on features many at once; nothing is done twice."""
+    def train_all(
+        self,
+        recipe: Recipe,
+        pairs: Sequence[tuple[Parts, int]],
+        *,
+        also: Recipe | None = None,
+    ) -> tuple[Outcome, ...]:
+        """Train over parts and seeds, heads on features many at once; nothing is done twice.
+
+        Args:
+            also: if this one differs only in when it stops, what it learns is remembered on the
+                way where heads learn at once.
+        """
         new = [pair for pair in pairs if not self.is_known(recipe, *pair)]
         if len(new) > 1 and self.is_stacked(recipe):
+            recipes = [recipe]
+            if also is not None and differ_in_their_end(learning_key(recipe), learning_key(also)):
+                recipes.append(also)
             for chunk in self._chunks(new):
-                found = self._learn_stacked(recipe, chunk)
-                for (parts, seed), outcome in zip(chunk, found, strict=True):
-                    self._known[learning_key(recipe), parts.fold, seed] = outcome
+                found = self._learn_stacked(recipes, chunk)
+                for (parts, seed), outcomes in zip(chunk, found, strict=True):
+                    for one, outcome in zip(recipes, outcomes, strict=False):
+                        self._known[learning_key(one), parts.fold, seed] = outcome
         return tuple(self.train(recipe, *pair) for pair in pairs)
 
     def is_stacked(self, recipe: Recipe) -> bool:
@@ -150,17 +170,24 @@ class Trainings:
             yield list(pairs[start : start + size])
 
     def _learn_stacked(
-        self, recipe: Recipe, pairs: Sequence[tuple[Parts, int]]
-    ) -> Sequence[Outcome]:
-        """Train at once; where a loss cannot be stacked, one by one from then on."""
+        self, recipes: Sequence[Recipe], pairs: Sequence[tuple[Parts, int]]
+    ) -> Sequence[tuple[Outcome, ...]]:
+        """Train at once, by recipes that end otherwise; gives the outcomes of each pair.
+
+        Where a loss cannot be stacked, the first recipe alone, one by one from then on.
+        """
+        recipe = recipes[0]
         tasks = [self.instrument.head(recipe, seed) for _, seed in pairs]
         parts = [part for part, _ in pairs]
+        also = recipes[1].stopping if len(recipes) > 1 else None
         try:
             with untouched():
-                return learn_stacked(replay_recipe(recipe), tasks, parts, device=self.device)
+                return learn_stacked(
+                    replay_recipe(recipe), tasks, parts, device=self.device, also=also
+                )
         except (RuntimeError, TypeError, ValueError, AttributeError):
             self._is_stacking_refused = True
-            return [self.train_anew(recipe, *pair) for pair in pairs]
+            return [(self.train_anew(recipe, *pair),) for pair in pairs]
 
     def train_anew(
         self, recipe: Recipe, parts: Parts, seed: int, *, on_validation: OnValidation | None = None

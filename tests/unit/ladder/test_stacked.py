@@ -9,7 +9,7 @@ import pytest
 
 from stepladder.config.choices import OptimizerName, Precision, ScheduleKind
 from stepladder.config.recipe import OptimizerConfig, Recipe, StoppingConfig
-from stepladder.ladder.stacked import why_not_stacked
+from stepladder.ladder.stacked import differ_in_their_end, why_not_stacked
 
 
 def assert_alike(lab, recipe: Recipe) -> None:
@@ -70,3 +70,37 @@ def test_a_training_that_diverges_harms_no_other(make_lab, recipe) -> None:
 def test_what_differs_from_head_to_head_is_refused_in_words(changed: Recipe) -> None:
     assert why_not_stacked(Recipe()) is None
     assert isinstance(why_not_stacked(changed), str)
+
+
+def test_one_training_tells_both_ways_to_stop(make_lab, recipe) -> None:
+    whole = replace(recipe, schedule=replace(recipe.schedule, max_epochs=30))
+    whole = replace(whole, stopping=StoppingConfig(early=False, restore_best=False))
+    early = replace(whole, stopping=StoppingConfig(patience=1, min_improvement_frac=0.2))
+    both, alone = make_lab(whole, num_seeds=3), make_lab(whole, num_seeds=3)
+    first = both.outcomes(whole, also=early).found
+    assert all(
+        both._trainings.is_known(early, part, both.seed + 1000 + idx)
+        for idx, part in enumerate(both._parts(early))
+    ), "learnt on the way"
+    for told, wanted in zip(
+        (*first, *both.outcomes(early).found),
+        (*alone.outcomes(whole).found, *alone.outcomes(early).found),
+        strict=True,
+    ):
+        assert (told.epochs, told.num_validations) == (wanted.epochs, wanted.num_validations)
+        np.testing.assert_allclose(told.losses, wanted.losses, rtol=1e-4, atol=1e-5)
+    assert {outcome.epochs for outcome in both.outcomes(early).found} != {30.0}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(Recipe(), optimizer=OptimizerConfig(momentum=0.5)),
+        replace(Recipe(), stopping=StoppingConfig(validate_every_epochs=2)),
+        Recipe(),
+    ],
+)
+def test_other_changes_take_a_training_of_their_own(changed: Recipe) -> None:
+    patient = replace(Recipe(), stopping=StoppingConfig(patience=9))
+    assert differ_in_their_end(Recipe(), patient)
+    assert not differ_in_their_end(Recipe(), changed)
