@@ -67,12 +67,14 @@ def unstack(stacked: Tensor, idx: int) -> Tensor:
     return (weight.mT if stacked.dim() == 3 else weight).clone(memory_format=_CONTIGUOUS)
 
 
-def _layers(module: nn.Module, names: frozenset[str], prefix: str) -> Iterator[_Layer | None]:
+def _layers(
+    module: nn.Module | None, names: frozenset[str], prefix: str
+) -> Iterator[_Layer | None]:
     """Give what a head does, in order; None where that is not known."""
-    if module._forward_hooks or module._forward_pre_hooks:
+    if module is None or module._forward_hooks or module._forward_pre_hooks:
         yield None
     elif type(module) is nn.Sequential:
-        for name, child in module.named_children():
+        for name, child in module._modules.items():  # one that comes twice, twice
             yield from _layers(child, names, f"{prefix}{name}.")
     elif type(module) is nn.Linear:
         yield _linear(module, names, prefix)
