@@ -8,7 +8,13 @@ from dataclasses import Field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from stepladder.cli.parse import flag_settings, given_flags, job_before_flags, parse
+from stepladder.cli.parse import (
+    flag_settings,
+    given_flags,
+    job_before_flags,
+    one_file,
+    parse,
+)
 from stepladder.config.load import settings_of_file
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
 from stepladder.config.recipe import Recipe
@@ -72,10 +78,16 @@ def read_job(
     before = job_before_flags(words)
     default = replace(flags(), recipe=before.recipe, run=before.run, ladder=before.ladder)
     read = parse(flags, words, command=command, examples=examples, default=default)
-    file = read.config_flag or read.target
+    file = _config_of(read, command)
     job = JobConfig(recipe=read.recipe, run=read.run, ladder=read.ladder)
     settings = flag_settings(job, given_flags(words))
     if read.budget is not None:
+        if "ladder.budget_s" in settings:
+            raise UsageError(
+                f"{settings['ladder.budget_s'].origin} says the same in another way",
+                where="--budget",
+                fix="Give one of the two.",
+            )
         seconds = seconds_of(read.budget, where="--budget")
         settings["ladder.budget_s"] = Setting(value=seconds, origin="--budget")
     if getattr(read, "try_all", False):
@@ -94,6 +106,21 @@ def seconds_of(text: str, *, where: str) -> float:
     if seconds <= 0:
         raise UsageError(f"{text!r} is no time span", where=where, fix="Write 90s, 10m or 2h.")
     return seconds
+
+
+def _config_of(read: LadderFlags, command: str) -> Path | None:
+    """Give the one file of options that was named.
+
+    Raises:
+        UsageError: if there are two, or one is a Task's file without the Task's name.
+    """
+    if read.target is not None and read.target.suffix == ".py":
+        raise UsageError(
+            "which Task of this file?",
+            where=str(read.target),
+            fix=f"Add its name, such as `stepladder {command} {read.target}:MyTask`.",
+        )
+    return one_file(read.config_flag, read.target)
 
 
 def _task_as_flag(argv: Sequence[str]) -> list[str]:

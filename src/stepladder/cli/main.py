@@ -64,6 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     command = words[0] if words else "--help"
+    if command == "help" and words[1:]:
+        words = [words[1], "--help"]  # `help climb` asks for what `climb --help` says
+        command = words[0]
     if command in ("-h", "--help", "help"):
         sys.stdout.write(_help())
         return 0

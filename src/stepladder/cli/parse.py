@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -18,8 +19,10 @@ from stepladder.config.load import settings_of_file
 from stepladder.config.options import JobConfig
 from stepladder.config.resolve import Setting, settings_of_flags
 from stepladder.config.schema import build, options
+from stepladder.errors import UsageError
 
 T = TypeVar("T")
+_TRUTHS = frozenset({"true", "false", "yes", "no", "on", "off"})
 Switch = Annotated[bool, FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 """A flag that is given or not; it has no `--no-` form."""
 Unprefixed = tyro.conf.arg(name="")
@@ -55,9 +58,11 @@ def parse(
         default: the values where a flag is not given; none: what the dataclass says.
 
     Raises:
+        UsageError: if a flag without a value is given one.
         SystemExit: 0 after --help, 2 after a usage error that tyro has printed.
         BadValueError: if a value is out of range; names the flag.
     """
+    _check_switches(flags, argv, command)
     description = f"{inspect.getdoc(flags)}\n\nExamples:\n{examples.strip(chr(10))}"
     try:
         return tyro.cli(
@@ -75,6 +80,41 @@ def parse(
             if found == key:
                 error.where, error.what = flag, error.what.removeprefix(f"{key}: ")
         raise
+
+
+def one_file(flag: Path | None, word: Path | None) -> Path | None:
+    """Give the file of options that --config or a word of its own names.
+
+    Raises:
+        UsageError: if both do.
+    """
+    if flag is not None and word is not None:
+        what = f"--config names {flag}, another file of options"
+        raise UsageError(what, where=str(word), fix="Give one of the two.")
+    return flag or word
+
+
+def _check_switches(flags: type[T], argv: Sequence[str], command: str) -> None:
+    """Refuse `--stopping.early false` and `--fresh=yes`, where the value would pass for a file."""
+    listed = (*fields(flags), *fields(Output))  # type: ignore[arg-type]
+    own = {field.name for field in listed if field.default is False}
+    for word, follower in zip_longest(argv, argv[1:], fillvalue=""):
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("--"):
+            continue
+        key = next(iter(given_flags([flag], prefix=f"{command}.")), None)
+        is_option = key is not None and isinstance(options()[key].default, bool)
+        takes_none = is_option or flag[2:].replace("-", "_") in own
+        if not takes_none or not (equals or follower.lower() in _TRUTHS):
+            continue
+        group, dot, name = flag[2:].rpartition(".")
+        name = name.removeprefix("no-").removeprefix("no_")
+        other = f"--{group}{dot}no-{name}" if is_option else "leave it out"
+        raise UsageError(
+            f"{value if equals else follower}: this flag takes no value",
+            where=flag,
+            fix=f"Write --{group}{dot}{name}, or {other}.",
+        )
 
 
 def given_flags(argv: Sequence[str], *, prefix: str = "") -> dict[str, str]:

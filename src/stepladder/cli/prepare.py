@@ -21,6 +21,7 @@ from stepladder.cli.parse import (
     given_flags,
     is_config,
     job_before_flags,
+    one_file,
     parse,
     write,
 )
@@ -80,7 +81,7 @@ def read(argv: list[str]) -> tuple[Flags, Resolved]:
     flags = parse(Flags, argv, command="prepare", examples=_EXAMPLES, default=default)
     file, place = flags.config_flag, flags.place
     if place is not None and is_config(str(place)):
-        file, place = file or place, None
+        file, place = one_file(file, place), None
     given = given_flags(argv, prefix="prepare.")
     from_flags = flag_settings(JobConfig(prepare=flags.prepare), given)
     if place is not None:

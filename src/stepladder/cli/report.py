@@ -14,6 +14,7 @@ from stepladder.cli.parse import RUN, Output, Unprefixed, parse, write
 
 _EXAMPLES = """
   stepladder report runs/first      writes runs/first/report.html
+  stepladder report runs/demo       of a climb: the ladder first, then its training
 """
 
 
@@ -22,7 +23,7 @@ class Flags:
     """Write a run's report again, from its files alone: one page that opens offline."""
 
     run: Annotated[Positional[Path], RUN]
-    """Folder that `stepladder train` wrote."""
+    """Folder that `stepladder train` or `climb` wrote."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 

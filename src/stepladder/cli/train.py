@@ -20,6 +20,7 @@ from stepladder.cli.parse import (
     flag_settings,
     given_flags,
     job_before_flags,
+    one_file,
     parse,
     write,
 )
@@ -91,6 +92,6 @@ def read(argv: list[str]) -> tuple[Flags, Resolved]:
     before = job_before_flags(argv)
     default = Flags(recipe=before.recipe, run=before.run)
     flags = parse(Flags, argv, command="train", examples=_EXAMPLES, default=default)
-    file = flags.config_flag or flags.config
+    file = one_file(flags.config_flag, flags.config)
     from_flags = flag_settings(JobConfig(recipe=flags.recipe, run=flags.run), given_flags(argv))
     return flags, resolve(settings_of_file(file) if file else {}, from_flags)

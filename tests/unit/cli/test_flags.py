@@ -23,6 +23,58 @@ def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "flag", "fix"),
+    [
+        (["--stopping.early=false"], "--stopping.early", "--stopping.no-early."),
+        (["--stopping.early", "False"], "--stopping.early", "--stopping.no-early."),
+        (["--stopping.no-early", "yes"], "--stopping.no-early", "Write --stopping.early,"),
+        (["run.yaml", "--deterministic", "true"], "--deterministic", "--no-deterministic."),
+        (["--fresh=yes"], "--fresh", "leave it out"),
+        (["--json", "on"], "--json", "leave it out"),
+    ],
+)
+def test_a_value_for_a_flag_without_one_does_not_pass_for_a_file(
+    words: list[str], flag: str, fix: str
+) -> None:
+    with pytest.raises(UsageError, match="takes no value") as caught:
+        read_job(climb.Flags, words, command="climb", examples="")
+    assert caught.value.where == flag
+    assert fix in (caught.value.fix or "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["other.yaml", "--config", "run.yaml"],
+        ["--config=run.yaml", "other.yaml"],
+    ],
+)
+def test_two_files_of_options_are_refused(words: list[str]) -> None:
+    Path("other.yaml").write_text("seed: 6\n")
+    for read in (
+        lambda: read_job(climb.Flags, words, command="climb", examples=""),
+        lambda: train.read(words),
+        lambda: prepare.read(words),
+    ):
+        with pytest.raises(UsageError, match=r"--config names run.yaml") as caught:
+            read()
+        assert caught.value.where == "other.yaml"
+
+
+def test_two_budgets_are_refused() -> None:
+    words = ["run.yaml", "--budget", "10m", "--ladder.budget-s", "60"]
+    with pytest.raises(UsageError, match=r"--ladder.budget-s says the same"):
+        read_job(climb.Flags, words, command="climb", examples="")
+
+
+def test_a_task_file_without_its_task_is_told_what_to_add() -> None:
+    Path("my_job.py").write_text("class Digits: ...\n")
+    with pytest.raises(UsageError, match="which Task") as caught:
+        read_job(climb.Flags, ["my_job.py"], command="climb", examples="")
+    assert "stepladder climb my_job.py:" in (caught.value.fix or "")
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["run.yaml", "--batch.lr", "0.25"],

@@ -49,6 +49,15 @@ def test_help_lists_every_command(
     assert max(map(len, out.splitlines())) <= 100
 
 
+@pytest.mark.parametrize("command", ["climb", "report"])
+def test_help_of_a_command_is_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("help", command) == 0
+    asked = capsys.readouterr().out
+    assert run(command, "--help") == 0
+    assert asked == capsys.readouterr().out
+    assert f"usage: stepladder {command}" in asked
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out == f"stepladder {stepladder.__version__}\n"
