@@ -211,7 +211,9 @@ def not_measured(records: RunRecords) -> list[str]:
     """Say what a reader may look for and not find, and why."""
     summary = records.summary
     said = list(records.missing)
-    if not summary:
+    if not summary and records.is_summary_damaged:
+        said.append("Result and times: summary.json is damaged.")
+    elif not summary:
         said.append("Result and times: the run did not end, or has not yet.")
     elif fraction(summary.get("test_accuracy")) is None:
         said.append(

@@ -28,12 +28,14 @@ class ClimbRecords:
         trials: rungs that were tried, oldest first, a repeated line once.
         untried: the last word on every other rung, in the order of the ladder.
         profiles: oldest first.
+        is_summary_damaged: climb.json is there but cannot be read.
     """
 
     summary: ClimbSummary
     trials: tuple[Trial, ...]
     untried: tuple[Trial, ...]
     profiles: tuple[Profile, ...]
+    is_summary_damaged: bool = False
 
     @property
     def kept(self) -> tuple[Trial, ...]:
@@ -72,8 +74,10 @@ def read_climb(run: Path, missing: list[str]) -> ClimbRecords | None:
         plural = "" if num_damaged == 1 else "s"
         missing.append(f"{LEDGER_FILE}: {num_damaged} line{plural} could not be read.")
     tried = _once([trial for trial in trials if trial.verdict.decision in TRIED])
+    summary = _summary(run / CLIMB_FILE, missing)
     return ClimbRecords(
-        summary=_summary(run / CLIMB_FILE, missing),
+        summary=summary if summary is not None else ClimbSummary(),
+        is_summary_damaged=summary is None,
         trials=tried,
         untried=_last_words(trials, {trial.rung for trial in tried}),
         profiles=tuple(profiles),
@@ -87,7 +91,8 @@ def positive(value: float | None) -> float | None:
     return value if 1e-12 < value < 1e12 else None
 
 
-def _summary(path: Path, missing: list[str]) -> ClimbSummary:
+def _summary(path: Path, missing: list[str]) -> ClimbSummary | None:
+    """Read climb.json: empty where there is none, None where it is damaged."""
     if not path.exists():
         missing.append(f"{CLIMB_FILE} is missing: the climb did not end, or has not yet.")
         return ClimbSummary()
@@ -95,7 +100,7 @@ def _summary(path: Path, missing: list[str]) -> ClimbSummary:
         return from_json(ClimbSummary, read_json(path))
     except (DataError, OSError) as error:
         missing.append(f"{CLIMB_FILE}: {error}.")
-        return ClimbSummary()
+        return None
 
 
 def _once(trials: Sequence[Trial]) -> tuple[Trial, ...]:

@@ -22,7 +22,7 @@ _MAX_SAMPLES = 40
 _CHARACTER = 5.8  # width of a letter of a label
 _BESIDE = 9  # from a dot to a name that needs no line to it
 _PLACES = sorted(  # of a name, right or left of its dot and down, the nearest first
-    ((shift, 4 + 13 * idx) for shift in range(_BESIDE, 150, 12) for idx in range(-6, 7)),
+    ((shift, 4 + 15 * idx) for shift in range(_BESIDE, 150, 12) for idx in range(-6, 7)),
     key=lambda place: math.hypot(place[0] - _BESIDE, place[1] - 4),
 )
 

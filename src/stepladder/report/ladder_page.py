@@ -97,7 +97,7 @@ def _end_notes(summary: ClimbSummary, train_s: float | None) -> tuple[str, str]:
     found, own, whole = (rough_time(value).replace(" ", "\u00a0") for value in times)
     return (
         f"The last row is the training below: {own} by its own clock, and {found} that features "
-        "took when the climb made them; the training found them ready, but they count.",
+        "took when they were made; the training found them ready, but they count.",
         f"It found features ready that had taken {found}; with them it is the {whole} above.",
     )
 

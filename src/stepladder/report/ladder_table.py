@@ -105,7 +105,8 @@ def _figure(climb: ClimbRecords) -> tuple[str, str]:
     ratio = positive(climb.summary.speedup)
     if before is None or after is None or ratio is None:
         num = len(climb.kept)
-        return f"{num} rung{'' if num == 1 else 's'} kept", "so far"
+        so_far = "" if climb.is_summary_damaged else "so far"
+        return f"{num} rung{'' if num == 1 else 's'} kept", so_far
     times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}"
     if ratio >= 1.05:
         return f"{gain(ratio)} faster", times
@@ -114,6 +115,8 @@ def _figure(climb: ClimbRecords) -> tuple[str, str]:
 
 def _caption(climb: ClimbRecords) -> str:
     summary = climb.summary
+    if climb.is_summary_damaged:
+        return "climb.json is damaged, so what the climb gave from end to end is not known."
     if summary.baseline is None or summary.result is None:
         return (
             "The climb has not ended, so nothing was measured from end to end. "
@@ -143,7 +146,11 @@ def _result_words(summary: ClimbSummary) -> str:
         change = summary.test_change
         difference = f" (difference {plus_minus(change)} points{num})" if change else ""
         loss = summary.loss_change
-        also = f" Test loss changed by {loss_interval(loss)}." if change and loss else ""
+        also = (
+            f" Test loss changed by {loss_interval(loss)}; less is better."
+            if change and loss
+            else ""
+        )
         return f"Test accuracy {shares}{difference}.{also}{how}"
     if summary.loss_change is not None:
         return f"Test loss changed by {loss_interval(summary.loss_change)}{num}.{how}"

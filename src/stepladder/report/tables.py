@@ -48,6 +48,7 @@ class RunRecords:
         config_text: config.yaml with secrets blanked.
         climb: of a climb; None where the folder holds none.
         missing: what could not be read, a sentence each.
+        is_summary_damaged: summary.json is there but cannot be read.
     """
 
     name: str
@@ -59,6 +60,7 @@ class RunRecords:
     env: Mapping[str, Any] = field(default_factory=dict)
     climb: ClimbRecords | None = None
     missing: tuple[str, ...] = ()
+    is_summary_damaged: bool = False
 
     def of(self, kind: str) -> tuple[dict[str, Any], ...]:
         """Give the events of a kind, oldest first."""
@@ -102,6 +104,7 @@ def read_run(run: Path) -> RunRecords:
         env=_object(run / "env.json", missing),
         climb=climb,
         missing=tuple(missing),
+        is_summary_damaged=not summary and (run / "summary.json").exists(),
     )
 
 

@@ -201,6 +201,19 @@ def test_a_climb_that_predicts_nothing_beyond_this_machine_says_so(
     assert "gpu : no GPU on this machine (a T4: at most 14×)." in beyond
 
 
+def test_a_damaged_file_is_not_taken_for_a_climb_that_goes_on(
+    build_run: Build, build_climb: Build, tmp_path: Path
+) -> None:
+    folder = build_climb(build_run(tmp_path / "run"))
+    for name in ("climb.json", "summary.json"):
+        (folder / name).write_text('{"baseline": ')
+    text = page_of(folder).text
+    assert "climb.json is damaged" in text
+    assert "Result and times: summary.json is damaged." in text
+    for claim in ("kept so far", "has not ended", "did not end"):
+        assert claim not in text
+
+
 def test_the_parts_of_a_trial_end_with_their_sum(build_climb: Build, tmp_path: Path) -> None:
     details = trial_details(climb_of(build_climb(tmp_path / "run")).trials)
     cached = next(detail for detail in details if detail.name == "cached_features")
