@@ -19,6 +19,7 @@ from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.ladder.exactness import Material
 from stepladder.ladder.folds import Parts
+from stepladder.ladder.learn import OnValidation, Weights
 from stepladder.ladder.learning import learning_key
 from stepladder.ladder.trainings import PROBE_ROUNDS, Trainings
 from stepladder.machine.environment import git_state
@@ -35,6 +36,7 @@ BUDGET_S: Final = 600.0
 """Budget that shares are taken of where the user sets no limit."""
 _OUTCOMES_FRAC: Final = 0.2  # of the budget, for the trainings of one recipe
 _CURVE_FRAC: Final = 0.1
+_SHOW_FRAC: Final = 0.03  # for a training that only shows what the job as written gets right
 _DISAGREEMENT: Final = 0.05  # share of examples that two trainings are taken to judge otherwise
 _TRIAL_SEED: Final = 1000
 _PROBE_SEED: Final = 2000
@@ -52,6 +54,18 @@ class Outcomes:
 
     found: tuple[Outcome, ...] = ()
     why_not: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Own:
+    """A training with the recipe's own seed, on the job's own splits.
+
+    Attributes:
+        weights: that it ended with; None where it diverged.
+    """
+
+    outcome: Outcome
+    weights: Weights | None = None
 
 
 @dataclass(kw_only=True)
@@ -73,6 +87,7 @@ class Lab:
     store_s: dict[tuple[bool, bool], float] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
     _curves: dict[Recipe, Curve | None] = field(default_factory=dict)
+    _own: dict[Recipe, _Own] = field(default_factory=dict)
     _judged: dict[tuple[Recipe, Split], Outcome | None] = field(default_factory=dict)
     _materials: dict[tuple[bool, bool], Material] = field(default_factory=dict)
 
@@ -179,9 +194,9 @@ class Lab:
             recipe, [(part, self.seed + _PROBE_SEED + idx) for idx, part in enumerate(parts)]
         )
 
-    def forecast_one_s(self, recipe: Recipe) -> float:
-        """Forecast the seconds of one training to its end."""
-        return self._trainings.forecast_s(recipe)
+    def can_show(self, recipe: Recipe) -> bool:
+        """Say whether one training costs so little that it is done only to show what it gives."""
+        return self._trainings.forecast_s(recipe) <= self.allowed_s(_SHOW_FRAC)
 
     def forecast_s(self, recipe: Recipe) -> float:
         """Forecast the seconds of the trainings that judge a recipe."""
@@ -282,34 +297,56 @@ class Lab:
         stopping = EarlyStopping(StoppingConfig())
         losses: list[float] = []
         stops: list[float] = []
+        is_job = learning_key(recipe) == learning_key(self.job.recipe)
+        goes_on = is_job and self.can_show(recipe)  # it will be asked what it gets right
 
         def look(epochs: float, result: Evaluation) -> bool:
+            if stops:
+                return False
             stopping.judge(result.monitored(recipe.stopping.monitor))
             losses.append(float(result.losses.mean(dtype="float64")))
             if stopping.is_exhausted:
                 stops.append(epochs)
-            return stopping.is_exhausted
+            return stopping.is_exhausted and not goes_on
 
-        parts = trainings.plain(recipe)
-        outcome = trainings.train_anew(recipe, parts, recipe.seed, on_validation=look)
-        if outcome.why_not is not None:
+        own = self._train_own(recipe, on_validation=look)
+        if own.outcome.why_not is not None:
             return None
+        if goes_on:
+            self._own[learning_key(recipe)] = own
         return Curve(
-            epochs=outcome.epochs,
+            epochs=stops[0] if stops else own.outcome.epochs,
             val_losses=tuple(losses),
             epochs_to_stop=stops[0] if stops else None,
-            provenance=outcome.provenance,
+            provenance=own.outcome.provenance,
         )
 
     def _judge(self, recipe: Recipe, split: Split) -> Outcome | None:
-        trainings = self._trainings
+        trainings, key = self._trainings, learning_key(recipe)
         source = getattr(self.features(recipe) or self.sources, split)
-        if source is None or trainings.forecast_s(recipe) > self.allowed_s(_OUTCOMES_FRAC):
+        if source is None:
             return None
+        if key not in self._own:
+            if trainings.forecast_s(recipe) > _OUTCOMES_FRAC * self.budget_s:
+                return None  # a share of all of it: the last word comes after the budget
+            self._own[key] = self._train_own(recipe)
+        own = self._own[key]
+        if own.weights is None:
+            return own.outcome
         plain = trainings.plain(recipe)
         rows = np.arange(len(source), dtype=np.int64)
         parts = replace(plain, sources=replace(plain.sources, test=source), rows=rows)
-        return trainings.train_anew(recipe, parts, recipe.seed)
+        return trainings.judge(recipe, parts, own.weights, own.outcome)
+
+    def _train_own(self, recipe: Recipe, *, on_validation: OnValidation | None = None) -> _Own:
+        ended: list[Weights] = []
+        trainings = self._trainings
+        parts = trainings.plain(recipe)
+        parts = replace(parts, sources=replace(parts.sources, test=None))  # judged when asked
+        outcome = trainings.train_anew(
+            recipe, parts, recipe.seed, on_validation=on_validation, on_end=ended.append
+        )
+        return _Own(outcome=outcome, weights=ended[0] if ended else None)
 
 
 def _form(recipe: Recipe) -> tuple[bool, bool]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -40,6 +41,9 @@ DIVERGED: Final = "diverged"
 
 OnValidation = Callable[[float, Evaluation], bool]
 """Told the epochs so far and a validation; says whether that is enough."""
+Weights = Mapping[str, Tensor]
+OnEnd = Callable[[Weights], None]
+"""Given a copy of the weights that training ends with, on the host."""
 
 
 def learn(
@@ -51,6 +55,7 @@ def learn(
     device: torch.device,
     provenance: Provenance,
     on_validation: OnValidation | None = None,
+    on_end: OnEnd | None = None,
 ) -> Outcome:
     """Train to the end by the recipe, and judge the weights that it ends with.
 
@@ -62,10 +67,48 @@ def learn(
         seed: takes the place of the recipe's.
         provenance: REPLAYED where the sources hold features.
         on_validation: told each validation; where it says that it is enough, training ends.
+        on_end: given the weights, unless training diverged.
 
     Returns:
         The outcome; `why_not` says "diverged" where the loss was not finite.
     """
+    with _open(recipe, task, parts, seed, device) as training:
+        outcome = _run(training, parts, provenance, on_validation)
+        if outcome.why_not is not None:
+            return outcome
+        _restore_best(training)
+        if on_end is not None:
+            weights = training.learned_weights()
+            on_end({name: weight.to("cpu", copy=True) for name, weight in weights.items()})
+        return _judged(training, outcome, parts)
+
+
+def judge_weights(
+    recipe: Recipe,
+    task: Task,
+    weights: Weights,
+    outcome: Outcome,
+    parts: Parts,
+    *,
+    device: torch.device,
+) -> Outcome:
+    """Judge the weights that a training ended with on other examples.
+
+    Args:
+        recipe, task: of the training.
+        outcome: of the training.
+        parts: whose test judges now.
+    """
+    with _open(recipe, task, parts, outcome.seed, device) as training:
+        training.model.load_state_dict(weights, strict=False)
+        return _judged(training, outcome, parts)
+
+
+@contextmanager
+def _open(
+    recipe: Recipe, task: Task, parts: Parts, seed: int, device: torch.device
+) -> Iterator[_Training]:
+    """Open a training, and leave random states and the number of threads as they were."""
     threads = torch.get_num_threads()
     with untouched():
         use_threads(recipe)
@@ -73,7 +116,7 @@ def learn(
             seeded = _resolved(replace(recipe, seed=seed), parts)
             training = _begin(seeded, copy.copy(task), parts, device)
             try:
-                return _run(training, parts, provenance, on_validation)
+                yield training
             finally:
                 training.close()
         finally:
@@ -164,7 +207,7 @@ def _run(
     while is_finite and not _is_over(training):
         num_validations += _epoch(training, on_validation)
         is_finite = training.stage_parts.update.read_first_bad() is None
-    outcome = Outcome(
+    return Outcome(
         seed=training.recipe.seed,
         fold=parts.fold,
         epochs=training.epochs,
@@ -172,9 +215,12 @@ def _run(
         provenance=provenance,
         why_not=None if is_finite else DIVERGED,
     )
-    if not is_finite or training.judge_reader is None:
+
+
+def _judged(training: _Training, outcome: Outcome, parts: Parts) -> Outcome:
+    """Add what the model gets right."""
+    if training.judge_reader is None:
         return outcome
-    _restore_best(training)
     result = training.evaluate(training.judge_reader)
     hits = None
     if result.predicted is not None and result.targets is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from stepladder.config.choices import MemoryFormat
 from stepladder.config.recipe import (
     BatchConfig,
@@ -14,6 +16,7 @@ from stepladder.config.recipe import (
     ScheduleConfig,
     StoppingConfig,
 )
+from stepladder.optim.optimizers import has_fused
 
 
 def learning_key(recipe: Recipe) -> Recipe:
@@ -93,10 +96,15 @@ def instrument_recipe(recipe: Recipe) -> Recipe:
     )
 
 
-def replay_recipe(recipe: Recipe) -> Recipe:
-    """Give the recipe by which a head learns from features: nothing of the trunk is left in it."""
+def replay_recipe(recipe: Recipe, device: torch.device) -> Recipe:
+    """Give the recipe by which a head learns from features: nothing of the trunk is left in it.
+
+    Updates are fused where they can be: what is learnt is the same to rounding.
+    """
+    fused = has_fused(recipe.optimizer.name, device.type)
     return replace(
         recipe,
+        optimizer=replace(recipe.optimizer, fused=fused),
         model=replace(recipe.model, fold_batchnorm=False),
         features=Recipe().features,
         device=replace(recipe.device, compile=False, gradient_checkpointing=False),

@@ -68,7 +68,7 @@ def with_accuracy(climbing: Climb, baseline: Baseline) -> Baseline:
     the job may take.
     """
     lab, recipe = climbing.lab, climbing.recipe
-    if lab.sources.val is None or lab.forecast_one_s(recipe) > lab.allowed_s(_BASELINE_FRAC):
+    if lab.sources.val is None or not lab.can_show(recipe):
         return baseline
     found = lab.judge(recipe, Split.VAL)
     if found is None or found.why_not is not None:

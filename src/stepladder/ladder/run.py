@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -73,42 +73,46 @@ def climb(
     device, sources, job = _prepare(job, task)
     folder = RunFolder(job.run.dir)
     ledger = Ledger(folder.path)
-    with folder.lock():
-        key = _job_key(task_name, job.recipe, sources)
-        if not may_overwrite:
-            _refuse_other_run(folder, ledger, key)
-        goes_on = ledger.begin(job=key, machine=machine_key(), is_fresh=is_fresh)
-        if not goes_on:  # what it says is of the climb before
-            (folder.path / CLIMB_FILE).unlink(missing_ok=True)
-        done = _finished(folder.path) if goes_on else None
-        if done is not None and not _has_more_time(done, job.ladder):
-            display.message(f"{folder.path} is already climbed; --fresh tries everything anew.")
-            return done
-        if done is not None:
-            display.message(f"going on with what the budget left untried: {_untried_words(done)}")
-        with _lab(job, task, sources, device) as lab, _ending_signals(folder.path):
-            started = time.monotonic()
-            climbing = _climb(lab, ledger, display, key, reads_ledger=not is_fresh)
-            baseline = _show_baseline(climbing, display)
-            recipe = climbing.run()
-            climb_s = time.monotonic() - started
-    final = replace(job, recipe=recipe)
-    display.message("training with what was kept …")
-    cache = features_folder(final, task)
-    earlier = keys_in(cache)
-    train_began = time.time()
-    train(
-        final,
-        _task_for(task, recipe),
-        task_name=task_name,
-        display=display,
-        overwrite=_holds_other_training(folder.path, final, is_new=is_fresh or may_overwrite),
-    )
-    with _lab(job, task, sources, device) as lab, _ending_signals(folder.path):
-        found_s = seconds_of_used(cache, earlier, since=train_began)
-        summary = result_of(
-            lab, climbing, baseline, folder.path, climb_s=climb_s, found_features_s=found_s
+    with ExitStack() as until_end:
+        with folder.lock():
+            key = _job_key(task_name, job.recipe, sources)
+            if not may_overwrite:
+                _refuse_other_run(folder, ledger, key)
+            goes_on = ledger.begin(job=key, machine=machine_key(), is_fresh=is_fresh)
+            if not goes_on:  # what it says is of the climb before
+                (folder.path / CLIMB_FILE).unlink(missing_ok=True)
+            done = _finished(folder.path) if goes_on else None
+            if done is not None and not _has_more_time(done, job.ladder):
+                display.message(f"{folder.path} is already climbed; --fresh tries everything anew.")
+                return done
+            if done is not None:
+                display.message(
+                    f"going on with what the budget left untried: {_untried_words(done)}"
+                )
+            lab = until_end.enter_context(_lab(job, task, sources, device))
+            with _ending_signals(folder.path):
+                started = time.monotonic()
+                climbing = _climb(lab, ledger, display, key, reads_ledger=not is_fresh)
+                baseline = _show_baseline(climbing, display)
+                recipe = climbing.run()
+                climb_s = time.monotonic() - started
+        final = replace(job, recipe=recipe)
+        display.message("training with what was kept …")
+        cache = features_folder(final, task)
+        earlier = keys_in(cache)
+        train_began = time.time()
+        train(
+            final,
+            _task_for(task, recipe),
+            task_name=task_name,
+            display=display,
+            overwrite=_holds_other_training(folder.path, final, is_new=is_fresh or may_overwrite),
         )
+        with _ending_signals(folder.path):
+            found_s = seconds_of_used(cache, earlier, since=train_began)
+            summary = result_of(
+                lab, climbing, baseline, folder.path, climb_s=climb_s, found_features_s=found_s
+            )
     result: dict[str, Any] = to_json(summary)
     write_json(folder.path / CLIMB_FILE, result)
     display.table(end_line(result), {"event": "end", **result})

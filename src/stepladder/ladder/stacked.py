@@ -25,7 +25,7 @@ from stepladder.ladder.folds import Parts
 from stepladder.ladder.head_task import HeadTask
 from stepladder.ladder.learn import DIVERGED
 from stepladder.ladder.stacked_head import stack, stacked_scorer, unstack
-from stepladder.optim.optimizers import build_optimizer, has_fused, set_lr
+from stepladder.optim.optimizers import build_optimizer, set_lr
 from stepladder.optim.schedule import base_lr, lr_at
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Provenance
@@ -421,10 +421,7 @@ class _Stack:
         self._gather()
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
-        config = self._recipe.optimizer
-        # A fused update is the same to rounding.
-        config = replace(config, fused=has_fused(config.name, self._device.type))
-        return build_optimizer(config, self, lr=base_lr(self._recipe.batch))
+        return build_optimizer(self._recipe.optimizer, self, lr=base_lr(self._recipe.batch))
 
     def _gather(self) -> None:
         """Lay the features of those that learn one after the other, (heads * rows, ...)."""

@@ -20,7 +20,7 @@ from stepladder.ladder.exactness import Material
 from stepladder.ladder.folds import Parts, make_folds, near_groups, plain_parts
 from stepladder.ladder.guard import failure_words, free_memory
 from stepladder.ladder.instrument import Instrument
-from stepladder.ladder.learn import OnValidation, learn
+from stepladder.ladder.learn import OnEnd, OnValidation, Weights, judge_weights, learn
 from stepladder.ladder.learning import learning_key, replay_recipe
 from stepladder.ladder.stacked import (
     MAX_STACKED_BYTES,
@@ -32,6 +32,7 @@ from stepladder.measure.probe import is_out_of_memory, untouched
 from stepladder.measure.workload import Workload
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Provenance
+from stepladder.task.contract import Task
 from stepladder.train.build import Sources
 
 EARLY_FRAC: Final = 1 / 3
@@ -183,24 +184,35 @@ class Trainings:
         try:
             with untouched():
                 return learn_stacked(
-                    replay_recipe(recipe), tasks, parts, device=self.device, also=also
+                    replay_recipe(recipe, self.device), tasks, parts, device=self.device, also=also
                 )
         except (RuntimeError, TypeError, ValueError, AttributeError):
             self._is_stacking_refused = True
             return [(self.train_anew(recipe, *pair),) for pair in pairs]
 
     def train_anew(
-        self, recipe: Recipe, parts: Parts, seed: int, *, on_validation: OnValidation | None = None
+        self,
+        recipe: Recipe,
+        parts: Parts,
+        seed: int,
+        *,
+        on_validation: OnValidation | None = None,
+        on_end: OnEnd | None = None,
     ) -> Outcome:
         """Train to the end; to run out of memory is an outcome."""
         try:
-            return self._learn(recipe, parts, seed, on_validation)
+            return self._learn(recipe, parts, seed, on_validation, on_end)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             outcome = _without_result(parts, seed, failure_words(error))
         free_memory()
         return outcome
+
+    def judge(self, recipe: Recipe, parts: Parts, weights: Weights, outcome: Outcome) -> Outcome:
+        """Judge the weights that a training ended with on what parts hold as test."""
+        recipe, task = self._as_learnt(recipe, outcome.seed)
+        return judge_weights(recipe, task, weights, outcome, parts, device=self.device)
 
     def forecast_s(self, recipe: Recipe) -> float:
         """Forecast the seconds of one training to its end, from some steps of it.
@@ -228,18 +240,31 @@ class Trainings:
         return self.instrument.features(recipe) or self.material.sources
 
     def _learn(
-        self, recipe: Recipe, parts: Parts, seed: int, on_validation: OnValidation | None
+        self,
+        recipe: Recipe,
+        parts: Parts,
+        seed: int,
+        on_validation: OnValidation | None = None,
+        on_end: OnEnd | None = None,
     ) -> Outcome:
         is_replayed = self.is_replayed(recipe)
+        recipe, task = self._as_learnt(recipe, seed)
         return learn(
-            replay_recipe(recipe) if is_replayed else recipe,
-            self.instrument.head(recipe, seed) if is_replayed else self.material.task,
+            recipe,
+            task,
             parts,
             seed=seed,
             device=self.device,
             provenance=Provenance.REPLAYED if is_replayed else Provenance.MEASURED,
             on_validation=on_validation,
+            on_end=on_end,
         )
+
+    def _as_learnt(self, recipe: Recipe, seed: int) -> tuple[Recipe, Task]:
+        """Give what is trained: the head by replay where that is the same, or all of it."""
+        if not self.is_replayed(recipe):
+            return recipe, self.material.task
+        return replay_recipe(recipe, self.device), self.instrument.head(recipe, seed)
 
     def _time_step(self, recipe: Recipe) -> float:
         """Time the steps of a short training, or of a block of real steps."""
@@ -256,9 +281,9 @@ class Trainings:
         short = replace(recipe, schedule=schedule, stopping=stopping)
         parts = self.plain(recipe)
         parts = replace(parts, sources=replace(parts.sources, val=None, test=None))
-        self._learn(replace(short, schedule=replace(schedule, max_steps=2)), parts, 0, None)
+        self._learn(replace(short, schedule=replace(schedule, max_steps=2)), parts, 0)
         started = time.perf_counter()
-        outcome = self._learn(short, parts, 0, None)
+        outcome = self._learn(short, parts, 0)
         num_rows = len(parts.sources.train) * recipe.data.fraction
         num_steps = max(1.0, outcome.epochs * num_rows / recipe.batch.global_batch_size)
         return (time.perf_counter() - started) / num_steps

@@ -10,7 +10,7 @@ import pytest
 
 from stepladder.config.choices import Split
 from stepladder.config.recipe import FeaturesConfig, StoppingConfig
-from stepladder.ladder.trainings import STACKED_ROUNDS
+from stepladder.ladder.trainings import STACKED_ROUNDS, Trainings
 from stepladder.records.profile import Provenance
 
 
@@ -107,6 +107,28 @@ def test_a_split_is_judged_by_the_recipes_own_seed(make_lab, recipe) -> None:
     assert len(outcome.losses) == 24
     assert outcome.hits is not None
     assert lab.judge(recipe, Split.TEST) is outcome
+
+
+def test_one_training_gives_the_curve_and_every_split(make_lab, recipe, monkeypatch) -> None:
+    lab = make_lab(recipe)
+    seeds: list[int] = []
+    train_anew = Trainings.train_anew
+
+    def count(self, recipe, parts, seed, **how):
+        seeds.append(seed)
+        return train_anew(self, recipe, parts, seed, **how)
+
+    monkeypatch.setattr(Trainings, "train_anew", count)
+    curve = lab.curve(recipe)
+    val, test = lab.judge(recipe, Split.VAL), lab.judge(recipe, Split.TEST)
+    assert seeds == [recipe.seed]
+    assert curve is not None
+    assert val is not None
+    assert test is not None
+    assert (val.epochs, len(val.losses), len(test.losses)) == (6, 30, 24)
+    again = make_lab(recipe)
+    assert again.judge(recipe, Split.TEST) == test
+    assert again.judge(recipe, Split.VAL) == val
 
 
 def test_a_job_whose_examples_change_is_trained_for_real(make_lab, blobs, recipe) -> None:

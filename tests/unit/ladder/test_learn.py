@@ -72,7 +72,7 @@ def test_learning_is_what_train_does(
         )
         features = instrument.features(recipe)
         assert features is not None
-        learner, job, parts = instrument.head(recipe, 3), replay_recipe(recipe), features
+        learner, job, parts = instrument.head(recipe, 3), replay_recipe(recipe, CPU), features
     else:
         learner, job, parts = task, recipe, sources
     outcome = learn(
