@@ -79,11 +79,15 @@ def run_folder(run: Path | str) -> Path:
     """
     folder = Path(run)
     if not folder.is_dir():
-        raise DataError("there is no such folder", where=str(folder))
+        raise DataError(
+            "there is no such folder",
+            where=str(folder),
+            fix="Give the folder that `stepladder train` or `climb` wrote, such as runs/run.",
+        )
     if not (folder / "events.jsonl").is_file() and not (folder / "config.yaml").is_file():
         raise DataError(
             "this folder holds no run",
             where=str(folder),
-            fix="Give the folder that `stepladder train` wrote, such as runs/run.",
+            fix="Give the folder that `stepladder train` or `climb` wrote, such as runs/run.",
         )
     return folder

@@ -109,7 +109,11 @@ def ledger(path: Path | str = "runs") -> tuple[Calibration, str]:
 
     folder = Path(path)
     if not folder.is_dir():
-        raise DataError("there is no such folder", where=str(folder))
+        raise DataError(
+            "there is no such folder",
+            where=str(folder),
+            fix="Give a folder that `stepladder climb` wrote, or one that holds such, as runs.",
+        )
     files = sorted(p for name in (LEDGER_FILE, EARLIER_FILE) for p in folder.rglob(name))
     if not files:
         raise DataError(

@@ -21,6 +21,7 @@ COUNTS_FROM: Final = 1.2
 COUNTS_BELOW: Final = 0.83
 
 _SMALLEST: Final = 1e-9  # beyond it and its inverse a gain is no measurement
+_MIN_FOR_DECILE: Final = 10
 _COLUMNS: Final = (24, 11, 21, 10)
 
 
@@ -115,9 +116,9 @@ def calibration_words(calibration: Calibration) -> str:
     median, p90 = (gain(math.exp(e)) for e in (calibration.median_error, calibration.p90_error))
     said = (
         f"{num} gain{'' if num == 1 else 's'} of at least {COUNTS_FROM}× or at most "
-        f"{COUNTS_BELOW}×, predicted or measured: off by {median} in the median, "
-        f"nine of ten by at most {p90}."
+        f"{COUNTS_BELOW}×, predicted or measured: off by {median} in the median"
     )
+    said += f", nine of ten by at most {p90}." if num >= _MIN_FOR_DECILE else "."
     return f"{said} {near}" if rest else said
 
 

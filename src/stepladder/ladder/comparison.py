@@ -26,6 +26,7 @@ class Comparison:
         accuracy, loss: change from before to after; None: not known.
         loss_before: mean held-out loss before.
         num_held_out: examples behind it.
+        before, after: accuracy of each training, paired by position.
         num_seeds: trainings of each.
         why_not: why nothing is known; None: it is.
         is_replayed: whether heads learnt from features.
@@ -34,6 +35,8 @@ class Comparison:
     accuracy: Interval | None = None
     loss: Interval | None = None
     loss_before: float | None = None
+    before: tuple[float, ...] = ()
+    after: tuple[float, ...] = ()
     num_held_out: int = 0
     num_seeds: int = 0
     why_not: str | None = None
@@ -76,6 +79,8 @@ def compare_outcomes(lab: Lab, before: Sequence[Outcome], after: Sequence[Outcom
         accuracy=paired_change(hits, is_share=True, **how) if len(hits) == len(pairs) else None,
         loss=paired_change(losses, **how),
         loss_before=float(np.mean(np.concatenate([pair.before for pair in losses]))),
+        before=tuple(float(pair.before.mean()) for pair in hits),
+        after=tuple(float(pair.after.mean()) for pair in hits),
         num_held_out=len(np.unique(np.concatenate([pair.rows for pair in losses]))),
         num_seeds=len(pairs),
         is_replayed=pairs[0][1].provenance is Provenance.REPLAYED,

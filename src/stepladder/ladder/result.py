@@ -131,7 +131,7 @@ def keys_in(cache: Path) -> frozenset[str]:
 
 
 def seconds_of_used(cache: Path, keys: frozenset[str], *, since: float) -> float:
-    """Add up what features took of which a training used those that lay ready.
+    """Add up what features took of which a training used those that lay ready; not those of test.
 
     Args:
         keys: that lay ready; a training that replaces another may have removed some.
@@ -139,7 +139,8 @@ def seconds_of_used(cache: Path, keys: frozenset[str], *, since: float) -> float
     """
     left = [cache / key for key in keys & keys_in(cache)]
     used = [path for path in left if path.stat().st_mtime >= since]
-    return sum(float(read_json(path / "manifest.json")["seconds"]) for path in used)
+    manifests = [read_json(path / "manifest.json") for path in used]
+    return sum(float(one["seconds"]) for one in manifests if one["split"] != Split.TEST)
 
 
 def _next_step(climbing: Climb) -> NextStep | None:

@@ -6,7 +6,7 @@ import itertools
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -64,6 +64,7 @@ class _Trying:
     watchdog: Watchdog
     speed: Speed | None = None
     lengths: tuple[Length, Length] | None = None
+    comparison: Comparison = field(default_factory=Comparison)
 
 
 def run_trial(
@@ -234,7 +235,8 @@ def _compared(trying: _Trying, exactness: Exactness) -> Comparison:
         return Comparison()
     lab = trying.lab
     trying.watchdog.expect(2 * (lab.forecast_s(trying.before) + lab.forecast_s(trying.after)))
-    return compare(lab, trying.before, trying.after)
+    trying.comparison = compare(lab, trying.before, trying.after)
+    return trying.comparison
 
 
 def _evidence(rung: Rung, exactness: Exactness, found: str, comparison: Comparison) -> Evidence:
@@ -276,6 +278,8 @@ def _trial(trying: _Trying, prediction: Prediction, verdict: Verdict) -> Trial:
         after_s=speed.after_s if speed else (),
         before_epochs=_epochs(lengths[0]) if lengths else (),
         after_epochs=_epochs(lengths[1]) if lengths else (),
+        before_accuracy=trying.comparison.before,
+        after_accuracy=trying.comparison.after,
         verdict=verdict,
         seed=trying.lab.seed,
         commit=trying.lab.commit,

@@ -125,8 +125,7 @@ def _no_worse(change: Interval, margin: float, num_held_out: int) -> Finding:
     half = 100 * (change.high - change.low) / 2
     return Finding(
         _UNDECIDED,
-        f"perhaps worse by more than {100 * margin:g} points: n = {num_held_out:,} resolves "
-        f"± {half:.2g}",
+        f"perhaps worse by more than {_points(100 * margin)}: {_told_apart(num_held_out, half)}",
     )
 
 
@@ -140,7 +139,15 @@ def _no_higher(evidence: Evidence, max_share: float) -> Finding:
     if change.low > margin:
         return Finding(_DROPPED, f"worse: the loss rises by {change.estimate:.2g}")
     half = (change.high - change.low) / 2
-    return Finding(_UNDECIDED, f"n = {evidence.num_held_out:,} resolves the loss to ± {half:.2g}")
+    return Finding(_UNDECIDED, f"{evidence.num_held_out:,} examples tell losses ± {half:.2g} apart")
+
+
+def _points(number: float) -> str:
+    return f"{number:g} point" if number == 1 else f"{number:g} points"
+
+
+def _told_apart(num_held_out: int, half: float) -> str:
+    return f"{num_held_out:,} examples tell ± {half:.2g} points apart"
 
 
 def _judge_memory(evidence: Evidence) -> Finding:
@@ -163,7 +170,7 @@ def _judge_accuracy(evidence: Evidence, options: LadderConfig) -> Finding:
         return Finding(_DROPPED, "no more accurate")
     if change.low <= 0:
         half = 100 * (change.high - change.low) / 2
-        return Finding(_UNDECIDED, f"n = {evidence.num_held_out:,} resolves ± {half:.2g} points")
+        return Finding(_UNDECIDED, _told_apart(evidence.num_held_out, half))
     cost, allowed = 1 / speed.estimate, options.time_per_point ** (100 * change.estimate)
     if cost > allowed:
         words = f"{gain(cost, 2)} the time for {points(change.estimate)} points"

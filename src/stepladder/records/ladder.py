@@ -147,6 +147,8 @@ class Trial:
         before, after: measured parts of the time, means over blocks.
         before_s, after_s: time to a trained model by block, paired by position.
         before_epochs, after_epochs: by seed, paired by position.
+        before_accuracy, after_accuracy: share of held-out examples that each training classifies
+            rightly, in [0, 1], paired by position.
         verdict: what was decided; for a rung that was not tried, why.
         took_s: seconds that the trial cost.
         seed: of the blocks' order and the bootstrap.
@@ -166,6 +168,8 @@ class Trial:
     after_s: tuple[float, ...] = ()
     before_epochs: tuple[float, ...] = ()
     after_epochs: tuple[float, ...] = ()
+    before_accuracy: tuple[float, ...] = ()
+    after_accuracy: tuple[float, ...] = ()
     verdict: Verdict
     took_s: float = 0.0
     seed: int = 0

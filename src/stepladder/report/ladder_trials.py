@@ -104,6 +104,11 @@ def _figures(trial: Trial) -> list[Figure]:
         trial.after_epochs,
         title="Epochs by seed, before and with the rung",
     )
+    accuracies = sample_chart(
+        [100 * share for share in trial.before_accuracy],
+        [100 * share for share in trial.after_accuracy],
+        title="Held-out accuracy by training in %, before and with the rung",
+    )
     how = ", by replay" if trial.verdict.is_replayed else ""
     found = []
     if blocks is not None:
@@ -112,6 +117,9 @@ def _figures(trial: Trial) -> list[Figure]:
         )
     if epochs is not None:
         found.append(Figure(title=f"Epochs, by seed{how}", svg=epochs, keys=_KEYS))
+    if accuracies is not None:
+        title = f"Held-out accuracy, by training{how} (%)"
+        found.append(Figure(title=title, svg=accuracies, keys=_KEYS))
     return found
 
 
@@ -124,6 +132,8 @@ def _samples(trial: Trial) -> list[tuple[str, str]]:
         ("times faster", ratios),
         ("epochs before", trial.before_epochs),
         ("epochs with the rung", trial.after_epochs),
+        ("accuracy before", trial.before_accuracy),
+        ("accuracy with the rung", trial.after_accuracy),
     )
     return [(name, _numbers(values)) for name, values in rows if values]
 

@@ -61,7 +61,11 @@ def name_of(task: Task) -> str:
 def _run_file(file: Path) -> ModuleType:
     path = file.absolute()
     if not path.is_file():
-        raise UsageError("there is no such file", where=str(file), fix="Look at --task.")
+        raise UsageError(
+            "there is no such file",
+            where=str(file),
+            fix="Give the path of the Python file that holds the Task, then a colon and its name.",
+        )
     name = f"stepladder_user_task_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

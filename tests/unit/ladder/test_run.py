@@ -116,13 +116,20 @@ def test_the_table_begins_with_what_the_job_as_written_gets_right(
 
 
 def test_features_that_were_found_ready_count_and_removed_ones_do_not(tmp_path: Path) -> None:
-    for key, seconds in (("used", 3.0), ("left alone", 5.0), ("removed", 7.0)):
+    for key, seconds, split in (
+        ("used", 3.0, "train"),
+        ("left alone", 5.0, "train"),
+        ("removed", 7.0, "train"),
+        ("of test", 11.0, "test"),
+    ):
         (tmp_path / key).mkdir()
-        (tmp_path / key / "manifest.json").write_text(json.dumps({"seconds": seconds}))
+        manifest = {"seconds": seconds, "split": split}
+        (tmp_path / key / "manifest.json").write_text(json.dumps(manifest))
         os.utime(tmp_path / key, (100, 100))
     ready = keys_in(tmp_path)
-    assert ready == {"used", "left alone", "removed"}
-    os.utime(tmp_path / "used", (300, 300))
+    assert ready == {"used", "left alone", "removed", "of test"}
+    for used in ("used", "of test"):
+        os.utime(tmp_path / used, (300, 300))
     shutil.rmtree(tmp_path / "removed")
     assert seconds_of_used(tmp_path, ready, since=200.0) == 3.0
 

@@ -57,7 +57,7 @@ def test_too_few_examples_are_named() -> None:
         LEARNT, num_held_out=57, speed=interval(4, 5, 6), accuracy=interval(-0.13, -0.01, 0.11)
     )
     reason = judge(few, OPTIONS).reason
-    assert reason == "perhaps worse by more than 1 points: n = 57 resolves ± 12"
+    assert reason == "perhaps worse by more than 1 point: 57 examples tell ± 12 points apart"
 
 
 def test_worse_beyond_doubt_is_dropped_before_its_speed_is_known() -> None:
