@@ -27,6 +27,7 @@ class Comparison:
         loss_before: mean held-out loss before.
         num_held_out: examples behind it.
         before, after: accuracy of each training, paired by position.
+        gap_before, gap_after: generalisation gap (see `Verdict`).
         num_seeds: trainings of each.
         why_not: why nothing is known; None: it is.
         is_replayed: whether heads learnt from features.
@@ -37,6 +38,8 @@ class Comparison:
     loss_before: float | None = None
     before: tuple[float, ...] = ()
     after: tuple[float, ...] = ()
+    gap_before: float | None = None
+    gap_after: float | None = None
     num_held_out: int = 0
     num_seeds: int = 0
     why_not: str | None = None
@@ -81,10 +84,23 @@ def compare_outcomes(lab: Lab, before: Sequence[Outcome], after: Sequence[Outcom
         loss_before=float(np.mean(np.concatenate([pair.before for pair in losses]))),
         before=tuple(float(pair.before.mean()) for pair in hits),
         after=tuple(float(pair.after.mean()) for pair in hits),
+        gap_before=_gap([one for one, _ in pairs]),
+        gap_after=_gap([other for _, other in pairs]),
         num_held_out=len(np.unique(np.concatenate([pair.rows for pair in losses]))),
         num_seeds=len(pairs),
         is_replayed=pairs[0][1].provenance is Provenance.REPLAYED,
     )
+
+
+def _gap(outcomes: Sequence[Outcome]) -> float | None:
+    """Give how much better trainings do on what they learnt from than on what they did not."""
+    gaps = []
+    for outcome in outcomes:
+        if outcome.train_accuracy is not None and outcome.hits:
+            gaps.append(outcome.train_accuracy - sum(outcome.hits) / len(outcome.hits))
+        elif outcome.train_loss is not None and outcome.hits is None:
+            gaps.append(float(np.mean(outcome.losses)) - outcome.train_loss)
+    return float(np.mean(gaps)) if gaps and len(gaps) == len(outcomes) else None
 
 
 def _sound_pairs(

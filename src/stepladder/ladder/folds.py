@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stepladder.data.examples import Source
 from stepladder.data.feature_source import HeldFeatures
 from stepladder.data.rows import rows_of
 from stepladder.train.build import Sources
@@ -42,6 +43,16 @@ class Parts:
     sources: Sources
     rows: Ints
     fold: int | None
+
+
+def learnt_sample(parts: Parts) -> Source | None:
+    """Give as many examples to learn from as judge, evenly spread; None where none judge."""
+    train, test = parts.sources.train, parts.sources.test
+    if test is None:
+        return None
+    num = min(len(train), len(test))
+    rows = np.unique(np.linspace(0, len(train) - 1, num).astype(np.int64))
+    return rows_of([train], rows)
 
 
 def plain_parts(sources: Sources) -> Parts:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from stepladder.config.choices import Where
 from stepladder.config.recipe import Recipe
 from stepladder.data.reader import Reader, resolve_where
-from stepladder.ladder.folds import Parts
+from stepladder.ladder.folds import Parts, learnt_sample
 from stepladder.measure.probe import untouched
 from stepladder.optim.schedule import lr_at
 from stepladder.records.ladder import Outcome
@@ -218,19 +220,44 @@ def _run(
 
 
 def _judged(training: _Training, outcome: Outcome, parts: Parts) -> Outcome:
-    """Add what the model gets right."""
+    """Add what the model gets right; of a job that learns from a sample, only what is held out."""
     if training.judge_reader is None:
         return outcome
-    result = training.evaluate(training.judge_reader)
-    hits = None
-    if result.predicted is not None and result.targets is not None:
-        hits = tuple((result.predicted == result.targets).tolist())
+    streaming = replace(training.recipe, data=replace(training.recipe.data, where=Where.STREAM))
+    sample = learnt_sample(parts) if training.recipe.data.fraction == 1 else None
+    reader = make_held_out_reader(streaming, sample)
+    learnt = None
+    if reader is not None:
+        with closing(reader):
+            learnt = training.evaluate(reader)
+    return judged_by(outcome, training.evaluate(training.judge_reader), learnt, parts)
+
+
+def judged_by(
+    outcome: Outcome, held_out: Evaluation, learnt: Evaluation | None, parts: Parts
+) -> Outcome:
+    """Add to an outcome what its weights get right.
+
+    Args:
+        held_out: of what judges.
+        learnt: of examples that it learnt from.
+    """
+    hits = _hits(held_out)
+    train_hits = None if learnt is None else _hits(learnt)
     return replace(
         outcome,
-        rows=tuple(parts.rows[result.rows].tolist()),
-        losses=tuple(result.losses.tolist()),
-        hits=hits,
+        rows=tuple(parts.rows[held_out.rows].tolist()),
+        losses=tuple(held_out.losses.tolist()),
+        hits=None if hits is None else tuple(hits.tolist()),
+        train_loss=None if learnt is None else float(learnt.losses.mean(dtype="float64")),
+        train_accuracy=None if train_hits is None else float(train_hits.mean()),
     )
+
+
+def _hits(result: Evaluation) -> NDArray[np.bool_] | None:
+    if result.predicted is None or result.targets is None:
+        return None
+    return np.asarray(result.predicted == result.targets)
 
 
 def _epoch(training: _Training, on_validation: OnValidation | None) -> int:

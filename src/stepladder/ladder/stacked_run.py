@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import closing
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -13,9 +14,9 @@ from torch import Tensor, nn
 
 from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.data.reader import Reader
-from stepladder.ladder.folds import Parts
+from stepladder.ladder.folds import Parts, learnt_sample
 from stepladder.ladder.head_task import HeadTask
-from stepladder.ladder.learn import DIVERGED
+from stepladder.ladder.learn import DIVERGED, judged_by
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Provenance
 from stepladder.train.build import make_held_out_reader, make_train_reader
@@ -172,16 +173,12 @@ class StackedRun:
         )
         if not is_finite or self.judge_reader is None or end.weights is None:
             return outcome
-        result = self._evaluate(self.judge_reader, end.weights)
-        hits = None
-        if result.predicted is not None and result.targets is not None:
-            hits = tuple((result.predicted == result.targets).tolist())
-        return replace(
-            outcome,
-            rows=tuple(self.parts.rows[result.rows].tolist()),
-            losses=tuple(result.losses.tolist()),
-            hits=hits,
-        )
+        held_out = self._evaluate(self.judge_reader, end.weights)
+        reader = make_held_out_reader(self.recipe, learnt_sample(self.parts))
+        assert reader is not None
+        with closing(reader):
+            learnt = self._evaluate(reader, end.weights)
+        return judged_by(outcome, held_out, learnt, self.parts)
 
     def _open_epoch(self) -> None:
         reader, size = self.reader, self.reader.global_batch_size

@@ -164,17 +164,24 @@ def _probe(
         TrialFailed: if trainings fail, or nothing is judged.
     """
     comparison = compare_outcomes(lab, before[: len(outcomes)], outcomes)
-    if comparison.accuracy is not None:
-        quality = comparison.accuracy.estimate
-    elif comparison.loss is not None and comparison.loss_before:
-        quality = -comparison.loss.estimate / comparison.loss_before
-    else:
-        raise TrialFailed(comparison.why_not or "nothing was judged")
     return _Probed(
         recipe=variant,
-        quality=quality,
+        quality=quality_of(comparison),
         steps_s=_steps_s(lab, profile, variant, outcomes),
     )
+
+
+def quality_of(comparison: Comparison) -> float:
+    """Give the change of the accuracy; without classes the fall of the loss, as a share of it.
+
+    Raises:
+        TrialFailed: if nothing is judged.
+    """
+    if comparison.accuracy is not None:
+        return comparison.accuracy.estimate
+    if comparison.loss is not None and comparison.loss_before:
+        return -comparison.loss.estimate / abs(comparison.loss_before)
+    raise TrialFailed(comparison.why_not or "nothing was judged")
 
 
 def change_between(before: Recipe, after: Recipe) -> Change:
@@ -252,6 +259,8 @@ def _evidence(rung: Rung, exactness: Exactness, found: str, comparison: Comparis
         why_no_outcomes=comparison.why_not,
         is_replayed=comparison.is_replayed,
         num_trainings=comparison.num_seeds,
+        gap_before=comparison.gap_before,
+        gap_after=comparison.gap_after,
     )
 
 

@@ -32,6 +32,7 @@ class Evidence:
         num_epochs: epochs after, mean over seeds.
         is_replayed: whether outcomes come from replay on features.
         num_trainings: trainings of each recipe behind accuracy and loss.
+        gap_before, gap_after: generalisation gap (see `Verdict`); it decides nothing.
     """
 
     aim: Aim
@@ -47,6 +48,8 @@ class Evidence:
     num_epochs: float | None = None
     is_replayed: bool = False
     num_trainings: int = 0
+    gap_before: float | None = None
+    gap_after: float | None = None
 
 
 class Finding(NamedTuple):
@@ -70,6 +73,8 @@ def judge(evidence: Evidence, options: LadderConfig) -> Verdict:
         num_epochs=evidence.num_epochs,
         is_replayed=evidence.is_replayed,
         num_trainings=evidence.num_trainings,
+        gap_before=evidence.gap_before,
+        gap_after=evidence.gap_after,
     )
 
 

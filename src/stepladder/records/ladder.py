@@ -92,6 +92,8 @@ class Outcome:
         rows: held-out examples, rows of the pool of train and validation.
         losses: plain loss of each held-out example, in the order of rows.
         hits: whether each was classified rightly; None without classes.
+        train_loss, train_accuracy: of as many of the examples that it learnt from, measured alike;
+            None: not measured, or without classes.
         provenance: REPLAYED (the head alone on features) or MEASURED.
         why_not: why it gave no result (diverged, out of memory, ...); None: it did.
     """
@@ -103,6 +105,8 @@ class Outcome:
     rows: tuple[int, ...] = ()
     losses: tuple[float, ...] = ()
     hits: tuple[bool, ...] | None = None
+    train_loss: float | None = None
+    train_accuracy: float | None = None
     provenance: Provenance
     why_not: str | None = None
 
@@ -123,6 +127,8 @@ class Verdict:
         is_replayed: whether epochs and accuracy come from replay on features.
         num_trainings: trainings of each recipe that accuracy and loss rest on; 0: none, or not
             written down.
+        gap_before, gap_after: generalisation gap, mean over trainings: training less held-out
+            accuracy, in [-1, 1]; without classes held-out less training loss; None: not measured.
     """
 
     decision: Decision
@@ -134,6 +140,8 @@ class Verdict:
     num_epochs: float | None = None
     is_replayed: bool = False
     num_trainings: int = 0
+    gap_before: float | None = None
+    gap_after: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stepladder.ladder.wording import accuracy_words, decision_words, measured_words, rough_time
 from stepladder.records.files import Json
-from stepladder.records.ladder import Prediction, Trial
+from stepladder.records.ladder import Prediction, Trial, Verdict
 from stepladder.records.profile import TrainingTime
 from stepladder.report.curves import Figure
 from stepladder.report.heatmap import short
@@ -185,10 +185,23 @@ def _predicted_by(prediction: Prediction | None) -> str:
 
 def _facts(trial: Trial) -> str:
     facts = [f"the trial took {rough_time(trial.took_s)}" if trial.took_s else ""]
+    facts.append(_gap_words(trial.verdict))
     facts.append(f"seed {trial.seed}")
     named = (("code", trial.commit), ("machine", trial.machine), ("recipe before", trial.recipe))
     facts += [f"{name} {short(value, 17)}" for name, value in named if value]
     return "; ".join(fact for fact in facts if fact)
+
+
+def _gap_words(verdict: Verdict) -> str:
+    """Say how the generalisation gap moved; empty where it was not measured."""
+    before, after = verdict.gap_before, verdict.gap_after
+    if before is None or after is None:
+        return ""
+    if verdict.accuracy is not None:
+        how = f"{100 * before:.1f} to {100 * after:.1f} points (training less held-out accuracy)"
+    else:
+        how = f"{before:.2g} to {after:.2g} (held-out less training loss)"
+    return f"generalisation gap {how}"
 
 
 def _value(value: Json) -> str:

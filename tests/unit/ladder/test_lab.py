@@ -176,3 +176,14 @@ def test_seeds_of_trials_follow_from_the_labs(make_lab, recipe, seed) -> None:
 def test_heads_on_features_get_more_seeds(make_lab, recipe) -> None:
     found = make_lab(recipe).outcomes(recipe).found
     assert len({outcome.seed for outcome in found}) == len(found) == 3 * STACKED_ROUNDS
+
+
+def test_an_outcome_says_how_it_does_on_what_it_learnt_from(make_lab, recipe) -> None:
+    lab = make_lab(recipe)
+    stacked = lab.outcomes(recipe).found[0]
+    parts = lab._parts(recipe)[0]
+    alone = lab._trainings.train_anew(recipe, parts, stacked.seed)
+    assert stacked.train_loss == pytest.approx(alone.train_loss, rel=1e-3)
+    assert stacked.train_accuracy == alone.train_accuracy
+    assert stacked.train_accuracy is not None
+    assert 0.5 < stacked.train_accuracy <= 1
