@@ -1,6 +1,7 @@
 """The machine: cores, memory and cgroup limits, disks, GPUs, versions, energy."""
 
 from stepladder.machine.allocator import keep_freed_memory
+from stepladder.machine.contention import MAX_CORES_MISSING, Usage, cores_missing_since
 from stepladder.machine.energy import EnergyMeter
 from stepladder.machine.environment import cpu_model, environment, instruction_set, versions
 from stepladder.machine.gpu import Gpu, gpus
@@ -13,10 +14,13 @@ from stepladder.machine.limits import (
 from stepladder.machine.sampler import SystemSampler
 
 __all__ = [
+    "MAX_CORES_MISSING",
     "EnergyMeter",
     "Gpu",
     "SystemSampler",
+    "Usage",
     "available_memory_bytes",
+    "cores_missing_since",
     "cpu_model",
     "disk_free_bytes",
     "environment",
