@@ -104,30 +104,6 @@ def measure_steps(subject: Subject, *, budget_s: float) -> StepTimes:
     )
 
 
-def why_no_data_advice(
-    *, step_s: float, replay_host_s: float, data_wait_s: float, has_device_timeline: bool
-) -> str | None:
-    """Say why two estimates of the input stall carry no advice on data, or None if they agree.
-
-    The stall by ablation is what a step gains when its batches lie ready. With a device timeline it
-    has to agree with the device's own gap within 20 %, unless both are below 5 % of the step. On a
-    CPU the reading threads also take cores from the step, so that the ablation may well find more
-    than the wait; it cannot find much less.
-    """
-    by_ablation = step_s - replay_host_s
-    apart = abs(by_ablation - data_wait_s)
-    is_small = max(by_ablation, data_wait_s) < 0.05 * step_s
-    agree = is_small or apart <= 0.2 * max(by_ablation, data_wait_s)
-    if not has_device_timeline:
-        agree = agree or data_wait_s <= by_ablation + 0.05 * step_s
-    if agree:
-        return None
-    return (
-        f"two estimates of the wait for data disagree: {1e3 * data_wait_s:.3g} ms a step waited, "
-        f"{1e3 * by_ablation:.3g} ms gained where batches lie ready"
-    )
-
-
 def difference(before: Timeline, after: Timeline) -> Timeline:
     """Give the part of a timeline that lies between two looks at it."""
     return Timeline(

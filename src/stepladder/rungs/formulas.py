@@ -16,6 +16,10 @@ KNEE_FRAC = 0.9
 """Share of the largest throughput that counts as all of it."""
 _MEMORY_FRAC = 0.8
 """Share of the free memory that a step may take: the rest is for what fragments and varies."""
+_SMALL_WAIT_FRAC = 0.05
+"""Share of a step that a wait for data may take and not matter."""
+_WAITS_APART_FRAC = 0.2
+"""Share of itself by which a second estimate of the wait may differ."""
 MIN_STEPS_PER_EPOCH = 8
 """Fewer steps than this in an epoch leave early stopping nothing to judge between."""
 
@@ -151,7 +155,8 @@ def scale_loading(
         step = max(batch / R_prep, compute + batch cpu_s / cores)
 
     The second term holds on a CPU, where reading and computing share the cores; compute is a step
-    on batches that lie ready. The measured step is scaled by the ratio of two such steps. Where
+    on batches that lie ready. The measured step is scaled by the ratio of two such steps, and is
+    never predicted below one on batches that lie ready: T_real / T_replay bounds the gain. Where
     features are cached or the data held in memory, reading is one-time work.
 
     Source: Mohan et al. 2021, "Analyzing and Mitigating Data Stalls in DNN Training", 3,
@@ -177,10 +182,38 @@ def scale_loading(
     loaded_after_s = max(batch * after_s, compute_s + batch * cpu_s_after / cores * shares)
     ratio = loaded_after_s / loaded_s if loaded_s > 0 else 1.0
     saved_s = profile.num_val * (before_s - after_s)
+    floor_s = 0.0 if profile.replay_host_s is None else min(now.step_s, profile.replay_host_s)
     return replace(
         one_time,
-        step_s=now.step_s * ratio,
+        step_s=max(now.step_s * ratio, floor_s),
         validation_s=max(now.validation_s - saved_s, now.validation_s * min(pace, 1.0)),
+    )
+
+
+def why_no_data_advice(profile: Profile, recipe: Recipe) -> str | None:
+    """Say why what was measured carries no prediction of reading faster; None: it does.
+
+    The wait for data is known twice: by the phase, and by ablation, as what a step gains where its
+    batches lie ready. On a device with a timeline of its own the two have to agree within 20 %,
+    unless both are below 5 % of the step. On a CPU the reading threads also take cores from the
+    step, so that the ablation may well find more than the wait; it cannot find much less. Where
+    reading is one-time work, nothing rests on either.
+    """
+    step_s, replay_host_s = profile.time.step_s, profile.replay_host_s
+    is_read_once = recipe.features.cached or is_held_in_memory(profile, recipe)
+    if replay_host_s is None or not profile.phases_s or is_read_once:
+        return None
+    waited_s, gained_s = profile.phases_s.get("data_wait", 0.0), step_s - replay_host_s
+    larger_s = max(gained_s, waited_s)
+    agree = larger_s < _SMALL_WAIT_FRAC * step_s
+    agree = agree or abs(gained_s - waited_s) <= _WAITS_APART_FRAC * larger_s
+    if profile.device == "cpu":
+        agree = agree or waited_s <= gained_s + _SMALL_WAIT_FRAC * step_s
+    if agree:
+        return None
+    return (
+        f"two estimates of the wait for data disagree: {1e3 * waited_s:.3g} ms a step waited, "
+        f"{1e3 * gained_s:.3g} ms gained where batches lie ready"
     )
 
 

@@ -9,7 +9,12 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.formulas import loader_threads, predict_time, scale_loading
+from stepladder.rungs.formulas import (
+    loader_threads,
+    predict_time,
+    scale_loading,
+    why_no_data_advice,
+)
 
 
 class LoaderThreads(Rung):
@@ -33,7 +38,9 @@ class LoaderThreads(Rung):
             return "a Dataset need not be safe for several threads; --loader.threads N names more"
         if threads == 0 or threads >= profile.num_cores:
             return "already on: one thread a core"
-        return "not measured: what reading costs" if profile.loader_cpu_s is None else None
+        if profile.loader_cpu_s is None:
+            return "not measured: what reading costs"
+        return why_no_data_advice(profile, recipe)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Let reading go as fast as the cores allow."""

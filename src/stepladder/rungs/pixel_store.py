@@ -14,6 +14,7 @@ from stepladder.rungs.formulas import (
     loader_threads,
     predict_time,
     scale_loading,
+    why_no_data_advice,
     with_one_time,
 )
 
@@ -48,7 +49,7 @@ class PixelStore(Rung):
         if refusal is None and needed > profile.free_disk_bytes:
             have = profile.free_disk_bytes
             return f"pixels take {needed / 1e9:.1f} GB of disk, and {have / 1e9:.1f} GB are free"
-        return refusal
+        return refusal or why_no_data_advice(profile, recipe)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Let reading take two copies of the pixels, after one pass that decodes."""

@@ -10,7 +10,12 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.formulas import loader_threads, predict_time, scale_loading
+from stepladder.rungs.formulas import (
+    loader_threads,
+    predict_time,
+    scale_loading,
+    why_no_data_advice,
+)
 
 _COST = {1: 1.0, 2: 0.77, 4: 0.63, 8: 0.48}
 """Time to decode and resize at 1/f of the sides, over that in full: drawn JPEGs of 1,000, 2,000 and
@@ -40,8 +45,9 @@ class ScaledDecode(Rung):
             return "not measured: how large the stored pictures are"
         if profile.loader_cpu_s is None:
             return "not measured: what reading costs"
-        too_small = self._factor(profile) == 1
-        return "the stored pictures are not much larger than needed" if too_small else None
+        if self._factor(profile) == 1:
+            return "the stored pictures are not much larger than needed"
+        return why_no_data_advice(profile, recipe)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Scale the cost of decoding as it was read elsewhere for this factor."""

@@ -19,7 +19,6 @@ from stepladder.measure.steps import (
     input_bytes,
     measure_steps,
     seconds_to_read,
-    why_no_data_advice,
 )
 from stepladder.task.image_classification import ImageClassification
 from stepladder.train.clock import Timeline
@@ -172,26 +171,6 @@ def test_pictures_in_memory_tell_what_filling_it_takes(
         found = measure_steps(subject, budget_s=0.01)
     assert found.load_s is not None
     assert found.load_s > 0
-
-
-@pytest.mark.parametrize(
-    ("step", "host", "wait", "has_device", "agrees"),
-    [
-        (100, 60, 38, True, True),  # 40 and 38
-        (100, 60, 20, True, False),  # 40 and 20
-        (100, 97, 1, True, True),  # both small
-        (100, 60, 20, False, True),  # on a CPU readers take cores, too
-        (100, 95, 40, False, False),  # waited long, and gained nothing without the wait
-        (100, 104, 2, False, True),
-    ],
-)
-def test_two_estimates_of_the_stall_have_to_agree(
-    step: float, host: float, wait: float, has_device: bool, agrees: bool
-) -> None:
-    reason = why_no_data_advice(
-        step_s=step, replay_host_s=host, data_wait_s=wait, has_device_timeline=has_device
-    )
-    assert (reason is None) == agrees
 
 
 def test_the_part_of_a_timeline_between_two_looks() -> None:

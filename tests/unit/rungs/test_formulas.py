@@ -26,6 +26,7 @@ from stepladder.rungs.formulas import (
     predict_time,
     scale_loading,
     scale_model,
+    why_no_data_advice,
 )
 
 Make: TypeAlias = Callable[..., Profile]
@@ -127,6 +128,39 @@ def test_on_a_cpu_reading_takes_its_share_of_the_cores(make_profile: Make) -> No
     one = Recipe(loader=LoaderConfig(threads=1))
     with_two = scale_loading(profile, one, threads=2, cpu_s=0.1, cpu_s_after=0.1)
     assert with_two.step_s == pytest.approx(0.2 + 16 * 0.1 / 2)
+
+
+def test_no_step_is_faster_than_one_whose_batches_lie_ready(make_profile: Make) -> None:
+    one = Recipe(loader=LoaderConfig(threads=1))
+    free = {"threads": 2, "cpu_s": 2 / 16, "cpu_s_after": 0.0}  # a batch of 16 took 2 s
+    profile = make_profile(num_cores=2, replay_host_s=0.9)
+    assert scale_loading(profile, one, **free).step_s == pytest.approx(0.9)
+    noisy = make_profile(num_cores=2, replay_host_s=1.1)
+    assert scale_loading(noisy, one, **free).step_s == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("host_s", "waited_s", "device", "agree"),
+    [
+        (0.60, 0.38, "cuda", True),  # 0.40 and 0.38
+        (0.60, 0.20, "cuda", False),
+        (0.60, 0.00, "cuda", False),
+        (0.97, 0.01, "cuda", True),  # both small
+        (0.60, 0.20, "cpu", True),  # readers take cores, too
+        (0.95, 0.40, "cpu", False),  # waited long, and gained nothing without the wait
+        (1.04, 0.02, "cpu", True),
+    ],
+)
+def test_two_estimates_of_the_wait_for_data_have_to_agree(
+    make_profile: Make, host_s: float, waited_s: float, device: str, agree: bool
+) -> None:
+    phases_s = {"forward": 0.5} | ({"data_wait": waited_s} if waited_s else {})
+    profile = make_profile(replay_host_s=host_s, phases_s=phases_s, device=device)
+    reason = why_no_data_advice(profile, RECIPE)
+    assert (reason is None) == agree
+    held = Recipe(data=DataConfig(where=Where.MEMORY))
+    assert why_no_data_advice(profile, held) is None, "reading is one-time work"
+    assert why_no_data_advice(make_profile(replay_host_s=host_s), RECIPE) is None, "unknown"
 
 
 def test_held_in_memory_reading_is_one_time_work(make_profile: Make) -> None:

@@ -34,6 +34,7 @@ from stepladder.rungs.all_data import AllData
 from stepladder.rungs.cached_features import CachedFeatures
 from stepladder.rungs.compile import Compile
 from stepladder.rungs.compute_threads import ComputeThreads
+from stepladder.rungs.contract import Rung
 from stepladder.rungs.early_stopping import EarlyStopping
 from stepladder.rungs.fewer_validations import FewerValidations
 from stepladder.rungs.fused_optimizer import FusedOptimizer
@@ -344,6 +345,32 @@ def test_scaled_decode_leaves_a_third_more_than_needed(
         assert refusal == "the stored pictures are not much larger than needed"
     else:
         assert ScaledDecode().predict(profile, recipe).inputs["factor"] == factor
+
+
+@pytest.mark.parametrize(
+    "rung", [LoaderThreads(), ScaledDecode(), PixelStore()], ids=lambda rung: rung.name
+)
+def test_reading_is_left_alone_where_the_wait_for_it_is_not_known(
+    make_profile: Make, rung: Rung
+) -> None:
+    recipe = Recipe(
+        data=DataConfig(where=Where.STREAM), loader=LoaderConfig(threads=1, scaled_decode=False)
+    )
+    facts = {
+        "store_encoding": "jpeg",
+        "source_pixels": 1e7,
+        "loader_cpu_s": 0.1,
+        "bandwidth_bytes_per_s": 1e10,
+        "replay_host_s": 0.95,
+        "num_cores": 2,
+    }
+    sound = make_profile(**facts, phases_s={"forward": 0.9, "data_wait": 0.05})
+    assert rung.why_not(sound, recipe) is None
+    prediction = rung.predict(sound, recipe)
+    assert prediction.time is not None
+    assert prediction.time.step_s >= 0.95, "no step beats batches that lie ready"
+    doubtful = make_profile(**facts, phases_s={"forward": 0.5, "data_wait": 0.5})
+    assert "disagree: 500 ms a step waited, 50 ms" in (rung.why_not(doubtful, recipe) or "")
 
 
 def test_a_pixel_store_decodes_once(make_profile: Make) -> None:
