@@ -233,14 +233,21 @@ def test_a_rung_that_hangs_is_dropped(attempt: _Lab, monkeypatch: pytest.MonkeyP
     assert result.trial.verdict.reason.startswith("hung: not done after")
 
 
-def test_a_rung_that_is_grossly_slower_costs_one_block(attempt: _Lab, steady: SteadyTime) -> None:
+@pytest.mark.parametrize(
+    ("step_s", "when"),
+    [(0.0008, "after one block"), (0.01, "in its first steps")],
+    ids=["one block", "no block where one would be long"],
+)
+def test_a_rung_that_is_grossly_slower_costs_at_most_one_block(
+    attempt: _Lab, steady: SteadyTime, step_s: float, when: str
+) -> None:
     def crawl(losses: Tensor) -> Tensor:
-        steady.sleep(0.01)
+        steady.sleep(step_s)
         return losses
 
     result = attempt(crawl)
     assert result.trial.verdict.decision is Decision.DROPPED
-    assert "times as slow after one block" in result.trial.verdict.reason
+    assert f"times as slow {when}" in result.trial.verdict.reason
 
 
 def test_ctrl_c_passes_through_and_leaves_nothing(attempt: _Lab) -> None:

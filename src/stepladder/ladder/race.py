@@ -20,8 +20,12 @@ from stepladder.stats import choose_num_blocks
 
 PILOT_PAIRS: Final = 4
 MAX_BLOCKS: Final = 16
+MIN_PAIRS: Final = 2
+"""Pairs that are run even where the budget has ended: fewer have no spread."""
 GROSSLY: Final = 5.0
 """Times as slow after the first pair, from which on no more blocks are spent."""
+_LONG: Final = 2.0
+"""Times the wanted length from which on a block is not run to learn what the warm-up says."""
 _MIN_HALF_WIDTH: Final = 0.015
 
 ToTime = Callable[[BlockTimes], TrainingTime]
@@ -43,6 +47,10 @@ class Side:
     def totals_s(self) -> tuple[float, ...]:
         """Time to a trained model by block."""
         return tuple(self.to_time(block).total_s for block in self.blocks)
+
+    def pilot_s(self) -> float:
+        """Time to a trained model by the warm-up."""
+        return self.to_time(self.workload.pilot).total_s
 
     def mean_time(self) -> TrainingTime:
         """Time to a trained model from the means over blocks."""
@@ -66,6 +74,10 @@ class Race:
         folder: private, for what is compiled and made on the way.
         block_s: length of a block, at least.
         watchdog: told what is expected.
+        time_left: gives the seconds until no further pair is begun.
+
+    Attributes:
+        is_cut: whether fewer pairs were run than asked for, as the time was over.
     """
 
     def __init__(
@@ -77,8 +89,11 @@ class Race:
         folder: Path,
         block_s: float,
         watchdog: Watchdog,
+        time_left: Callable[[], float],
     ) -> None:
         self.block_s = block_s
+        self.is_cut = False
+        self._time_left = time_left
         self._watchdog = watchdog
         self._stack = ExitStack()
         self._pair = 0
@@ -106,21 +121,28 @@ class Race:
         self.before.plan, self.after.plan = plans
 
     def run(self, before: Side, after: Side, *, num_blocks: int) -> None:
-        """Run pairs of blocks until each side has so many.
+        """Run pairs of blocks until each side has so many, or the time is over.
 
         Raises:
-            TooSlow: if after the first pair one more would be a waste.
+            TooSlow: if after the first pair one more would be a waste, or by the warm-up even that.
         """
-        while len(before.blocks) < num_blocks:
+        if not before.blocks and after.workload.planned_s > _LONG * self.block_s:
+            _refuse_gross(before.pilot_s(), after.pilot_s(), "in its first steps")
+        while len(before.blocks) < num_blocks and not self._is_over(before, after):
             sides = (before, after) if self._pair % 2 == 0 else (after, before)
             self._pair += 1
             for side in sides:
                 self._watchdog.expect(side.blocks[0].wall_s if side.blocks else self.block_s)
                 side.blocks.append(side.workload.block(self.block_s))
             if len(before.blocks) == 1:
-                slower = after.totals_s()[0] / before.totals_s()[0]
-                if slower > GROSSLY:
-                    raise TooSlow(f"{slower:.0f} times as slow after one block")
+                _refuse_gross(before.totals_s()[0], after.totals_s()[0], "after one block")
+
+    def _is_over(self, before: Side, after: Side) -> bool:
+        """Say whether the time does not suffice for one more pair."""
+        if len(before.blocks) < MIN_PAIRS:
+            return False
+        self.is_cut = self._time_left() < sum(side.blocks[-1].wall_s for side in (before, after))
+        return self.is_cut
 
     def _open(
         self, recipe: Recipe, material: Material, device: torch.device, cache: Path
@@ -129,6 +151,11 @@ class Race:
         workload = Workload(recipe, material.task, material.sources, device=device, cache=cache)
         self._stack.callback(workload.close)
         return workload
+
+
+def _refuse_gross(before_s: float, after_s: float, when: str) -> None:
+    if after_s > GROSSLY * before_s:
+        raise TooSlow(f"{after_s / before_s:.0f} times as slow {when}")
 
 
 def wanted_blocks(

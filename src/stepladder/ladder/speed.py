@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Final
 
 from stepladder.config.choices import Where
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
-from stepladder.ladder.guard import Watchdog
+from stepladder.ladder.guard import TrialFailed, Watchdog
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.learning import execution_key
-from stepladder.ladder.race import PILOT_PAIRS, Race, Side, wanted_blocks
+from stepladder.ladder.race import MIN_PAIRS, PILOT_PAIRS, Race, Side, wanted_blocks
 from stepladder.ladder.verdict import judge_speed
 from stepladder.measure.workload import BlockTimes, training_time
 from stepladder.records.ladder import Decision, Interval
@@ -21,6 +22,7 @@ from stepladder.stats import combined_speedup
 
 _TWO_LOOKS: Final = 0.975  # at each of two looks, so that both together are right in 95 %
 _ONE_LOOK: Final = 0.95
+_MIN_SEEDS: Final = 2
 _EXTENSION_FRAC: Final = 0.15  # of the budget, for as many blocks again
 
 
@@ -30,12 +32,17 @@ class Length:
 
     Attributes:
         epochs, num_validations: means over seeds.
-        by_seed: (epochs, validations) of each seed; empty where they are known.
+        by_seed: (epochs, validations) of each seed that was trained to its end; empty where they
+            are known.
+        seeds: these seeds.
+        why_not: why the first of the other seeds has no end; None: all have.
     """
 
     epochs: float
     num_validations: float
     by_seed: tuple[tuple[float, float], ...] = ()
+    seeds: tuple[int, ...] = ()
+    why_not: str | None = None
 
     def of_seed(self, time: TrainingTime, idx: int) -> TrainingTime:
         """Give the time with the epochs of one seed."""
@@ -44,6 +51,15 @@ class Length:
         epochs, num_validations = self.by_seed[idx]
         return replace(time, epochs=epochs, num_validations=num_validations)
 
+    def of_seeds(self, seeds: tuple[int, ...]) -> Length:
+        """Keep these seeds, and give the means over them."""
+        of_seed = dict(zip(self.seeds, self.by_seed, strict=True))
+        kept = tuple(of_seed[seed] for seed in seeds)
+        epochs, num_validations = (fmean(numbers) for numbers in zip(*kept, strict=True))
+        return replace(
+            self, epochs=epochs, num_validations=num_validations, by_seed=kept, seeds=seeds
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
@@ -51,6 +67,7 @@ class Speed:
 
     Attributes:
         before_s, after_s: time to a trained model by block.
+        cut_short: that the budget ended before all blocks were run, in words; None: it did not.
     """
 
     interval: Interval
@@ -58,16 +75,42 @@ class Speed:
     after: TrainingTime
     before_s: tuple[float, ...] = ()
     after_s: tuple[float, ...] = ()
+    cut_short: str | None = None
 
 
 def length_of(lab: Lab, recipe: Recipe) -> Length:
     """Find out how many epochs a recipe trains."""
     epochs, num_validations, _ = lab.expected_epochs(recipe)
-    by_seed: tuple[tuple[float, float], ...] = ()
-    if recipe.stopping.early and lab.sources.val is not None:
-        found = [outcome for outcome in lab.plain(recipe).found if outcome.why_not is None]
-        by_seed = tuple((outcome.epochs, outcome.num_validations) for outcome in found)
-    return Length(epochs=epochs, num_validations=num_validations, by_seed=by_seed)
+    if not recipe.stopping.early or lab.sources.val is None:
+        return Length(epochs=epochs, num_validations=num_validations)
+    outcomes = lab.plain(recipe).found
+    found = [outcome for outcome in outcomes if outcome.why_not is None]
+    return Length(
+        epochs=epochs,
+        num_validations=num_validations,
+        by_seed=tuple((outcome.epochs, outcome.num_validations) for outcome in found),
+        seeds=tuple(outcome.seed for outcome in found),
+        why_not=next((outcome.why_not for outcome in outcomes if outcome.why_not), None),
+    )
+
+
+def pair_lengths(before: Length, after: Length) -> tuple[Length, Length]:
+    """Keep of two lengths the seeds that were trained to their ends both before and after.
+
+    A known length, and what it is compared with, stay as they are.
+
+    Raises:
+        TrialFailed: if fewer than two seeds are left.
+    """
+    if not before.seeds or not after.seeds:
+        return before, after
+    both = tuple(seed for seed in before.seeds if seed in after.seeds)
+    num_seeds = max(len(before.seeds), len(after.seeds))
+    if len(both) < min(_MIN_SEEDS, num_seeds):
+        why_not = after.why_not or before.why_not
+        words = f"{len(both)} of {num_seeds} seeds ended both before and after"
+        raise TrialFailed(f"{why_not}: {words}" if why_not else words)
+    return before.of_seeds(both), after.of_seeds(both)
 
 
 def measure_speed(
@@ -93,6 +136,7 @@ def measure_speed(
         folder=folder,
         block_s=lab.job.ladder.block_s,
         watchdog=watchdog,
+        time_left=lab.time_left,
     )
     try:
         race.warm_up()
@@ -109,13 +153,17 @@ def measure_speed(
         after=sides[1].mean_time(),
         before_s=sides[0].totals_s(),
         after_s=sides[1].totals_s(),
+        cut_short=f"the budget ended after {len(sides[0].blocks)} pairs" if race.is_cut else None,
     )
 
 
 def _run(
     lab: Lab, race: Race, sides: tuple[Side, Side], lengths: tuple[Length, Length]
 ) -> Interval:
-    """Run as many blocks as the first ones call for, and once more as many if undecided."""
+    """Run as many blocks as the first ones call for, and once more as many if undecided.
+
+    Fewer where the budget ends.
+    """
     options: LadderConfig = lab.job.ladder
     race.run(*sides, num_blocks=PILOT_PAIRS)
     num_blocks = wanted_blocks(
@@ -126,7 +174,7 @@ def _run(
     )
     race.run(*sides, num_blocks=num_blocks)
     pair_s = sum(side.blocks[-1].wall_s for side in sides)
-    may_extend = num_blocks * pair_s <= lab.allowed_s(_EXTENSION_FRAC)
+    may_extend = not race.is_cut and num_blocks * pair_s <= lab.allowed_s(_EXTENSION_FRAC)
     look = _bound(sides, lengths, _TWO_LOOKS if may_extend else _ONE_LOOK)
     if may_extend and judge_speed(look, options).decision is Decision.UNDECIDED:
         race.run(*sides, num_blocks=2 * num_blocks)
@@ -137,20 +185,25 @@ def _run(
 def _bound(sides: tuple[Side, Side], lengths: tuple[Length, Length], confidence: float) -> Interval:
     by_block = (sides[0].totals_s(), sides[1].totals_s())
     times = (sides[0].mean_time(), sides[1].mean_time())
-    return combined_speedup(by_block, _by_seed(times, lengths), confidence=confidence)
+    return combined_speedup(
+        by_block, _by_seed(times, lengths), confidence=confidence, min_blocks=MIN_PAIRS
+    )
 
 
 def _by_seed(
     times: tuple[TrainingTime, TrainingTime], lengths: tuple[Length, Length]
 ) -> tuple[list[float], list[float]] | None:
-    """Give both totals of each seed; None where both lengths are known, or the same."""
+    """Give both totals of each seed; None where both lengths are known, or the same.
+
+    Shapes: lengths are paired (see `pair_lengths`), or one of them is known.
+    """
     if lengths[0] == lengths[1]:
         return None
-    nums = [len(length.by_seed) for length in lengths if length.by_seed]
-    if not nums or min(nums) < 2:
+    num = max(len(length.by_seed) for length in lengths)
+    if num < _MIN_SEEDS:
         return None
     before_s, after_s = (
-        [length.of_seed(time, idx).total_s for idx in range(min(nums))]
+        [length.of_seed(time, idx).total_s for idx in range(num)]
         for time, length in zip(times, lengths, strict=True)
     )
     return before_s, after_s

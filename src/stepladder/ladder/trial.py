@@ -22,7 +22,7 @@ from stepladder.ladder.keys import recipe_values
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.learning import execution_key
 from stepladder.ladder.peak import peak_frac
-from stepladder.ladder.speed import Length, Speed, length_of, measure_speed
+from stepladder.ladder.speed import Length, Speed, length_of, measure_speed, pair_lengths
 from stepladder.ladder.together import with_enabled
 from stepladder.ladder.verdict import Evidence, judge, judge_speed
 from stepladder.records import Json
@@ -217,7 +217,8 @@ def _gather(trying: _Trying) -> Evidence:
     comparison = Comparison() if too_slow else _compared(trying, exactness)
     epochs = trying.lengths[1].epochs if is_statistical and trying.lengths else None
     evidence = _evidence(rung, exactness, found, comparison)
-    return replace(evidence, speed=speed, num_epochs=epochs)
+    cut_short = trying.speed.cut_short
+    return replace(evidence, speed=speed, num_epochs=epochs, cut_short=cut_short)
 
 
 def _measure(trying: _Trying, *, is_statistical: bool) -> None:
@@ -225,7 +226,9 @@ def _measure(trying: _Trying, *, is_statistical: bool) -> None:
     lab, before, after = trying.lab, trying.before, trying.after
     trying.watchdog.expect(2 * lab.forecast_s(after))
     length = length_of(lab, before)
-    trying.lengths = (length, length_of(lab, after) if is_statistical else length)
+    trying.lengths = (length, length)
+    if is_statistical:
+        trying.lengths = pair_lengths(length, length_of(lab, after))
     trying.speed = measure_speed(
         lab,
         trying.profile,

@@ -23,6 +23,7 @@ class Evidence:
         exactness: how far it may change what is learnt.
         found: how far it did, in words; empty for a statistical rung.
         speed: time before over time after; None: not measured.
+        cut_short: why its measurement ended early, in words; None: it did not.
         accuracy: change of the held-out accuracy; None without classes, or without outcomes.
         loss: change of the mean held-out loss; None without outcomes.
         loss_before: the mean held-out loss before.
@@ -39,6 +40,7 @@ class Evidence:
     exactness: Exactness
     found: str = ""
     speed: Interval | None = None
+    cut_short: str | None = None
     accuracy: Interval | None = None
     loss: Interval | None = None
     loss_before: float | None = None
@@ -84,6 +86,8 @@ def _decide(evidence: Evidence, options: LadderConfig, quality: Finding) -> Find
     match evidence.aim:
         case Aim.TIME:
             benefit = judge_speed(evidence.speed, options)
+            if benefit.decision is _UNDECIDED and evidence.cut_short is not None:
+                benefit = Finding(_UNDECIDED, f"{benefit.reason}; {evidence.cut_short}")
         case Aim.MEMORY:
             benefit = _judge_memory(evidence)
         case Aim.ACCURACY:

@@ -58,6 +58,7 @@ class Workload:
 
     Attributes:
         plan: what a block does; fixed by the warm-up.
+        pilot: what the warm-up took, told as a block is; of few steps, the first not among them.
         one_time_s: work done once, by name (compile), timed cold by the first warm-up.
     """
 
@@ -69,11 +70,20 @@ class Workload:
         self._cache = cache
         self._stack = ExitStack()
         self.plan = Plan()
+        self.pilot = BlockTimes(step_s=0.0, num_steps=0, validation_s=0.0)
         self._trunk_batches: Iterator[Batch] | None = None
         opened = open_subject(recipe, task, sources, device=device)
         self._base = self._stack.enter_context(opened)
         if recipe.features.cached:
             self._trunk_batches = self._stack.enter_context(_evaluation_batches(self._base))
+
+    @property
+    def planned_s(self) -> float:
+        """About what a block takes, by the warm-up."""
+        plan, pilot, reader = self.plan, self.pilot, self._val_reader
+        trunk_s = plan.num_trunk_batches * EVALUATION_BATCH_SIZE * (pilot.trunk_s or 0.0)
+        share = 0.0 if reader is None else plan.num_val_batches / reader.steps_per_epoch
+        return trunk_s + plan.num_steps * pilot.step_s + share * pilot.validation_s
 
     def block(self, min_s: float) -> BlockTimes:
         """Time a fixed number of steps and what goes with them, for about min_s seconds.
@@ -149,6 +159,7 @@ class Workload:
         first_s, second_s = self._time_trunk(1), self._time_trunk(1)
         fits = round(min_s / (second_s * EVALUATION_BATCH_SIZE))
         self.plan = replace(self.plan, num_trunk_batches=max(1, fits))
+        self.pilot = replace(self.pilot, trunk_s=second_s)
         return (first_s - second_s) * EVALUATION_BATCH_SIZE
 
     def _pilot_steps(self, min_s: float) -> float:
@@ -165,6 +176,7 @@ class Workload:
         apart = min(autocorrelation_length(pilot.steps_s), _MAX_STRETCH * num_steps)
         num_steps = max(num_steps, round(apart))
         self.plan = replace(self.plan, num_steps=num_steps, begins_dry=begins_dry)
+        self.pilot = replace(self.pilot, step_s=pilot.step_s, num_steps=pilot.num_steps)
         return pilot.step_s
 
     def _pilot_validation(self, min_s: float) -> tuple[float, float]:
@@ -175,10 +187,11 @@ class Workload:
         seconds = []
         for _ in range(2):
             started = time.perf_counter()
-            self._time_validation(1)
+            validation_s = self._time_validation(1)
             seconds.append(time.perf_counter() - started)
         fits = round(min_s * _SHARE / seconds[1])
         self.plan = replace(self.plan, num_val_batches=min(max(1, fits), reader.steps_per_epoch))
+        self.pilot = replace(self.pilot, validation_s=validation_s)
         return seconds[0], seconds[1]
 
     def _time_steps(self, num_steps: int) -> BlockTimes:

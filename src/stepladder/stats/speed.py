@@ -48,6 +48,7 @@ def combined_speedup(
     by_seed: tuple[ArrayLike, ArrayLike] | None,
     *,
     confidence: float = 0.95,
+    min_blocks: int = MIN_BLOCKS,
 ) -> Interval:
     """Bound the gain of a total that is uncertain in its block times and in its epochs.
 
@@ -56,11 +57,12 @@ def combined_speedup(
         df = (a + b)^2 / (a^2 / (n - 1) + b^2 / (S - 1)),  a, b: the two variances.
 
     Args:
-        by_block: totals (before, after) of each block at the mean number of epochs, (n,), n >= 8;
-            None: the blocks' times are the same before and after.
+        by_block: totals (before, after) of each block at the mean number of epochs, (n,),
+            n >= min_blocks; None: the blocks' times are the same before and after.
         by_seed: totals (before, after) of each seed at the mean times of the blocks, (S,), S >= 2;
             None: the number of epochs is known.
         confidence: one-sided confidence of each bound, in (0.5, 1).
+        min_blocks: 2 or more, where time did not suffice for 8.
 
     Raises:
         ValueError: if there are neither blocks nor seeds, or too few of them.
@@ -69,8 +71,8 @@ def combined_speedup(
     """
     blocks = None if by_block is None else _log_ratios(*by_block)
     seeds = None if by_seed is None else _log_ratios(*by_seed)
-    if blocks is not None and blocks.size < MIN_BLOCKS:
-        raise ValueError(f"{blocks.size} blocks are too few: {MIN_BLOCKS} or more")
+    if blocks is not None and blocks.size < min_blocks:
+        raise ValueError(f"{blocks.size} blocks are too few: {min_blocks} or more")
     if seeds is not None and seeds.size < 2:
         raise ValueError(f"{seeds.size} seeds are too few: 2 or more")
     parts = [mean_estimate(part) for part in (blocks, seeds) if part is not None]

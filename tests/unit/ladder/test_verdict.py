@@ -39,6 +39,16 @@ def test_a_gain_of_time_is_kept_only_beyond_doubt(
     assert verdict.exactness == "same to 1e-6"
 
 
+def test_what_the_budget_left_undecided_says_so() -> None:
+    cut = "the budget ended after 3 pairs"
+    wide = replace(EXACT, speed=interval(0.5, 1.4, 3.0), cut_short=cut)
+    verdict = judge(wide, OPTIONS)
+    assert verdict.decision is Decision.UNDECIDED
+    assert verdict.reason == f"the noise is larger than the effect; {cut}"
+    clear = replace(EXACT, speed=interval(1.9, 2.0, 2.1), cut_short=cut)
+    assert judge(clear, OPTIONS).decision is Decision.KEPT
+
+
 @pytest.mark.parametrize(
     ("accuracy", "decision"),
     [

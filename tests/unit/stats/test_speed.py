@@ -12,6 +12,7 @@ from stepladder.stats import (
     choose_num_blocks,
     combined_speedup,
     speedup_interval,
+    t_quantile,
 )
 
 
@@ -36,6 +37,18 @@ def test_what_all_blocks_of_a_pair_share_cancels() -> None:
     interval = speedup_interval(2 * drift, drift)
     assert interval.low == pytest.approx(2)
     assert interval.high == pytest.approx(2)
+
+
+def test_fewer_blocks_are_bounded_where_that_is_asked_for() -> None:
+    before, after = [2.0, 2.2], [1.0, 1.0]
+    with pytest.raises(ValueError, match="2 blocks are too few: 8"):
+        combined_speedup((before, after), None)
+    found = combined_speedup((before, after), None, min_blocks=2)
+    ratios = np.log(before)
+    half = t_quantile(0.95, 1) * ratios.std(ddof=1) / math.sqrt(2)
+    assert math.log(found.low) == pytest.approx(ratios.mean() - half)
+    with pytest.raises(ValueError, match="1 blocks are too few: 2"):
+        combined_speedup(([2.0], [1.0]), None, min_blocks=2)
 
 
 def test_too_few_or_unpaired_blocks_are_refused() -> None:
