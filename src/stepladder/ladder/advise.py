@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
+from stepladder.ladder.fault import faults_told
+from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.room import why_not_here
 from stepladder.records.ladder import Aim, Prediction
 from stepladder.records.profile import Profile
@@ -54,12 +56,10 @@ def advise_on(
     beyond: list[Considered] = []
     least = 1 + options.min_gain
     for rung in rungs:
-        refusal = why_not_here(rung, profile, recipe, options)
-        if refusal is not None:
+        prediction, refusal = _predicted(rung, profile, recipe, options)
+        if prediction is None:
             others.append(_considered(rung, None, refusal))
-            continue
-        prediction = rung.predict(profile, recipe)
-        if rung.is_prediction_only:
+        elif rung.is_prediction_only:
             beyond.append(_considered(rung, prediction, prediction.note))
         elif rung.aim is Aim.TIME and prediction.gain >= least:
             candidates.append(_considered(rung, prediction, ""))
@@ -80,6 +80,20 @@ def advise_on(
         others=tuple(sorted([*others, *waiting], key=lambda c: c.level)),
         beyond=tuple(beyond),
     )
+
+
+def _predicted(
+    rung: Rung, profile: Profile, recipe: Recipe, options: LadderConfig
+) -> tuple[Prediction | None, str]:
+    """Predict a rung's gain, or say why it cannot be tried: its own code may be wrong."""
+    try:
+        with faults_told("a fault of the rung:"):
+            refusal = why_not_here(rung, profile, recipe, options)
+            if refusal is None:
+                return rung.predict(profile, recipe), ""
+    except TrialFailed as failure:
+        refusal = failure.what
+    return None, refusal
 
 
 def _considered(rung: Rung, prediction: Prediction | None, reason: str) -> Considered:

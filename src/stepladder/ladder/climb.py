@@ -5,25 +5,40 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
-from stepladder.errors import StepladderError
-from stepladder.ladder.keys import recipe_key
+from stepladder.errors import ResourceError, StepladderError
+from stepladder.ladder.fault import faults_told
+from stepladder.ladder.guard import TrialFailed, failure_words
+from stepladder.ladder.joint import Joint, compare_together, undone_trial, with_changes, without
+from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
 from stepladder.ladder.room import why_not_here
 from stepladder.ladder.trial import apply_change, run_trial
+from stepladder.ladder.wording import rough_time, together_row
+from stepladder.measure.probe import is_out_of_memory
 from stepladder.measure.profile import PROFILE_S, ProfileMemory, take_profile
+from stepladder.records import to_json
+from stepladder.records.climb import JointChange
 from stepladder.records.ladder import Aim, Decision, Prediction, Trial, Verdict
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 from stepladder.train.display import Display
+from stepladder.train.evaluate import EvaluationCancelled
 
-LATER_PROFILE_S: Final = PROFILE_S / 2
-"""Seconds of a profile after the first: parts of the earlier ones hold for it."""
-NO_TRIAL = frozenset({Decision.NOT_HERE, Decision.SKIPPED, Decision.UNTRIED})
+_LATER: Final = 0.5
+"""Time of a profile after the first, over that of the first: parts of the earlier ones hold."""
+_PROFILE_FRAC: Final = 0.1  # of the budget, for the first profile
+_LEAST_FRAC: Final = 0.02  # of the budget, without which no trial is begun
+_MIN_TOGETHER: Final = 2
+
+
+class NoAdvice(StepladderError):  # noqa: N818  (a finding)
+    """A job's times do not add up: the climb ends."""
 
 
 @dataclass(kw_only=True)
@@ -39,6 +54,8 @@ class Climb:
         profile: of that recipe.
         trials: the last word on each rung, in the order in which they were decided.
         reads_ledger: take verdicts of earlier climbs on the same job and machine.
+        disk: a folder on the disk where artefacts would lie; None: where the lab keeps them.
+        together: what all kept rungs change; None: fewer than two may lose any accuracy.
     """
 
     lab: Lab
@@ -53,8 +70,13 @@ class Climb:
     trials: list[Trial] = field(default_factory=list)
     profiles: list[Profile] = field(default_factory=list)
     num_from_ledger: int = 0
+    together: JointChange | None = None
+    disk: Path | None = None
     _known: ProfileMemory = field(default_factory=ProfileMemory)
     _started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._as_written = self.recipe
 
     @property
     def profile(self) -> Profile:
@@ -70,7 +92,8 @@ class Climb:
         """Take the profile of the recipe so far, and write it down; one in the ledger holds.
 
         Raises:
-            StepladderError: if the timelines do not close: no advice can be given then.
+            NoAdvice: if the timelines do not close.
+            StepladderError: if the job as written cannot be measured.
         """
         key = recipe_key(self.recipe)
         earlier = self.ledger.find_profile(key) if self.reads_ledger else None
@@ -78,33 +101,58 @@ class Climb:
             self.profiles.append(earlier)
             return earlier
         self.display.message("measuring the job …")
-        epochs, num_validations, _ = self.lab.expected_epochs(self.recipe)
-        material = self.lab.material(self.recipe)
-        profile = take_profile(
-            self.recipe,
-            material.task,
-            material.sources,
-            device=self.lab.device,
-            cache=self.lab.cache,
-            epochs=epochs,
-            num_validations=num_validations,
-            curve=self.lab.curve(self.recipe),
-            known=self._known,
-            budget_s=LATER_PROFILE_S if self.profiles else PROFILE_S,
-        )
+        profile = self._taken() if self.profiles else self._first_taken()
         self.profiles.append(profile)
         at_s = time.monotonic() - self._started
         self.ledger.profile(profile, recipe=key, at_s=at_s)
         if profile.no_advice_because is not None:
-            raise StepladderError(
+            raise NoAdvice(
                 f"no advice can be given on this job: {profile.no_advice_because}",
                 why="A gain that is predicted from times that do not add up would be a guess.",
                 fix="Look for work between the named phases: hooks, threads, or other processes.",
             )
         return profile
 
+    def _first_taken(self) -> Profile:
+        """Take the profile of the job as written; say whose fault it is where that fails."""
+        try:
+            return self._taken()
+        except (StepladderError, EvaluationCancelled):
+            raise
+        except Exception as error:
+            is_memory = is_out_of_memory(error)
+            kind = ResourceError if is_memory else StepladderError
+            smaller = "Give a smaller --batch.micro-batch-size; the result is equal."
+            raise kind(
+                f"the job could not be measured: it {failure_words(error)}",
+                where=type(self.lab.task).__name__,
+                fix=smaller if is_memory else "Let `stepladder train` run a few steps of it first.",
+            ) from error
+
+    def _taken(self) -> Profile:
+        epochs, num_validations, _ = self.lab.expected_epochs(self.recipe)
+        material = self.lab.material(self.recipe)
+        return take_profile(
+            self.recipe,
+            material.task,
+            material.sources,
+            device=self.lab.device,
+            cache=self.disk or self.lab.cache,
+            epochs=epochs,
+            num_validations=num_validations,
+            curve=self.lab.curve(self.recipe),
+            known=self._known,
+            budget_s=self.profile_s(),
+        )
+
+    def profile_s(self) -> float:
+        """Give the seconds that the next profile may take: the first one a tenth of the budget."""
+        limit_s = self.options.budget_s
+        first_s = PROFILE_S if limit_s is None else min(PROFILE_S, _PROFILE_FRAC * limit_s)
+        return _LATER * first_s if self.profiles else first_s
+
     def run(self) -> Recipe:
-        """Go up all rungs, then look once more at those whose ground has changed.
+        """Go up all rungs, look once more at those whose ground has changed, then test the whole.
 
         Returns:
             The recipe with everything that paid.
@@ -115,15 +163,35 @@ class Climb:
             self._take(rung)
         for rung in self._worth_another_look():
             self._take(rung)
+        self._test_together()
         return self.recipe
 
     def _take(self, rung: Rung) -> None:
-        trial, after = self.consider(rung)
-        self.trials = [t for t in self.trials if t.rung != rung.name] + [trial]
-        self.show(trial)
+        try:
+            with faults_told("a fault of the rung:"):
+                trial, after = self.consider(rung)
+        except TrialFailed as failure:
+            trial = self._untried(rung, Decision.DROPPED, failure.what, None)
+        self._decided(trial)
         if trial.verdict.decision is Decision.KEPT:
-            self.recipe = after
-            self.measure()
+            self._go_on_from(after, trial)
+
+    def _decided(self, trial: Trial) -> None:
+        self.trials = [t for t in self.trials if t.rung != trial.rung] + [trial]
+        self.show(trial)
+
+    def _go_on_from(self, after: Recipe, trial: Trial) -> None:
+        """Measure a kept rung's recipe; one that cannot be measured is rolled back."""
+        before, self.recipe = self.recipe, after
+        try:
+            with faults_told("once it was kept, its profile:", but=NoAdvice):
+                self.measure()
+        except TrialFailed as failure:
+            self.recipe = before
+            verdict = Verdict(decision=Decision.DROPPED, reason=failure.what)
+            dropped = replace(trial, verdict=verdict)
+            self.ledger.trial(dropped)
+            self._decided(dropped)
 
     def consider(self, rung: Rung) -> tuple[Trial, Recipe]:
         """Decide on one rung: refuse, skip, or predict and try it."""
@@ -141,9 +209,9 @@ class Climb:
         too_small = None if self.options.try_all else self.why_skip(rung, prediction)
         if too_small is not None:
             return self._untried(rung, Decision.SKIPPED, too_small, prediction), self.recipe
-        if self.lab.time_left() <= 0:
-            ended = "the budget ended before"
-            return self._untried(rung, Decision.UNTRIED, ended, prediction), self.recipe
+        no_time = self._why_no_time()
+        if no_time is not None:
+            return self._untried(rung, Decision.UNTRIED, no_time, prediction), self.recipe
         self.display.message(f"trying {rung.name}: predicted {prediction.gain:.2g}×")
         started = time.monotonic()
         result = run_trial(self.lab, rung, self.profile, self.recipe, prediction)
@@ -162,18 +230,30 @@ class Climb:
             return f"predicted {prediction.gain:.2f}×, below {least:.2f}×{because}"
         return None
 
+    def _why_no_time(self) -> str | None:
+        """Say why no trial is begun any more, or None."""
+        left_s, limit_s = self.lab.time_left(), self.options.budget_s
+        if left_s <= 0:
+            return "the budget ended before"
+        if limit_s is not None and left_s < _LEAST_FRAC * limit_s:
+            return f"the budget leaves {rough_time(left_s)}, too little for a trial"
+        return None
+
     def _from_ledger(self, rung: Rung) -> tuple[Trial, Recipe] | None:
         if not self.reads_ledger:
             return None
-        found = self.ledger.find(
-            job=self.job, machine=self.machine, recipe=recipe_key(self.recipe), rung=rung.name
-        )
+        found = self.ledger.find(rung=rung.name, **self._keys())
         if found is None:
             return None
+        after = self.recipe
+        if found.verdict.decision is Decision.KEPT:
+            try:
+                after = apply_change(after, found.change)
+            except (StepladderError, TypeError, ValueError):
+                return None  # a line of another version, or changed by hand
         self.num_from_ledger += 1
         self.ledger.trial(found)  # once more, so that this ledger tells the whole climb
-        is_kept = found.verdict.decision is Decision.KEPT
-        return found, apply_change(self.recipe, found.change) if is_kept else self.recipe
+        return found, after
 
     def _untried(
         self, rung: Rung, decision: Decision, reason: str, prediction: Prediction | None
@@ -191,6 +271,7 @@ class Climb:
 
     def _keys(self) -> dict[str, Any]:
         return {
+            "options": options_key(self.options),
             "job": self.job,
             "machine": self.machine,
             "recipe": recipe_key(self.recipe),
@@ -209,9 +290,63 @@ class Climb:
             and (trial := decided.get(rung.name)) is not None
             and trial.verdict.decision in again
             and trial.recipe != now
-            and self._why_not(rung) is None
-            and (
-                self.options.try_all
-                or self.why_skip(rung, rung.predict(self.profile, self.recipe)) is None
-            )
+            and self._may_pay(rung)
         ]
+
+    def _may_pay(self, rung: Rung) -> bool:
+        try:
+            with faults_told("a fault of the rung:"):
+                if self._why_not(rung) is not None:
+                    return False
+                prediction = rung.predict(self.profile, self.recipe)
+                return self.options.try_all or self.why_skip(rung, prediction) is None
+        except TrialFailed:
+            return False
+
+    def _test_together(self) -> None:
+        """Compare with the job as written, and undo the last rung that may lose while too much is.
+
+        Exact rungs stay, and so do rungs for accuracy.
+        """
+        losing = [trial for trial in self._kept() if self._may_lose(trial)]
+        if len(losing) < _MIN_TOGETHER:
+            return
+        undone: list[str] = []
+        found = self._compare_together()
+        while found.loses is not None and losing:
+            last = losing.pop()
+            others = ", ".join(trial.rung for trial in losing)
+            reason = f"{found.loses} against the job as written"
+            self._undo(last, f"together with {others} {reason}" if others else reason)
+            undone.append(last.rung)
+            found = self._compare_together()
+        if undone:
+            self.measure()
+        self.together = replace(found.change, undone=tuple(undone))
+        values = {"event": "together", **to_json(self.together)}
+        self.display.table(together_row(self.together), values)
+
+    def _compare_together(self) -> Joint:
+        self.display.message("testing what was kept against the job as written …")
+        return compare_together(self.lab, self._as_written, self.recipe)
+
+    def _kept(self) -> tuple[Trial, ...]:
+        return tuple(t for t in self.trials if t.verdict.decision is Decision.KEPT)
+
+    def _may_lose(self, trial: Trial) -> bool:
+        """Say whether what a kept rung changes was judged on held-out examples."""
+        is_statistical = trial.verdict.accuracy is not None or trial.verdict.loss is not None
+        aims = {rung.name: rung.aim for rung in self.rungs}
+        return is_statistical and aims[trial.rung] is not Aim.ACCURACY
+
+    def _undo(self, trial: Trial, reason: str) -> None:
+        """Drop a kept trial, and those after it whose changes do not stand without it."""
+        kept = self._kept()
+        left = without(self._as_written, kept, trial)
+        self.recipe = with_changes(self._as_written, left)
+        for one in kept:
+            if one not in left:
+                why = reason if one is trial else f"stands on {trial.rung}, which was undone"
+                dropped = undone_trial(one, why)
+                self.ledger.trial(dropped)
+                self._decided(dropped)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from stepladder.config.options import JobConfig
+from stepladder.config.options import JobConfig, LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.show import values_of
 from stepladder.machine import environment, gpus, num_cores
@@ -17,6 +17,15 @@ from stepladder.records import Json
 
 _LENGTH = 16
 _NOT_OF_THE_RECIPE = ("prepare.", "run.", "ladder.")
+_DECIDING = (
+    "min_gain",
+    "max_accuracy_loss",
+    "time_per_point",
+    "num_blocks",
+    "num_seeds",
+    "block_s",
+)
+"""Options of the ladder that decide a verdict; the others say what is tried at all."""
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Json]:
@@ -51,6 +60,11 @@ def job_key(
         **{f"data.{split}": mark for split, mark in fingerprints.items()},
     }
     return _digest(parts)
+
+
+def options_key(options: LadderConfig) -> str:
+    """Identify the options of the ladder that decide a verdict."""
+    return _digest({name: getattr(options, name) for name in _DECIDING})
 
 
 def machine_key() -> str:

@@ -32,25 +32,39 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self.path = folder / LEDGER_FILE
 
-    def begin(self, *, job: str, machine: str, is_fresh: bool) -> bool:
-        """Go on with the ledger of the same job and machine, or begin one; nothing is lost.
+    def begin(self, *, job: str, machine: str, options: str, commit: str, is_fresh: bool) -> bool:
+        """Go on with the ledger whose verdicts hold, or begin one; nothing is lost.
 
-        An earlier ledger that is not gone on with is put at the end of trials.earlier.jsonl.
+        An earlier ledger that is not gone on with is put at the end of trials.earlier.jsonl. Where
+        only the options are others, its profiles and its baseline are written down once more.
+
+        Args:
+            job, machine, options, commit: keys that a verdict holds for.
 
         Returns:
             Whether an earlier climb is gone on with.
         """
+        keys = {"job": job, "machine": machine, "options": options, "commit": commit}
         header = self._header()
-        if (header.get("job"), header.get("machine")) == (job, machine) and not is_fresh:
+        if keys.items() <= header.items() and not is_fresh:
             return True
+        is_as_measured = keys.items() <= (header | {"options": options}).items()
+        measured = self._measured() if is_as_measured and not is_fresh else []
         if self.path.exists():
             with (self.path.parent / EARLIER_FILE).open("ab") as earlier:
                 earlier.write(self.path.read_bytes())
                 earlier.flush()
                 os.fsync(earlier.fileno())
             self.path.unlink()
-        self._write("climb", job=job, machine=machine)
+        self._write("climb", **keys)
+        for record in measured:
+            self._write(**record)
         return False
+
+    def _measured(self) -> list[dict[str, Any]]:
+        """Give the lines that hold whatever the options are."""
+        kinds = ("profile", "baseline")
+        return [record for record in read_jsonl(self.path) if record.get("kind") in kinds]
 
     def job(self) -> str | None:
         """Give the key of the job that was climbed; None where there is no ledger."""
@@ -93,21 +107,34 @@ class Ledger:
                     continue
         return found
 
-    def find(self, *, job: str, machine: str, recipe: str, rung: str) -> Trial | None:
-        """Give the last trial of a rung on the same job, machine and recipe.
+    def find(
+        self, *, job: str, machine: str, options: str, commit: str, recipe: str, rung: str
+    ) -> Trial | None:
+        """Give the last trial of a rung whose verdict holds for all of these keys.
 
-        Looks in this ledger, then in those of the runs beside it.
+        Looks in this ledger, then in those of the runs beside it. What came of a failure is no
+        verdict: it is tried again.
         """
+        keys = (job, machine, options, commit, recipe, rung)
+        for trial in self._last_trials(keys):
+            if not came_of_failure(trial):
+                return trial
+        return None
+
+    def _last_trials(self, keys: tuple[str, ...]) -> Iterator[Trial]:
+        """Yield the last trial with these keys of each ledger, this one first."""
         beside = sorted(self.path.parent.parent.glob(f"*/{LEDGER_FILE}"))
         for path in (self.path, *(p for p in beside if p != self.path)):
             found = None
-            for trial in trials_of(path):
-                key = (trial.job, trial.machine, trial.recipe, trial.rung)
-                if key == (job, machine, recipe, rung) and trial.verdict.decision in _TRIED:
-                    found = trial
+            try:
+                for trial in trials_of(path):
+                    if _keys_of(trial) == keys and trial.verdict.decision in _TRIED:
+                        found = trial
+            except ResourceError:
+                if path == self.path:
+                    raise
             if found is not None:
-                return found
-        return None
+                yield found
 
     def _write(self, kind: str, **fields: object) -> None:
         line = json.dumps({"kind": kind} | to_json(fields), allow_nan=False) + "\n"
@@ -142,6 +169,17 @@ def trials_of(path: Path) -> Iterator[Trial]:
         raise ResourceError(
             f"the ledger cannot be read ({error.strerror})", where=str(path)
         ) from error
+
+
+def came_of_failure(trial: Trial) -> bool:
+    """Say whether a rung was dropped because something went wrong, with nothing measured."""
+    verdict = trial.verdict
+    is_measured = verdict.speed or verdict.accuracy or verdict.loss or verdict.exactness
+    return verdict.decision is Decision.DROPPED and not is_measured
+
+
+def _keys_of(trial: Trial) -> tuple[str, ...]:
+    return trial.job, trial.machine, trial.options, trial.commit, trial.recipe, trial.rung
 
 
 def _ends_torn(path: Path) -> bool:

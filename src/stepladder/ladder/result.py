@@ -114,6 +114,7 @@ def result_of(
         are_pictures=climbing.profile.is_built_in,
         test_change=accuracy,
         loss_change=loss,
+        together=climbing.together,
         speedup=baseline.total_s / total_s,
         next=_next_step(climbing),
         untried=tuple(t.rung for t in climbing.trials if t.verdict.decision is Decision.UNTRIED),
@@ -122,6 +123,7 @@ def result_of(
         machine=to_json(environment()["cpu"]),
         max_accuracy_loss=climbing.options.max_accuracy_loss,
         min_gain=climbing.options.min_gain,
+        try_all=climbing.options.try_all,
     )
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -23,7 +23,7 @@ from stepladder.data.examples import ArrivalSource
 from stepladder.errors import InterruptedRun, UsageError
 from stepladder.ladder.advise import Advice, advice_text, advise_on
 from stepladder.ladder.climb import Climb
-from stepladder.ladder.keys import job_key, machine_key
+from stepladder.ladder.keys import job_key, machine_key, options_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger
 from stepladder.ladder.result import (
@@ -49,6 +49,11 @@ from stepladder.train.finish import SUMMARY_FILE
 from stepladder.train.run import train
 from stepladder.train.run_folder import CONFIG, RunFolder
 from stepladder.train.wording import clean
+
+_OTHER_GROUND: Final = (
+    "the ladder's options, the code or the machine are not those of the climb before: "
+    "its verdicts are found anew"
+)
 
 
 def climb(
@@ -78,18 +83,25 @@ def climb(
             key = _job_key(task_name, job.recipe, sources)
             if not may_overwrite:
                 _refuse_other_run(folder, ledger, key)
-            goes_on = ledger.begin(job=key, machine=machine_key(), is_fresh=is_fresh)
+            lab = until_end.enter_context(_lab(job, task, sources, device, job.run.dir))
+            is_again = ledger.job() == key and not is_fresh
+            goes_on = ledger.begin(
+                job=key,
+                machine=machine_key(),
+                options=options_key(job.ladder),
+                commit=lab.commit,
+                is_fresh=is_fresh,
+            )
             if not goes_on:  # what it says is of the climb before
                 (folder.path / CLIMB_FILE).unlink(missing_ok=True)
+            if is_again and not goes_on:
+                display.message(_OTHER_GROUND)
             done = _finished(folder.path) if goes_on else None
-            if done is not None and not _has_more_time(done, job.ladder):
+            if done is not None and not _has_more_to_try(done, job.ladder):
                 display.message(f"{folder.path} is already climbed; --fresh tries everything anew.")
                 return done
             if done is not None:
-                display.message(
-                    f"going on with what the budget left untried: {_untried_words(done)}"
-                )
-            lab = until_end.enter_context(_lab(job, task, sources, device))
+                display.message(f"going on with {_left_words(done)}")
             with _ending_signals(folder.path):
                 started = time.monotonic()
                 climbing = _climb(lab, ledger, display, key, reads_ledger=not is_fresh)
@@ -128,10 +140,11 @@ def advise(job: JobConfig, task: Task, *, task_name: str, display: Display) -> t
     device, sources, job = _prepare(job, task)
     with (
         tempfile.TemporaryDirectory(prefix="stepladder-advise-") as folder,
-        _lab(job, task, sources, device) as lab,
+        _lab(job, task, sources, device, Path(folder)) as lab,
     ):
         key = _job_key(task_name, job.recipe, sources)
         climbing = _climb(lab, Ledger(Path(folder)), display, key, reads_ledger=False)
+        climbing.disk = next(p for p in job.run.dir.absolute().parents if p.is_dir())
         profile = climbing.measure()
         advice = advise_on(profile, job.recipe, job.ladder, rungs=climbing.rungs)
     return advice, advice_text(advice, profile)
@@ -169,11 +182,12 @@ def _job_key(task_name: str, recipe: Recipe, sources: Sources) -> str:
 
 
 @contextmanager
-def _lab(job: JobConfig, task: Task, sources: Sources, device: torch.device) -> Iterator[Lab]:
-    """Open a lab whose artefacts are gone when it closes."""
-    parent = next(p for p in (job.run.dir, *job.run.dir.absolute().parents) if p.is_dir())
+def _lab(
+    job: JobConfig, task: Task, sources: Sources, device: torch.device, folder: Path
+) -> Iterator[Lab]:
+    """Open a lab whose artefacts lie in a folder, and are gone when it closes."""
     with (
-        tempfile.TemporaryDirectory(prefix=".ladder-", dir=parent) as cache,
+        tempfile.TemporaryDirectory(prefix=".ladder-", dir=folder) as cache,
         Lab(
             job=job,
             task=task,
@@ -239,16 +253,20 @@ def _finished(folder: Path) -> dict[str, Any] | None:
     return done if read_json(folder / SUMMARY_FILE).get("status") == "finished" else None
 
 
-def _has_more_time(done: Mapping[str, Any], options: LadderConfig) -> bool:
-    """Say whether rungs that an earlier budget left untried can be tried now."""
+def _has_more_to_try(done: Mapping[str, Any], options: LadderConfig) -> bool:
+    """Say whether rungs can be tried now that an earlier budget left, or predicted too little."""
+    if options.try_all and not done.get("try_all"):
+        return True
     earlier_s = done.get("budget_s")
     if not done.get("untried") or earlier_s is None:
         return False
     return options.budget_s is None or options.budget_s > earlier_s
 
 
-def _untried_words(done: Mapping[str, Any]) -> str:
-    return ", ".join(clean(str(rung)) for rung in done["untried"])
+def _left_words(done: Mapping[str, Any]) -> str:
+    if not done.get("untried"):
+        return "what was predicted to gain too little"
+    return f"what the budget left untried: {', '.join(clean(str(r)) for r in done['untried'])}"
 
 
 def _task_for(task: Task, recipe: Recipe) -> Task:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from stepladder.records import to_json
-from stepladder.records.climb import Baseline, ClimbSummary
+from stepladder.records.climb import Baseline, ClimbSummary, JointChange
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
 from stepladder.records.profile import Provenance
@@ -52,6 +52,26 @@ def row(trial: Trial, width: int = WIDTH) -> str:
         verdict_words(trial),
     )
     return _line(cells, width)
+
+
+def together_row(change: JointChange, width: int = WIDTH) -> str:
+    """Give the row of all kept rungs together, against the job as written."""
+    accuracy = ""
+    if change.accuracy is not None:
+        accuracy = points_interval(change.accuracy)
+    elif change.loss is not None:
+        accuracy = f"loss {loss_interval(change.loss)}"
+    return _line(("all that was kept", "", "", accuracy, together_words(change)), width)
+
+
+def together_words(change: JointChange) -> str:
+    """Say what was undone, or that nothing had to be."""
+    parts = ["against the job as written"]
+    if change.why_not is not None:
+        parts = [f"not tested against the job as written: {change.why_not}"]
+    if change.undone:
+        parts.append(f"undone: {', '.join(change.undone)}")
+    return "; ".join(parts)
 
 
 def end_line(climb: Mapping[str, Any], width: int = WIDTH) -> str:

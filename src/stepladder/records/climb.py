@@ -53,6 +53,27 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JointChange:
+    """What all kept rungs together change against the job as written, on held-out examples.
+
+    Attributes:
+        accuracy: change in accuracy, in [-1, 1]; None: not known, or no classes.
+        loss: change of the mean held-out loss; negative is better.
+        num_trainings: trainings of each that it rests on.
+        is_replayed: whether heads learnt from features.
+        undone: rungs that were undone because too much was lost, the first one first.
+        why_not: why it is not known; None: it is.
+    """
+
+    accuracy: Interval | None = None
+    loss: Interval | None = None
+    num_trainings: int = 0
+    is_replayed: bool = False
+    undone: tuple[str, ...] = ()
+    why_not: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class NextStep:
     """What would come next, beyond this machine: predicted, never tried.
 
@@ -77,6 +98,8 @@ class ClimbSummary:
         are_pictures: the job is the built-in one, whose examples are pictures.
         test_change: change in test accuracy, paired by example, in [-1, 1].
         loss_change: change in mean test loss; negative is better.
+        together: the loss against the job as written, tested again at the end; None: fewer than two
+            kept rungs may lose any.
         speedup: baseline over result in time to a trained model.
         next: the next step beyond this machine.
         untried: what was left when the budget ended, a sentence or a name each.
@@ -84,6 +107,7 @@ class ClimbSummary:
         budget_s: None: no limit was given.
         machine: what the times hold for.
         max_accuracy_loss, min_gain: what the verdicts were asked to keep to.
+        try_all: rungs were tried whatever gain was predicted.
     """
 
     baseline: Baseline | None = None
@@ -93,6 +117,7 @@ class ClimbSummary:
     are_pictures: bool = False
     test_change: Interval | None = None
     loss_change: Interval | None = None
+    together: JointChange | None = None
     speedup: float | None = None
     next: NextStep | None = None
     untried: tuple[str, ...] = ()
@@ -101,3 +126,4 @@ class ClimbSummary:
     machine: Mapping[str, Json] = field(default_factory=dict)
     max_accuracy_loss: float | None = None
     min_gain: float | None = None
+    try_all: bool = False

@@ -164,6 +164,7 @@ class Trial:
         machine: key of the machine.
         job: key of the job: task, data, model and baseline.
         recipe: key of the recipe before.
+        options: key of the options that decide a verdict; empty: not written down.
     """
 
     rung: str
@@ -185,3 +186,4 @@ class Trial:
     machine: str = ""
     job: str = ""
     recipe: str = ""
+    options: str = ""

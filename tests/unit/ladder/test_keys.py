@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import BatchConfig, DataConfig, Recipe
-from stepladder.ladder.keys import job_key, machine_key, recipe_key, recipe_values
+from stepladder.ladder.keys import (
+    job_key,
+    machine_key,
+    options_key,
+    recipe_key,
+    recipe_values,
+)
 
 DATA = {"train": "a", "val": "b", "test": None}
 
@@ -45,3 +55,32 @@ def test_a_file_of_ones_own_counts_by_its_content(tmp_path: Path) -> None:
 
 def test_a_machine_has_one_key() -> None:
     assert machine_key() == machine_key()
+
+
+@pytest.mark.parametrize(
+    ("option", "decides"),
+    [
+        ({"min_gain": 0.1}, True),
+        ({"max_accuracy_loss": 0.03}, True),
+        ({"time_per_point": 2.0}, True),
+        ({"num_blocks": 9}, True),
+        ({"num_seeds": 6}, True),
+        ({"block_s": 1.0}, True),
+        ({"budget_s": 60.0}, False),
+        ({"try_all": True}, False),
+        ({"max_cache_bytes": 1}, False),
+        ({"prices": Path("prices.csv")}, False),
+    ],
+    ids=str,
+)
+def test_options_that_decide_a_verdict_count_and_others_do_not(
+    option: dict[str, Any], decides: bool
+) -> None:
+    now = options_key(LadderConfig())
+    assert (options_key(replace(LadderConfig(), **option)) != now) == decides
+
+
+def test_every_option_of_the_ladder_is_known_to_decide_or_not() -> None:
+    told = {"min_gain", "max_accuracy_loss", "time_per_point", "num_blocks", "num_seeds", "block_s"}
+    others = {"budget_s", "try_all", "max_cache_bytes", "prices"}
+    assert {field.name for field in fields(LadderConfig)} == told | others

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepladder.ladder.ledger import EARLIER_FILE, LEDGER_FILE, Ledger, trials_of
-from stepladder.records import read_jsonl
+from stepladder.records import read_jsonl, to_json
 from stepladder.records.climb import Baseline
 from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
 from stepladder.records.profile import Profile, Provenance, TrainingTime
@@ -36,7 +36,11 @@ TRIAL = Trial(
     job="job",
     machine="machine",
     recipe="recipe",
+    options="options",
+    commit="commit",
 )
+GROUND = {"job": "job", "machine": "machine", "options": "options", "commit": "commit"}
+KEYS = {**GROUND, "recipe": "recipe", "rung": "channels_last"}
 
 
 @pytest.fixture(name="folder")
@@ -56,7 +60,7 @@ def _profile(profile_of: Callable[..., Profile]) -> Profile:
 def begun(folder: Path) -> Ledger:
     folder.mkdir(parents=True, exist_ok=True)
     ledger = Ledger(folder)
-    assert not ledger.begin(job="job", machine="machine", is_fresh=False)
+    assert not ledger.begin(**GROUND, is_fresh=False)
     return ledger
 
 
@@ -64,53 +68,90 @@ def test_a_trial_comes_back_as_it_was_written(folder: Path) -> None:
     ledger = begun(folder)
     ledger.trial(TRIAL)
     assert list(trials_of(ledger.path)) == [TRIAL]
-    found = ledger.find(job="job", machine="machine", recipe="recipe", rung="channels_last")
-    assert found == TRIAL
+    assert ledger.find(**KEYS) == TRIAL
 
 
-@pytest.mark.parametrize("other", ["job", "machine", "recipe", "rung"])
-def test_a_verdict_holds_only_for_its_own_job_machine_recipe_and_rung(
-    folder: Path, other: str
-) -> None:
+@pytest.mark.parametrize("other", KEYS)
+def test_a_verdict_holds_only_for_its_own_ground_recipe_and_rung(folder: Path, other: str) -> None:
     ledger = begun(folder)
     ledger.trial(TRIAL)
-    key = {"job": "job", "machine": "machine", "recipe": "recipe", "rung": "channels_last"}
-    assert ledger.find(**key | {other: "another"}) is None
+    assert ledger.find(**KEYS | {other: "another"}) is None
+
+
+def test_a_line_without_a_key_of_its_options_is_no_verdict(folder: Path) -> None:
+    ledger = begun(folder)
+    old = to_json(TRIAL)
+    del old["options"]
+    with ledger.path.open("a") as file:
+        file.write(json.dumps({"kind": "trial", "trial": old}) + "\n")
+    assert [trial.options for trial in trials_of(ledger.path)] == [""]
+    assert ledger.find(**KEYS) is None
+
+
+def test_what_came_of_a_failure_is_tried_again_and_what_was_measured_is_not(folder: Path) -> None:
+    ledger = begun(folder)
+    ledger.trial(TRIAL)
+    hung = Verdict(decision=Decision.DROPPED, reason="hung: not done after 60 s")
+    ledger.trial(replace(TRIAL, verdict=hung))
+    assert ledger.find(**KEYS) is None
+    slower = replace(TRIAL, verdict=replace(TRIAL.verdict, decision=Decision.DROPPED))
+    ledger.trial(slower)
+    assert ledger.find(**KEYS) == slower
+
+
+def test_a_ledger_beside_that_cannot_be_read_is_passed_over(folder: Path) -> None:
+    (folder.parent / "another" / LEDGER_FILE).mkdir(parents=True)
+    begun(folder.parent / "older").trial(TRIAL)
+    assert begun(folder).find(**KEYS) == TRIAL
 
 
 @pytest.mark.parametrize("decision", [Decision.SKIPPED, Decision.UNTRIED, Decision.NOT_HERE])
 def test_what_was_not_tried_is_no_verdict(folder: Path, decision: Decision) -> None:
     ledger = begun(folder)
     ledger.trial(replace(TRIAL, verdict=Verdict(decision=decision, reason="")))
-    key = {"job": "job", "machine": "machine", "recipe": "recipe", "rung": "channels_last"}
-    assert ledger.find(**key) is None
+    assert ledger.find(**KEYS) is None
 
 
 def test_the_newest_verdict_counts_and_a_run_beside_is_asked_last(folder: Path) -> None:
     undecided = replace(TRIAL, verdict=replace(TRIAL.verdict, decision=Decision.UNDECIDED))
     begun(folder.parent / "older").trial(TRIAL)
     ledger = begun(folder)
-    key = {"job": "job", "machine": "machine", "recipe": "recipe", "rung": "channels_last"}
-    assert ledger.find(**key) == TRIAL
+    assert ledger.find(**KEYS) == TRIAL
     ledger.trial(undecided)
-    assert ledger.find(**key) == undecided
+    assert ledger.find(**KEYS) == undecided
 
 
 def test_the_same_job_goes_on_and_another_keeps_the_earlier_lines(folder: Path) -> None:
     ledger = begun(folder)
     ledger.trial(TRIAL)
-    assert ledger.begin(job="job", machine="machine", is_fresh=False)
+    assert ledger.begin(**GROUND, is_fresh=False)
     assert len(list(trials_of(ledger.path))) == 1
 
-    assert not ledger.begin(job="other", machine="machine", is_fresh=False)
+    assert not ledger.begin(**GROUND | {"job": "other"}, is_fresh=False)
     assert list(trials_of(ledger.path)) == []
     assert list(trials_of(folder / EARLIER_FILE)) == [TRIAL]
+
+
+@pytest.mark.parametrize(("other", "is_measured"), [("options", True), ("commit", False)])
+def test_other_options_set_verdicts_aside_and_keep_what_was_measured_by_the_same_code(
+    folder: Path, profile: Profile, other: str, is_measured: bool
+) -> None:
+    ledger = begun(folder)
+    ledger.profile(profile, recipe="one", at_s=1.0)
+    ledger.baseline(Baseline(total_s=90.0))
+    ledger.trial(TRIAL)
+    assert not ledger.begin(**GROUND | {other: "another"}, is_fresh=False)
+    assert list(trials_of(ledger.path)) == []
+    assert list(trials_of(folder / EARLIER_FILE)) == [TRIAL]
+    assert (ledger.find_profile("one") == profile) == is_measured
+    assert (ledger.find_baseline() is not None) == is_measured
+    assert ledger.begin(**GROUND | {other: "another"}, is_fresh=False)
 
 
 def test_fresh_sets_the_earlier_lines_aside(folder: Path) -> None:
     ledger = begun(folder)
     ledger.trial(TRIAL)
-    assert not ledger.begin(job="job", machine="machine", is_fresh=True)
+    assert not ledger.begin(**GROUND, is_fresh=True)
     assert list(trials_of(ledger.path)) == []
     assert list(trials_of(folder / EARLIER_FILE)) == [TRIAL]
 

@@ -137,5 +137,5 @@ def test_features_that_were_found_ready_count_and_removed_ones_do_not(tmp_path: 
 def test_an_earlier_ledger_names_its_job(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     assert ledger.job() is None
-    ledger.begin(job="one", machine="here", is_fresh=False)
+    ledger.begin(job="one", machine="here", options="some", commit="one", is_fresh=False)
     assert ledger.job() == "one"

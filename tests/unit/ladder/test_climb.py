@@ -1,0 +1,406 @@
+"""A climb goes on whatever a rung does, and tests at the end what it kept."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import pytest
+from torch import Tensor, nn
+
+from stepladder.config.recipe import LoaderConfig, Recipe
+from stepladder.data.batch import Batch
+from stepladder.errors import InterruptedRun, StepladderError
+from stepladder.ladder import climb as climb_module
+from stepladder.ladder.advise import advise_on
+from stepladder.ladder.climb import Climb, NoAdvice
+from stepladder.ladder.keys import options_key, recipe_key
+from stepladder.ladder.lab import Lab
+from stepladder.ladder.ledger import Ledger, trials_of
+from stepladder.ladder.trial import change_between
+from stepladder.measure.profile import PROFILE_S
+from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
+from stepladder.records.profile import Profile, Provenance
+from stepladder.rungs import Rung
+from stepladder.train.display import Display, PlainDisplay
+
+KEPT, DROPPED = Decision.KEPT, Decision.DROPPED
+
+
+def boom() -> Any:
+    raise ValueError("boom")
+
+
+class Change(Rung):
+    """A rung that any change can be."""
+
+    level: ClassVar[int] = 8
+
+    def __init__(self, name: str = "it", change: Callable[[Recipe], Recipe] = lambda r: r) -> None:
+        self.name = name  # type: ignore[misc]
+        self.change = change
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        return None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        return Prediction(rung=self.name, gain=2.0, provenance=Provenance.MODELLED)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        return self.change(recipe)
+
+
+class Refusing(Change):
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        return "not here"
+
+
+class MakeClimb(Protocol):
+    def __call__(self, *rungs: Rung, lab: Lab | None = ..., **fields: Any) -> Climb: ...
+
+
+@pytest.fixture(name="make_climb")
+def _make_climb(make_lab, tmp_path: Path, profile: Profile) -> MakeClimb:
+    """Begin a climb whose first profile is known."""
+
+    def make(*rungs: Rung, lab: Lab | None = None, **fields: Any) -> Climb:
+        lab = lab or make_lab()
+        folder = tmp_path / "runs" / "run"
+        folder.mkdir(parents=True, exist_ok=True)
+        known: dict[str, Any] = {
+            "lab": lab,
+            "ledger": Ledger(folder),
+            "display": Display(io.StringIO()),
+            "show": lambda _: None,
+            "job": "job",
+            "machine": "machine",
+            "recipe": lab.job.recipe,
+            "rungs": rungs,
+            "profiles": [profile],
+        }
+        return Climb(**known | fields)
+
+    return make
+
+
+def write_kept(climb: Climb, rung: Change, before: Recipe, **found: Any) -> Recipe:
+    """Let the ledger say that a rung was kept on a recipe; give the recipe after it."""
+    after = rung.change(before)
+    trial = Trial(
+        rung=rung.name,
+        level=rung.level,
+        change=change_between(before, after),
+        prediction=None,
+        verdict=Verdict(
+            decision=KEPT, reason="", speed=Interval(estimate=2.0, low=1.9, high=2.1), **found
+        ),
+        job="job",
+        machine="machine",
+        options=options_key(climb.options),
+        commit=climb.lab.commit,
+        recipe=recipe_key(before),
+    )
+    climb.ledger.trial(trial)
+    return after
+
+
+def verdicts(climb: Climb) -> dict[str, Verdict]:
+    return {trial.rung: trial.verdict for trial in climb.trials}
+
+
+@pytest.mark.parametrize("method", ["why_not", "predict", "disk_bytes"])
+def test_a_rung_whose_own_code_raises_is_dropped_in_words_and_the_climb_goes_on(
+    make_climb: MakeClimb, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    bad = Change("bad")
+    monkeypatch.setattr(bad, method, lambda *_: boom())
+    climb = make_climb(bad, Refusing("after"))
+    assert climb.run() == climb.lab.job.recipe
+    said = verdicts(climb)
+    assert said["bad"].decision is DROPPED
+    assert said["bad"].reason == "a fault of the rung: raised ValueError: boom"
+    assert said["after"].decision is Decision.NOT_HERE
+    assert [trial.rung for trial in trials_of(climb.ledger.path)] == ["bad", "after"]
+
+
+@pytest.mark.parametrize("method", ["why_not", "predict", "disk_bytes"])
+def test_advice_names_a_rung_whose_own_code_raises_among_those_refused(
+    make_climb: MakeClimb, profile: Profile, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    bad, good = Change("bad"), Change("good")
+    monkeypatch.setattr(bad, method, lambda *_: boom())
+    climb = make_climb()
+    advice = advise_on(profile, climb.recipe, climb.options, rungs=(bad, good))
+    assert advice.next is not None
+    assert advice.next.rung == "good"
+    assert [(other.rung, other.reason) for other in advice.others] == [
+        ("bad", "a fault of the rung: raised ValueError: boom")
+    ]
+
+
+@pytest.mark.parametrize("asked", [KeyboardInterrupt(), InterruptedRun("end", signal_number=15)])
+def test_a_request_to_end_passes_through_a_rung(
+    make_climb: MakeClimb, monkeypatch: pytest.MonkeyPatch, asked: BaseException
+) -> None:
+    def end(*_: object) -> Prediction:
+        raise asked
+
+    rung = Change()
+    monkeypatch.setattr(rung, "predict", end)
+    climb = make_climb(rung)
+    with pytest.raises(type(asked)):
+        climb.run()
+    assert not climb.trials
+
+
+def with_threads(recipe: Recipe) -> Recipe:
+    return replace(recipe, loader=LoaderConfig(prefetch_batches=3))
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("boom"), "raised ValueError: boom"),
+        (MemoryError(), "ran out of memory"),
+    ],
+    ids=["raises", "out of memory"],
+)
+def test_a_kept_rung_whose_profile_cannot_be_taken_is_rolled_back(
+    make_climb: MakeClimb, make_lab, blobs, error: Exception, words: str
+) -> None:
+    class FailsWithIt(blobs):
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            if recipe.loader.prefetch_batches == 3:
+                raise error
+            return super().build_model(recipe)
+
+    rung = Change("it", with_threads)
+    climb = make_climb(rung, Refusing("after"), lab=make_lab(task=FailsWithIt()))
+    before = climb.recipe
+    write_kept(climb, rung, before)
+    assert climb.run() == before
+    said = verdicts(climb)
+    assert said["it"].decision is DROPPED
+    assert said["it"].reason == f"once it was kept, its profile: {words}"
+    assert said["after"].decision is Decision.NOT_HERE
+    *_, dropped, _ = trials_of(climb.ledger.path)
+    assert dropped.verdict == said["it"]
+    assert len(climb.profiles) == 1, "the profile of the recipe before still holds"
+
+
+def test_timelines_that_do_not_close_end_the_climb_after_a_kept_rung_too(
+    make_climb: MakeClimb, profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_ = replace(profile, no_advice_because="20 % of the time is in no phase")
+    monkeypatch.setattr(climb_module, "take_profile", lambda *_, **__: open_)
+    rung = Change("it", with_threads)
+    climb = make_climb(rung)
+    write_kept(climb, rung, climb.recipe)
+    with pytest.raises(NoAdvice, match="20 % of the time"):
+        climb.run()
+
+
+def test_a_job_that_cannot_be_measured_is_named_with_the_cause(
+    make_climb: MakeClimb, make_lab, blobs
+) -> None:
+    class Broken(blobs):
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            return boom()
+
+    climb = make_climb(lab=make_lab(task=Broken()), profiles=[])
+    with pytest.raises(StepladderError) as raised:
+        climb.run()
+    assert raised.value.where == "Broken"
+    assert "could not be measured: it raised ValueError: boom" in raised.value.what
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"optimizer.fusd": [False, True]},
+        {"batch.lr": [0.05, "fast"]},
+        {"batch.global_batch_size": [8, -1]},
+    ],
+    ids=str,
+)
+def test_a_line_of_the_ledger_that_does_not_fit_is_passed_over_and_its_rung_tried_anew(
+    make_climb: MakeClimb, change: dict[str, Any]
+) -> None:
+    rung = Change("it", with_threads)
+    climb = make_climb(rung)
+    write_kept(climb, rung, climb.recipe)
+    (written,) = trials_of(climb.ledger.path)
+    climb.ledger.trial(replace(written, change=change))
+    climb.run()
+    assert climb.num_from_ledger == 0
+    assert climb.trials[0].prediction is not None, "it is a trial of its own"
+
+
+def test_a_profile_takes_a_tenth_of_the_budget_and_later_ones_half_of_that(
+    make_climb: MakeClimb, make_lab, profile: Profile
+) -> None:
+    for budget_s, first_s in ((None, PROFILE_S), (1e6, PROFILE_S), (30.0, 3.0)):
+        climb = make_climb(lab=make_lab(budget_s=budget_s), profiles=[])
+        assert climb.profile_s() == pytest.approx(first_s)
+        climb.profiles.append(profile)
+        assert climb.profile_s() == pytest.approx(first_s / 2)
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "reason"),
+    [
+        (99.5, "too little for a trial"),
+        (101.0, "the budget ended before"),
+    ],
+)
+def test_no_trial_begins_at_the_end_of_the_budget(
+    make_climb: MakeClimb, make_lab, spent_s: float, reason: str
+) -> None:
+    lab = make_lab(budget_s=100.0)
+    lab._started = time.monotonic() - spent_s
+    climb = make_climb(Change("it", with_threads), lab=lab)
+    climb.run()
+    assert climb.trials[0].verdict.decision is Decision.UNTRIED
+    assert climb.trials[0].verdict.reason.endswith(reason)
+
+
+# -- all that was kept, against the job as written ------------------------------------------
+
+NO_WORSE = {"accuracy": Interval(estimate=0.0, low=-0.01, high=0.01)}
+
+
+def fewer_epochs(recipe: Recipe) -> Recipe:
+    return replace(recipe, schedule=replace(recipe.schedule, max_epochs=5))
+
+
+def fewer_validations(recipe: Recipe) -> Recipe:
+    return replace(recipe, stopping=replace(recipe.stopping, validate_every_epochs=2))
+
+
+def crippled(recipe: Recipe) -> Recipe:
+    return replace(recipe, batch=replace(recipe.batch, lr=1e-7))
+
+
+def climb_of_kept(
+    make_climb: MakeClimb, profile: Profile, *rungs: tuple[Change, dict[str, Any]], **fields: Any
+) -> Climb:
+    """Begin a climb that takes all of these rungs from its ledger as kept."""
+    climb = make_climb(*(rung for rung, _ in rungs), **fields)
+    recipes = [climb.recipe]
+    for rung, found in rungs:
+        recipes.append(write_kept(climb, rung, recipes[-1], **found))
+    for recipe in recipes:
+        climb.ledger.profile(profile, recipe=recipe_key(recipe), at_s=0.0)
+    return climb
+
+
+def test_what_was_kept_is_tested_once_more_against_the_job_as_written(
+    make_climb: MakeClimb, profile: Profile
+) -> None:
+    said = io.StringIO()
+    climb = climb_of_kept(
+        make_climb,
+        profile,
+        (Change("fewer", fewer_epochs), NO_WORSE),
+        (Change("fewer_validations", fewer_validations), NO_WORSE),
+        display=PlainDisplay(said),
+    )
+    after = climb.run()
+    assert after.schedule.max_epochs == 5
+    assert climb.together is not None
+    assert climb.together.undone == ()
+    assert climb.together.num_trainings > 0
+    assert climb.together.accuracy is not None
+    assert abs(climb.together.accuracy.estimate) <= climb.options.max_accuracy_loss
+    assert "all that was kept" in said.getvalue()
+
+
+def test_one_rung_that_may_lose_was_tested_by_its_own_trial(
+    make_climb: MakeClimb, profile: Profile
+) -> None:
+    climb = climb_of_kept(
+        make_climb,
+        profile,
+        (Change("fewer", fewer_epochs), NO_WORSE),
+        (Change("exact", with_threads), {"exactness": "equal"}),
+    )
+    climb.run()
+    assert climb.together is None
+
+
+def test_the_last_rung_that_loses_is_undone_and_exact_ones_above_it_stay(
+    make_climb: MakeClimb, profile: Profile
+) -> None:
+    climb = climb_of_kept(
+        make_climb,
+        profile,
+        (Change("fewer", fewer_epochs), NO_WORSE),
+        (Change("crippled", crippled), NO_WORSE),
+        (Change("exact", with_threads), {"exactness": "equal"}),
+    )
+    before = climb.recipe
+    held = with_threads(fewer_epochs(before))
+    climb.ledger.profile(profile, recipe=recipe_key(held), at_s=0.0)
+    num_profiles = len(climb.profiles) + 3
+    assert climb.run() == held
+    said = verdicts(climb)
+    assert said["fewer"].decision is said["exact"].decision is KEPT
+    assert said["crippled"].decision is DROPPED
+    assert said["crippled"].reason.startswith("together with fewer it loses ")
+    assert said["crippled"].reason.endswith(" points of accuracy against the job as written")
+    *_, last = trials_of(climb.ledger.path)
+    assert last.verdict == said["crippled"]
+    assert climb.together is not None
+    assert climb.together.undone == ("crippled",)
+    assert climb.together.accuracy is not None
+    assert climb.together.accuracy.estimate >= -climb.options.max_accuracy_loss
+    assert len(climb.profiles) == num_profiles + 1, "the profile is taken again"
+    again = climb.ledger.find(
+        job="job",
+        machine="machine",
+        options=options_key(climb.options),
+        commit=climb.lab.commit,
+        recipe=recipe_key(fewer_epochs(before)),
+        rung="crippled",
+    )
+    assert again == last, "a later climb does not keep it either"
+
+
+def test_rungs_are_undone_until_no_more_is_lost_than_may_be(
+    make_climb: MakeClimb, profile: Profile
+) -> None:
+    climb = climb_of_kept(
+        make_climb,
+        profile,
+        (Change("crippled", crippled), NO_WORSE),
+        (Change("fewer", fewer_epochs), NO_WORSE),
+    )
+    assert climb.run() == climb.lab.job.recipe
+    assert climb.together is not None
+    assert climb.together.undone == ("fewer", "crippled")
+    assert verdicts(climb)["crippled"].reason.startswith("it loses ")
+    assert {trial.verdict.decision for trial in climb.trials} == {DROPPED}
+
+
+def test_where_nothing_may_be_trained_any_more_it_says_so_and_undoes_nothing(
+    make_climb: MakeClimb, make_lab, profile: Profile
+) -> None:
+    lab = make_lab(budget_s=100.0)
+    lab._started = time.monotonic() - 200.0
+    climb = climb_of_kept(
+        make_climb,
+        profile,
+        (Change("fewer", fewer_epochs), NO_WORSE),
+        (Change("crippled", crippled), NO_WORSE),
+        lab=lab,
+    )
+    assert climb.run() == crippled(fewer_epochs(climb.lab.job.recipe))
+    assert climb.together is not None
+    assert climb.together.why_not is not None
+    assert climb.together.why_not.startswith("not compared: ")
+    assert climb.together.undone == ()

@@ -1,0 +1,109 @@
+"""A second climb with other options, and advice that writes nothing."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepladder.config.options import JobConfig, LadderConfig, RunConfig
+from stepladder.ladder import run as run_module
+from stepladder.ladder.lab import Lab
+from stepladder.ladder.ledger import EARLIER_FILE, LEDGER_FILE, trials_of
+from stepladder.ladder.run import advise, climb
+from stepladder.records.ladder import Decision
+from stepladder.rungs.early_stopping import EarlyStopping
+from stepladder.rungs.fewer_validations import FewerValidations
+from stepladder.train.display import Display, PlainDisplay
+
+LADDER = LadderConfig(block_s=0.01, num_seeds=2, try_all=True)
+
+
+@pytest.fixture(name="again")
+def _again(
+    tmp_path: Path, blobs, recipe, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[dict[str, Any], str]]:
+    """Climb in one folder, with options of the ladder; give the end and what was said."""
+    monkeypatch.setattr(run_module, "RUNGS", (FewerValidations(),))
+    folder = tmp_path / "runs" / "run"
+
+    def run(**options: Any) -> tuple[dict[str, Any], str]:
+        said = io.StringIO()
+        job = JobConfig(recipe=recipe, run=RunConfig(dir=folder), ladder=replace(LADDER, **options))
+        found = climb(job, blobs(), task_name="blobs", display=PlainDisplay(said))
+        return found, said.getvalue()
+
+    return run
+
+
+@pytest.mark.slow
+def test_another_loss_that_is_allowed_is_asked_anew_and_the_same_is_not(
+    again: Callable[..., tuple[dict[str, Any], str]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs" / "run"
+    first, _ = again(max_accuracy_loss=0.01)
+    (old,) = trials_of(folder / LEDGER_FILE)
+
+    same, said = again(max_accuracy_loss=0.01)
+    assert same == first
+    assert "already climbed" in said
+
+    second, said = again(max_accuracy_loss=0.03)
+    assert "verdicts are found anew" in said
+    assert second["max_accuracy_loss"] == 0.03
+    assert second["num_from_ledger"] == 0
+    (new,) = trials_of(folder / LEDGER_FILE)
+    assert new.options != old.options
+    assert list(trials_of(folder / EARLIER_FILE)) == [old]
+
+
+@pytest.mark.slow
+def test_another_version_of_the_code_is_asked_anew(
+    again: Callable[..., tuple[dict[str, Any], str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again()
+    monkeypatch.setattr(Lab, "commit", "another")
+    found, said = again()
+    assert "verdicts are found anew" in said
+    assert found["num_from_ledger"] == 0
+
+
+@pytest.mark.slow
+def test_rungs_that_were_skipped_are_tried_once_all_are_asked_for(
+    again: Callable[..., tuple[dict[str, Any], str]], tmp_path: Path
+) -> None:
+    ledger = tmp_path / "runs" / "run" / LEDGER_FILE
+    again(try_all=False, min_gain=50.0)
+    assert [trial.verdict.decision for trial in trials_of(ledger)] == [Decision.SKIPPED]
+    _, said = again(try_all=True, min_gain=50.0)
+    assert "going on with what was predicted to gain too little" in said
+    tried = list(trials_of(ledger))[-1].verdict.decision
+    assert tried in {Decision.KEPT, Decision.DROPPED, Decision.UNDECIDED}
+
+
+def test_advice_writes_nothing_beside_the_run_and_asks_for_no_folder(
+    tmp_path: Path, blobs, recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "RUNGS", (EarlyStopping(),))
+    of_system = tmp_path / "system"
+    of_system.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(of_system))
+    file = tmp_path / "a_file"
+    file.write_text("")
+    beside = file.parent / "beside"
+    beside.mkdir()
+    beside.chmod(0o500)
+    for folder in (file / "run", beside / "run"):
+        job = JobConfig(
+            recipe=recipe, run=RunConfig(dir=folder), ladder=replace(LADDER, budget_s=4)
+        )
+        _, text = advise(job, blobs(), task_name="blobs", display=Display(io.StringIO()))
+        assert "next: " in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a_file", "beside", "system"]
+    assert not list(beside.iterdir())
+    assert not list(of_system.iterdir())
