@@ -2,45 +2,59 @@
 
 from __future__ import annotations
 
-import csv
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepladder.config.choices import Split
 from stepladder.ladder.advise import advise_on, gain_of
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.lab import Lab
+from stepladder.ladder.whole import outside_clock_s, run_whole
 from stepladder.machine import environment
-from stepladder.measure.workload import Workload, training_time
+from stepladder.measure.workload import BlockTimes, Workload, training_time
 from stepladder.records import read_json, to_json
 from stepladder.records.climb import Baseline, ClimbSummary, NextStep, Result
 from stepladder.records.ladder import Decision, Interval, Outcome
+from stepladder.records.profile import Profile, Provenance
+from stepladder.rungs.gpu import UseGpu
 from stepladder.stats import Pairs, paired_change
 from stepladder.train.finish import SUMMARY_FILE
-from stepladder.train.results import PREDICTIONS_FILE
+from stepladder.train.results import Judged, read_predictions
 
 CLIMB_FILE: Final = "climb.json"
 _BASELINE_FRAC: Final = 0.03  # of the budget, for measured epochs of the job as written
 _BASELINE_EPOCHS: Final = 3.0
+_WHOLE_S: Final = 20.0
+"""Seconds up to which the job as written is run whole, so that both ends are measured alike."""
+_WHOLE_FRAC: Final = 0.25
+"""Of what is left of the budget; what is short but takes more waits for the end of the climb."""
+_MIN_COMPARED: Final = 2
 
 
 def measure_baseline(climbing: Climb) -> Baseline:
-    """Time the job as written for up to three epochs, or a share of the budget."""
+    """Time the job as written: a short one whole, of a long one up to three epochs.
+
+    What is extrapolated has the one-time work and checkpoints that the profile knows of.
+    """
     lab, profile, recipe = climbing.lab, climbing.profile, climbing.recipe
     epochs, num_validations, epochs_are = lab.expected_epochs(recipe)
-    budget_s = lab.budget_s * _BASELINE_FRAC
-    min_s = min(budget_s, _BASELINE_EPOCHS * profile.time.epoch_s)
-    workload = Workload(
-        recipe, lab.task, lab.sources, device=lab.device, cache=lab.cache / "baseline"
+    forecast = replace(profile.time, epochs=epochs, num_validations=num_validations)
+    baseline = Baseline(
+        total_s=forecast.total_s,
+        measured_epochs=0.0,
+        epochs=epochs,
+        epochs_are=epochs_are,
+        global_batch_size=recipe.batch.global_batch_size,
+        is_extrapolated=True,
     )
-    try:
-        times = workload.block(min_s)
-    finally:
-        workload.close()
+    if forecast.total_s <= lab.allowed_s(_WHOLE_FRAC):
+        baseline = _whole(lab, profile, baseline)
+    if not baseline.is_extrapolated:
+        return baseline
+    times = _baseline_block(climbing)
     time = training_time(
         recipe,
         times,
@@ -49,15 +63,40 @@ def measure_baseline(climbing: Climb) -> Baseline:
         epochs=epochs,
         num_validations=num_validations,
         one_time_s=profile.time.one_time_s,
+        checkpoint_s=profile.time.checkpoint_s,
+        is_random_before_head=lab.task.is_random_before_head,
     )
     measured_epochs = times.num_steps / time.steps_per_epoch
-    return Baseline(
-        total_s=time.total_s,
-        measured_epochs=measured_epochs,
-        epochs=time.epochs,
-        epochs_are=epochs_are,
-        global_batch_size=recipe.batch.global_batch_size,
-        is_extrapolated=measured_epochs < time.epochs,
+    return replace(baseline, total_s=time.total_s, measured_epochs=measured_epochs)
+
+
+def _baseline_block(climbing: Climb) -> BlockTimes:
+    lab, recipe = climbing.lab, climbing.recipe
+    budget_s = lab.budget_s * _BASELINE_FRAC
+    min_s = min(budget_s, _BASELINE_EPOCHS * climbing.profile.time.epoch_s)
+    workload = Workload(
+        recipe, lab.task, lab.sources, device=lab.device, cache=lab.cache / "baseline"
+    )
+    try:
+        return workload.block(min_s)
+    finally:
+        workload.close()
+
+
+def _whole(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
+    """Measure the baseline whole where its total is small; as it is where that cannot be done."""
+    if baseline.total_s > max(_WHOLE_S, _BASELINE_FRAC * lab.budget_s):
+        return baseline
+    whole = run_whole(lab, profile)
+    if whole is None:
+        return baseline
+    return replace(
+        baseline,
+        total_s=whole.total_s,
+        measured_epochs=whole.epochs,
+        epochs=whole.epochs,
+        epochs_are=Provenance.MEASURED,
+        is_extrapolated=False,
     )
 
 
@@ -93,9 +132,13 @@ def result_of(
         found_features_s: what features took that the training found ready; they count as its own.
     """
     summary = read_json(folder / SUMMARY_FILE)
-    total_s = float(summary["train_s"]) + found_features_s
+    if baseline.is_extrapolated:
+        baseline = _whole(lab, climbing.profiles[0], baseline)
+    features = {"features": found_features_s} if found_features_s else {}
+    one_time_s = features | _outside_clock_s(climbing)
+    total_s = float(summary["train_s"]) + sum(one_time_s.values())
     before = lab.judge(lab.job.recipe, Split.TEST)
-    after = _judged(folder, Split.TEST)
+    after = read_predictions(folder, Split.TEST)
     accuracy, loss = _changes(before, after)
     return ClimbSummary(
         baseline=replace(
@@ -108,6 +151,7 @@ def result_of(
             epochs=summary["epochs"],
             val_accuracy=summary.get("val_accuracy"),
             test_accuracy=summary.get("test_accuracy"),
+            one_time_s=one_time_s,
         ),
         climb_s=climb_s,
         num_test=summary["num_test"],
@@ -116,6 +160,7 @@ def result_of(
         loss_change=loss,
         together=climbing.together,
         speedup=baseline.total_s / total_s,
+        is_as_written=climbing.recipe == lab.job.recipe,
         next=_next_step(climbing),
         untried=tuple(t.rung for t in climbing.trials if t.verdict.decision is Decision.UNTRIED),
         num_from_ledger=climbing.num_from_ledger,
@@ -127,68 +172,51 @@ def result_of(
     )
 
 
-def keys_in(cache: Path) -> frozenset[str]:
-    """Name the features that lie ready in a folder."""
-    return frozenset(path.parent.name for path in cache.glob("*/manifest.json"))
+def _outside_clock_s(climbing: Climb) -> dict[str, float]:
+    """Give the one-time work of the result that its training counts as set-up.
 
-
-def seconds_of_used(cache: Path, keys: frozenset[str], *, since: float) -> float:
-    """Add up what features took of which a training used those that lay ready; not those of test.
-
-    Args:
-        keys: that lay ready; a training that replaces another may have removed some.
-        since: when the training began, in seconds of the epoch; a use moves the folder's mtime.
+    Of a decoded copy that an earlier climb tried, what that trial found.
     """
-    left = [cache / key for key in keys & keys_in(cache)]
-    used = [path for path in left if path.stat().st_mtime >= since]
-    manifests = [read_json(path / "manifest.json") for path in used]
-    return sum(float(one["seconds"]) for one in manifests if one["split"] != Split.TEST)
+    recipe = climbing.recipe
+    found = outside_clock_s(climbing.lab, climbing.profile, recipe)
+    if recipe.data.decode_once and not climbing.lab.job.recipe.data.decode_once:
+        times = [trial.after.one_time_s for trial in climbing.trials if trial.after]
+        known = [time["store"] for time in times if "store" in time]
+        found = {"store": known[-1]} | found if known else found
+    return found
 
 
 def _next_step(climbing: Climb) -> NextStep | None:
-    """Give the best of what can be predicted but not tried here."""
-    advice = advise_on(climbing.profile, climbing.recipe, climbing.options, rungs=climbing.rungs)
+    """Give the best of what can be predicted but not tried here, for the job as it is at the end.
+
+    Where there is nothing of the kind, a GPU for a machine that has none, at most.
+    """
+    profile, recipe = climbing.profile, climbing.recipe
+    advice = advise_on(profile, recipe, climbing.options, rungs=climbing.rungs)
     best = max(advice.beyond, key=gain_of, default=None)
-    if best is None:
+    if best is not None:
+        return NextStep(rung=best.rung, gain=gain_of(best), text=best.reason)
+    gpu = next((rung for rung in climbing.rungs if isinstance(rung, UseGpu)), None)
+    if gpu is None or profile.device == "cuda" or profile.has_cuda:
         return None
-    return NextStep(rung=best.rung, gain=gain_of(best), text=best.reason)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Judged:
-    losses: NDArray[np.float64]  # (n,), in the order of the split
-    hits: NDArray[np.float64]  # (n,), 1 where it was classified rightly
-
-
-def _judged(folder: Path, split: Split) -> _Judged | None:
-    """Read what the finished training predicted on a split, in the order of the split."""
-    rows = []
-    with (folder / PREDICTIONS_FILE).open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            if line["split"] == split:
-                hit = line["label"] == line["predicted"]
-                rows.append((int(line["id"]), float(line["loss"]), hit))
-    if not rows:
-        return None
-    rows.sort()
-    return _Judged(
-        losses=np.array([loss for _, loss, _ in rows]),
-        hits=np.array([hit for _, _, hit in rows], np.float64),
-    )
+    found = gpu.predict(profile, recipe)
+    return NextStep(rung=gpu.name, gain=found.gain, text=found.note) if found.inputs else None
 
 
 def _changes(
-    before: Outcome | None, after: _Judged | None
+    before: Outcome | None, after: Judged | None
 ) -> tuple[Interval | None, Interval | None]:
-    """Compare accuracy and loss picture by picture."""
+    """Compare accuracy and loss example by example; None where they cannot be compared."""
     if before is None or after is None or before.why_not is not None:
         return None, None
     losses = np.array(before.losses)
-    if losses.shape != after.losses.shape:
+    if losses.shape != after.losses.shape or losses.size < _MIN_COMPARED:
         return None, None
     rows = np.arange(losses.size)
-    loss = paired_change([Pairs(rows=rows, before=losses, after=after.losses)])
-    if before.hits is None:
+    loss = None
+    if np.isfinite(losses).all() and np.isfinite(after.losses).all():
+        loss = paired_change([Pairs(rows=rows, before=losses, after=after.losses)])
+    if before.hits is None or after.hits is None:
         return None, loss
     hits = Pairs(rows=rows, before=np.array(before.hits, np.float64), after=after.hits)
     return paired_change([hits], is_share=True), loss

@@ -137,8 +137,15 @@ def points_interval(change: Interval) -> str:
 
 
 def loss_interval(change: Interval) -> str:
-    """Say a change of the loss with its bounds: `−0.012 [−0.020, −0.004]`."""
-    return f"{signed(change.estimate, 3)} [{signed(change.low, 3)}, {signed(change.high, 3)}]"
+    """Say a change of the loss with its bounds: `−0.012 [−0.020, −0.004]`.
+
+    To three decimals, or to two digits of the largest of the three where that takes more.
+    """
+    values = (change.estimate, change.low, change.high)
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    decimals = 3 if largest == 0 else min(12, max(3, 1 - math.floor(math.log10(largest))))
+    estimate, low, high = (signed(value, decimals) for value in values)
+    return f"{estimate} [{low}, {high}]"
 
 
 def plus_minus(change: Interval) -> str:
@@ -264,18 +271,44 @@ def end_words(climb: ClimbSummary) -> str:
     before, after = climb.baseline, climb.result
     if before is None or after is None:
         return "not measured: the climb did not end"
+    if climb.is_as_written:
+        return ", ".join(
+            [f"{unchanged_words(climb)}, {rough_time(after.total_s)}", *_as_written(climb)]
+        )
     times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}"
     parts = [f"{gain(climb.speedup)} ({times})" if climb.speedup is not None else times]
     if before.test_accuracy is not None and after.test_accuracy is not None:
-        what = "pictures" if climb.are_pictures else "examples"
-        num = f" ({climb.num_test:,} {what}, read once)" if climb.num_test else ""
         shares = f"{100 * before.test_accuracy:.1f} → {100 * after.test_accuracy:.1f} %"
-        parts.append(f"test {shares}{num}")
+        parts.append(f"test {shares}{_read_once(climb)}")
     if climb.test_change is not None:
         parts.append(f"difference {plus_minus(climb.test_change)}")
     elif climb.loss_change is not None:
-        parts.append(f"test loss {loss_interval(climb.loss_change)}")
+        what = "" if len(parts) > 1 else _read_once(climb)
+        parts.append(f"test loss {loss_interval(climb.loss_change)}{what}")
+    elif climb.num_test:
+        parts.append("not compared" if len(parts) > 1 else "test not compared")
     return ", ".join(parts)
+
+
+def unchanged_words(climb: ClimbSummary) -> str:
+    """Say that nothing was kept: `nothing paid: the job as written`."""
+    why = "nothing was kept before the budget ended" if climb.untried else "nothing paid"
+    return f"{why}: the job as written"
+
+
+def examples_words(climb: ClimbSummary) -> str:
+    """Say what the test split holds: `661 pictures`, `1 example`."""
+    what = "picture" if climb.are_pictures else "example"
+    return f"{climb.num_test:,} {what}{'' if climb.num_test == 1 else 's'}"
+
+
+def _as_written(climb: ClimbSummary) -> list[str]:
+    accuracy = climb.result.test_accuracy if climb.result is not None else None
+    return [] if accuracy is None else [f"test {percent(accuracy)}{_read_once(climb)}"]
+
+
+def _read_once(climb: ClimbSummary) -> str:
+    return f" ({examples_words(climb)}, read once)" if climb.num_test else ""
 
 
 def _gain_decimals(value: float) -> int:

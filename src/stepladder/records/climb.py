@@ -44,12 +44,15 @@ class Result:
         total_s: time to a trained model, one-time work included, the final evaluation not.
         epochs: until it stopped.
         val_accuracy, test_accuracy: in [0, 1]; None: not measured, or no classes.
+        one_time_s: seconds of total_s that lie outside the training's own clock, by name: features
+            that it found ready, the decoded copy, compiled code.
     """
 
     total_s: float
     epochs: float | None = None
     val_accuracy: float | None = None
     test_accuracy: float | None = None
+    one_time_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +104,7 @@ class ClimbSummary:
         together: the loss against the job as written, tested again at the end; None: fewer than two
             kept rungs may lose any.
         speedup: baseline over result in time to a trained model.
+        is_as_written: nothing was kept, so that both ends are the same job.
         next: the next step beyond this machine.
         untried: what was left when the budget ended, a sentence or a name each.
         num_from_ledger: verdicts that were taken from earlier climbs.
@@ -119,6 +123,7 @@ class ClimbSummary:
     loss_change: Interval | None = None
     together: JointChange | None = None
     speedup: float | None = None
+    is_as_written: bool = False
     next: NextStep | None = None
     untried: tuple[str, ...] = ()
     num_from_ledger: int = 0

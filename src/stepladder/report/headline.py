@@ -106,9 +106,9 @@ def _result(records: RunRecords) -> tuple[str, str, str]:
     best = [event for event in records.of("validation") if event.get("is_best")]
     if best and (share := fraction(best[-1].get("val_accuracy"))) is not None:
         return percent(share), "", "Validation accuracy at the best epoch so far; no test result."
-    loss = number(summary.get("test_loss")) or number(summary.get("val_loss"))
-    if loss is not None:
-        return f"{loss:.4f}", "", "Held-out loss; the task gives no accuracy."
+    for split, word in (("test", "Test"), ("val", "Validation")):
+        if (loss := number(summary.get(f"{split}_loss"))) is not None:
+            return f"{loss:.4g}", "", f"{word} loss; the task gives no accuracy."
     return "No result yet", "", "The run has not measured a held-out picture."
 
 

@@ -24,6 +24,11 @@ from stepladder.report.ladder_table import (
 from stepladder.report.ladder_trials import TrialDetail, trial_details
 
 _OTHER_MACHINES = frozenset({3, 9, 10, 11})  # levels: an accelerator, a larger one, more of them
+_ONE_TIME_WORDS = {
+    "features": "features that lay ready",
+    "store": "the decoded copy",
+    "compile": "compiling",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +40,7 @@ class LadderPage:
         found_note: how the training's own time differs from that; empty where it does not.
         was_repeated: a rung was tried more than once.
         beyond: why nothing beyond this machine was predicted, where the climb ended.
-        next_gain: predicted gain of the next step, or empty.
+        next_gain: predicted gain of the next step over the result, or empty.
     """
 
     head: Headline
@@ -65,7 +70,6 @@ def ladder_page(climb: ClimbRecords, *, status: str, train_s: float | None) -> L
     step = climb.summary.next
     rungs = [trial.rung for trial in climb.trials]
     end_note, found_note = _end_notes(climb.summary, train_s)
-    expected = positive(step.gain) if step else None
     return LadderPage(
         head=ladder_headline(climb, status),
         picture=ladder_picture(climb),
@@ -81,7 +85,7 @@ def ladder_page(climb: ClimbRecords, *, status: str, train_s: float | None) -> L
         was_repeated=len(set(rungs)) < len(rungs),
         beyond=tuple(ladder_rows([t for t in climb.untried if t.level in _OTHER_MACHINES])),
         next_step=_shown(step) if step else None,
-        next_gain=gain(expected) if expected else "",
+        next_gain=_next_gain(climb),
     )
 
 
@@ -90,16 +94,35 @@ def _end_notes(summary: ClimbSummary, train_s: float | None) -> tuple[str, str]:
     total_s = positive(summary.result.total_s) if summary.result else None
     if total_s is None:
         return "", ""
-    found_s = total_s - train_s if train_s else 0.0
-    if train_s is None or found_s < 0.01 * total_s:
+    outside_s = total_s - train_s if train_s else 0.0
+    if train_s is None or outside_s < 0.01 * total_s:
         return "The last row is the training below, timed from end to end.", ""
-    times = (found_s, train_s, total_s)
-    found, own, whole = (rough_time(value).replace(" ", "\u00a0") for value in times)
+    times = (outside_s, train_s, total_s)
+    outside, own, whole = (rough_time(value).replace(" ", "\u00a0") for value in times)
+    parts = summary.result.one_time_s if summary.result else {}
+    if parts.keys() <= {"features"}:
+        return (
+            f"The last row is the training below: {own} by its own clock, and {outside} that "
+            "features took when they were made; the training found them ready, but they count.",
+            f"It found features ready that had taken {outside}; with them it is the {whole} above.",
+        )
+    names = ", ".join(_ONE_TIME_WORDS.get(name, short(name)) for name in sorted(parts))
     return (
-        f"The last row is the training below: {own} by its own clock, and {found} that features "
-        "took when they were made; the training found them ready, but they count.",
-        f"It found features ready that had taken {found}; with them it is the {whole} above.",
+        f"The last row is the training below: {own} by its own clock, and {outside} of work that "
+        f"is done once and lies outside it ({names}).",
+        f"With {outside} of work that is done once ({names}) it is the {whole} above.",
     )
+
+
+def _next_gain(climb: ClimbRecords) -> str:
+    """Say the predicted gain of the next step, and from which time to which; empty without one."""
+    step, result = climb.summary.next, climb.summary.result
+    expected = positive(step.gain) if step else None
+    if expected is None:
+        return ""
+    now_s = positive(result.total_s) if result else None
+    times = f" ({rough_time(now_s)} → {rough_time(now_s / expected)})" if now_s else ""
+    return f"{gain(expected)}{times}"
 
 
 def _shown(step: NextStep) -> NextStep:

@@ -93,7 +93,8 @@ def ladder_picture(climb: ClimbRecords) -> LadderPicture | None:
         steps.append(_step(move, at_s, scale, grid))
         at_s = move.after_s if move.is_kept else at_s
     if end_s is not None:
-        steps.append(_end(start_s, at_s, end_s, scale, grid))
+        words = "as written" if climb.summary.is_as_written else gain(start_s / end_s)
+        steps.append(_end(words, at_s, end_s, scale, grid))
     return LadderPicture(
         steps=tuple(steps),
         ticks=tuple((coordinate(scale(value) / 10), label) for value, label in ticks),
@@ -183,7 +184,7 @@ def _step(move: _Move, at_s: float, scale: Scale, grid: Sequence[float]) -> Step
     )
 
 
-def _end(start_s: float, at_s: float, end_s: float, scale: Scale, grid: Sequence[float]) -> Step:
+def _end(words: str, at_s: float, end_s: float, scale: Scale, grid: Sequence[float]) -> Step:
     at, end = scale(at_s), scale(end_s)
     parts = [
         _path("way", f"M{_at(at)} 0V{_MIDDLE}H{_at(end)}"),
@@ -191,7 +192,6 @@ def _end(start_s: float, at_s: float, end_s: float, scale: Scale, grid: Sequence
     ]
     time = rough_time(end_s)
     strip = _strip(parts, grid, f"end to end: {time}")
-    words = gain(start_s / end_s)
     return Step(level="", name="end to end", style="end", time=time, words=words, strip=strip)
 
 

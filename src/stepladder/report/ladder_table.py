@@ -10,6 +10,7 @@ from stepladder.ladder.calibration import calibration_from, calibration_words
 from stepladder.ladder.wording import (
     accuracy_words,
     decision_words,
+    examples_words,
     gain,
     loss_interval,
     measured_words,
@@ -17,6 +18,7 @@ from stepladder.ladder.wording import (
     predicted_words,
     reason_words,
     rough_time,
+    unchanged_words,
 )
 from stepladder.records.climb import ClimbSummary
 from stepladder.records.ladder import Decision, Trial
@@ -107,6 +109,8 @@ def _figure(climb: ClimbRecords) -> tuple[str, str]:
         num = len(climb.kept)
         so_far = "" if climb.is_summary_damaged else "so far"
         return f"{num} rung{'' if num == 1 else 's'} kept", so_far
+    if climb.summary.is_as_written:
+        return "As written", rough_time(after.total_s)
     times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}"
     if ratio >= 1.05:
         return f"{gain(ratio)} faster", times
@@ -122,7 +126,10 @@ def _caption(climb: ClimbRecords) -> str:
             "The climb has not ended, so nothing was measured from end to end. "
             "Gains of single rungs are never multiplied."
         )
-    source = ""
+    if summary.is_as_written:
+        said = unchanged_words(summary)
+        return f"{said[0].upper()}{said[1:]}. The time is that of the training below."
+    source = " Both were run to their ends."
     if summary.baseline.is_extrapolated:
         epochs = summary.baseline.measured_epochs
         measured = f"{epochs:.3g} measured epochs" if epochs is not None else "fewer epochs"
@@ -137,24 +144,23 @@ def _result_words(summary: ClimbSummary) -> str:
     before, after = summary.baseline, summary.result
     if before is None or after is None:
         return ""
-    what = "pictures" if summary.are_pictures else "examples"
-    num = f", over {summary.num_test:,} {what} read once" if summary.num_test else ""
+    if summary.is_as_written:
+        return ""
+    num = f", over {examples_words(summary)} read once" if summary.num_test else ""
     replayed = before.provenance is Provenance.REPLAYED
     how = " The first accuracy is by replay: only the head was trained." if replayed else ""
+    loss = summary.loss_change
     if before.test_accuracy is not None and after.test_accuracy is not None:
         shares = f"{percent(before.test_accuracy)} → {percent(after.test_accuracy)}"
         change = summary.test_change
-        difference = f" (difference {plus_minus(change)} points{num})" if change else ""
-        loss = summary.loss_change
-        also = (
-            f" Test loss changed by {loss_interval(loss)}; less is better."
-            if change and loss
-            else ""
-        )
+        if change is None:
+            return f"Test accuracy {shares}{num}: not compared.{how}"
+        also = f" Test loss changed by {loss_interval(loss)}; less is better." if loss else ""
+        difference = f" (difference {plus_minus(change)} points{num})"
         return f"Test accuracy {shares}{difference}.{also}{how}"
-    if summary.loss_change is not None:
-        return f"Test loss changed by {loss_interval(summary.loss_change)}{num}.{how}"
-    return "Test accuracy was not compared."
+    if loss is not None:
+        return f"Test loss changed by {loss_interval(loss)}{num}; less is better.{how}"
+    return "The results on test were not compared."
 
 
 def _facts(climb: ClimbRecords) -> list[Fact]:

@@ -161,18 +161,23 @@ def _events(path: Path, missing: list[str]) -> dict[str, tuple[dict[str, Any], .
 
 def _outcomes(path: Path, missing: list[str]) -> dict[str, Counter[tuple[str, str]]]:
     counts: dict[str, Counter[tuple[str, str]]] = {}
+    has_rows = False
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             for row in csv.DictReader(file):
                 split, label, predicted = (row.get(k) for k in ("split", "label", "predicted"))
+                has_rows = True
+                if not (label or predicted or row.get("probability")):
+                    continue  # of a task without classes
                 if split and label is not None and predicted is not None:
                     pair = (_unguarded(label), _unguarded(predicted))
                     counts.setdefault(split, Counter())[pair] += 1
     except (OSError, csv.Error):
         pass
     if not counts:
-        missing.append(f"{path.name} is missing or empty: no class accuracies, no confusions.")
+        why = "names no classes" if has_rows else "is missing or empty"
+        missing.append(f"{path.name} {why}: no class accuracies, no confusions.")
     return counts
 
 

@@ -51,7 +51,7 @@ def paired_change(
         groups: group of each example by its row, (num_rows,); examples of a group count as one
             that is drawn or not drawn. None: each for itself.
         is_share: values are 0 or 1. Then one more example is taken to have changed: where none
-            did, the change is still not known to be exactly 0.
+            did, the change is still not known to be exactly 0. Bounds stay in [-1, 1].
         confidence: one-sided confidence of each bound, in (0.5, 1).
         draw_seed: of the bootstrap.
 
@@ -73,6 +73,7 @@ def paired_change(
     draws = _draw_examples(change, cluster, random) + _draw_seeds(changes, confidence, random)
     if is_share:
         draws += random.standard_normal(NUM_DRAWS) / (int(cluster.max()) + 1)
+        draws = draws.clip(-1, 1)
     low, high = np.quantile(draws, [1 - confidence, confidence])
     return Interval(
         estimate=estimate,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ from stepladder.config.choices import ScheduleKind
 from stepladder.data.feature_source import examples_of
 from stepladder.machine import EnergyMeter
 from stepladder.optim.schedule import horizon_steps
-from stepladder.records import write_json
+from stepladder.records import read_jsonl, write_json
 from stepladder.train.build import Sources, make_held_out_reader
 from stepladder.train.clock import Phase
 from stepladder.train.evaluate import Evaluation
+from stepladder.train.events import EVENTS_FILE
 from stepladder.train.open_session import restore_best
 from stepladder.train.results import metric_fields, write_predictions, write_thumbs
 from stepladder.train.session import Session
@@ -33,6 +35,7 @@ def finish_run(
         EvaluationCancelled: at a signal; the run is saved, and a resume comes straight back here.
     """
     _warn_of_schedule(run)
+    _warn_of_validations(run, folder)
     restore_best(run)
     results: dict[str, tuple[Evaluation, Any]] = {}
     with run.clock.phase(Phase.TEST):
@@ -77,8 +80,8 @@ def partial_summary(
         "num_train": run.num_train,
         "num_val": len(sources.val) if sources.val is not None else 0,
         "num_test": len(sources.test) if sources.test is not None else 0,
-        "best_epoch": best.epoch if best else None,
-        "best_step": best.step if best else None,
+        "best_epoch": best.epoch if best is not None and math.isfinite(best.value) else None,
+        "best_step": best.step if best is not None and math.isfinite(best.value) else None,
         "epochs": run.position.epoch,
         "steps": run.position.step,
         "train_s": train_s,
@@ -120,3 +123,23 @@ def _warn_of_schedule(run: Session) -> None:
             f"{horizon:.4g}: the learning rate hardly fell. Give --schedule.horizon-epochs "
             f"{max(round(done), 1)}."
         )
+
+
+def _warn_of_validations(run: Session, folder: Path) -> None:
+    """Warn where a validation of any attempt gave no finite loss: nothing is known of its epoch."""
+    events = [e for e in read_jsonl(folder / EVENTS_FILE) if e.get("event") == "validation"]
+    num_bad = sum(not math.isfinite(float(event["val_loss"])) for event in events)
+    if num_bad == 0:
+        return
+    best = run.best.best
+    said = f"the loss of {num_bad} of {len(events)} validations was not finite"
+    if best is not None and not math.isfinite(best.value):
+        weights = f"those after epoch {best.epoch}"
+        if not run.recipe.stopping.restore_best:
+            weights = "the last ones"
+        said += f": which weights are the best is not known, and {weights} are the result"
+    elif num_bad == len(events):
+        said += ", and what else was measured may mean as little"
+    else:
+        said += "; they count as worse than any other"
+    run.warn(f"{said}. Look for inputs or targets in validation that are not finite.")

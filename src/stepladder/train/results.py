@@ -6,10 +6,12 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from stepladder.records import write_bytes, write_json
@@ -34,23 +36,59 @@ def _name(classes: Sequence[str], idx: int) -> str:
 def prediction_rows(
     split: str, result: Evaluation, source: Any, classes: Sequence[str]
 ) -> Iterator[tuple[str, ...]]:
-    """Give the rows of predictions.csv for one split; none where the task gives no class scores.
+    """Give the rows of predictions.csv for one split.
+
+    Label, predicted and probability are empty where the task gives no class scores. Losses have the
+    nine digits that tell any two of float32 apart.
 
     Args:
         source: has `describe(row)`, the picture's path.
     """
-    if result.predicted is None or result.targets is None or result.probability is None:
-        return
     for idx, row in enumerate(result.rows.tolist()):
-        yield (
-            split,
-            str(row),
-            guard_cell(source.describe(row)),
-            guard_cell(_name(classes, int(result.targets[idx]))),
-            guard_cell(_name(classes, int(result.predicted[idx]))),
-            f"{result.probability[idx]:.6f}",
-            f"{result.losses[idx]:.6f}",
-        )
+        path, loss = guard_cell(source.describe(row)), f"{result.losses[idx]:.9g}"
+        yield (split, str(row), path, *_class_cells(result, idx, classes), loss)
+
+
+def _class_cells(result: Evaluation, idx: int, classes: Sequence[str]) -> tuple[str, str, str]:
+    """Give label, predicted and probability of an example."""
+    if result.predicted is None or result.targets is None or result.probability is None:
+        return "", "", ""
+    return (
+        guard_cell(_name(classes, int(result.targets[idx]))),
+        guard_cell(_name(classes, int(result.predicted[idx]))),
+        f"{result.probability[idx]:.6f}",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What predictions.csv says of a split, in the order of the split.
+
+    Attributes:
+        losses: (n,), float64.
+        hits: 1 where an example was classified rightly, (n,); None without classes.
+    """
+
+    losses: NDArray[np.float64]
+    hits: NDArray[np.float64] | None
+
+
+def read_predictions(run: Path, split: str) -> Judged | None:
+    """Read a split's losses and hits back; None where there are no rows of it."""
+    rows = []
+    with (run / PREDICTIONS_FILE).open(encoding="utf-8", errors="replace", newline="") as file:
+        for line in csv.DictReader(file):
+            if line["split"] == split:
+                hit = line["label"] == line["predicted"] if line["probability"] else None
+                rows.append((int(line["id"]), float(line["loss"]), hit))
+    if not rows:
+        return None
+    rows.sort(key=lambda row: row[0])
+    hits = [hit for _, _, hit in rows if hit is not None]
+    return Judged(
+        losses=np.array([loss for _, loss, _ in rows]),
+        hits=np.array(hits, np.float64) if len(hits) == len(rows) else None,
+    )
 
 
 def write_predictions(

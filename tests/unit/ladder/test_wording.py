@@ -205,6 +205,28 @@ def test_a_task_without_classes_ends_with_its_loss() -> None:
     assert end_line(bare, WIDE).endswith("10× (1.7 min → 10 s), test loss −0.001 [−0.020, +0.018]")
 
 
+def test_the_job_as_written_is_not_told_as_a_speed_up() -> None:
+    same = CLIMB | {"is_as_written": True, "speedup": 0.83}
+    assert end_line(same, WIDE) == (
+        " end to end                          nothing paid: the job as written, 6.0 s, "
+        "test 75.3 % (661 examples, read once)"
+    )
+    assert "nothing was kept before the budget ended" in end_line(same | {"untried": ["gpu"]})
+
+
+def test_a_change_that_is_not_known_is_said_not_to_be_compared() -> None:
+    one = CLIMB | {"num_test": 1, "test_change": None}
+    assert end_line(one, WIDE).endswith("test 75.0 → 75.3 % (1 example, read once), not compared")
+    bare = {"baseline": {"total_s": 9.0}, "result": {"total_s": 3.0}, "speedup": 3.0}
+    assert end_line(bare, WIDE).endswith("3.0× (9.0 s → 3.0 s)"), "there is no test split"
+    assert end_line(bare | {"num_test": 5}, WIDE).endswith("test not compared")
+
+
+def test_a_small_loss_has_the_digits_that_show_its_change() -> None:
+    assert loss_interval(interval(-2.1e-6, -4e-6, 0.0)) == "−0.0000021 [−0.0000040, 0.0000000]"
+    assert loss_interval(interval(0.0, 0.0, 0.0)) == "0.000 [0.000, 0.000]"
+
+
 def test_numbers_that_are_none_are_refused_and_control_characters_spelled_out() -> None:
     with pytest.raises(DataError, match="total_s"):
         baseline_row({"total_s": "soon"})

@@ -201,6 +201,55 @@ def test_a_climb_that_predicts_nothing_beyond_this_machine_says_so(
     assert "gpu : no GPU on this machine (a T4: at most 14×)." in beyond
 
 
+def changed(folder: Path, **values: Any) -> Path:
+    path = folder / "climb.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    return folder
+
+
+def test_the_next_step_is_told_from_the_result(build_climb: Build, tmp_path: Path) -> None:
+    folder = build_climb(tmp_path / "run")
+    result = json.loads((folder / "climb.json").read_text())["result"]
+    step = {"rung": "gpu", "gain": 2.0, "text": "a bound"}
+    changed(folder, result=result | {"total_s": 4.8}, next=step)
+    assert "gpu , predicted 2.0× (4.8 s → 2.4 s): a bound." in page_of(folder).text
+
+
+def test_the_job_as_written_is_no_speed_up(
+    build_run: Build, build_climb: Build, tmp_path: Path
+) -> None:
+    folder = build_climb(build_run(tmp_path / "run"))
+    text = page_of(changed(folder, is_as_written=True, untried=[])).text
+    assert "As written 7.4 s Nothing paid: the job as written." in text
+    assert "196×" not in text
+
+
+def test_a_task_without_classes_ends_with_the_change_of_its_loss(
+    build_climb: Build, tmp_path: Path
+) -> None:
+    folder = build_climb(tmp_path / "run")
+    found = json.loads((folder / "climb.json").read_text())
+    ends = {key: found[key] | {"test_accuracy": None} for key in ("baseline", "result")}
+    change = {"estimate": -0.02, "low": -0.05, "high": 0.01}
+    text = page_of(changed(folder, **ends, test_change=None, loss_change=change)).text
+    said = "Test loss changed by −0.020 [−0.050, +0.010], over 661 examples read once; less is"
+    assert said in text
+    text = page_of(changed(folder, test_change=None, loss_change=None)).text
+    assert "The results on test were not compared." in text
+
+
+def test_one_time_work_outside_the_clock_is_named(
+    build_run: Build, build_climb: Build, tmp_path: Path
+) -> None:
+    folder = build_climb(build_run(tmp_path / "run"))
+    train_s = json.loads((folder / "summary.json").read_text())["train_s"]
+    changed(folder, result={"total_s": train_s + 20, "one_time_s": {"compile": 19, "store": 1}})
+    text = page_of(folder).text
+    assert (
+        "20 s of work that is done once and lies outside it (compiling, the decoded copy)" in text
+    )
+
+
 def test_a_damaged_file_is_not_taken_for_a_climb_that_goes_on(
     build_run: Build, build_climb: Build, tmp_path: Path
 ) -> None:

@@ -306,3 +306,12 @@ def test_a_summary_that_breaks_a_promise_is_told_which(build_run: Build, tmp_pat
     assert check_summary(broken) == [
         "test_accuracy is missing", "num_test is str", "attempts is bool",
     ]  # fmt: skip
+
+
+def test_predictions_without_classes_are_no_class(build_run: Build, tmp_path: Path) -> None:
+    folder = build_run(tmp_path / "run")
+    header = "split,id,path,label,predicted,probability,loss"
+    (folder / "predictions.csv").write_text(f"{header}\ntest,0,row 0,,,,0.5\ntest,1,row 1,,,,2\n")
+    page = write_report(folder).read_text()
+    assert "Accuracy by class" not in page
+    assert "predictions.csv names no classes" in page

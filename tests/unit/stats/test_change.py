@@ -94,3 +94,13 @@ def test_more_examples_resolve_a_smaller_change() -> None:
     assert resolvable_margin(57, disagreement=0.3) == pytest.approx(0.12, abs=0.005)
     assert resolvable_margin(10_000, disagreement=0.05) < 0.005
     assert resolvable_margin(0, disagreement=0.1) == 1
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.0, 0.0), (0.0, 1.0), (1.0, 0.0)])
+def test_a_difference_of_shares_is_never_outside_what_is_possible(
+    before: float, after: float
+) -> None:
+    found = paired_change([pairs_of(np.array([before]), np.array([after]))], is_share=True)
+    assert -1 <= found.low <= found.estimate <= found.high <= 1
+    assert found.estimate == after - before
+    assert found.high - found.low > 0.5, "one example tells next to nothing"

@@ -1,0 +1,234 @@
+"""Both ends of a climb are measured alike, and compared only where they can be."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stepladder.config.choices import Split
+from stepladder.config.options import JobConfig, LadderConfig, RunConfig
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.errors import InterruptedRun
+from stepladder.ladder import climb as climb_module
+from stepladder.ladder import result as result_module
+from stepladder.ladder import run as run_module
+from stepladder.ladder.run import climb
+from stepladder.ladder.whole import outside_clock_s, run_whole
+from stepladder.records import read_json
+from stepladder.records.climb import ClimbSummary
+from stepladder.records.from_json import from_json
+from stepladder.records.profile import Profile, TrainingTime
+from stepladder.rungs import RUNGS, Rung
+from stepladder.rungs.gpu import UseGpu
+from stepladder.task import Metrics, Task
+from stepladder.train.display import Display
+
+LADDER = LadderConfig(block_s=0.01, num_seeds=2, budget_s=None, min_gain=100.0)
+
+
+class Line(Task):
+    """Regression of a line on a few points."""
+
+    def __init__(self, num_test: int = 24, *, bad_test: bool = False) -> None:
+        self.num = {Split.TRAIN: 64, Split.VAL: 16, Split.TEST: num_test}
+        self.bad_test = bad_test
+        self.reads: list[Split] = []
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        return nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
+
+    def data(self, split: Split) -> torch.utils.data.TensorDataset:
+        self.reads.append(split)
+        generator = torch.Generator().manual_seed(list(Split).index(split))
+        x = torch.rand(self.num[split], 1, generator=generator)
+        y = 2 * x + 0.1 * torch.randn(self.num[split], 1, generator=generator)
+        if self.bad_test and split is Split.TEST:
+            x[0] = math.nan
+        return torch.utils.data.TensorDataset(x, y)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return (model(batch.inputs) - batch.targets).square().squeeze(1)
+
+
+class Few(Line):
+    """Two classes: above or below the middle."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        return nn.Linear(1, 2)
+
+    def data(self, split: Split) -> torch.utils.data.TensorDataset:
+        x, _ = super().data(split).tensors
+        return torch.utils.data.TensorDataset(x, (x[:, 0] > 0.5).long())
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return F.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        logits = model(batch.inputs)
+        hits = (logits.argmax(1) == batch.targets).float()
+        return Metrics(
+            losses=F.cross_entropy(logits, batch.targets, reduction="none"),
+            sums={"accuracy": hits.sum()},
+            counts={"accuracy": torch.tensor(float(len(hits)))},
+            outputs=logits,
+        )
+
+
+@pytest.fixture
+def job(tmp_path: Path, recipe: Recipe) -> JobConfig:
+    return JobConfig(recipe=recipe, run=RunConfig(dir=tmp_path / "runs" / "run"), ladder=LADDER)
+
+
+@pytest.fixture
+def climbed(
+    job: JobConfig, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[ClimbSummary, Path]]:
+    """Climb without a rung that could be tried, or with those that are given."""
+
+    def run(task: Task, *rungs: Rung, **options: float) -> tuple[ClimbSummary, Path]:
+        monkeypatch.setattr(run_module, "RUNGS", rungs)
+        monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
+        chosen = replace(job, ladder=replace(LADDER, **options))
+        climb(chosen, task, task_name="task", display=Display(io.StringIO()))
+        folder = job.run.dir
+        return from_json(ClimbSummary, read_json(folder / "climb.json")), folder
+
+    return run
+
+
+def test_a_short_job_is_run_whole_as_the_result_is(climbed, job: JobConfig) -> None:
+    summary, folder = climbed(Line())
+    before, after = summary.baseline, summary.result
+    assert before is not None
+    assert after is not None
+    assert not before.is_extrapolated
+    assert before.epochs == before.measured_epochs == after.epochs == 6
+    assert before.epochs_are == "measured"
+    assert after.total_s == pytest.approx(read_json(folder / "summary.json")["train_s"])
+    assert summary.speedup == pytest.approx(before.total_s / after.total_s)
+    assert summary.is_as_written
+    assert not list(folder.glob(".ladder-*"))
+    assert not list(folder.parent.glob(".ladder-*"))
+
+
+def test_what_is_short_but_does_not_fit_the_budget_is_run_whole_at_the_end(
+    climbed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary, folder = climbed(Line(), budget_s=1e-3)
+    assert summary.baseline is not None
+    assert summary.baseline.epochs == summary.baseline.measured_epochs == 6
+    assert not summary.baseline.is_extrapolated
+    assert read_json(folder / "summary.json")["status"] == "finished"
+    assert capsys.readouterr().err.count("warning:") == 1, "the run beside says nothing"
+
+
+def test_a_long_job_is_extrapolated_with_its_one_time_work(
+    climbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_module, "_WHOLE_S", 0.0)
+    monkeypatch.setattr(result_module, "_BASELINE_FRAC", 1e-9)
+    before = climbed(Line())[0].baseline
+    assert before is not None
+    assert before.is_extrapolated
+    assert before.measured_epochs is not None
+    assert before.measured_epochs < 6 == before.epochs
+
+
+def test_the_whole_run_leaves_no_trace_and_reads_no_test(make_lab, recipe, profile) -> None:
+    task = Line()
+    lab = make_lab(recipe, task)
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    task.reads.clear()
+    found = run_whole(lab, profile)
+    assert found is not None
+    assert found.epochs == 6
+    assert torch.equal(torch.rand(3), wanted)
+    assert task.reads == [], "the lab's own sources are read"
+    assert list(lab.cache.iterdir()) == []
+    assert task.data(Split.TEST) is not None, "the task itself still has its test split"
+
+
+def test_a_job_that_diverges_is_not_run_whole(make_lab, recipe, profile) -> None:
+    class Diverges(Line):
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            return super().loss(model, batch) * math.inf
+
+    lab = make_lab(recipe, Diverges())
+    assert run_whole(lab, profile) is None
+    assert list(lab.cache.iterdir()) == []
+
+
+def test_a_signal_in_the_whole_run_reaches_the_climb(make_lab, recipe, profile) -> None:
+    class Stops(Line):
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().loss(model, batch)
+
+    caught: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: caught.append(number))
+    try:
+        with pytest.raises(InterruptedRun):
+            run_whole(make_lab(recipe, Stops()), profile)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert caught == [signal.SIGTERM]
+
+
+def test_compiling_and_the_decoded_copy_count_although_they_are_set_up(
+    make_lab, recipe, profile: Profile
+) -> None:
+    lab = make_lab(recipe)
+    compiled = replace(recipe, device=replace(recipe.device, compile=True))
+    once = TrainingTime(epochs=1, steps_per_epoch=1, step_s=1, one_time_s={"compile": 7, "load": 2})
+    assert outside_clock_s(lab, replace(profile, time=once), compiled) == {"compile": 7}
+    assert outside_clock_s(lab, replace(profile, time=once), recipe) == {}
+    decoded = replace(recipe, data=replace(recipe.data, decode_once=True))
+    lab.store_s[(True, recipe.loader.scaled_decode)] = 3.0
+    assert outside_clock_s(lab, profile, decoded) == {"store": 3.0}
+
+
+def test_a_task_without_classes_is_compared_by_its_losses(climbed) -> None:
+    summary, folder = climbed(Line())
+    assert summary.test_change is None
+    assert summary.loss_change is not None
+    assert summary.loss_change.low <= 0 <= summary.loss_change.high + 1e-9
+    with (folder / "predictions.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["split"] == "test"]
+    assert [int(row["id"]) for row in rows] == list(range(24))
+    assert {row["label"] + row["predicted"] + row["probability"] for row in rows} == {""}
+    mean = float(np.mean([float(row["loss"]) for row in rows]))
+    assert mean == pytest.approx(read_json(folder / "summary.json")["test_loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("task", [Few(1), Line(bad_test=True)])
+def test_one_example_or_a_loss_that_is_not_finite_is_not_compared(climbed, task: Task) -> None:
+    summary, _ = climbed(task)
+    assert summary.test_change is None
+    assert summary.loss_change is None
+
+
+def test_the_gpu_is_predicted_for_the_job_as_it_is_at_the_end(climbed) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU, so nothing is beyond this machine")
+    (gpu,) = [rung for rung in RUNGS if isinstance(rung, UseGpu)]
+    summary, _ = climbed(Line(), gpu)
+    assert summary.next is not None
+    assert summary.next.rung == "gpu"
+    assert summary.next.gain is not None
+    assert summary.next.gain >= 1
+    assert "T4" in summary.next.text
