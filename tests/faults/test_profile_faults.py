@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from stepladder.config.choices import Split, TrainMode, Where
 from stepladder.config.recipe import BatchConfig, DataConfig, Recipe
 from stepladder.data.batch import Batch
 from stepladder.errors import DataError
+from stepladder.measure import profile as profile_module
+from stepladder.measure import sweep as sweep_module
 from stepladder.measure.profile import take_profile
 from stepladder.measure.subject import Subject, open_subject
 from stepladder.measure.sweep import measure_sweep
@@ -113,6 +117,69 @@ def test_a_profile_goes_on_without_the_batches_that_do_not_fit() -> None:
     assert max(found.step_by_batch_s) <= 4
     assert found.replay_host_s is not None
     assert found.replay_host_s > 0
+
+
+def hangs_where(holds: Callable[[int], bool], begun: list[int]) -> Callable[[Batch], None]:
+    def hang(batch: Batch) -> None:
+        if holds(batch.ids.numel()):
+            begun.append(batch.ids.numel())
+            time.sleep(60)
+            begun.append(0)
+
+    return hang
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grant a probe little more than what was foretold."""
+    monkeypatch.setattr(sweep_module, "PROBE_S", 0.3)
+    monkeypatch.setattr(profile_module, "PROBE_S", 0.3)
+    monkeypatch.setattr(profile_module, "MIN_DEADLINE_S", 0.3)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_batch_sizes_that_hang_are_left_out_like_those_that_do_not_fit() -> None:
+    task, begun = Fragile(), list[int]()
+    alarm, (left_s, _) = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
+    with open_subject(RECIPE, task, open_sources(task), device=CPU) as subject:
+        subject.task.on_loss = hangs_where(lambda num: num > 10, begun)  # type: ignore[attr-defined]
+        sweep = measure_sweep(subject, (4, 8, 16, 32), budget_s=0.0)
+    assert begun == [16], "it is interrupted, and a larger one is not begun"
+    assert set(sweep.step_s) == {4, 8}
+    assert set(sweep.memory_bytes) == {4, 8}
+    assert sweep.per_example_s is not None
+    assert signal.getsignal(signal.SIGALRM) is alarm
+    assert (signal.getitimer(signal.ITIMER_REAL)[0] > 1) == (left_s > 1), "as it was before"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_profile_goes_on_without_the_probes_that_hang() -> None:
+    task, begun = Fragile(), list[int]()
+    task.on_loss = hangs_where(lambda num: num > 4 or num == 2, begun)
+    state = torch.get_rng_state()
+    found = profile(task)
+    assert len(begun) == 3, "the sweep, the replays and the noise scale"
+    assert 0 not in begun
+    assert max(found.step_by_batch_s) <= 4
+    assert (found.op_replays, found.noise_scale) == ({}, None)
+    assert found.replay_host_s is not None
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_step_that_hangs_later_costs_the_sweep_and_not_the_profile() -> None:
+    task, seen = Fragile(), list[int]()
+
+    def hang(batch: Batch) -> None:
+        seen.append(batch.ids.numel())
+        if len(seen) == 4:  # one step of each size, and one more
+            time.sleep(60)
+
+    with open_subject(RECIPE, task, open_sources(task), device=CPU) as subject:
+        subject.task.on_loss = hang  # type: ignore[attr-defined]
+        sweep = measure_sweep(subject, (4, 8, 32), budget_s=0.0)
+    assert seen == [4, 8, 32, 4]
+    assert (sweep.step_s, sweep.memory_bytes, sweep.fixed_s) == ({}, {}, None)
 
 
 def fail_on_the_third_step(task: Fragile) -> type[Exception]:

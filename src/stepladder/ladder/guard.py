@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import gc
-import signal
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from stepladder.errors import DivergedError, InterruptedRun, StepladderError
 from stepladder.measure.probe import is_out_of_memory
+from stepladder.measure.watchdog import Hung, Watchdog
 from stepladder.train.evaluate import EvaluationCancelled
 
-MIN_DEADLINE_S: Final = 60.0
-TIMES_EXPECTED: Final = 20.0
-_AGAIN_S: Final = 5.0
-"""Clearing up may hang as well: a reading thread that is waited for. It is interrupted again."""
-
-
-class Hung(BaseException):
-    """What was begun is not done long after it should be.
-
-    No Exception, which a user's `except Exception` would keep.
-    """
+__all__ = [
+    "Hung",
+    "TooSlow",
+    "TrialFailed",
+    "Watchdog",
+    "failure_words",
+    "free_memory",
+    "guarded",
+]
 
 
 class TooSlow(StepladderError):  # noqa: N818  (a finding)
@@ -36,51 +31,6 @@ class TooSlow(StepladderError):  # noqa: N818  (a finding)
 
 class TrialFailed(StepladderError):  # noqa: N818  (a finding)
     """A trial ended before its verdict; `what` says why, in words that stand in a table cell."""
-
-
-class Watchdog:
-    """Interrupts what takes far longer than expected; in the main thread only.
-
-    It works at the level of Python: a single operation of torch ends first.
-
-    Args:
-        min_deadline_s: patience, however little is expected.
-    """
-
-    def __init__(self, min_deadline_s: float = MIN_DEADLINE_S) -> None:
-        self._min_deadline_s = min_deadline_s
-        self._is_on = False
-        self.deadline_s = min_deadline_s
-
-    def expect(self, seconds: float) -> None:
-        """Begin something new that should take so many seconds: 20 times that are granted."""
-        self.deadline_s = max(self._min_deadline_s, TIMES_EXPECTED * seconds)
-        if self._is_on:
-            signal.setitimer(signal.ITIMER_REAL, self.deadline_s, _AGAIN_S)
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch the block; a timer of someone else's goes on after it."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = signal.signal(signal.SIGALRM, self._bark)
-        started = time.monotonic()
-        left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, self.deadline_s, _AGAIN_S)
-        self._is_on = True
-        try:
-            yield
-        finally:
-            self._is_on = False
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-            if left_s:
-                left_s = max(0.001, left_s - (time.monotonic() - started))
-                signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
-
-    def _bark(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if self._is_on:
-            raise Hung
 
 
 @contextmanager

@@ -29,6 +29,8 @@ from stepladder.train.step import split_batch
 _SMALL, _SMALL_BATCHNORM = 2, 8  # BatchNorm over two examples would be another model
 _LARGE = (32, 16, 8)  # the largest that is no more than a quarter of the examples
 _PAIRS = (2, 8)  # at least, at most
+MAX_NOISE_GRADIENTS = _PAIRS[1] * _LARGE[0] // _SMALL
+"""Gradients of small batches that an estimate of the noise scale takes, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)

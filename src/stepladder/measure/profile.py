@@ -14,7 +14,12 @@ import torch
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
 from stepladder.machine import num_cores
-from stepladder.measure.arithmetic import estimate_noise_scale, measure_flops, measure_replays
+from stepladder.measure.arithmetic import (
+    MAX_NOISE_GRADIENTS,
+    estimate_noise_scale,
+    measure_flops,
+    measure_replays,
+)
 from stepladder.measure.block import BlockTimes, training_time
 from stepladder.measure.cold import cold_compiler
 from stepladder.measure.compile_time import measure_compile
@@ -29,6 +34,7 @@ from stepladder.measure.steps import StepTimes, input_bytes, measure_steps, seco
 from stepladder.measure.subject import Subject, open_subject
 from stepladder.measure.sweep import Sweep, choose_sizes, measure_sweep
 from stepladder.measure.validation import measure_validation
+from stepladder.measure.watchdog import MIN_DEADLINE_S, PROBE_S, unless_hung
 from stepladder.records.profile import Curve, Profile
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
@@ -248,24 +254,28 @@ class _Measuring:
         example_s = self.example_s
         if self.recipe.features.cached and self.trunk is not None:
             example_s = self.trunk.example_s
-        return _unless_out_of_memory(
+        return _if_it_can(
             lambda: measure_replays(
                 self.subject,
                 is_cached=self.recipe.features.cached,
                 example_s=example_s,
                 budget_s=self._budgets_s["replays"],
-            )
+            ),
+            foretold_s=self._budgets_s["replays"] + self.steps.step_s,
+            at_least_s=MIN_DEADLINE_S,  # 16 bits that a CPU only imitates take their time
         )
 
     def _measure_noise(self) -> float | None:
         has_features = self.head is not None and self.trunk is not None
-        return _unless_out_of_memory(
+        return _if_it_can(
             lambda: estimate_noise_scale(
                 self.subject,
                 self.head,
                 example_s=self.trunk.example_s if has_features and self.trunk else self.example_s,
                 budget_s=self._budgets_s["noise"],
-            )
+            ),
+            foretold_s=self._budgets_s["noise"] + MAX_NOISE_GRADIENTS * self.steps.step_s,
+            at_least_s=PROBE_S,
         )
 
     def _read_s(self) -> float | None:
@@ -304,9 +314,12 @@ class _Measuring:
         return self._known.once(memory_key(name, self.recipe), measure)
 
 
-def _unless_out_of_memory(measure: Callable[[], Value]) -> Value | None:
+def _if_it_can(
+    measure: Callable[[], Value], *, foretold_s: float, at_least_s: float
+) -> Value | None:
+    """Give what is measured; None where memory runs out, or it hangs."""
     try:
-        return measure()
+        return unless_hung(measure, foretold_s=foretold_s, at_least_s=at_least_s)
     except Exception as error:
         if is_out_of_memory(error):
             return None

@@ -1,0 +1,91 @@
+"""An end for what hangs: a probe that waits for ever is left out, and a trial is dropped."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, TypeVar
+
+Value = TypeVar("Value")
+
+MIN_DEADLINE_S: Final = 60.0
+TIMES_EXPECTED: Final = 20.0
+PROBE_S: Final = 10.0
+"""Seconds that a probe is granted, however little is foretold."""
+_TIMES_FORETOLD: Final = 10.0
+_AGAIN_S: Final = 5.0
+"""Clearing up may hang as well: a reading thread that is waited for. It is interrupted again."""
+
+
+class Hung(BaseException):
+    """What was begun is not done long after it should be.
+
+    No Exception, which a user's `except Exception` would keep.
+    """
+
+
+class Watchdog:
+    """Interrupts what takes far longer than expected; in the main thread only.
+
+    It works at the level of Python: a single operation of torch ends first.
+
+    Args:
+        min_deadline_s: patience, however little is expected.
+    """
+
+    def __init__(self, min_deadline_s: float = MIN_DEADLINE_S) -> None:
+        self._min_deadline_s = min_deadline_s
+        self._is_on = False
+        self.deadline_s = min_deadline_s
+
+    def expect(self, seconds: float) -> None:
+        """Begin something new that should take so many seconds: 20 times that are granted."""
+        self.deadline_s = max(self._min_deadline_s, TIMES_EXPECTED * seconds)
+        if self._is_on:
+            signal.setitimer(signal.ITIMER_REAL, self.deadline_s, _AGAIN_S)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the block; a timer of someone else's goes on after it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGALRM, self._bark)
+        started = time.monotonic()
+        left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, self.deadline_s, _AGAIN_S)
+        self._is_on = True
+        try:
+            yield
+        finally:
+            self._is_on = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            if left_s:
+                left_s = max(0.001, left_s - (time.monotonic() - started))
+                signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
+
+    def _bark(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self._is_on:
+            raise Hung
+
+
+def unless_hung(run: Callable[[], Value], *, foretold_s: float, at_least_s: float) -> Value | None:
+    """Give what a call gives, or None where it takes more than ten times what was foretold.
+
+    Args:
+        foretold_s: infinite where nothing is known: it is not watched then.
+        at_least_s: granted however little was foretold.
+    """
+    if math.isinf(foretold_s):
+        return run()
+    watchdog = Watchdog(max(at_least_s, _TIMES_FORETOLD * foretold_s))
+    try:
+        with watchdog.watching():
+            return run()
+    except Hung:
+        return None

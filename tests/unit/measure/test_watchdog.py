@@ -1,0 +1,44 @@
+"""What is granted to a probe; the watchdog itself is tested with the trials that it ends."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+
+import pytest
+
+from stepladder.measure.watchdog import Watchdog, unless_hung
+
+
+def test_what_ends_in_time_gives_its_value() -> None:
+    assert unless_hung(lambda: 3, foretold_s=0.0, at_least_s=10.0) == 3
+
+
+def test_what_hangs_gives_nothing() -> None:
+    assert unless_hung(lambda: time.sleep(60) or 3, foretold_s=0.0, at_least_s=0.05) is None
+
+
+@pytest.mark.parametrize(("foretold_s", "granted_s"), [(0.0, 10.0), (0.5, 10.0), (2.0, 20.0)])
+def test_ten_times_what_was_foretold_is_granted(foretold_s: float, granted_s: float) -> None:
+    left_s = unless_hung(
+        lambda: signal.getitimer(signal.ITIMER_REAL)[0], foretold_s=foretold_s, at_least_s=10.0
+    )
+    assert left_s is not None
+    assert granted_s - 5 < left_s <= granted_s
+
+
+def test_an_error_passes_through() -> None:
+    with pytest.raises(ZeroDivisionError):
+        unless_hung(lambda: 1 // 0, foretold_s=0.0, at_least_s=10.0)
+
+
+def test_a_probe_within_a_trial_leaves_the_trials_timer_running() -> None:
+    with Watchdog(100.0).watching():
+        unless_hung(lambda: 3, foretold_s=0.0, at_least_s=1.0)
+        assert 50 < signal.getitimer(signal.ITIMER_REAL)[0] <= 100
+        unknown_s = unless_hung(
+            lambda: signal.getitimer(signal.ITIMER_REAL)[0], foretold_s=math.inf, at_least_s=1.0
+        )
+        assert unknown_s is not None
+        assert 50 < unknown_s <= 100, "nothing foretells it: only the trial is watched"
