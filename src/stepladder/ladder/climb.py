@@ -13,7 +13,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.errors import ResourceError, StepladderError
 from stepladder.ladder.fault import faults_told
 from stepladder.ladder.guard import TrialFailed, failure_words
-from stepladder.ladder.joint import Joint, compare_together, undone_trial, with_changes, without
+from stepladder.ladder.joint import Joint, compare_together, undone_trial, with_changes
 from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
@@ -215,7 +215,7 @@ class Climb:
         self.display.message(f"trying {rung.name}: predicted {prediction.gain:.2g}×")
         started = time.monotonic()
         result = run_trial(self.lab, rung, self.profile, self.recipe, prediction)
-        trial = replace(result.trial, took_s=time.monotonic() - started, **self._keys())
+        trial = replace(result.trial, took_s=time.monotonic() - started, **self._ground())
         self.ledger.trial(trial)
         return trial, result.recipe
 
@@ -243,7 +243,7 @@ class Climb:
         if not self.reads_ledger:
             return None
         found = self.ledger.find(rung=rung.name, **self._keys())
-        if found is None:
+        if found is None or self._may_now_decide(found):
             return None
         after = self.recipe
         if found.verdict.decision is Decision.KEPT:
@@ -255,6 +255,13 @@ class Climb:
         self.ledger.trial(found)  # once more, so that this ledger tells the whole climb
         return found, after
 
+    def _may_now_decide(self, trial: Trial) -> bool:
+        """Say whether a trial that ended undecided on a budget has more of it now."""
+        now_s, then_s = self.options.budget_s, trial.budget_s
+        if trial.verdict.decision is not Decision.UNDECIDED or then_s is None:
+            return False
+        return now_s is None or now_s > then_s
+
     def _untried(
         self, rung: Rung, decision: Decision, reason: str, prediction: Prediction | None
     ) -> Trial:
@@ -264,10 +271,13 @@ class Climb:
             change={},
             prediction=prediction,
             verdict=Verdict(decision=decision, reason=reason),
-            **self._keys(),
+            **self._ground(),
         )
         self.ledger.trial(trial)
         return trial
+
+    def _ground(self) -> dict[str, Any]:
+        return {**self._keys(), "budget_s": self.options.budget_s}
 
     def _keys(self) -> dict[str, Any]:
         return {
@@ -340,13 +350,8 @@ class Climb:
         return is_statistical and aims[trial.rung] is not Aim.ACCURACY
 
     def _undo(self, trial: Trial, reason: str) -> None:
-        """Drop a kept trial, and those after it whose changes do not stand without it."""
-        kept = self._kept()
-        left = without(self._as_written, kept, trial)
-        self.recipe = with_changes(self._as_written, left)
-        for one in kept:
-            if one not in left:
-                why = reason if one is trial else f"stands on {trial.rung}, which was undone"
-                dropped = undone_trial(one, why)
-                self.ledger.trial(dropped)
-                self._decided(dropped)
+        """Drop a kept trial; the changes of the others are made anew, in order."""
+        dropped = undone_trial(trial, reason)
+        self.ledger.trial(dropped)
+        self._decided(dropped)
+        self.recipe = with_changes(self._as_written, self._kept())

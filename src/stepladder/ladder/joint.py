@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
-from stepladder.errors import StepladderError
 from stepladder.ladder.comparison import Comparison, compare
 from stepladder.ladder.guard import TrialFailed, Watchdog, guarded
 from stepladder.ladder.lab import Lab
@@ -68,23 +67,6 @@ def _too_much(comparison: Comparison, options: LadderConfig) -> str | None:
         return None
     is_more = loss.estimate > allowed * abs(comparison.loss_before)
     return f"the loss rises by {loss.estimate:.2g}" if is_more else None
-
-
-def without(as_written: Recipe, kept: tuple[Trial, ...], undone: Trial) -> tuple[Trial, ...]:
-    """Give the kept trials whose changes still make a recipe once one is undone.
-
-    Args:
-        kept: in the order in which they were kept.
-    """
-    left = tuple(trial for trial in kept if trial is not undone)
-    while left:
-        try:
-            with_changes(as_written, left)
-        except StepladderError:
-            left = left[:-1]
-        else:
-            break
-    return left
 
 
 def with_changes(recipe: Recipe, kept: tuple[Trial, ...]) -> Recipe:

@@ -25,14 +25,14 @@ from stepladder.ladder.advise import Advice, advice_text, advise_on
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.keys import job_key, machine_key, options_key
 from stepladder.ladder.lab import Lab
-from stepladder.ladder.ledger import LEDGER_FILE, Ledger
+from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
 from stepladder.ladder.result import CLIMB_FILE, measure_baseline, result_of, with_accuracy
 from stepladder.ladder.whole import keys_in, seconds_of_used
 from stepladder.ladder.wording import baseline_row, end_line, header, row, row_json
 from stepladder.machine import keep_freed_memory
 from stepladder.records import read_json, to_json, write_json
 from stepladder.records.climb import Baseline
-from stepladder.records.ladder import Trial
+from stepladder.records.ladder import Decision, Trial
 from stepladder.rungs import RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
@@ -91,7 +91,7 @@ def climb(
             if is_again and not goes_on:
                 display.message(_OTHER_GROUND)
             done = _finished(folder.path) if goes_on else None
-            if done is not None and not _has_more_to_try(done, job.ladder):
+            if done is not None and not _has_more_to_try(done, ledger, job.ladder):
                 display.message(f"{folder.path} is already climbed; --fresh tries everything anew.")
                 return done
             if done is not None:
@@ -247,19 +247,24 @@ def _finished(folder: Path) -> dict[str, Any] | None:
     return done if read_json(folder / SUMMARY_FILE).get("status") == "finished" else None
 
 
-def _has_more_to_try(done: Mapping[str, Any], options: LadderConfig) -> bool:
-    """Say whether rungs can be tried now that an earlier budget left, or predicted too little."""
+def _has_more_to_try(done: Mapping[str, Any], ledger: Ledger, options: LadderConfig) -> bool:
+    """Say whether rungs can be tried now that were skipped, or that a budget left or cut short."""
     if options.try_all and not done.get("try_all"):
         return True
     earlier_s = done.get("budget_s")
-    if not done.get("untried") or earlier_s is None:
+    if earlier_s is None or not (done.get("untried") or _has_undecided(ledger)):
         return False
     return options.budget_s is None or options.budget_s > earlier_s
 
 
+def _has_undecided(ledger: Ledger) -> bool:
+    last = {trial.rung: trial.verdict.decision for trial in trials_of(ledger.path)}
+    return Decision.UNDECIDED in last.values()
+
+
 def _left_words(done: Mapping[str, Any]) -> str:
     if not done.get("untried"):
-        return "what was predicted to gain too little"
+        return "what was skipped or undecided"
     return f"what the budget left untried: {', '.join(clean(str(r)) for r in done['untried'])}"
 
 

@@ -165,6 +165,7 @@ class Trial:
         job: key of the job: task, data, model and baseline.
         recipe: key of the recipe before.
         options: key of the options that decide a verdict; empty: not written down.
+        budget_s: of the climb; None: no limit.
     """
 
     rung: str
@@ -187,3 +188,4 @@ class Trial:
     job: str = ""
     recipe: str = ""
     options: str = ""
+    budget_s: float | None = None

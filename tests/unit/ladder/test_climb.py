@@ -241,6 +241,27 @@ def test_a_line_of_the_ledger_that_does_not_fit_is_passed_over_and_its_rung_trie
     assert climb.trials[0].prediction is not None, "it is a trial of its own"
 
 
+@pytest.mark.parametrize(
+    ("then_s", "now_s", "is_tried"),
+    [(60.0, None, True), (60.0, 90.0, True), (60.0, 60.0, False), (None, 60.0, False)],
+)
+def test_what_stayed_undecided_on_a_budget_is_tried_once_there_is_more(
+    make_climb: MakeClimb,
+    make_lab,
+    then_s: float | None,
+    now_s: float | None,
+    is_tried: bool,
+) -> None:
+    rung = Change("it", with_threads)
+    climb = make_climb(rung, lab=make_lab(budget_s=now_s))
+    write_kept(climb, rung, climb.recipe)
+    (written,) = trials_of(climb.ledger.path)
+    undecided = replace(written.verdict, decision=Decision.UNDECIDED)
+    climb.ledger.trial(replace(written, verdict=undecided, budget_s=then_s))
+    climb.run()
+    assert (climb.num_from_ledger == 0) == is_tried
+
+
 def test_a_profile_takes_a_tenth_of_the_budget_and_later_ones_half_of_that(
     make_climb: MakeClimb, make_lab, profile: Profile
 ) -> None:

@@ -55,7 +55,7 @@ def test_what_writes_nothing_needs_no_room(large, recipe) -> None:
 
 def test_a_climb_writes_the_refusal_down(make_lab, tmp_path, large, recipe) -> None:
     ledger = Ledger(tmp_path)
-    ledger.begin(job="job", machine="here", is_fresh=False)
+    ledger.begin(job="job", machine="here", options="some", commit="one", is_fresh=False)
     climbing = Climb(
         lab=make_lab(recipe, max_cache_bytes=400_000, try_all=True),
         ledger=ledger,
