@@ -93,11 +93,21 @@ def _whole(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
     return replace(
         baseline,
         total_s=whole.total_s,
+        runs_s=(whole.total_s,),
         measured_epochs=whole.epochs,
         epochs=whole.epochs,
         epochs_are=Provenance.MEASURED,
         is_extrapolated=False,
     )
+
+
+def _once_more(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
+    """Run what is short once more, beside the result: the machine may be another by now."""
+    whole = run_whole(lab, profile)
+    if whole is None:
+        return baseline
+    runs_s = (*baseline.runs_s, whole.total_s)
+    return replace(baseline, total_s=sum(runs_s) / len(runs_s), runs_s=runs_s)
 
 
 def with_accuracy(climbing: Climb, baseline: Baseline) -> Baseline:
@@ -132,8 +142,11 @@ def result_of(
         found_features_s: what features took that the training found ready; they count as its own.
     """
     summary = read_json(folder / SUMMARY_FILE)
+    is_as_written = climbing.recipe == lab.job.recipe
     if baseline.is_extrapolated:
         baseline = _whole(lab, climbing.profiles[0], baseline)
+    elif not is_as_written:
+        baseline = _once_more(lab, climbing.profiles[0], baseline)
     features = {"features": found_features_s} if found_features_s else {}
     one_time_s = features | _outside_clock_s(climbing)
     total_s = float(summary["train_s"]) + sum(one_time_s.values())
@@ -160,7 +173,7 @@ def result_of(
         loss_change=loss,
         together=climbing.together,
         speedup=baseline.total_s / total_s,
-        is_as_written=climbing.recipe == lab.job.recipe,
+        is_as_written=is_as_written,
         next=_next_step(climbing),
         untried=tuple(t.rung for t in climbing.trials if t.verdict.decision is Decision.UNTRIED),
         num_from_ledger=climbing.num_from_ledger,

@@ -20,6 +20,7 @@ WIDTH: Final = 100
 _COLUMNS: Final = (25, 11, 20, 19)  # widths with the gap; the verdict gets what is left
 _MIN_VERDICT: Final = 24
 _MOST_DECIMALS: Final = 2
+_MIN_RUNS: Final = 2
 _DASH: Final = "–"
 _DECISIONS: Final = {Decision.NOT_HERE: "not here"}
 
@@ -275,7 +276,7 @@ def end_words(climb: ClimbSummary) -> str:
         return ", ".join(
             [f"{unchanged_words(climb)}, {rough_time(after.total_s)}", *_as_written(climb)]
         )
-    times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}"
+    times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}{noise_words(climb)}"
     parts = [f"{gain(climb.speedup)} ({times})" if climb.speedup is not None else times]
     if before.test_accuracy is not None and after.test_accuracy is not None:
         shares = f"{100 * before.test_accuracy:.1f} → {100 * after.test_accuracy:.1f} %"
@@ -288,6 +289,17 @@ def end_words(climb: ClimbSummary) -> str:
     elif climb.num_test:
         parts.append("not compared" if len(parts) > 1 else "test not compared")
     return ", ".join(parts)
+
+
+def noise_words(climb: ClimbSummary) -> str:
+    """Say that runs of the job as written differ by more than both ends do; empty elsewhere."""
+    runs_s = climb.baseline.runs_s if climb.baseline is not None else ()
+    if climb.result is None or len(runs_s) < _MIN_RUNS:
+        return ""
+    if not min(runs_s) <= climb.result.total_s <= max(runs_s):
+        return ""
+    times = " and ".join(rough_time(seconds) for seconds in runs_s)
+    return f"; as written {times}: the noise is larger than the effect"
 
 
 def unchanged_words(climb: ClimbSummary) -> str:

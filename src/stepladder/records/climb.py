@@ -21,6 +21,7 @@ class Baseline:
         epochs_are: where that number comes from.
         global_batch_size: examples of an optimiser step.
         is_extrapolated: total_s is more than what was timed.
+        runs_s: of a short job, each whole run, before the climb and after it; total_s is their mean.
         val_accuracy, test_accuracy: in [0, 1]; None: not measured, or no classes.
         provenance: of the accuracies; REPLAYED or MEASURED.
     """
@@ -31,6 +32,7 @@ class Baseline:
     epochs_are: Provenance | None = None
     global_batch_size: int | None = None
     is_extrapolated: bool = False
+    runs_s: tuple[float, ...] = ()
     val_accuracy: float | None = None
     test_accuracy: float | None = None
     provenance: Provenance | None = None

@@ -14,6 +14,7 @@ from stepladder.ladder.wording import (
     gain,
     loss_interval,
     measured_words,
+    noise_words,
     plus_minus,
     predicted_words,
     reason_words,
@@ -112,6 +113,8 @@ def _figure(climb: ClimbRecords) -> tuple[str, str]:
     if climb.summary.is_as_written:
         return "As written", rough_time(after.total_s)
     times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}"
+    if noise_words(climb.summary):
+        return "No clear difference", times
     if ratio >= 1.05:
         return f"{gain(ratio)} faster", times
     return ("As fast as before" if ratio > 0.95 else f"{gain(ratio)} as fast"), times
@@ -129,7 +132,8 @@ def _caption(climb: ClimbRecords) -> str:
     if summary.is_as_written:
         said = unchanged_words(summary)
         return f"{said[0].upper()}{said[1:]}. The time is that of the training below."
-    source = " Both were run to their ends."
+    noise = noise_words(summary).lstrip("; ")
+    source = f" Both were run to their ends{f' ({noise})' if noise else ''}."
     if summary.baseline.is_extrapolated:
         epochs = summary.baseline.measured_epochs
         measured = f"{epochs:.3g} measured epochs" if epochs is not None else "fewer epochs"

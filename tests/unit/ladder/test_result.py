@@ -7,9 +7,11 @@ import io
 import math
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -30,7 +32,8 @@ from stepladder.ladder.whole import outside_clock_s, run_whole
 from stepladder.records import read_json
 from stepladder.records.climb import ClimbSummary
 from stepladder.records.from_json import from_json
-from stepladder.records.profile import Profile, TrainingTime
+from stepladder.records.ladder import Exactness, Prediction
+from stepladder.records.profile import Profile, Provenance, TrainingTime
 from stepladder.rungs import RUNGS, Rung
 from stepladder.rungs.gpu import UseGpu
 from stepladder.task import Metrics, Task
@@ -122,6 +125,47 @@ def test_a_short_job_is_run_whole_as_the_result_is(climbed, job: JobConfig) -> N
     assert summary.is_as_written
     assert not list(folder.glob(".ladder-*"))
     assert not list(folder.parent.glob(".ladder-*"))
+
+
+class Waiting(nn.Linear):
+    """A model that takes as long as its recipe reads batches ahead."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(1, 1)
+        self.wait_s = wait_s
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(self.wait_s)
+        return super().forward(x)
+
+
+class Waits(Line):
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        return Waiting(1e-3 * recipe.loader.prefetch_batches)
+
+
+class WaitLess(Rung):
+    name: ClassVar[str] = "wait_less"
+    level: ClassVar[int] = 8
+    exactness: ClassVar[Exactness] = Exactness.BITWISE
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        return "already on" if recipe.loader.prefetch_batches == 1 else None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        return Prediction(rung=self.name, gain=5.0, provenance=Provenance.MODELLED)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        return replace(recipe, loader=replace(recipe.loader, prefetch_batches=1))
+
+
+def test_a_short_job_that_changed_is_run_once_more_beside_its_result(climbed) -> None:
+    summary, _ = climbed(Waits(), WaitLess(), min_gain=0.03)
+    assert summary.baseline is not None
+    assert not summary.is_as_written, "it waits a fraction of the time"
+    runs_s = summary.baseline.runs_s
+    assert len(runs_s) == 2
+    assert summary.baseline.total_s == pytest.approx(sum(runs_s) / 2)
 
 
 def test_what_is_short_but_does_not_fit_the_budget_is_run_whole_at_the_end(

@@ -222,6 +222,14 @@ def test_a_change_that_is_not_known_is_said_not_to_be_compared() -> None:
     assert end_line(bare | {"num_test": 5}, WIDE).endswith("test not compared")
 
 
+def test_an_end_within_the_noise_of_the_beginning_says_so() -> None:
+    ends = {"result": {"total_s": 7.7}, "speedup": 7.0 / 7.7}
+    said = end_line(ends | {"baseline": {"total_s": 7.0, "runs_s": [5.8, 8.2]}}, WIDE)
+    assert "(7.0 s → 7.7 s; as written 5.8 s and 8.2 s: the noise is larger than" in said
+    said = end_line(ends | {"baseline": {"total_s": 8.0, "runs_s": [7.8, 8.2]}}, WIDE)
+    assert "noise" not in said
+
+
 def test_a_small_loss_has_the_digits_that_show_its_change() -> None:
     assert loss_interval(interval(-2.1e-6, -4e-6, 0.0)) == "−0.0000021 [−0.0000040, 0.0000000]"
     assert loss_interval(interval(0.0, 0.0, 0.0)) == "0.000 [0.000, 0.000]"

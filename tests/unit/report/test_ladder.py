@@ -224,6 +224,15 @@ def test_the_job_as_written_is_no_speed_up(
     assert "196×" not in text
 
 
+def test_a_difference_within_the_noise_is_no_speed_up(build_climb: Build, tmp_path: Path) -> None:
+    folder = build_climb(tmp_path / "run")
+    baseline = json.loads((folder / "climb.json").read_text())["baseline"]
+    whole = baseline | {"total_s": 8.0, "runs_s": [6.0, 10.0], "is_extrapolated": False}
+    text = page_of(changed(folder, baseline=whole, speedup=1.08)).text
+    assert "No clear difference 8.0 s → 7.4 s" in text
+    assert "(as written 6.0 s and 10 s: the noise is larger than the effect)" in text
+
+
 def test_a_task_without_classes_ends_with_the_change_of_its_loss(
     build_climb: Build, tmp_path: Path
 ) -> None:
