@@ -10,15 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from stepladder.config.choices import OrderMode, Where
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.data.reader import Reader
-from stepladder.errors import DivergedError, UsageError
+from stepladder.errors import UsageError
 from stepladder.measure.block import BlockTimes, Plan, align_plans, training_time
 from stepladder.measure.cold import cold_compiler
+from stepladder.measure.diverged import diverged_error
 from stepladder.measure.head import measure_trunk, on_features
 from stepladder.measure.steps import difference
 from stepladder.measure.subject import Subject, open_subject
@@ -72,6 +75,7 @@ class Workload:
         self.plan = Plan()
         self.pilot = BlockTimes(step_s=0.0, num_steps=0, validation_s=0.0)
         self._trunk_batches: Iterator[Batch] | None = None
+        self._rows_of: dict[int, NDArray[np.int64]] = {}  # by step since the last look
         opened = open_subject(recipe, task, sources, device=device)
         self._base = self._stack.enter_context(opened)
         if recipe.features.cached:
@@ -91,7 +95,7 @@ class Workload:
         The number is fixed by the warm-up, so that all blocks do the same work.
 
         Raises:
-            DivergedError: if the loss is not finite.
+            DivergedError: if the loss is not finite; names the step and its examples.
         """
         use_threads(self.recipe)
         if self.plan.num_steps == 0:
@@ -101,14 +105,22 @@ class Workload:
         trunk_s = self._time_trunk(self.plan.num_trunk_batches) if has_trunk else None
         timed = self._time_steps(self.plan.num_steps)
         validation_s = self._time_validation(self.plan.num_val_batches)
-        if self._subject.parts.update.read_first_bad() is not None:
-            raise DivergedError("the loss is not a finite number", where="a block of steps")
+        self._check_finite()
         return replace(
             timed,
             validation_s=validation_s,
             trunk_s=trunk_s,
             wall_s=time.perf_counter() - started,
         )
+
+    def _check_finite(self) -> None:
+        bad = self._subject.parts.update.read_first_bad()
+        rows = None if bad is None else self._rows_of.get(bad)
+        self._rows_of.clear()
+        if bad is None:
+            return
+        are_known = self._subject is self._base  # features of some examples stand for all
+        raise diverged_error(self._base, step=bad, rows=rows if are_known else None)
 
     def close(self) -> None:
         """End the readers, forget the model, and put threads and random states back."""
@@ -205,7 +217,10 @@ class Workload:
         before = device_timeline.close() if device_timeline else subject.clock.host()
         num_examples, marks = 0, [time.perf_counter()]
         for _ in range(num_steps):
-            num_examples += subject.step_on(self._batches).ids.numel()
+            step = subject.num_steps
+            ids = subject.step_on(self._batches).ids
+            self._rows_of[step] = ids.numpy()
+            num_examples += ids.numel()
             marks.append(time.perf_counter())
         wait_for(device)
         seconds = time.perf_counter() - marks[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -134,9 +135,72 @@ def test_without_validation_there_is_no_time_for_it(make: Make) -> None:
     assert make(task=Points(num_val=0)).block(MIN_S).validation_s == 0
 
 
-def test_a_loss_that_is_not_finite_is_no_measurement(make: Make) -> None:
-    with pytest.raises(DivergedError):
-        make(task=Points(scale=math.nan)).block(MIN_S)
+class OneIsBad(Points):
+    """Row 5 is not finite: its inputs, or else its loss alone."""
+
+    def __init__(self, *, are_inputs: bool) -> None:
+        super().__init__()
+        self.are_inputs = are_inputs
+
+    def data(self, split: Split) -> TensorDataset | None:
+        found = super().data(split)
+        if found is not None and self.are_inputs and split is Split.TRAIN:
+            found.tensors[0][5, 1] = math.nan
+        return found
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        losses = super().loss(model, batch)
+        is_bad = torch.from_numpy(batch.ids.numpy() == 5)
+        return losses if self.are_inputs else losses.masked_fill(is_bad, math.inf)
+
+
+@pytest.mark.parametrize(("are_inputs", "kind"), [(True, "inputs"), (False, "loss")])
+def test_a_loss_that_is_not_finite_names_task_step_and_example(
+    make: Make, are_inputs: bool, kind: str
+) -> None:
+    with pytest.raises(DivergedError, match="the loss or its gradient is not a finite") as caught:
+        make(task=OneIsBad(are_inputs=are_inputs)).block(0.05)
+    error = caught.value
+    assert error.where == "OneIsBad"
+    assert "at step" in error.what
+    num = re.search(r"Of its (\d) training examples, 1 has no finite", error.why or "")
+    assert num is not None, error.why
+    assert num[1] in "58", "a full batch, or the tail of 37"
+    assert f"no finite {kind}: 5 (row 5)." in (error.why or "")
+    assert "training examples" in (error.fix or "")
+
+
+def test_the_step_that_is_named_is_the_one_whose_batch_holds_the_example(make: Make) -> None:
+    seen: list[list[int]] = []
+
+    class Noting(OneIsBad):
+        def augment(self, batch: Batch, **_: object) -> Batch:
+            seen.append(batch.ids.tolist())
+            return batch
+
+    with pytest.raises(DivergedError) as caught:
+        make(task=Noting(are_inputs=True)).block(0.05)
+    first = next(idx for idx, ids in enumerate(seen) if 5 in ids)
+    assert f"at step {first} of training" in caught.value.what
+
+
+def test_a_learning_rate_that_is_too_high_is_not_blamed_on_examples(make: Make) -> None:
+    class Exploded(Points):
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            return super().loss(model, batch) * math.inf
+
+    with pytest.raises(DivergedError) as caught:
+        make(task=Exploded()).block(MIN_S)
+    assert "8 have no finite loss" in (caught.value.why or "")
+    assert "Lower the learning rate (--batch.lr " in (caught.value.fix or "")
+
+
+def test_features_that_are_not_finite_name_no_example(make: Make) -> None:
+    recipe = replace(RECIPE, features=FeaturesConfig(cached=True))
+    with pytest.raises(DivergedError) as caught:
+        make(recipe, Points(scale=math.nan)).block(MIN_S)
+    assert caught.value.why is None, "which of them is not known"
+    assert caught.value.where == "Points"
 
 
 def test_features_of_a_job_that_has_none_are_refused(make: Make, tmp_path: Path) -> None:
