@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -157,6 +158,7 @@ def result_of(
         baseline=replace(
             baseline,
             test_accuracy=_mean_hit(before),
+            test_loss=_mean_loss(before),
             provenance=before.provenance if before is not None else baseline.provenance,
         ),
         result=Result(
@@ -164,6 +166,7 @@ def result_of(
             epochs=summary["epochs"],
             val_accuracy=summary.get("val_accuracy"),
             test_accuracy=summary.get("test_accuracy"),
+            test_loss=summary.get("test_loss"),
             one_time_s=one_time_s,
         ),
         climb_s=climb_s,
@@ -239,3 +242,10 @@ def _mean_hit(outcome: Outcome | None) -> float | None:
     if outcome is None or not outcome.hits:
         return None
     return sum(outcome.hits) / len(outcome.hits)
+
+
+def _mean_loss(outcome: Outcome | None) -> float | None:
+    if outcome is None or not outcome.losses:
+        return None
+    mean = sum(outcome.losses) / len(outcome.losses)
+    return mean if math.isfinite(mean) else None

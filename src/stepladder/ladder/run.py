@@ -23,12 +23,13 @@ from stepladder.data.examples import ArrivalSource
 from stepladder.errors import InterruptedRun, UsageError
 from stepladder.ladder.advise import Advice, advice_text, advise_on
 from stepladder.ladder.climb import Climb
+from stepladder.ladder.ending import end_line
 from stepladder.ladder.keys import job_key, machine_key, options_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
 from stepladder.ladder.result import CLIMB_FILE, measure_baseline, result_of, with_accuracy
 from stepladder.ladder.whole import keys_in, seconds_of_used
-from stepladder.ladder.wording import baseline_row, end_line, header, row, row_json
+from stepladder.ladder.wording import baseline_row, header, row, row_json
 from stepladder.machine import keep_freed_memory
 from stepladder.records import read_json, to_json, write_json
 from stepladder.records.climb import Baseline

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from stepladder.records import to_json
-from stepladder.records.climb import Baseline, ClimbSummary, JointChange
+from stepladder.records.climb import Baseline, JointChange
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
 from stepladder.records.profile import Provenance
@@ -18,9 +18,9 @@ HEADINGS: Final = ("rung", "predicted", "measured", "accuracy (paired)", "verdic
 WIDTH: Final = 100
 
 _COLUMNS: Final = (25, 11, 20, 19)  # widths with the gap; the verdict gets what is left
+LABEL_WIDTH: Final = sum(_COLUMNS[:2])
 _MIN_VERDICT: Final = 24
 _MOST_DECIMALS: Final = 2
-_MIN_RUNS: Final = 2
 _DASH: Final = "–"
 _DECISIONS: Final = {Decision.NOT_HERE: "not here"}
 
@@ -75,17 +75,6 @@ def together_words(change: JointChange) -> str:
     return "; ".join(parts)
 
 
-def end_line(climb: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Give the bottom line from climb.json: measured from end to end, never a product of gains.
-
-    Raises:
-        DataError: if the numbers are none.
-    """
-    label = "end to end".ljust(sum(_COLUMNS[:2])) if width >= WIDTH else "end to end: "
-    text = clean(end_words(from_json(ClimbSummary, climb)))
-    return _wrapped(f" {label}{text}", width, indent=len(label) + 1 if width >= WIDTH else 4)
-
-
 def row_json(trial: Trial) -> dict[str, Any]:
     """Give a rung's row as plain JSON, numbers instead of words."""
     prediction, verdict = trial.prediction, trial.verdict
@@ -137,16 +126,26 @@ def points_interval(change: Interval) -> str:
     return f"{points(change.estimate)} [{points(change.low)}, {points(change.high)}]"
 
 
-def loss_interval(change: Interval) -> str:
+def loss_interval(change: Interval, loss: float | None = None) -> str:
     """Say a change of the loss with its bounds: `−0.012 [−0.020, −0.004]`.
 
-    To three decimals, or to two digits of the largest of the three where that takes more.
+    To three decimals, or to four digits of the loss where that takes more; where it is not given,
+    to two digits of the largest of the three.
     """
     values = (change.estimate, change.low, change.high)
-    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
-    decimals = 3 if largest == 0 else min(12, max(3, 1 - math.floor(math.log10(largest))))
+    decimals = loss_decimals(loss)
+    if loss is None:
+        largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+        decimals = loss_decimals(largest, num_digits=2)
     estimate, low, high = (signed(value, decimals) for value in values)
     return f"{estimate} [{low}, {high}]"
+
+
+def loss_decimals(loss: float | None, num_digits: int = 4) -> int:
+    """Give the decimals that show so many digits of a loss, at least three."""
+    if loss is None or loss == 0 or not math.isfinite(loss):
+        return 3
+    return min(12, max(3, num_digits - 1 - math.floor(math.log10(abs(loss)))))
 
 
 def plus_minus(change: Interval) -> str:
@@ -267,62 +266,6 @@ def baseline_words(baseline: Baseline) -> str:
     return f"{said} (extrapolated{source})"
 
 
-def end_words(climb: ClimbSummary) -> str:
-    """Say the end: `240× (24 min → 6.1 s), test 75.0 → 75.3 % (661 pictures, read once), …`."""
-    before, after = climb.baseline, climb.result
-    if before is None or after is None:
-        return "not measured: the climb did not end"
-    if climb.is_as_written:
-        return ", ".join(
-            [f"{unchanged_words(climb)}, {rough_time(after.total_s)}", *_as_written(climb)]
-        )
-    times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}{noise_words(climb)}"
-    parts = [f"{gain(climb.speedup)} ({times})" if climb.speedup is not None else times]
-    if before.test_accuracy is not None and after.test_accuracy is not None:
-        shares = f"{100 * before.test_accuracy:.1f} → {100 * after.test_accuracy:.1f} %"
-        parts.append(f"test {shares}{_read_once(climb)}")
-    if climb.test_change is not None:
-        parts.append(f"difference {plus_minus(climb.test_change)}")
-    elif climb.loss_change is not None:
-        what = "" if len(parts) > 1 else _read_once(climb)
-        parts.append(f"test loss {loss_interval(climb.loss_change)}{what}")
-    elif climb.num_test:
-        parts.append("not compared" if len(parts) > 1 else "test not compared")
-    return ", ".join(parts)
-
-
-def noise_words(climb: ClimbSummary) -> str:
-    """Say that runs of the job as written differ by more than both ends do; empty elsewhere."""
-    runs_s = climb.baseline.runs_s if climb.baseline is not None else ()
-    if climb.result is None or len(runs_s) < _MIN_RUNS:
-        return ""
-    if not min(runs_s) <= climb.result.total_s <= max(runs_s):
-        return ""
-    times = " and ".join(rough_time(seconds) for seconds in runs_s)
-    return f"; as written {times}: the noise is larger than the effect"
-
-
-def unchanged_words(climb: ClimbSummary) -> str:
-    """Say that nothing was kept: `nothing paid: the job as written`."""
-    why = "nothing was kept before the budget ended" if climb.untried else "nothing paid"
-    return f"{why}: the job as written"
-
-
-def examples_words(climb: ClimbSummary) -> str:
-    """Say what the test split holds: `661 pictures`, `1 example`."""
-    what = "picture" if climb.are_pictures else "example"
-    return f"{climb.num_test:,} {what}{'' if climb.num_test == 1 else 's'}"
-
-
-def _as_written(climb: ClimbSummary) -> list[str]:
-    accuracy = climb.result.test_accuracy if climb.result is not None else None
-    return [] if accuracy is None else [f"test {percent(accuracy)}{_read_once(climb)}"]
-
-
-def _read_once(climb: ClimbSummary) -> str:
-    return f" ({examples_words(climb)}, read once)" if climb.num_test else ""
-
-
 def _gain_decimals(value: float) -> int:
     """Give the decimals that tell a gain from 1 and from its neighbours."""
     if abs(value) >= 9.95:
@@ -357,7 +300,7 @@ def _line(cells: Sequence[str], width: int) -> str:
         padded = [part.ljust(size) for part, size in zip(parts, (*_COLUMNS, 0), strict=False)]
         lines.append(f" {''.join(padded)}".rstrip())
     if room < _MIN_VERDICT - 1 and verdict:
-        lines.append(_wrapped(f"   {verdict}", width, indent=3))
+        lines.append(wrapped(f"   {verdict}", width, indent=3))
     return "\n".join(lines)
 
 
@@ -368,7 +311,8 @@ def _fold(text: str, width: int) -> list[str]:
     return lines or [""]
 
 
-def _wrapped(text: str, width: int, *, indent: int) -> str:
+def wrapped(text: str, width: int, *, indent: int) -> str:
+    """Break a line between words; what goes on below is indented."""
     return textwrap.fill(
         text,
         max(width, indent + _MIN_VERDICT),

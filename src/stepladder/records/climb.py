@@ -23,6 +23,7 @@ class Baseline:
         is_extrapolated: total_s is more than what was timed.
         runs_s: of a short job, each whole run, before the climb and after it; total_s is their mean.
         val_accuracy, test_accuracy: in [0, 1]; None: not measured, or no classes.
+        test_loss: mean over the test examples; None: not measured, or not finite.
         provenance: of the accuracies; REPLAYED or MEASURED.
     """
 
@@ -35,6 +36,7 @@ class Baseline:
     runs_s: tuple[float, ...] = ()
     val_accuracy: float | None = None
     test_accuracy: float | None = None
+    test_loss: float | None = None
     provenance: Provenance | None = None
 
 
@@ -46,6 +48,7 @@ class Result:
         total_s: time to a trained model, one-time work included, the final evaluation not.
         epochs: until it stopped.
         val_accuracy, test_accuracy: in [0, 1]; None: not measured, or no classes.
+        test_loss: mean over the test examples; None: not measured, or not finite.
         one_time_s: seconds of total_s that lie outside the training's own clock, by name: features
             that it found ready, the decoded copy, compiled code.
     """
@@ -54,6 +57,7 @@ class Result:
     epochs: float | None = None
     val_accuracy: float | None = None
     test_accuracy: float | None = None
+    test_loss: float | None = None
     one_time_s: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -215,6 +215,8 @@ def not_measured(records: RunRecords) -> list[str]:
         said.append("Result and times: summary.json is damaged.")
     elif not summary:
         said.append("Result and times: the run did not end, or has not yet.")
+    elif _has_loss_only(summary):
+        said.append("Test accuracy: the task gives none, its result is the loss.")
     elif fraction(summary.get("test_accuracy")) is None:
         said.append(
             "Test accuracy: there is no test result. Validation accuracy is optimistic, "
@@ -237,6 +239,12 @@ def not_measured(records: RunRecords) -> list[str]:
         said.append(f"Advice on speed: none, as {why}.")
     said.append("The spread over seeds: this is one run. The ± covers the choice of pictures only.")
     return said
+
+
+def _has_loss_only(summary: Mapping[str, object]) -> bool:
+    """Say whether test was measured by its loss alone: the task has no classes."""
+    was_measured = bool(summary.get("num_test")) and number(summary.get("test_loss")) is not None
+    return was_measured and summary.get("test_accuracy") is None
 
 
 def warnings_of(records: RunRecords, most: int = 20) -> list[str]:

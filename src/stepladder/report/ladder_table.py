@@ -7,22 +7,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepladder.ladder.calibration import calibration_from, calibration_words
+from stepladder.ladder.ending import (
+    examples_words,
+    losses_words,
+    noise_words,
+    unchanged_words,
+)
 from stepladder.ladder.wording import (
     accuracy_words,
     decision_words,
-    examples_words,
     gain,
     loss_interval,
     measured_words,
-    noise_words,
     plus_minus,
     predicted_words,
     reason_words,
     rough_time,
-    unchanged_words,
 )
 from stepladder.records.climb import ClimbSummary
-from stepladder.records.ladder import Decision, Trial
+from stepladder.records.ladder import Decision, Interval, Trial
 from stepladder.records.profile import Provenance
 from stepladder.report.headline import Fact, Headline
 from stepladder.report.heatmap import short
@@ -159,12 +162,19 @@ def _result_words(summary: ClimbSummary) -> str:
         change = summary.test_change
         if change is None:
             return f"Test accuracy {shares}{num}: not compared.{how}"
-        also = f" Test loss changed by {loss_interval(loss)}; less is better." if loss else ""
+        also = f" {_loss_words(summary, loss)}; less is better." if loss else ""
         difference = f" (difference {plus_minus(change)} points{num})"
         return f"Test accuracy {shares}{difference}.{also}{how}"
     if loss is not None:
-        return f"Test loss changed by {loss_interval(loss)}{num}; less is better.{how}"
+        return f"{_loss_words(summary, loss)}{num}; less is better.{how}"
     return "The results on test were not compared."
+
+
+def _loss_words(summary: ClimbSummary, change: Interval) -> str:
+    losses = losses_words(summary)
+    if not losses or summary.baseline is None:
+        return f"Test loss changed by {loss_interval(change)}"
+    return f"Test loss {losses} (difference {loss_interval(change, summary.baseline.test_loss)})"
 
 
 def _facts(climb: ClimbRecords) -> list[Fact]:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from stepladder.errors import DataError
+from stepladder.ladder.ending import end_line
 from stepladder.ladder.wording import (
     baseline_row,
-    end_line,
     epochs_words,
     gain,
     gain_interval,
@@ -228,6 +228,26 @@ def test_an_end_within_the_noise_of_the_beginning_says_so() -> None:
     assert "(7.0 s → 7.7 s; as written 5.8 s and 8.2 s: the noise is larger than" in said
     said = end_line(ends | {"baseline": {"total_s": 8.0, "runs_s": [7.8, 8.2]}}, WIDE)
     assert "noise" not in said
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change", "said"),
+    [
+        (1.342, 1.218, (-0.124, -0.2, -4e-8), "1.342 → 1.218, difference −0.124 [−0.200, 0.000]"),
+        (2e-6, 3e-6, (1e-6, 0.0, 2e-6), "0.000002000 → 0.000003000, difference +0.000001000 "
+         "[0.000000000, +0.000002000]"),
+        (-3.5, -4.0, (-0.5, -0.6, -0.4), "−3.500 → −4.000, difference −0.500 [−0.600, −0.400]"),
+    ],
+)  # fmt: skip
+def test_losses_are_told_at_both_ends_to_the_same_digits(
+    before: float, after: float, change: tuple[float, float, float], said: str
+) -> None:
+    ends = {
+        "baseline": {"total_s": 9.0, "test_loss": before},
+        "result": {"total_s": 3.0, "test_loss": after},
+        "loss_change": dict(zip(("estimate", "low", "high"), change, strict=True)),
+    }
+    assert end_line(ends, 300).endswith(f"test loss {said}")
 
 
 def test_a_small_loss_has_the_digits_that_show_its_change() -> None:

@@ -1,0 +1,107 @@
+"""The end of a climb in words: both ends of it, and what lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from stepladder.ladder.wording import (
+    LABEL_WIDTH,
+    WIDTH,
+    gain,
+    loss_decimals,
+    loss_interval,
+    plus_minus,
+    rough_time,
+    wrapped,
+)
+from stepladder.records.climb import ClimbSummary
+from stepladder.records.from_json import from_json
+from stepladder.records.ladder import Interval
+from stepladder.train.wording import clean, percent
+
+_MIN_RUNS: Final = 2
+
+
+def end_line(climb: Mapping[str, Any], width: int = WIDTH) -> str:
+    """Give the bottom line from climb.json: measured from end to end, never a product of gains.
+
+    Raises:
+        DataError: if the numbers are none.
+    """
+    label = "end to end".ljust(LABEL_WIDTH) if width >= WIDTH else "end to end: "
+    text = clean(end_words(from_json(ClimbSummary, climb)))
+    return wrapped(f" {label}{text}", width, indent=len(label) + 1 if width >= WIDTH else 4)
+
+
+def end_words(climb: ClimbSummary) -> str:
+    """Say the end: `240× (24 min → 6.1 s), test 75.0 → 75.3 % (661 pictures, read once), …`."""
+    before, after = climb.baseline, climb.result
+    if before is None or after is None:
+        return "not measured: the climb did not end"
+    if climb.is_as_written:
+        return ", ".join(
+            [f"{unchanged_words(climb)}, {rough_time(after.total_s)}", *_as_written(climb)]
+        )
+    times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}{noise_words(climb)}"
+    parts = [f"{gain(climb.speedup)} ({times})" if climb.speedup is not None else times]
+    if before.test_accuracy is not None and after.test_accuracy is not None:
+        shares = f"{100 * before.test_accuracy:.1f} → {100 * after.test_accuracy:.1f} %"
+        parts.append(f"test {shares}{_read_once(climb)}")
+    if climb.test_change is not None:
+        parts.append(f"difference {plus_minus(climb.test_change)}")
+    elif climb.loss_change is not None:
+        parts += _loss_parts(climb, climb.loss_change, is_first=len(parts) == 1)
+    elif climb.num_test:
+        parts.append("not compared" if len(parts) > 1 else "test not compared")
+    return ", ".join(parts)
+
+
+def _loss_parts(climb: ClimbSummary, change: Interval, *, is_first: bool) -> list[str]:
+    losses, read_once = losses_words(climb), _read_once(climb) if is_first else ""
+    if not losses or climb.baseline is None:
+        return [f"test loss {loss_interval(change)}{read_once}"]
+    difference = loss_interval(change, climb.baseline.test_loss)
+    return [f"test loss {losses}{read_once}", f"difference {difference}"]
+
+
+def noise_words(climb: ClimbSummary) -> str:
+    """Say that runs of the job as written differ by more than both ends do; empty elsewhere."""
+    runs_s = climb.baseline.runs_s if climb.baseline is not None else ()
+    if climb.result is None or len(runs_s) < _MIN_RUNS:
+        return ""
+    if not min(runs_s) <= climb.result.total_s <= max(runs_s):
+        return ""
+    times = " and ".join(rough_time(seconds) for seconds in runs_s)
+    return f"; as written {times}: the noise is larger than the effect"
+
+
+def unchanged_words(climb: ClimbSummary) -> str:
+    """Say that nothing was kept: `nothing paid: the job as written`."""
+    why = "nothing was kept before the budget ended" if climb.untried else "nothing paid"
+    return f"{why}: the job as written"
+
+
+def examples_words(climb: ClimbSummary) -> str:
+    """Say what the test split holds: `661 pictures`, `1 example`."""
+    what = "picture" if climb.are_pictures else "example"
+    return f"{climb.num_test:,} {what}{'' if climb.num_test == 1 else 's'}"
+
+
+def losses_words(climb: ClimbSummary) -> str:
+    """Say the test loss at both ends: `1.342 → 1.218`; empty where one is not known."""
+    before = climb.baseline.test_loss if climb.baseline is not None else None
+    after = climb.result.test_loss if climb.result is not None else None
+    if before is None or after is None:
+        return ""
+    decimals = loss_decimals(before)
+    return f"{before:.{decimals}f} → {after:.{decimals}f}".replace("-", "−")
+
+
+def _as_written(climb: ClimbSummary) -> list[str]:
+    accuracy = climb.result.test_accuracy if climb.result is not None else None
+    return [] if accuracy is None else [f"test {percent(accuracy)}{_read_once(climb)}"]
+
+
+def _read_once(climb: ClimbSummary) -> str:
+    return f" ({examples_words(climb)}, read once)" if climb.num_test else ""
