@@ -6,8 +6,14 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from stepladder.ladder.wording import gain, rough_time
-from stepladder.records.climb import ClimbSummary, NextStep
+from stepladder.ladder.wording import (
+    gain,
+    loss_interval,
+    points_interval,
+    rough_time,
+    together_words,
+)
+from stepladder.records.climb import ClimbSummary, JointChange, NextStep
 from stepladder.report.headline import Headline
 from stepladder.report.heatmap import short
 from stepladder.report.ladder import ClimbRecords, positive
@@ -38,6 +44,7 @@ class LadderPage:
     Attributes:
         end_note: what the time of the last row is made of; empty where the climb did not end.
         found_note: how the training's own time differs from that; empty where it does not.
+        together: what all kept rungs change against the job as written; empty where not tested.
         was_repeated: a rung was tried more than once.
         beyond: why nothing beyond this machine was predicted, where the climb ended.
         next_gain: predicted gain of the next step over the result, or empty.
@@ -54,6 +61,7 @@ class LadderPage:
     untried: tuple[LadderRow, ...]
     end_note: str
     found_note: str
+    together: str
     was_repeated: bool
     beyond: tuple[LadderRow, ...]
     next_step: NextStep | None
@@ -82,6 +90,7 @@ def ladder_page(climb: ClimbRecords, *, status: str, train_s: float | None) -> L
         untried=tuple(ladder_rows(climb.untried)),
         end_note=end_note,
         found_note=found_note,
+        together=_together(climb.summary.together),
         was_repeated=len(set(rungs)) < len(rungs),
         beyond=tuple(ladder_rows([t for t in climb.untried if t.level in _OTHER_MACHINES])),
         next_step=_shown(step) if step else None,
@@ -112,6 +121,18 @@ def _end_notes(summary: ClimbSummary, train_s: float | None) -> tuple[str, str]:
         f"is done once and lies outside it ({names}).",
         f"With {outside} of work that is done once ({names}) it is the {whole} above.",
     )
+
+
+def _together(change: JointChange | None) -> str:
+    """Say what all that was kept changes on held-out examples, in a sentence."""
+    if change is None:
+        return ""
+    found = ""
+    if change.accuracy is not None:
+        found = f": accuracy {points_interval(change.accuracy)} points"
+    elif change.loss is not None:
+        found = f": loss {loss_interval(change.loss)}"
+    return f"All that was kept, {short(together_words(change), 400)}{found}."
 
 
 def _next_gain(climb: ClimbRecords) -> str:

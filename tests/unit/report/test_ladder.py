@@ -247,6 +247,17 @@ def test_a_task_without_classes_ends_with_the_change_of_its_loss(
     assert "The results on test were not compared." in text
 
 
+def test_what_all_kept_rungs_change_together_is_told(build_climb: Build, tmp_path: Path) -> None:
+    folder = build_climb(tmp_path / "run")
+    assert "All that was kept" not in page_of(folder).text
+    change = {"accuracy": {"estimate": -0.002, "low": -0.008, "high": 0.003}, "num_trainings": 5}
+    text = page_of(changed(folder, together=change | {"undone": ["larger_batch"]})).text
+    said = "All that was kept, against the job as written; undone: larger_batch: accuracy −0.2"
+    assert said in text
+    text = page_of(changed(folder, together={"why_not": EVIL})).text
+    assert EVIL in text
+
+
 def test_one_time_work_outside_the_clock_is_named(
     build_run: Build, build_climb: Build, tmp_path: Path
 ) -> None:
