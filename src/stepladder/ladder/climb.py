@@ -21,6 +21,7 @@ from stepladder.ladder.room import why_not_here
 from stepladder.ladder.trial import apply_change, run_trial
 from stepladder.ladder.wording import rough_time, together_row
 from stepladder.measure.probe import is_out_of_memory
+from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
 from stepladder.measure.profile import PROFILE_S, ProfileMemory, take_profile
 from stepladder.records import to_json
 from stepladder.records.climb import JointChange
@@ -73,6 +74,7 @@ class Climb:
     together: JointChange | None = None
     disk: Path | None = None
     _known: ProfileMemory = field(default_factory=ProfileMemory)
+    _is_warned: bool = False
     _started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -213,11 +215,27 @@ class Climb:
         if no_time is not None:
             return self._untried(rung, Decision.UNTRIED, no_time, prediction), self.recipe
         self.display.message(f"trying {rung.name}: predicted {prediction.gain:.2g}×")
-        started = time.monotonic()
+        start = Usage.now()
         result = run_trial(self.lab, rung, self.profile, self.recipe, prediction)
-        trial = replace(result.trial, took_s=time.monotonic() - started, **self._ground())
+        trial = replace(
+            result.trial,
+            took_s=time.monotonic() - start.wall_s,
+            cores_missing=cores_missing_since(start),
+            **self._ground(),
+        )
         self.ledger.trial(trial)
+        self._warn_of_others(trial.cores_missing)
         return trial, result.recipe
+
+    def _warn_of_others(self, cores_missing: float) -> None:
+        """Say once that times cannot be trusted."""
+        if cores_missing <= MAX_CORES_MISSING or self._is_warned:
+            return
+        self._is_warned = True
+        self.display.message(
+            f"other processes took {cores_missing:.1f} of this machine's cores meanwhile: times "
+            "may be far off. On a quiet machine, --fresh tries everything anew."
+        )
 
     def _why_not(self, rung: Rung) -> str | None:
         return why_not_here(rung, self.profile, self.recipe, self.options)

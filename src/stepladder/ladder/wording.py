@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from stepladder.machine import MAX_CORES_MISSING
 from stepladder.records import to_json
 from stepladder.records.climb import Baseline, JointChange
 from stepladder.records.from_json import from_json
@@ -225,7 +226,10 @@ def reason_words(trial: Trial) -> str:
     if reason.lower() == word or reason.lower().startswith(f"{word}:"):
         reason = reason[len(word) + 1 :].strip()
     epochs = epochs_words(trial) if "epoch" not in reason else ""
-    return "; ".join(part for part in (epochs, reason) if part)
+    others = ""
+    if trial.cores_missing > MAX_CORES_MISSING:
+        others = f"other processes took {trial.cores_missing:.1f} cores meanwhile"
+    return "; ".join(part for part in (epochs, reason, others) if part)
 
 
 def epochs_words(trial: Trial) -> str:

@@ -166,6 +166,7 @@ class Trial:
         recipe: key of the recipe before.
         options: key of the options that decide a verdict; empty: not written down.
         budget_s: of the climb; None: no limit.
+        cores_missing: cores of this process that others took meanwhile, on average.
     """
 
     rung: str
@@ -189,3 +190,4 @@ class Trial:
     recipe: str = ""
     options: str = ""
     budget_s: float | None = None
+    cores_missing: float = 0.0

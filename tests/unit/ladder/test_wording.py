@@ -18,6 +18,7 @@ from stepladder.ladder.wording import (
     loss_interval,
     plus_minus,
     points,
+    reason_words,
     rough_time,
     row,
     row_json,
@@ -309,3 +310,9 @@ def test_noise_is_a_plus_minus_only_where_both_sides_are_equal() -> None:
 )  # fmt: skip
 def test_a_time_is_said_to_two_digits_in_one_unit(seconds: float | None, said: str) -> None:
     assert rough_time(seconds) == said
+
+
+@pytest.mark.parametrize(("cores", "is_told"), [(0.04, False), (0.6, True)])
+def test_a_trial_beside_other_processes_says_so(cores: float, is_told: bool) -> None:
+    words = reason_words(replace(STOPPING, cores_missing=cores))
+    assert ("other processes took 0.6 cores meanwhile" in words) is is_told
