@@ -20,8 +20,8 @@ from stepladder.ladder.ledger import Ledger
 from stepladder.ladder.room import why_not_here
 from stepladder.ladder.trial import apply_change, run_trial
 from stepladder.ladder.wording import rough_time, together_row
-from stepladder.measure.probe import is_out_of_memory
 from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
+from stepladder.measure.probe import is_out_of_memory
 from stepladder.measure.profile import PROFILE_S, ProfileMemory, take_profile
 from stepladder.records import to_json
 from stepladder.records.climb import JointChange
