@@ -21,7 +21,7 @@ class Baseline:
         epochs_are: where that number comes from.
         global_batch_size: examples of an optimiser step.
         is_extrapolated: total_s is more than what was timed.
-        runs_s: of a short job, each whole run, before the climb and after it; their mean is total_s.
+        runs_s: of a short job, each whole run, before and after the climb; total_s is their mean.
         val_accuracy, test_accuracy: in [0, 1]; None: not measured, or no classes.
         test_loss: mean over the test examples; None: not measured, or not finite.
         provenance: of the accuracies; REPLAYED or MEASURED.
