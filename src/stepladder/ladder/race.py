@@ -163,12 +163,13 @@ def wanted_blocks(
 ) -> int:
     """Choose how many pairs a race takes, from the spread of its first ones.
 
-    The bounds have to be half of min_gain near it, a tenth of the gain where that is large, and a
-    third of the way to min_gain where the gain is far from it.
+    The bounds have to be half of min_gain near it, a tenth of the gain where that is large, and
+    half of the way to min_gain where the gain is far from it: what stays undecided gets as many
+    again.
     """
     ratios = [math.log(b / a) for b, a in zip(before_s, after_s, strict=True)]
     gain = abs(sum(ratios) / len(ratios))
-    half_width = max(_MIN_HALF_WIDTH, gain / 10, abs(gain - 2 * _MIN_HALF_WIDTH) / 3)
+    half_width = max(_MIN_HALF_WIDTH, gain / 10, abs(gain - 2 * _MIN_HALF_WIDTH) / 2)
     return choose_num_blocks(
         ratios,
         half_width=half_width,

@@ -26,7 +26,7 @@ from stepladder.train.finish import SUMMARY_FILE
 from stepladder.train.results import Judged, read_predictions
 
 CLIMB_FILE: Final = "climb.json"
-_BASELINE_FRAC: Final = 0.03  # of the budget, for measured epochs of the job as written
+_BASELINE_FRAC: Final = 0.015  # of the budget, for measured epochs of the job as written
 _BASELINE_EPOCHS: Final = 3.0
 _WHOLE_S: Final = 20.0
 """Seconds up to which the job as written is run whole, so that both ends are measured alike."""

@@ -22,6 +22,7 @@ from stepladder.ladder.folds import Parts
 from stepladder.ladder.head_task import HeadTask
 from stepladder.ladder.stacked_head import stack, stacked_scorer, unstack
 from stepladder.ladder.stacked_run import StackedRun, Weights
+from stepladder.optim.nadam import NAdam
 from stepladder.optim.optimizers import build_optimizer, set_lr
 from stepladder.optim.schedule import base_lr, lr_at
 from stepladder.records.ladder import Outcome
@@ -130,7 +131,7 @@ class _Stack:
         self._score = stacked_scorer(copy.deepcopy(runs[0].head).train(), names)
         self._task = runs[0].task
         self._precision = step_precision(recipe, self._task, runs[0].head, device)
-        self._optimizer = self._make_optimizer()
+        self._open_optimizer()
         self._gather()
 
     @property
@@ -170,7 +171,7 @@ class _Stack:
             losses = self._losses(batch, shares[idx])
             losses.sum().backward()  # type: ignore[no-untyped-call]
             set_lr(self._optimizer, self._lr(first + idx))
-            self._optimizer.step()
+            self._take_step()
             for weight in self._params.values():
                 weight.grad = None
             sums += losses.detach()
@@ -216,7 +217,7 @@ class _Stack:
         self._params = {
             name: weight.detach()[at].requires_grad_() for name, weight in self._params.items()
         }
-        self._optimizer = self._make_optimizer()
+        self._open_optimizer()
         for name, weight in self._params.items():
             self._optimizer.state[weight] = {
                 key: value[at] if _is_like(value, size[name]) else value
@@ -224,8 +225,10 @@ class _Stack:
             }
         self._gather()
 
-    def _make_optimizer(self) -> torch.optim.Optimizer:
-        return build_optimizer(self._recipe.optimizer, self, lr=base_lr(self._recipe.batch))
+    def _open_optimizer(self) -> None:
+        optimizer = build_optimizer(self._recipe.optimizer, self, lr=base_lr(self._recipe.batch))
+        self._optimizer = optimizer
+        self._take_step = optimizer.take_step if isinstance(optimizer, NAdam) else optimizer.step
 
     def _gather(self) -> None:
         """Lay the features of those that learn one after the other, (heads * rows, ...)."""

@@ -39,7 +39,7 @@ EARLY_FRAC: Final = 1 / 3
 """Share of max_epochs that early stopping is taken to need, until it is known."""
 MAX_FOLDS: Final = 5
 STACKED_ROUNDS: Final = 8
-PROBE_ROUNDS: Final = 4
+PROBE_ROUNDS: Final = 3
 """Times as many seeds, of a trial and of a probe, where many trainings cost little more than one.
 """
 _STACKED_AS_ONE: Final = 8

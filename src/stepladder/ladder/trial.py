@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import resolve, settings_of_call
-from stepladder.ladder.comparison import Comparison, compare, compare_outcomes
+from stepladder.ladder.comparison import Comparison, compare
 from stepladder.ladder.exactness import compute, describe_difference
 from stepladder.ladder.guard import TrialFailed, Watchdog, guarded
 from stepladder.ladder.keys import recipe_values
 from stepladder.ladder.lab import Lab
-from stepladder.ladder.learning import execution_key
 from stepladder.ladder.peak import peak_frac
 from stepladder.ladder.speed import Length, Speed, length_of, measure_speed, pair_lengths
 from stepladder.ladder.together import with_enabled
+from stepladder.ladder.variants import choose_variant
 from stepladder.ladder.verdict import Evidence, judge, judge_speed
 from stepladder.records import Json
 from stepladder.records.ladder import (
     Aim,
     Decision,
     Exactness,
-    Outcome,
     Prediction,
     Trial,
     Verdict,
@@ -39,7 +34,6 @@ from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 
 _DROPPED: Final = Decision.DROPPED
-_AS_FAST: Final = 1.05
 Change = Mapping[str, tuple[Json, Json]]
 
 
@@ -98,92 +92,6 @@ def run_trial(
     return TrialResult(trial=trial, recipe=trying.after if is_kept else before)
 
 
-def choose_variant(
-    lab: Lab, rung: Rung, profile: Profile, before: Recipe, *, watchdog: Watchdog
-) -> Recipe:
-    """Choose among a rung's variants by training them, with seeds that no trial uses.
-
-    Variants are tried group by group: those that take the same time for a step are one group, and
-    the rung gives the fastest group first. The first group with a variant that is worse by less
-    than half of what may be lost is the last one tried. Of such variants the fastest is chosen,
-    and of those as fast, to a twentieth, the best; if there is none, the best of all. The first
-    where a probe takes too long.
-    """
-    variants = rung.variants(profile, before)
-    if len(variants) == 1:
-        return variants[0]
-    watchdog.expect(lab.forecast_s(before))
-    now = lab.outcomes(before).found
-    probed: list[_Probed] = []
-    good: list[_Probed] = []
-    for _, group in itertools.groupby(variants, execution_key):
-        for variant in group:
-            watchdog.expect(lab.forecast_s(variant))
-            outcomes = lab.probe(variant)
-            if not now or not outcomes:
-                return variants[0]
-            with suppress(TrialFailed):
-                probed.append(_probe(lab, profile, variant, now, outcomes))
-        good = [one for one in probed if one.quality >= -lab.job.ladder.max_accuracy_loss / 2]
-        if good:
-            break
-    if not probed:
-        return variants[0]
-    if not good:
-        return max(probed, key=lambda one: one.quality).recipe
-    fastest_s = min(one.steps_s for one in good)
-    as_fast = [one for one in good if one.steps_s <= _AS_FAST * fastest_s]
-    return max(as_fast, key=lambda one: one.quality).recipe
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Probed:
-    """What a probe of a variant found.
-
-    Attributes:
-        quality: change of the share of hits; without classes, minus the change of the loss as a
-            share of it.
-        steps_s: time of its steps.
-    """
-
-    recipe: Recipe
-    quality: float
-    steps_s: float
-
-
-def _probe(
-    lab: Lab,
-    profile: Profile,
-    variant: Recipe,
-    before: Sequence[Outcome],
-    outcomes: Sequence[Outcome],
-) -> _Probed:
-    """Compare a probe with as many trainings before.
-
-    Raises:
-        TrialFailed: if trainings fail, or nothing is judged.
-    """
-    comparison = compare_outcomes(lab, before[: len(outcomes)], outcomes)
-    return _Probed(
-        recipe=variant,
-        quality=quality_of(comparison),
-        steps_s=_steps_s(lab, profile, variant, outcomes),
-    )
-
-
-def quality_of(comparison: Comparison) -> float:
-    """Give the change of the accuracy; without classes the fall of the loss, as a share of it.
-
-    Raises:
-        TrialFailed: if nothing is judged.
-    """
-    if comparison.accuracy is not None:
-        return comparison.accuracy.estimate
-    if comparison.loss is not None and comparison.loss_before:
-        return -comparison.loss.estimate / abs(comparison.loss_before)
-    raise TrialFailed(comparison.why_not or "nothing was judged")
-
-
 def change_between(before: Recipe, after: Recipe) -> Change:
     """List the options that differ, by dotted name, as [before, after]."""
     old, new = recipe_values(before), recipe_values(after)
@@ -208,7 +116,7 @@ def _gather(trying: _Trying) -> Evidence:
     found = "" if is_statistical else _check_exact(trying, exactness)
     if rung.aim is Aim.MEMORY:
         trying.watchdog.expect(0.0)
-        evidence = _evidence(rung, exactness, found, _compared(trying, exactness))
+        evidence = _evidence(rung.aim, exactness, found, _compared(trying, exactness))
         return replace(evidence, memory_frac=peak_frac(lab, before, after))
     _measure(trying, is_statistical=is_statistical)
     assert trying.speed is not None
@@ -216,7 +124,7 @@ def _gather(trying: _Trying) -> Evidence:
     too_slow = rung.aim is Aim.TIME and judge_speed(speed, lab.job.ladder).decision is _DROPPED
     comparison = Comparison() if too_slow else _compared(trying, exactness)
     epochs = trying.lengths[1].epochs if is_statistical and trying.lengths else None
-    evidence = _evidence(rung, exactness, found, comparison)
+    evidence = _evidence(rung.aim, exactness, found, comparison)
     cut_short = trying.speed.cut_short
     return replace(evidence, speed=speed, num_epochs=epochs, cut_short=cut_short)
 
@@ -249,10 +157,10 @@ def _compared(trying: _Trying, exactness: Exactness) -> Comparison:
     return trying.comparison
 
 
-def _evidence(rung: Rung, exactness: Exactness, found: str, comparison: Comparison) -> Evidence:
+def _evidence(aim: Aim, exactness: Exactness, found: str, comparison: Comparison) -> Evidence:
     """Give what is known of a change before its speed is."""
     return Evidence(
-        aim=rung.aim,
+        aim=aim,
         exactness=exactness,
         found=found,
         accuracy=comparison.accuracy,
@@ -300,14 +208,3 @@ def _trial(trying: _Trying, prediction: Prediction, verdict: Verdict) -> Trial:
 
 def _epochs(length: Length) -> tuple[float, ...]:
     return tuple(epochs for epochs, _ in length.by_seed)
-
-
-def _steps_s(lab: Lab, profile: Profile, recipe: Recipe, outcomes: Sequence[Outcome]) -> float:
-    """Give the time of the steps that trainings took on average, by t(b) = a + c b."""
-    batch = recipe.batch.global_batch_size
-    fixed_s, per_example_s = profile.step_fixed_s, profile.step_per_example_s
-    step_s = profile.time.step_s
-    if fixed_s is not None and per_example_s is not None:
-        step_s = fixed_s + per_example_s * batch
-    epochs = float(np.mean([outcome.epochs for outcome in outcomes]))
-    return epochs * lab.num_train(recipe) / batch * step_s

@@ -12,11 +12,10 @@ import pytest
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
 from stepladder.ladder import race
-from stepladder.ladder.comparison import Comparison, compare
-from stepladder.ladder.guard import TrialFailed
+from stepladder.ladder.comparison import compare
 from stepladder.ladder.trainings import STACKED_ROUNDS
-from stepladder.ladder.trial import apply_change, change_between, quality_of, run_trial
-from stepladder.records.ladder import Aim, Decision, Exactness, Interval, Prediction
+from stepladder.ladder.trial import apply_change, change_between, run_trial
+from stepladder.records.ladder import Aim, Decision, Exactness, Prediction
 from stepladder.records.profile import Profile, Provenance
 from stepladder.rungs import Rung
 from stepladder.rungs.cached_features import CachedFeatures
@@ -200,14 +199,3 @@ def test_the_generalisation_gap_is_that_of_each_training(make_lab, recipe, profi
     assert comparison.before == tuple(
         sum(one.hits) / len(one.hits) for one in lab.outcomes(fewer).found
     )
-
-
-@pytest.mark.parametrize("loss_before", [2.0, -2.0])
-def test_a_rise_of_the_loss_is_worse_whatever_its_sign(loss_before: float) -> None:
-    rise = Interval(estimate=1.0, low=0.5, high=1.5, confidence=0.95)
-    assert quality_of(Comparison(loss=rise, loss_before=loss_before)) == -0.5
-
-
-def test_what_was_not_judged_has_no_quality() -> None:
-    with pytest.raises(TrialFailed, match="no held-out examples"):
-        quality_of(Comparison(why_not="there are no held-out examples to judge by"))
