@@ -216,7 +216,14 @@ class Climb:
             return self._untried(rung, Decision.UNTRIED, no_time, prediction), self.recipe
         self.display.message(f"trying {rung.name}: predicted {prediction.gain:.2g}×")
         start = Usage.now()
-        result = run_trial(self.lab, rung, self.profile, self.recipe, prediction)
+        result = run_trial(
+            self.lab,
+            rung,
+            self.profile,
+            self.recipe,
+            prediction,
+            on_prediction=self.ledger.prediction,
+        )
         trial = replace(
             result.trial,
             took_s=time.monotonic() - start.wall_s,

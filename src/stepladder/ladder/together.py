@@ -33,10 +33,7 @@ class Together(Rung):
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Predict the second from what the first is predicted to leave."""
-        prediction = self._enabled.predict(*self._with_room(profile, recipe))
-        after = prediction.time
-        gain = profile.time.total_s / after.total_s if after is not None else prediction.gain
-        return replace(prediction, rung=self.name, gain=gain)
+        return self._told(profile, self._enabled.predict(*self._with_room(profile, recipe)))
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
         """Apply both."""
@@ -45,6 +42,18 @@ class Together(Rung):
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
         """Give the variants of the second upon the first."""
         return self._enabled.variants(*self._with_room(profile, recipe))
+
+    def predict_variant(self, profile: Profile, recipe: Recipe, variant: Recipe) -> Prediction:
+        """Predict a variant of the second from what the first is predicted to leave."""
+        return self._told(
+            profile, self._enabled.predict_variant(*self._with_room(profile, recipe), variant)
+        )
+
+    def _told(self, profile: Profile, prediction: Prediction) -> Prediction:
+        """Give the prediction of the second as that of both."""
+        after = prediction.time
+        gain = profile.time.total_s / after.total_s if after is not None else prediction.gain
+        return replace(prediction, rung=self.name, gain=gain)
 
     def _with_room(self, profile: Profile, recipe: Recipe) -> tuple[Profile, Recipe]:
         prediction = self._enabler.predict(profile, recipe)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -62,12 +62,23 @@ class _Trying:
 
 
 def run_trial(
-    lab: Lab, rung: Rung, profile: Profile, before: Recipe, prediction: Prediction
+    lab: Lab,
+    rung: Rung,
+    profile: Profile,
+    before: Recipe,
+    prediction: Prediction,
+    *,
+    on_prediction: Callable[[Prediction], None] | None = None,
 ) -> TrialResult:
     """Try a rung on the current recipe, and decide.
 
     A rung that only gives room is tried together with the first rung that it makes possible.
     Whatever goes wrong drops the rung with its reason; what the trial made is removed.
+
+    Args:
+        prediction: by which the rung is tried; where a probe chooses another variant than the
+            likeliest, the trial holds the prediction of that one.
+        on_prediction: given that one, before it is measured.
     """
     rung = with_enabled(rung, profile, before)
     trying = _Trying(
@@ -82,6 +93,10 @@ def run_trial(
     try:
         with guarded(trying.watchdog):
             trying.after = choose_variant(lab, rung, profile, before, watchdog=trying.watchdog)
+            if trying.after != rung.apply(profile, before):
+                prediction = rung.predict_variant(profile, before, trying.after)
+                if on_prediction is not None:
+                    on_prediction(prediction)
             verdict = judge(_gather(trying), lab.job.ladder)
     except TrialFailed as failure:
         verdict = Verdict(decision=Decision.DROPPED, reason=failure.what)

@@ -139,7 +139,7 @@ def _caption(climb: ClimbRecords) -> str:
     source = f" Both were run to their ends{f' ({noise})' if noise else ''}."
     if summary.baseline.is_extrapolated:
         epochs = summary.baseline.measured_epochs
-        measured = f"{epochs:.3g} measured epochs" if epochs is not None else "fewer epochs"
+        measured = f"{epochs:.2g} measured epochs" if epochs is not None else "fewer epochs"
         source = f" The first time is extrapolated from {measured}; the second is measured."
     return (
         "Time to a trained model: the job as it was written, and with every step that was "

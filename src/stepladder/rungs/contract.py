@@ -53,6 +53,15 @@ class Rung(ABC):
         """
         return (self.apply(profile, recipe),)
 
+    def predict_variant(
+        self,
+        profile: Profile,
+        recipe: Recipe,
+        variant: Recipe,  # noqa: ARG002
+    ) -> Prediction:
+        """Predict the time of one of the variants; by default what `predict` gives."""
+        return self.predict(profile, recipe)
+
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:  # noqa: ARG002
         """Give the bytes on disk that its recipe takes before it trains; by default none."""
         return 0

@@ -69,8 +69,14 @@ class LargerBatch(Rung):
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Take the step from t(b) = a + c b, and the epochs from the noise scale."""
+        return self._predict_size(profile, recipe, self._best_batch(profile, recipe))
+
+    def predict_variant(self, profile: Profile, recipe: Recipe, variant: Recipe) -> Prediction:
+        """Predict the batch that a probe has chosen by the same formulas."""
+        return self._predict_size(profile, recipe, variant.batch.global_batch_size)
+
+    def _predict_size(self, profile: Profile, recipe: Recipe, larger: int) -> Prediction:
         now, batch = profile.time, recipe.batch.global_batch_size
-        larger = self._best_batch(profile, recipe)
         growth = larger / batch
         step_s = now.step_s * self._step_s(profile, larger) / self._step_s(profile, batch)
         floor_s = min(loader_floor_s(profile, recipe), now.step_s) * growth

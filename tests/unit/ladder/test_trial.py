@@ -154,6 +154,26 @@ def test_the_variant_that_learns_is_chosen(make_lab, profile, recipe) -> None:
     assert trial.change == {"batch.lr": (0.05, 0.06)}
 
 
+def test_the_chosen_variant_is_predicted_anew(make_lab, profile, recipe) -> None:
+    class Two(Changed):
+        def predict_variant(self, profile, recipe, variant):
+            return Prediction(rung=self.name, gain=variant.batch.lr, provenance=Provenance.MODELLED)
+
+    still = replace(recipe, batch=replace(recipe.batch, lr=1e-9))
+    fast = replace(recipe, batch=replace(recipe.batch, lr=0.06))
+    told: list[Prediction] = []
+    for rung, gain in (
+        (Two(still, fast, exactness=Exactness.STATISTICAL), 0.06),
+        (Two(fast, still, exactness=Exactness.STATISTICAL), 2.0),
+    ):
+        prediction = rung.predict(profile, recipe)
+        lab = make_lab(recipe)
+        trial = run_trial(lab, rung, profile, recipe, prediction, on_prediction=told.append).trial
+        assert trial.prediction is not None
+        assert trial.prediction.gain == gain
+    assert [prediction.gain for prediction in told] == [0.06], "only where it is another"
+
+
 def test_more_accuracy_is_kept_at_the_users_rate(make_lab, profile, recipe) -> None:
     little = epochs(replace(recipe, batch=replace(recipe.batch, lr=1e-6)), 2)
     rung = Changed(epochs(recipe, 4), exactness=Exactness.STATISTICAL, aim=Aim.ACCURACY)

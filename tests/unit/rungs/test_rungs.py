@@ -265,6 +265,15 @@ def test_a_steep_rise_of_sgds_rate_gets_an_epoch_of_warm_up(make_profile: Make) 
     assert nadam.schedule.warmup_steps == 0
 
 
+def test_a_variant_is_predicted_by_its_own_batch(make_profile: Make) -> None:
+    rung, profile, recipe = LargerBatch(), sweep(make_profile), Recipe(batch=BatchConfig(lr=0.01))
+    best, *_, smallest = rung.variants(profile, recipe)
+    assert rung.predict_variant(profile, recipe, best) == rung.predict(profile, recipe)
+    smaller = rung.predict_variant(profile, recipe, smallest)
+    assert smaller.inputs["larger_batch"] == smallest.batch.global_batch_size
+    assert 1 < smaller.gain < rung.predict(profile, recipe).gain
+
+
 def test_the_probe_gets_three_rates_for_each_of_two_batches(make_profile: Make) -> None:
     found = LargerBatch().variants(sweep(make_profile), Recipe(batch=BatchConfig(lr=0.01)))
     assert [recipe.batch.global_batch_size for recipe in found] == [128] * 3 + [32] * 3
