@@ -34,7 +34,7 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--editable '.[bench]' --constraint $(CONSTRAINTS)
-	$(BIN)/python bench/run_all.py
+	$(BIN)/python bench/run_all.py $(if $(CALTECH),--caltech $(CALTECH))
 
 # PYTHON is one whose torch sees the GPU; WHEELS a folder of what else it lacks
 bench-gpu:

@@ -1,10 +1,13 @@
 """Run every benchmark, one after the other: two at once would measure each other.
 
-make bench
+    make bench [CALTECH=caltech101.tar]
+
+With the tar of the Caltech-101 subset, those that can are run on it as well.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -21,17 +24,23 @@ SCRIPTS = (
     "six_steps.py",
     "time_to_accuracy.py",
     "climbs.py",
+    "verdicts.py",
     "predictions.py",
     "advice.py",
 )
-"""The last five take hours together; each says what it does with --help."""
+"""The last six take hours together; each says what it does with --help."""
+ON_CALTECH = ("six_steps.py", "time_to_accuracy.py")
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--caltech", type=Path, help="tar of the Caltech-101 subset")
+    caltech = parser.parse_args().caltech
     failed = []
     for name in SCRIPTS:
         print(f"== {name}", flush=True)
-        if subprocess.run([sys.executable, str(HERE / name)], check=False).returncode:
+        more = ["--caltech", str(caltech)] if caltech and name in ON_CALTECH else []
+        if subprocess.run([sys.executable, str(HERE / name), *more], check=False).returncode:
             failed.append(name)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
