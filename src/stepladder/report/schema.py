@@ -57,7 +57,12 @@ SUMMARY_KEYS: tuple[SummaryKey, ...] = (
     _key("num_train", (int,), "training pictures used in an epoch"),
     _key("num_val", (int,), "pictures of val"),
     _key("num_test", (int,), "pictures of test"),
-    _key("best_epoch", (int, _NONE), "whole epochs done when the best weights were measured"),
+    _key(
+        "best_epoch",
+        (int, _NONE),
+        "whole epochs done when the best weights were measured; "
+        "null where no validation gave a finite loss",
+    ),
     _key("best_step", (int, _NONE), "optimiser steps done then"),
     _key("epochs", (int,), "whole epochs done"),
     _key("steps", (int,), "optimiser steps done"),
