@@ -25,7 +25,7 @@ from stepladder.measure.cold import cold_compiler
 from stepladder.measure.compile_time import measure_compile
 from stepladder.measure.facts import machine_facts, model_facts, source_pixels, store_encoding
 from stepladder.measure.flops import measure_peaks, model_flops_utilisation
-from stepladder.measure.head import TrunkTime, measure_trunk, on_features
+from stepladder.measure.head import TrunkTime, look_again, measure_trunk, on_features
 from stepladder.measure.larger_trunks import larger_trunks
 from stepladder.measure.probe import is_out_of_memory
 from stepladder.measure.profile_memory import ProfileMemory, memory_key
@@ -134,6 +134,7 @@ class _Measuring:
             self.head = on_features(subject, self.trunk)
         self.stepping = self._stepping()
         self.steps: StepTimes = measure_steps(self.stepping, budget_s=budgets_s["steps"])
+        self.trunk = self._once("trunk, later", self._look_at_trunk_again)
         self.example_s = self.steps.replay_device_s / subject.batch_size
         self.validation_s = self._once("validation", self._measure_validation) or 0.0
         self.read_s = self._read_s()
@@ -222,6 +223,11 @@ class _Measuring:
 
     def _measure_trunk(self) -> TrunkTime | None:
         return measure_trunk(self.subject, budget_s=self._budgets_s["trunk"])
+
+    def _look_at_trunk_again(self) -> TrunkTime | None:
+        if self.trunk is None:
+            return None
+        return look_again(self.subject, self.trunk, budget_s=self._budgets_s["trunk"])
 
     def _measure_validation(self) -> float | None:
         return measure_validation(self.stepping, budget_s=self._budgets_s["validation"])

@@ -58,6 +58,7 @@ def _relevant(name: str, recipe: Recipe) -> Hashable:
         "flops",
         "noise",
         "trunk",
+        "trunk, later",
         "compile",
     }:  # nobody waits for a loader
         physical = replace(physical, loader=LoaderConfig())

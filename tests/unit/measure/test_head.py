@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
 from stepladder.config.choices import TrainMode
 from stepladder.config.recipe import Recipe
-from stepladder.measure.head import measure_trunk, on_features
+from stepladder.measure.head import look_again, measure_trunk, on_features
 
 
 def test_the_trunk_is_timed_on_an_evaluation_batch(
@@ -27,6 +28,19 @@ def test_a_model_without_parts_has_no_trunk_to_time(
 ) -> None:
     with open_on(recipe(), pictures(has_head=False)) as subject:
         assert measure_trunk(subject, budget_s=0.0) is None
+
+
+def test_of_two_looks_at_the_trunk_the_shorter_time_counts(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    with open_on(recipe(), pictures()) as subject:
+        trunk = measure_trunk(subject, budget_s=0.0)
+        assert trunk is not None
+        disturbed = look_again(subject, replace(trunk, example_s=3600.0), budget_s=0.0)
+        undisturbed = look_again(subject, replace(trunk, example_s=1e-12), budget_s=0.0)
+    assert 0 < disturbed.example_s < 3600
+    assert undisturbed.example_s == 1e-12
+    assert disturbed.batch is trunk.batch
 
 
 def test_steps_on_features_train_the_head_alone(
