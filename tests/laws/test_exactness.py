@@ -101,7 +101,7 @@ def jobs(store: Path, profile: Profile) -> list[tuple[Profile, Recipe]]:
 def run(recipe: Recipe, folder: Path) -> Computed:
     task = ImageClassification(recipe.data.store, recipe, copies=folder / "copies")
     material = Material(task=task, sources=open_sources(task))
-    with cold_compiler(recipe, folder):
+    with cold_compiler(recipe, folder, CPU):
         return compute(recipe, material, device=CPU, steps=True)
 
 

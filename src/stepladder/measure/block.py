@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from stepladder.config.recipe import Recipe
 from stepladder.records.profile import TrainingTime
@@ -20,12 +20,14 @@ class Plan:
         num_steps, num_val_batches, num_trunk_batches: how many of each.
         begins_dry: whether what was read ahead between two blocks is thrown away, as it would
             flatter a step that waits for data.
+        trunk_begins_dry: the same for passes through the trunk.
     """
 
     num_steps: int = 0
     num_val_batches: int = 0
     num_trunk_batches: int = 0
     begins_dry: bool = False
+    trunk_begins_dry: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +61,14 @@ def align_plans(one: Plan, other: Plan) -> tuple[Plan, Plan]:
     both; the pilots' noise would otherwise stay in every block of a pair. Where one takes far
     fewer steps or batches in the time of a block, its own numbers hold.
     """
-    numbers = {}
+    same: dict[str, Any] = {}
     for name in ("num_steps", "num_val_batches", "num_trunk_batches"):
         low, high = sorted((getattr(one, name), getattr(other, name)))
         if high <= _ALIKE * low:
-            numbers[name] = high
-    dry = one.begins_dry or other.begins_dry
-    return replace(one, **numbers, begins_dry=dry), replace(other, **numbers, begins_dry=dry)
+            same[name] = high
+    for name in ("begins_dry", "trunk_begins_dry"):
+        same[name] = getattr(one, name) or getattr(other, name)
+    return replace(one, **same), replace(other, **same)
 
 
 def training_time(

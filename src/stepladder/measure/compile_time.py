@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from stepladder.measure.cold import compiler_start_s
 from stepladder.measure.subject import Subject
 from stepladder.measure.timing import seconds_of
 from stepladder.models.features import evaluating
@@ -16,7 +17,8 @@ def measure_compile(subject: Subject) -> float:
     Within `cold_compiler`, on a subject that has not computed anything yet.
 
     Returns:
-        Seconds that the first ones took more than the second ones.
+        Seconds that the first ones took more than the second ones, and of a process's first
+        compilation.
     """
     batch = subject.batch_of(subject.batch_size)
     on_device = subject.to_device(batch)
@@ -28,7 +30,8 @@ def measure_compile(subject: Subject) -> float:
         with evaluating(subject.model), subject.autocast():
             subject.task.metrics(subject.model, on_device)
 
-    return max(0.0, sum(_first_over_second(run, subject) for run in (step, validate)))
+    more_s = sum(_first_over_second(run, subject) for run in (step, validate))
+    return max(0.0, more_s) + compiler_start_s(subject.device)
 
 
 def _first_over_second(run: Callable[[], None], subject: Subject) -> float:

@@ -93,7 +93,7 @@ def take_profile(
         is_new = recipe.device.compile and not known.knows(memory_key("compile", recipe))
         if is_new:
             folder = stack.enter_context(TemporaryDirectory(prefix="stepladder-compile-"))
-            stack.enter_context(cold_compiler(recipe, Path(folder)))
+            stack.enter_context(cold_compiler(recipe, Path(folder), device))
         subject = stack.enter_context(open_subject(recipe, task, sources, device=device))
         measuring = _Measuring(
             subject=subject,

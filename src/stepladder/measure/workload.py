@@ -20,7 +20,7 @@ from stepladder.data.batch import Batch
 from stepladder.data.reader import Reader
 from stepladder.errors import UsageError
 from stepladder.measure.block import BlockTimes, Plan, align_plans, training_time
-from stepladder.measure.cold import cold_compiler
+from stepladder.measure.cold import cold_compiler, compiler_start_s
 from stepladder.measure.diverged import diverged_error
 from stepladder.measure.head import measure_trunk, on_features
 from stepladder.measure.steps import difference
@@ -45,6 +45,7 @@ _MAX_WARM_UP: Final = 20
 _MAX_STRETCH: Final = 4  # times min_s that a block may take for the sake of its autocorrelation
 _SHARE: Final = 0.25  # of min_s for validation, and for the head where features are cached
 _NO_HEAD: Final = "the model has no head that could learn from features alone"
+_NUM_READ: Final = 2  # batches: the first may have been begun
 _MIN_WAIT_FRAC: Final = 0.05  # wait for data from which on batches read ahead would flatter
 
 
@@ -140,7 +141,8 @@ class Workload:
             self._time_steps(1)
             self._time_validation(self.plan.num_val_batches)
             return
-        with cold_compiler(self.recipe, self._cache):
+        device = self._base.device
+        with cold_compiler(self.recipe, self._cache, device):
             extra_s = 0.0 if self._trunk_batches is None else self._pilot_trunk(min_s)
             self._open_steps()
             started = time.perf_counter()
@@ -150,7 +152,7 @@ class Workload:
             first_s, batch_s = self._pilot_validation(min_s)
             extra_s += first_s - batch_s
         if self.recipe.device.compile:
-            self.one_time_s["compile"] = max(0.0, extra_s)
+            self.one_time_s["compile"] = max(0.0, extra_s) + compiler_start_s(device)
 
     def _open_steps(self) -> None:
         """Begin the readers of steps and validation; those of the head, where it alone steps."""
@@ -169,10 +171,27 @@ class Workload:
         if self._base.trunk_and_head is None:
             raise UsageError(_NO_HEAD)
         first_s, second_s = self._time_trunk(1), self._time_trunk(1)
-        fits = round(min_s / (second_s * EVALUATION_BATCH_SIZE))
+        trunk_s = second_s
+        if self._time_reading() > second_s:
+            self.plan = replace(self.plan, trunk_begins_dry=True)
+            trunk_s = self._time_trunk(1)
+        fits = round(min_s / (trunk_s * EVALUATION_BATCH_SIZE))
         self.plan = replace(self.plan, num_trunk_batches=max(1, fits))
-        self.pilot = replace(self.pilot, trunk_s=second_s)
+        self.pilot = replace(self.pilot, trunk_s=trunk_s)
         return (first_s - second_s) * EVALUATION_BATCH_SIZE
+
+    def _time_reading(self) -> float:
+        """Read evaluation batches with nothing read ahead; gives the seconds of one example."""
+        assert self._trunk_batches is not None
+        self._forget_read_ahead(self._trunk_batches)
+        started, num_examples = time.perf_counter(), 0
+        for _ in range(_NUM_READ):
+            num_examples += next(self._trunk_batches).ids.numel()
+        return (time.perf_counter() - started) / num_examples
+
+    def _forget_read_ahead(self, batches: Iterator[Batch]) -> None:
+        for _ in range(self.recipe.loader.prefetch_batches):
+            next(batches)
 
     def _pilot_steps(self, min_s: float) -> float:
         """Fix how many steps a block takes; gives the seconds of one."""
@@ -210,8 +229,7 @@ class Workload:
         """Take steps; those that are shorter, at an epoch's end, count as a part of one."""
         subject, device = self._subject, self._subject.device
         if self.plan.begins_dry:
-            for _ in range(self.recipe.loader.prefetch_batches):
-                next(self._batches)
+            self._forget_read_ahead(self._batches)
         wait_for(device)
         device_timeline = subject.clock.device
         before = device_timeline.close() if device_timeline else subject.clock.host()
@@ -260,9 +278,12 @@ class Workload:
         base, batches = self._base, self._trunk_batches
         assert batches is not None
         way = TrunkPass(recipe=base.recipe, task=base.task, model=base.model, device=base.device)
-        wait_for(base.device)
-        started, num_examples = time.perf_counter(), 0
         with evaluating(base.model):
+            if self.plan.trunk_begins_dry:
+                self._forget_read_ahead(batches)
+                way.features(next(batches)).cpu()  # the next batch is read meanwhile, as ever
+            wait_for(base.device)
+            started, num_examples = time.perf_counter(), 0
             for _ in range(num_batches):
                 batch = next(batches)
                 way.features(batch).cpu()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,14 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from stepladder.config.choices import Split, TrainMode, Where
-from stepladder.config.recipe import BatchConfig, DataConfig, DeviceConfig, FeaturesConfig, Recipe
+from stepladder.config.recipe import (
+    BatchConfig,
+    DataConfig,
+    DeviceConfig,
+    FeaturesConfig,
+    LoaderConfig,
+    Recipe,
+)
 from stepladder.data.batch import Batch
 from stepladder.errors import DivergedError, UsageError
 from stepladder.measure import workload as workload_module
@@ -121,10 +129,40 @@ def test_features_are_timed_by_the_trunk_and_the_head_apart(make: Make) -> None:
     assert block.validation_s > 0
 
 
+class Slow(Points):
+    """Rows that a reading thread waits for, as on a slow disk."""
+
+    ROW_S = 0.002
+
+    def data(self, split: Split) -> TensorDataset | None:
+        rows = super().data(split)
+        return None if rows is None else SlowRows(*rows.tensors)
+
+
+class SlowRows(TensorDataset):
+    def __getitem__(self, row: int) -> tuple[Tensor, ...]:
+        time.sleep(Slow.ROW_S)
+        return super().__getitem__(row)
+
+
+def test_batches_read_ahead_between_blocks_do_not_flatter_the_trunk(make: Make) -> None:
+    threads = 2
+    recipe = replace(
+        RECIPE, features=FeaturesConfig(cached=True), loader=LoaderConfig(threads=threads)
+    )
+    workload = make(recipe, Slow(num_train=320))
+    workload.block(MIN_S)
+    time.sleep(32 * Slow.ROW_S)  # the reader has all it may hold
+    block = workload.block(MIN_S)
+    assert workload.plan.trunk_begins_dry
+    assert block.trunk_s is not None
+    assert block.trunk_s > Slow.ROW_S / threads / 2, "no reader could have been faster"
+
+
 def test_workloads_that_are_alike_do_the_same_in_a_block() -> None:
-    one = Plan(num_steps=50, num_val_batches=1, num_trunk_batches=8)
+    one = Plan(num_steps=50, num_val_batches=1, num_trunk_batches=8, trunk_begins_dry=True)
     other = Plan(num_steps=70, num_val_batches=1, num_trunk_batches=1, begins_dry=True)
-    same = {"num_steps": 70, "num_val_batches": 1, "begins_dry": True}
+    same = {"num_steps": 70, "num_val_batches": 1, "begins_dry": True, "trunk_begins_dry": True}
     assert align_plans(one, other) == (
         Plan(**same, num_trunk_batches=8),  # a trunk eight times as slow keeps its own number
         Plan(**same, num_trunk_batches=1),
