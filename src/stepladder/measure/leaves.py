@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ class Call:
     Attributes:
         args, kwargs: as recorded, on few examples.
         follows_conv: the module called just before is a convolution that gives these channels.
+        norm: of a convolution, the BatchNorm that is called just after it; None without one.
         is_pointwise: it changes numbers one by one, or normalises them: no matrix product.
     """
 
@@ -30,6 +31,7 @@ class Call:
     kwargs: Mapping[str, Any]
     follows_conv: bool
     is_pointwise: bool
+    norm: nn.BatchNorm2d | None = None
 
     @property
     def key(self) -> str:
@@ -43,7 +45,8 @@ class Call:
         ]
         learns = [weight.requires_grad for weight in self.module.parameters()]
         kind = type(self.module).__qualname__
-        return f"{kind} {self.module} {self.module.training} {weights} {learns} {inputs}"
+        after = f"{type(self.norm).__qualname__} {self.norm}" if self.norm is not None else ""
+        return f"{kind} {self.module} {self.module.training} {weights} {learns} {inputs} {after}"
 
 
 def record_calls(model: nn.Module, run: Callable[[], object]) -> list[Call]:
@@ -56,12 +59,15 @@ def record_calls(model: nn.Module, run: Callable[[], object]) -> list[Call]:
     def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         before = calls[-1].module if calls else None
         channels = getattr(module, "num_features", None)
+        follows_conv = isinstance(before, nn.Conv2d) and before.out_channels == channels
+        if follows_conv and isinstance(module, nn.BatchNorm2d):
+            calls[-1] = replace(calls[-1], norm=module)
         calls.append(
             Call(
                 module=module,
                 args=_detached(args),
                 kwargs=_detached(kwargs),
-                follows_conv=isinstance(before, nn.Conv2d) and before.out_channels == channels,
+                follows_conv=follows_conv,
                 is_pointwise=_is_pointwise(module, args, output),
             )
         )

@@ -7,7 +7,7 @@ inputs of the shape and format that it meets, in each variant, in turn; equal on
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -23,12 +23,13 @@ from stepladder.config.recipe import DeviceConfig, OptimizerConfig
 from stepladder.measure.leaves import Call, enlarge, record_calls
 from stepladder.measure.probe import is_out_of_memory
 from stepladder.measure.timing import lower_median, time_in_turn
+from stepladder.models.fusing import fused_convolution
 from stepladder.optim.optimizers import build_optimizer, has_fused
 from stepladder.train.build import MEMORY_FORMATS
 from stepladder.train.step import autocast
 
 NOW = "now"
-_ACTIVATION = "activation"
+_FOLDED = "folded"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,8 @@ def replay_operations(
 
     Ratios are given for the variants; for "pointwise", the time without the operations that work
     number by number and that a compiler could fuse into others; and, given `folds`, for "folded",
-    the time without the BatchNorm layers that follow a convolution in that part of the model.
+    the time without the BatchNorm layers that follow a convolution in that part of the model, and
+    with their activations in the convolution where a folded trunk has them there.
 
     Args:
         run: puts few examples through the model, with gradients where the step needs them; called
@@ -91,17 +93,17 @@ def replay_operations(
     if not counts or any(len(found) != len(calls) for _, found in settings.values()):
         return None
     places = {call.key: idx for idx, call in enumerate(calls)}
-    foldable = {id(module) for module in folds.modules()} if folds is not None else set()
+    folded = _after_folding(folds, calls, now) if folds is not None else {}
     totals: dict[str, float] = defaultdict(float)
     for key, idx in places.items():
         call, count = calls[idx], counts[key]
-        is_folded = id(call.module) in foldable and _is_foldable(call)
         functions = {
             name: _replay(found[idx], setting, times=times, device=device)
             for name, (setting, found) in settings.items()
         }
-        if is_folded and (activation := _activation(call)) is not None:
-            functions[_ACTIVATION] = _replay(activation, now, times=times, device=device)
+        if (module := folded.get(id(call.module))) is not None:
+            rest = replace(call, module=module)
+            functions[_FOLDED] = _replay(rest, now, times=times, device=device)
         try:
             timed = time_in_turn(functions, device, budget_s=budget_s / len(places), max_rounds=7)
         except Exception as error:
@@ -111,26 +113,42 @@ def replay_operations(
         seconds = {name: count * lower_median(values) for name, values in timed.items()}
         for name in settings:
             totals[name] += seconds[name]
-        totals["folded"] += seconds.get(_ACTIVATION, 0.0) if is_folded else seconds[NOW]
+        totals[_FOLDED] += seconds.get(_FOLDED, seconds[NOW])
         totals["pointwise"] += 0.0 if call.is_pointwise else seconds[NOW]
     if folds is None:
-        totals.pop("folded", None)
+        totals.pop(_FOLDED, None)
     now_s = totals.pop(NOW, 0.0)
     if not now_s:
         return None
     return Replayed(now_s=now_s, ratios={name: s / now_s for name, s in totals.items()})
 
 
+def _after_folding(
+    folds: nn.Module, calls: Sequence[Call], setting: DeviceConfig
+) -> dict[int, nn.Module]:
+    """Give what folding leaves of the modules that it changes, by their id."""
+    inside = {id(module) for module in folds.modules()}
+    left: dict[int, nn.Module] = {}
+    for call in calls:
+        if id(call.norm) in inside and (fused := _fused(call, setting)) is not None:
+            left[id(call.module)], left[id(call.norm)] = fused, nn.Identity()
+        elif id(call.module) in inside and _is_foldable(call):
+            left.setdefault(id(call.module), getattr(call.module, "act", nn.Identity()))
+    return left
+
+
 def _is_foldable(call: Call) -> bool:
     return isinstance(call.module, BatchNorm) and not call.module.training and call.follows_conv
 
 
-def _activation(call: Call) -> Call | None:
-    """Give what folding leaves of a BatchNorm that has its activation inside, as timm's have."""
-    activation = getattr(call.module, "act", None)
-    if not isinstance(activation, nn.Module) or isinstance(activation, nn.Identity):
+def _fused(call: Call, setting: DeviceConfig) -> nn.Module | None:
+    """Give a convolution with all that folding puts into it; None where it stays by itself."""
+    if not isinstance(call.module, nn.Conv2d) or call.norm is None or call.norm.training:
         return None
-    return replace(call, module=activation)
+    conv = deepcopy(call.module)
+    if setting.memory_format is MemoryFormat.CHANNELS_LAST:
+        conv = conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return fused_convolution(conv, call.norm)
 
 
 def _replay(

@@ -30,6 +30,7 @@ _LEAST = {"host": 4, "real": 4, "device": 2}
 _MOST_STEPS = 400
 _MAX_DRAIN_S = 0.5
 _MOST_LOOKS = 3
+_MOST = {"host": _MOST_STEPS, "real": _MOST_LOOKS * _MOST_STEPS, "device": _MOST_STEPS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,7 @@ def measure_steps(subject: Subject, *, budget_s: float) -> StepTimes:
         host = itertools.cycle([first, *held])
         est_s = _warm_up(subject, host)
         num = {
-            name: min(max(int(share * budget_s / max(est_s, 1e-9)), _LEAST[name]), _MOST_STEPS)
+            name: min(max(int(share * budget_s / max(est_s, 1e-9)), _LEAST[name]), _MOST[name])
             for name, share in _SHARES.items()
         }
         before_s = _replay(subject, host, num["host"] // 2)
@@ -164,16 +165,21 @@ class _Real(NamedTuple):
 
 
 def _real_steps_that_close(subject: Subject, batches: Iterator[Batch], num_steps: int) -> _Real:
-    """Take real steps, again where the timelines do not close; give the steps that close best.
+    """Take real steps in a few looks; give the middle one of those whose timelines close.
 
-    Another process that takes the core between two phases opens a timeline now and then. Work that
-    no phase covers does it every time.
+    Another process that takes the core between two phases opens a timeline now and then, and slows
+    a look down: then there is one more look, or another one counts. Work that no phase covers opens
+    them all, and the one that closes best is given.
     """
-    found = [_real_steps(subject, batches, num_steps)]
-    while found[-1].no_advice_because is not None and len(found) < _MOST_LOOKS:
-        found.append(_real_steps(subject, batches, num_steps))
-    closed = [real for real in found if real.no_advice_because is None]
-    return closed[0] if closed else min(found, key=lambda real: real.unexplained_frac)
+    num_looks = min(_MOST_LOOKS, max(1, num_steps // _LEAST["real"]))
+    of_look = min(-(-num_steps // num_looks), _MOST_STEPS)
+    found = [_real_steps(subject, batches, of_look) for _ in range(num_looks)]
+    while all(look.no_advice_because for look in found) and len(found) < _MOST_LOOKS:
+        found.append(_real_steps(subject, batches, of_look))
+    closed = [look for look in found if look.no_advice_because is None]
+    if not closed:
+        return min(found, key=lambda look: look.unexplained_frac)
+    return sorted(closed, key=lambda look: look.step_s)[(len(closed) - 1) // 2]
 
 
 def _real_steps(subject: Subject, batches: Iterator[Batch], num_steps: int) -> _Real:

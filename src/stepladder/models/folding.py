@@ -173,6 +173,13 @@ def _without(trunk: nn.Module, pairs: list[Pair]) -> nn.Module:
     return folded.eval()
 
 
+def folded_convolution(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
+    """Give a copy of a convolution that computes norm(conv(x)), without timm's activation."""
+    folded = copy.deepcopy(conv)
+    _fold_into(folded, Pair(conv, norm))
+    return folded
+
+
 def _fold_into(conv: nn.Module, pair: Pair) -> None:
     assert isinstance(conv, nn.Conv2d)
     norm = pair.norm

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from stepladder.models.folding import FoldedNorm
+from stepladder.models.folding import FoldedNorm, folded_convolution
 
 _ACTIVATIONS = {nn.ReLU, nn.ReLU6, nn.Hardtanh}
 _NOTHING = (nn.Identity, nn.Dropout, nn.Dropout2d)  # in evaluation mode
@@ -62,6 +62,22 @@ def fuse_activations(folded: nn.Module, *args: Any, **kwargs: Any) -> Callable[.
         return (fused if _is_suited((args, kwargs)) else folded)(*args, **kwargs)
 
     return forward
+
+
+def fused_convolution(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d | None:
+    """Give a copy of a convolution that computes the BatchNorm after it and timm's activation too.
+
+    None where a folded trunk would not have them as one operation.
+    """
+    layers = [layer for layer in norm.children() if not isinstance(layer, _NOTHING)]
+    tensors = (*conv.parameters(), *norm.parameters())
+    if not _has_onednn() or not all(_is_known_format(tensor) for tensor in tensors):
+        return None
+    if not _is_fusable(conv, layers):
+        return None
+    folded = folded_convolution(conv, norm)
+    vars(folded)["forward"] = FusedConvolution(folded, layers[0] if layers else None)
+    return folded
 
 
 class FusedConvolution:
@@ -131,13 +147,17 @@ def _fuse(fused: nn.Module, name: str) -> bool:
     assert isinstance(rest, FoldedNorm)
     conv = fused.get_submodule(rest.after)
     layers = [layer for layer in rest if not isinstance(layer, _NOTHING)]
-    is_known = len(layers) <= 1 and all(type(layer) in _ACTIVATIONS for layer in layers)
-    if not (is_known and isinstance(conv, nn.Conv2d) and _is_known_conv(conv)):
+    if not isinstance(conv, nn.Conv2d) or not _is_fusable(conv, layers):
         return False
     vars(conv)["forward"] = FusedConvolution(conv, layers[0] if layers else None)
     while len(rest):
         del rest[-1]
     return True
+
+
+def _is_fusable(conv: nn.Conv2d, layers: list[nn.Module]) -> bool:
+    is_known = len(layers) <= 1 and all(type(layer) in _ACTIVATIONS for layer in layers)
+    return is_known and _is_known_conv(conv)
 
 
 def _is_known_conv(conv: nn.Conv2d) -> bool:

@@ -9,7 +9,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile, TrainingTime
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.formulas import predict_time
+from stepladder.rungs.formulas import predict_time, within_schedule
 
 _LARGE_FRAC = 0.05
 """Share of the time from which on validations are worth saving."""
@@ -68,5 +68,5 @@ class FewerValidations(Rung):
         now, stopping = profile.time, recipe.stopping
         patience = stopping.patience if stopping.early else 0
         epochs = now.epochs + patience * (every - stopping.validate_every_epochs)
-        epochs = min(max(epochs, now.epochs), max(now.epochs, recipe.schedule.max_epochs))
+        epochs = within_schedule(max(epochs, now.epochs), now, recipe)
         return replace(now, epochs=epochs, num_validations=epochs / every)

@@ -98,6 +98,14 @@ def scale_model(profile: Profile, recipe: Recipe, ratio: float) -> TrainingTime:
     )
 
 
+def within_schedule(epochs: float, now: TrainingTime, recipe: Recipe) -> float:
+    """Bound a number of epochs by where the schedule ends, or by the epochs now if those are more.
+
+    Early stopping may want more epochs than the schedule has.
+    """
+    return min(epochs, max(now.epochs, recipe.schedule.max_epochs))
+
+
 def with_one_time(time: TrainingTime, **seconds: float) -> TrainingTime:
     """Set some of the one-time work, by name; work that takes nothing is left out."""
     parts = {**time.one_time_s, **seconds}

@@ -20,6 +20,7 @@ from stepladder.rungs.formulas import (
     loader_floor_s,
     memory_batch,
     predict_time,
+    within_schedule,
 )
 
 _ADAM_POWERS = (0.5, 1.0, 1.5)
@@ -83,10 +84,11 @@ class LargerBatch(Rung):
         more_epochs = 1.0
         if recipe.stopping.early:
             more_epochs = epochs_ratio(batch, larger, profile.noise_scale)
+        epochs = within_schedule(now.epochs * more_epochs, now, recipe)
         after = replace(
             now,
-            epochs=now.epochs * more_epochs,
-            num_validations=now.num_validations * more_epochs,
+            epochs=epochs,
+            num_validations=now.num_validations * epochs / max(now.epochs, 1e-9),
             steps_per_epoch=now.steps_per_epoch / growth,
             step_s=max(step_s, floor_s),
         )

@@ -8,6 +8,7 @@ from torch import nn
 
 from stepladder.config.choices import MemoryFormat, OptimizerName, Precision
 from stepladder.config.recipe import DeviceConfig, OptimizerConfig
+from stepladder.measure import replays
 from stepladder.measure.replays import (
     choose_times,
     replay_fused_optimizer,
@@ -74,9 +75,36 @@ def test_gradients_are_replayed_and_none_is_left() -> None:
     }
 
 
-def test_folding_takes_a_batchnorm_after_a_convolution_away() -> None:
+def test_folding_takes_a_batchnorm_after_a_convolution_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     net = model().eval().requires_grad_(False)
+    assert replay(net, folds=net)["folded"] > 0
+    monkeypatch.setattr(replays, "fused_convolution", lambda *_: None)  # as without oneDNN
     assert 0 < replay(net, folds=net)["folded"] < 1
+
+
+def test_what_folding_makes_one_operation_is_replayed_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[tuple[nn.Module, nn.Module]] = []
+
+    class Slow(nn.Conv2d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(20):
+                y = super().forward(x)
+            return y
+
+    def fuse(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
+        made.append((conv, norm))
+        return Slow(3, 8, 3).requires_grad_(False)
+
+    monkeypatch.setattr(replays, "fused_convolution", fuse)
+    net = model().eval().requires_grad_(False)
+    assert replay(net, folds=net)["folded"] > 1, "the slow one counts"
+    assert [norm for _, norm in made] == [net[1]]
+    assert all(conv is not net[0] for conv, _ in made), "a copy is folded"
+    assert "folded" not in replay(net)
 
 
 def test_nothing_is_folded_where_no_batchnorm_follows_a_convolution() -> None:

@@ -13,7 +13,7 @@ from stepladder.config.recipe import ModelConfig
 from stepladder.models.folding import fold_batchnorm
 from stepladder.models.forwards import FrozenForward, set_forward
 from stepladder.models.freezing import freeze
-from stepladder.models.fusing import fuse_activations
+from stepladder.models.fusing import fuse_activations, fused_convolution
 from stepladder.models.torchvision_shim import import_timm
 from stepladder.models.trunk import build_trunk
 
@@ -163,3 +163,29 @@ def test_without_onednn_the_folded_trunk_computes() -> None:
 def test_what_is_not_known_is_left_alone(folded: nn.Module) -> None:
     dtype = next(folded.parameters()).dtype
     assert fuse_activations(folded, torch.randn(2, 3, 15, 15, dtype=dtype)) is None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("activation", [nn.ReLU6, nn.ReLU, nn.Identity])
+def test_one_convolution_computes_the_norm_and_the_activation_after_it(
+    activation: type[nn.Module], layout: torch.memory_format
+) -> None:
+    conv = LAYERS.Conv2dSame(3, 8, 3, stride=2).to(memory_format=layout)
+    norm = LAYERS.BatchNormAct2d(8, act_layer=activation)
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.5, 2)
+    both = nn.Sequential(conv, norm).eval().requires_grad_(False)
+    fused = fused_convolution(conv, norm)
+    assert fused is not None
+    x = torch.randn(4, 3, 15, 15).contiguous(memory_format=layout)
+    torch.testing.assert_close(fused(x), both(x), atol=1e-4, rtol=1e-4)
+    assert calls_of_activations(fused, x) == 0
+
+
+def test_what_a_folded_trunk_keeps_apart_is_not_made_one_convolution() -> None:
+    conv, norm = nn.Conv2d(3, 8, 3), LAYERS.BatchNormAct2d(8, act_layer=nn.GELU)
+    assert fused_convolution(conv, norm.eval()) is None
+    plain = nn.BatchNorm2d(8).eval()
+    assert fused_convolution(conv, plain) is not None
+    assert fused_convolution(conv.bfloat16(), plain) is None
+    assert fused_convolution(nn.Conv2d(3, 8, 3, padding="same"), plain) is None

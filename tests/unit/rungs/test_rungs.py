@@ -179,10 +179,17 @@ def test_nadam_is_fused_on_the_cpu_alone(make_profile: Make) -> None:
 
 
 def test_compile_charges_its_own_time(make_profile: Make) -> None:
-    profile = make_profile(num_conv2d=49, op_replays={"pointwise": 0.5}, phases_s={"forward": 1.0})
-    found = Compile().predict(profile, Recipe())
-    assert found.gain == pytest.approx(1200 / (600 + 28))
-    assert found.note == "about 28 s to compile (assumed), 1.2e+03 s of work"
+    profile = make_profile(
+        num_conv2d=49, num_batchnorm=49, op_replays={"pointwise": 0.5}, phases_s={"forward": 1.0}
+    )
+    frozen = replace(profile, is_trunk_frozen=True)
+    learning = replace(profile, is_trunk_frozen=False)
+    folded = Recipe(model=ModelConfig(fold_batchnorm=True))
+    found = Compile().predict(frozen, Recipe())
+    assert found.gain == pytest.approx(1200 / (600 + 42.88))
+    assert found.note == "about 43 s to compile (assumed), 1.2e+03 s of work"
+    assert Compile().predict(frozen, folded).inputs["compile_s"] == pytest.approx(25.73)
+    assert Compile().predict(learning, Recipe()).inputs["compile_s"] == pytest.approx(108.64)
 
 
 def test_compiling_for_little_work_loses(make_profile: Make) -> None:
@@ -220,6 +227,18 @@ def test_the_noise_scale_costs_epochs_only_where_stopping_is_early(make_profile:
     assert fixed.time.epochs == 10
     batch = early.inputs["larger_batch"]
     assert early.time.epochs == pytest.approx(10 * (1 + batch / 1000) / (1 + 16 / 1000))
+
+
+def test_the_noise_scale_asks_for_no_more_epochs_than_the_schedule_has(
+    make_profile: Make,
+) -> None:
+    profile = sweep(make_profile, noise_scale=1000.0)
+    short = Recipe(schedule=ScheduleConfig(max_epochs=11))
+    found = LargerBatch().predict(profile, short)
+    assert found.time is not None
+    assert found.inputs["more_epochs"] > 1.1
+    assert found.time.epochs == 11
+    assert found.time.num_validations == pytest.approx(1.1 * profile.time.num_validations)
 
 
 def test_a_small_noise_scale_keeps_the_batch_small(make_profile: Make) -> None:
