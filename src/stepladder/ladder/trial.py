@@ -21,6 +21,7 @@ from stepladder.ladder.speed import Length, Speed, length_of, measure_speed, pai
 from stepladder.ladder.together import with_enabled
 from stepladder.ladder.variants import choose_variant
 from stepladder.ladder.verdict import Evidence, judge, judge_speed
+from stepladder.measure.cold import compiler_start_s
 from stepladder.records import Json
 from stepladder.records.ladder import (
     Aim,
@@ -128,6 +129,9 @@ def _gather(trying: _Trying) -> Evidence:
     lab, rung, before, after = trying.lab, trying.rung, trying.before, trying.after
     exactness = rung.exactness_of(after)
     is_statistical = exactness is Exactness.STATISTICAL
+    if after.device.compile:  # once the trial has compiled something it cannot be seen any more
+        trying.watchdog.expect(0.0)
+        compiler_start_s(lab.device)
     found = "" if is_statistical else _check_exact(trying, exactness)
     if rung.aim is Aim.MEMORY:
         trying.watchdog.expect(0.0)

@@ -12,7 +12,9 @@ import pytest
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
 from stepladder.ladder import race
+from stepladder.ladder import trial as trial_module
 from stepladder.ladder.comparison import compare
+from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.trainings import STACKED_ROUNDS
 from stepladder.ladder.trial import apply_change, change_between, run_trial
 from stepladder.records.ladder import Aim, Decision, Exactness, Prediction
@@ -196,6 +198,23 @@ def test_trainings_that_take_too_long_are_not_begun(make_lab, profile, recipe) -
     verdict = tried(lab, rung, profile, epochs(recipe, 100_000)).trial.verdict
     assert verdict.decision is Decision.UNDECIDED
     assert f"it would take {3 * STACKED_ROUNDS} trainings of" in verdict.reason
+
+
+def test_a_compilers_start_is_timed_before_the_trial_compiles(
+    make_lab, profile, recipe, monkeypatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(trial_module, "compiler_start_s", lambda _: seen.append("start"))
+
+    def check(*_: object) -> str:
+        seen.append("check")
+        raise TrialFailed("that was all")
+
+    monkeypatch.setattr(trial_module, "_check_exact", check)
+    compiled = replace(recipe, device=replace(recipe.device, compile=True))
+    trial = tried(make_lab(recipe), Changed(compiled), profile, recipe).trial
+    assert seen == ["start", "check"]
+    assert trial.verdict.reason == "that was all"
 
 
 def test_a_change_can_be_set_again(recipe) -> None:
