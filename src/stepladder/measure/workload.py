@@ -26,7 +26,7 @@ from stepladder.measure.diverged import diverged_error
 from stepladder.measure.head import measure_trunk, on_features
 from stepladder.measure.steps import difference
 from stepladder.measure.subject import Subject, open_subject
-from stepladder.measure.timing import wait_for
+from stepladder.measure.timing import seconds_of, wait_for
 from stepladder.models.features import evaluating
 from stepladder.stats import autocorrelation_length
 from stepladder.task.contract import Task
@@ -173,7 +173,7 @@ class Workload:
             raise UsageError(_NO_HEAD)
         first_s, second_s = self._time_trunk(1), self._time_trunk(1)
         trunk_s = second_s
-        if self._time_reading() > second_s:
+        if self._reading_sets_the_pace():
             self.plan = replace(self.plan, trunk_begins_dry=True)
             trunk_s = self._time_trunk(1)
         fits = round(min_s / (trunk_s * EVALUATION_BATCH_SIZE))
@@ -183,14 +183,17 @@ class Workload:
         self.pilot = replace(self.pilot, trunk_s=trunk_s)
         return (first_s - second_s) * EVALUATION_BATCH_SIZE
 
-    def _time_reading(self) -> float:
-        """Read evaluation batches with nothing read ahead; gives the seconds of one example."""
-        assert self._trunk_batches is not None
-        self._forget_read_ahead(self._trunk_batches)
-        started, num_examples = time.perf_counter(), 0
-        for _ in range(_NUM_READ):
-            num_examples += next(self._trunk_batches).ids.numel()
-        return (time.perf_counter() - started) / num_examples
+    def _reading_sets_the_pace(self) -> bool:
+        """Say whether a batch takes longer to read, with nothing read ahead, than the trunk."""
+        base, batches = self._base, self._trunk_batches
+        assert batches is not None
+        way = TrunkPass(recipe=base.recipe, task=base.task, model=base.model, device=base.device)
+        self._forget_read_ahead(batches)
+        started = time.perf_counter()
+        read = [next(batches) for _ in range(_NUM_READ)]
+        read_s = (time.perf_counter() - started) / _NUM_READ
+        with evaluating(base.model):
+            return read_s > seconds_of(lambda: way.features(read[-1]), base.device)
 
     def _forget_read_ahead(self, batches: Iterator[Batch]) -> None:
         for _ in range(self.recipe.loader.prefetch_batches):
