@@ -222,7 +222,7 @@ class Climb:
             self.profile,
             self.recipe,
             prediction,
-            on_prediction=self.ledger.prediction,
+            on_prediction=lambda chosen: self._probed(rung, chosen),
         )
         trial = replace(
             result.trial,
@@ -233,6 +233,11 @@ class Climb:
         self.ledger.trial(trial)
         self._warn_of_others(trial.cores_missing)
         return trial, result.recipe
+
+    def _probed(self, rung: Rung, prediction: Prediction) -> None:
+        """Tell the prediction of the variant that a probe chose, before it is measured."""
+        self.ledger.prediction(prediction)
+        self.display.message(f"probes chose another {rung.name}: predicted {prediction.gain:.2g}×")
 
     def _warn_of_others(self, cores_missing: float) -> None:
         """Say once that times cannot be trusted."""

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from stepladder.config.recipe import Recipe, StoppingConfig
+from stepladder.data.order import Order
 from stepladder.data.reader import Reader
 from stepladder.ladder.folds import Parts, learnt_sample
 from stepladder.ladder.head_task import HeadTask
@@ -24,6 +27,9 @@ from stepladder.train.evaluate import Evaluation, evaluate
 from stepladder.train.stopping import EarlyStopping
 
 Weights = dict[str, Tensor]
+
+_MAX_ROWS_KEPT: Final = 2048  # of an epoch; a longer one takes longer to learn than to shuffle
+_MAX_EPOCHS_KEPT: Final = 4096  # 64 MB at most
 
 
 @dataclass(kw_only=True)
@@ -182,7 +188,9 @@ class StackedRun:
 
     def _open_epoch(self) -> None:
         reader, size = self.reader, self.reader.global_batch_size
-        rows = np.asarray(reader.order.samples(self.epoch, 0, reader.num_examples))
+        num = reader.num_examples
+        is_kept = num <= _MAX_ROWS_KEPT
+        rows = (_known_rows if is_kept else _draw_rows)(reader.order, self.epoch, num)
         padded = np.full(reader.steps_per_epoch * size, -1, dtype=np.int64)
         padded[: len(rows)] = rows
         self._rows = padded.reshape(-1, size)
@@ -208,3 +216,13 @@ class StackedRun:
         self.head.load_state_dict(weights, strict=False)
         precision = self.recipe.device.precision
         return evaluate(self.task, self.head, reader, device=self.device, precision=precision)
+
+
+def _draw_rows(order: Order, epoch: int, num_examples: int) -> NDArray[np.int64]:
+    """Give the rows of an epoch."""
+    rows: NDArray[np.int64] = order.samples(epoch, 0, num_examples)
+    return rows
+
+
+_known_rows = lru_cache(maxsize=_MAX_EPOCHS_KEPT)(_draw_rows)
+"""The same, kept: other recipes' trainings of the same seed and fold ask again. To read only."""
