@@ -23,7 +23,7 @@ demo: $(STAMP)
 	$(BIN)/python examples/demo/check_result.py runs/demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

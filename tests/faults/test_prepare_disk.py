@@ -109,7 +109,8 @@ except StepladderError as error:
 
 
 def as_nobody(source: Path, out: Path, *, max_bad: float) -> subprocess.CompletedProcess[str]:
-    for folder in (source.parent, *source.parent.parents[:2]):
+    own = [up for up in source.parents if up.name.startswith(("pytest-", "popen-"))]
+    for folder in (source.parent, *own):
         folder.chmod(0o755)  # pytest's own folders are the user's alone
     return subprocess.run(
         [sys.executable, "-c", AS_NOBODY, str(source), str(out), str(max_bad)],

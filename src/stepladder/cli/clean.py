@@ -24,8 +24,8 @@ _EXAMPLES = """
   stepladder clean runs             lists, and removes nothing
   stepladder clean runs --yes       removes what it lists
 """
-# A save or a prepare in progress has a hidden name with the number of its process, or ends in
-# .partial; see docs/store.md and docs/checkpoints.md.
+# A save, a climb or a prepare in progress has a hidden name with the number of its process, or ends
+# in .partial; see docs/store.md, docs/checkpoints.md and docs/run-folder.md.
 _TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.(tmp|old)", re.ASCII)
 _PARTIAL_SUFFIX = ".partial"
 _COPIES_SUFFIX = ".pixels"
@@ -36,7 +36,7 @@ _LEFT_BY_RUNS = ("events.discarded.jsonl", "crash.txt")
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """List what interrupted work left behind: half-written stores, saves, discarded events.
+    """List what interrupted work left behind: half-written stores, saves, trials, discarded events.
 
     Features and decoded copies of stores are listed too: a run that wants them makes them again.
     Nothing that a running process holds is listed. Checkpoints, stores and results stay.
@@ -87,10 +87,11 @@ def leftovers(root: Path) -> Iterator[Path]:
             continue
         for name in sorted([*folders, *files]):
             path = folder / name
-            if _is_leftover(path):
+            is_leftover = _is_leftover(path)
+            if is_leftover:
                 yield path
-                if name in folders:
-                    folders.remove(name)
+            if name in folders and (is_leftover or _TEMPORARY.fullmatch(name)):
+                folders.remove(name)
         folders.sort()
 
 

@@ -9,6 +9,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.ladder.fault import faults_told
 from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.room import why_not_here
+from stepladder.ladder.together import with_enabled
 from stepladder.records.ladder import Aim, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
@@ -56,14 +57,14 @@ def advise_on(
     beyond: list[Considered] = []
     least = 1 + options.min_gain
     for rung in rungs:
-        prediction, refusal = _predicted(rung, profile, recipe, options)
+        prediction, found = _predicted(rung, profile, recipe, options)
         if prediction is None:
-            others.append(_considered(rung, None, refusal))
+            others.append(_considered(rung, None, found))
         elif rung.is_prediction_only:
             beyond.append(_considered(rung, prediction, prediction.note))
-        elif rung.aim is Aim.TIME and prediction.gain >= least:
+        elif found == Aim.TIME and prediction.gain >= least:
             candidates.append(_considered(rung, prediction, ""))
-        elif rung.aim is Aim.TIME:
+        elif found == Aim.TIME:
             reason = f"predicted {prediction.gain:.2f}×, below {least:.2f}×"
             others.append(_considered(rung, prediction, reason))
         else:
@@ -85,12 +86,16 @@ def advise_on(
 def _predicted(
     rung: Rung, profile: Profile, recipe: Recipe, options: LadderConfig
 ) -> tuple[Prediction | None, str]:
-    """Predict a rung's gain, or say why it cannot be tried: its own code may be wrong."""
+    """Predict a rung's gain as it would be tried, and say what for; else why it cannot be tried.
+
+    Its own code may be wrong.
+    """
     try:
         with faults_told("a fault of the rung:"):
             refusal = why_not_here(rung, profile, recipe, options)
             if refusal is None:
-                return rung.predict(profile, recipe), ""
+                rung = with_enabled(rung, profile, recipe)
+                return rung.predict(profile, recipe), rung.aim
     except TrialFailed as failure:
         refusal = failure.what
     return None, refusal

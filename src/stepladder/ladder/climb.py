@@ -11,6 +11,7 @@ from typing import Any, Final
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import ResourceError, StepladderError
+from stepladder.ladder.again import may_now_decide
 from stepladder.ladder.fault import faults_told
 from stepladder.ladder.guard import TrialFailed, failure_words
 from stepladder.ladder.joint import Joint, compare_together, undone_trial, with_changes
@@ -18,6 +19,7 @@ from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
 from stepladder.ladder.room import why_not_here
+from stepladder.ladder.together import with_enabled
 from stepladder.ladder.trial import apply_change, run_trial
 from stepladder.ladder.wording import rough_time, together_row
 from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
@@ -39,7 +41,7 @@ _MIN_TOGETHER: Final = 2
 
 
 class NoAdvice(StepladderError):  # noqa: N818  (a finding)
-    """A job's times do not add up: the climb ends."""
+    """A job's times do not add up: nothing can be predicted from them."""
 
 
 @dataclass(kw_only=True)
@@ -55,6 +57,7 @@ class Climb:
         profile: of that recipe.
         trials: the last word on each rung, in the order in which they were decided.
         reads_ledger: take verdicts of earlier climbs on the same job and machine.
+        why_no_advice: why the climb went no further than the last kept rung; None: it went on.
         disk: a folder on the disk where artefacts would lie; None: where the lab keeps them.
         together: what all kept rungs change; None: fewer than two may lose any accuracy.
     """
@@ -73,6 +76,7 @@ class Climb:
     num_from_ledger: int = 0
     together: JointChange | None = None
     disk: Path | None = None
+    why_no_advice: str | None = None
     _known: ProfileMemory = field(default_factory=ProfileMemory)
     _is_warned: bool = False
     _started: float = field(default_factory=time.monotonic)
@@ -100,10 +104,10 @@ class Climb:
         key = recipe_key(self.recipe)
         earlier = self.ledger.find_profile(key) if self.reads_ledger else None
         if earlier is not None and earlier.no_advice_because is None:
-            self.profiles.append(earlier)
-            return earlier
-        self.display.message("measuring the job …")
-        profile = self._taken() if self.profiles else self._first_taken()
+            profile = earlier  # written down once more: the ledger's last is that of the result
+        else:
+            self.display.message("measuring the job …")
+            profile = self._taken() if self.profiles else self._first_taken()
         self.profiles.append(profile)
         at_s = time.monotonic() - self._started
         self.ledger.profile(profile, recipe=key, at_s=at_s)
@@ -169,6 +173,9 @@ class Climb:
         return self.recipe
 
     def _take(self, rung: Rung) -> None:
+        if self.why_no_advice is not None:
+            self._decided(self._untried(rung, Decision.UNTRIED, self.why_no_advice, None))
+            return
         try:
             with faults_told("a fault of the rung:"):
                 trial, after = self.consider(rung)
@@ -183,11 +190,14 @@ class Climb:
         self.show(trial)
 
     def _go_on_from(self, after: Recipe, trial: Trial) -> None:
-        """Measure a kept rung's recipe; one that cannot be measured is rolled back."""
+        """Measure a kept rung's recipe; one that cannot be measured is rolled back.
+
+        Where its times do not add up, the climb goes no further: what was proven stays.
+        """
         before, self.recipe = self.recipe, after
         try:
-            with faults_told("once it was kept, its profile:", but=NoAdvice):
-                self.measure()
+            with faults_told("once it was kept, its profile:"):
+                self._measure_or_stop()
         except TrialFailed as failure:
             self.recipe = before
             verdict = Verdict(decision=Decision.DROPPED, reason=failure.what)
@@ -200,6 +210,7 @@ class Climb:
         refusal = self._why_not(rung)
         if refusal is not None:
             return self._untried(rung, Decision.NOT_HERE, refusal, None), self.recipe
+        rung = with_enabled(rung, self.profile, self.recipe)
         prediction = rung.predict(self.profile, self.recipe)
         self.ledger.prediction(prediction)
         if rung.is_prediction_only:
@@ -273,7 +284,7 @@ class Climb:
         if not self.reads_ledger:
             return None
         found = self.ledger.find(rung=rung.name, **self._keys())
-        if found is None or self._may_now_decide(found):
+        if found is None or may_now_decide(found, self.options.budget_s):
             return None
         after = self.recipe
         if found.verdict.decision is Decision.KEPT:
@@ -284,13 +295,6 @@ class Climb:
         self.num_from_ledger += 1
         self.ledger.trial(found)  # once more, so that this ledger tells the whole climb
         return found, after
-
-    def _may_now_decide(self, trial: Trial) -> bool:
-        """Say whether a trial that ended undecided on a budget has more of it now."""
-        now_s, then_s = self.options.budget_s, trial.budget_s
-        if trial.verdict.decision is not Decision.UNDECIDED or then_s is None:
-            return False
-        return now_s is None or now_s > then_s
 
     def _untried(
         self, rung: Rung, decision: Decision, reason: str, prediction: Prediction | None
@@ -320,6 +324,8 @@ class Climb:
 
     def _worth_another_look(self) -> list[Rung]:
         """List the rungs of TIME that were not kept, where the recipe has changed since."""
+        if self.why_no_advice is not None:
+            return []
         now = recipe_key(self.recipe)
         decided = {trial.rung: trial for trial in self.trials}
         again = (Decision.DROPPED, Decision.UNDECIDED, Decision.SKIPPED)
@@ -361,10 +367,16 @@ class Climb:
             undone.append(last.rung)
             found = self._compare_together()
         if undone:
-            self.measure()
+            self._measure_or_stop()
         self.together = replace(found.change, undone=tuple(undone))
         values = {"event": "together", **to_json(self.together)}
         self.display.table(together_row(self.together), values)
+
+    def _measure_or_stop(self) -> None:
+        try:
+            self.measure()
+        except NoAdvice as finding:
+            self.why_no_advice = finding.what
 
     def _compare_together(self) -> Joint:
         self.display.message("testing what was kept against the job as written …")

@@ -69,6 +69,9 @@ def compare_outcomes(lab: Lab, before: Sequence[Outcome], after: Sequence[Outcom
         TrialFailed: if a training after fails where the one before does not.
     """
     pairs = _sound_pairs(before, after)
+    failed = next((one.why_not for one in before if one.why_not), None)
+    if not pairs and failed is not None:
+        return Comparison(why_not=f"each training {failed}, before as well")
     if not pairs or not any(one.rows for one, _ in pairs):
         return Comparison(why_not="there are no held-out examples to judge by")
     losses = [_pairs(one, other, one.losses, other.losses) for one, other in pairs]

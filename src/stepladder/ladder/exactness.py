@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd as Dropout
 
 from stepladder.config.choices import Where
 from stepladder.config.recipe import Recipe
@@ -29,6 +30,8 @@ from stepladder.train.step import autocast
 NUM_BATCHES: Final = 3
 MAX_DIFFERENCE: Final = 1e-3
 """Largest difference by rounding, relative to the largest number of the same kind."""
+_RATES: Final = ("drop_prob", "drop_rate", "dropout")
+"""Where layers keep the rate of a dropout that they call as a function: attention, DropPath."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +56,16 @@ class Computed:
 def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: bool) -> Computed:
     """Compute losses, scores and gradients of the first batches, from the recipe's own weights.
 
+    Dropout layers drop nothing meanwhile: layout and compiling change which numbers are drawn, and
+    not what is computed from them. A model that calls `dropout` with a rate of its own, which no
+    layer holds, still draws.
+
     Args:
         steps: take optimiser steps as well, and give the weights after each.
     """
     found = Computed()
     with open_subject(recipe, material.task, material.sources, device=device) as base:
+        _drop_nothing(base.model)
         subject = _on_features(base) if recipe.features.cached else base
         for step, batch in enumerate(_batches(base)):
             if recipe.features.cached:
@@ -95,6 +103,14 @@ def _difference(before: Tensor, after: Tensor) -> float:
     scale = float(before.abs().max()) if before.numel() else 0.0
     apart = float((before - after).abs().max()) if before.numel() else 0.0
     return apart / scale if scale else apart
+
+
+def _drop_nothing(model: nn.Module) -> None:
+    """Set the rates of dropout layers to 0."""
+    for module in model.modules():
+        for name in ("p",) if isinstance(module, Dropout) else _RATES:
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
 
 
 def _batches(subject: Subject) -> Iterator[Batch]:

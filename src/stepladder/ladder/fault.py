@@ -11,14 +11,13 @@ from stepladder.train.evaluate import EvaluationCancelled
 
 
 @contextmanager
-def faults_told(whose: str, *, but: type[Exception] = EvaluationCancelled) -> Iterator[None]:
+def faults_told(whose: str) -> Iterator[None]:
     """Turn whatever is raised into TrialFailed, in words that stand in a table cell.
 
     Ctrl-C and other requests to end pass through.
 
     Args:
         whose: what is at fault, put in front.
-        but: a kind of error that passes through too.
 
     Raises:
         TrialFailed: with the kind of the error and its message.
@@ -26,7 +25,7 @@ def faults_told(whose: str, *, but: type[Exception] = EvaluationCancelled) -> It
     failure: str | None = None
     try:
         yield
-    except (InterruptedRun, EvaluationCancelled, but):
+    except (InterruptedRun, EvaluationCancelled):
         raise
     except Exception as error:
         failure = f"{whose} {failure_words(error)}"

@@ -63,7 +63,9 @@ def plain_parts(sources: Sources) -> Parts:
     return Parts(sources=judged, rows=rows, fold=None)
 
 
-def make_folds(sources: Sources, groups: Ints, *, num_folds: int, seed: int) -> tuple[Parts, ...]:
+def make_folds(
+    sources: Sources, groups: Ints, *, num_folds: int, seed: int, batch: int | None = None
+) -> tuple[Parts, ...]:
     """Cut train and validation together into folds, each held out once; groups stay whole.
 
     What is not held out learns and stops as in the job: its training examples, and its validation
@@ -72,6 +74,8 @@ def make_folds(sources: Sources, groups: Ints, *, num_folds: int, seed: int) -> 
 
     Args:
         groups: group of each example, (num_train + num_val,).
+        batch: examples of a forward pass. A fold that would end with a single example, from which
+            BatchNorm cannot learn, leaves that one out; no multiple of batch ends with one then.
     """
     pool = [sources.train] if sources.val is None else [sources.train, sources.val]
     num_train = len(sources.train)
@@ -83,10 +87,13 @@ def make_folds(sources: Sources, groups: Ints, *, num_folds: int, seed: int) -> 
         if is_held_out[num_train:].all():
             is_held_out[num_train:] = False
         stop = rows[~is_held_out & (rows >= num_train)]
+        learnt = rows[~is_held_out & (rows < num_train)]
+        if batch is not None and len(learnt) > 1 and len(learnt) % batch == 1:
+            learnt = learnt[:-1]
         found.append(
             Parts(
                 sources=Sources(
-                    train=rows_of(pool, rows[~is_held_out & (rows < num_train)]),
+                    train=rows_of(pool, learnt),
                     val=rows_of(pool, stop) if len(stop) else None,
                     test=rows_of(pool, rows[is_held_out]),
                 ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from stepladder.config.choices import Precision
 from stepladder.config.recipe import BatchConfig, Recipe
+from stepladder.errors import ResourceError
 from stepladder.ladder.head_task import HeadTask
 from stepladder.ladder.learning import instrument_recipe, model_key
 from stepladder.measure.probe import untouched
@@ -71,6 +73,7 @@ class Instrument:
         return self._heads[key]
 
     def _compute(self, recipe: Recipe) -> Sources | None:
+        """Compute the features; None where they are not valid, take too long or find no room."""
         task = copy.copy(self.task)
         with untouched():
             model = make_model(recipe, task, self.device)
@@ -78,14 +81,19 @@ class Instrument:
             way = TrunkPass(recipe=recipe, task=task, model=model, device=self.device)
             if refusal is not None or self._forecast_s(way) > self.max_s:
                 return None
-            return open_features(
-                replace(recipe, batch=BatchConfig()),
-                task,
-                model,
-                self.sources,
-                folder=self.folder,
-                device=self.device,
-            )
+            try:
+                return open_features(
+                    replace(recipe, batch=BatchConfig()),
+                    task,
+                    model,
+                    self.sources,
+                    folder=self.folder,
+                    device=self.device,
+                )
+            except ResourceError:  # nobody asked for them: without, the job itself is trained
+                for part in self.folder.glob("*.partial"):
+                    shutil.rmtree(part, ignore_errors=True)
+                return None
 
     def _forecast_s(self, way: TrunkPass) -> float:
         """Forecast the seconds of all features from a batch, the second after a first."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -44,18 +45,23 @@ def recipe_key(recipe: Recipe) -> str:
 def job_key(
     task_name: str, recipe: Recipe, *, num_train: int, fingerprints: Mapping[str, str | None]
 ) -> str:
-    """Identify a job: its task (a file by its content), its data, and its recipe as written.
+    """Identify a job: its task, its data, and its recipe as written.
+
+    A file of a task counts by its content, with the modules beside it that it imports; a file of
+    weights too.
 
     Args:
         task_name: "image_classification", or "FILE.py:NAME".
         fingerprints: of the data, by split.
     """
     file = Path(task_name.rpartition(":")[0])
-    code = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    code: list[Json] = [*sorted(map(_sha256, _with_imports(file)))] if file.is_file() else []
+    weights = recipe.model.weights
     parts: dict[str, Json] = {
         "task": task_name.rpartition(":")[2] if code else task_name,
         "code": code,
         "recipe": recipe_key(recipe),
+        "weights": _sha256(weights) if isinstance(weights, Path) and weights.is_file() else None,
         "num_train": num_train,
         **{f"data.{split}": mark for split, mark in fingerprints.items()},
     }
@@ -77,6 +83,46 @@ def machine_key() -> str:
         "torch": torch.__version__,
     }
     return _digest(parts)
+
+
+def _with_imports(file: Path) -> set[Path]:
+    """Give a file, the modules in its folder that it imports, and those that these import."""
+    root = file.absolute().parent
+    found: set[Path] = set()
+    left = [file.absolute()]
+    while left:
+        path = left.pop()
+        if path not in found:
+            found.add(path)
+            left += _imports(path, root)
+    return found
+
+
+def _imports(path: Path, root: Path) -> Iterator[Path]:
+    """Yield the files under a folder that a file imports anywhere, packages on the way too."""
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in nodes:
+        folder, names = root, []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                folder = path.parents[min(node.level, len(path.parents)) - 1]
+            names = [f"{node.module or ''}.{alias.name}".lstrip(".") for alias in node.names]
+        for name in names:
+            place = folder
+            for part in name.split("."):
+                place /= part
+                files = (place.with_suffix(".py"), place / "__init__.py")
+                yield from (found for found in files if found.is_file())
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest(value: Mapping[str, Json]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,7 @@ from stepladder.train.stopping import EarlyStopping
 BUDGET_S: Final = 600.0
 """Budget that shares are taken of where the user sets no limit."""
 _OUTCOMES_FRAC: Final = 0.2  # of the budget, for the trainings of one recipe
+_ROOM: Final = 1.5  # in a budget that is recommended: part of it is spent by then
 _CURVE_FRAC: Final = 0.1
 _SHOW_FRAC: Final = 0.03  # for a training that only shows what the job as written gets right
 _DISAGREEMENT: Final = 0.05  # share of examples that two trainings are taken to judge otherwise
@@ -133,7 +135,7 @@ class Lab:
             return Material(task=self.task, sources=self.sources)
         if form not in self._materials:
             started = time.monotonic()
-            task = ImageClassification(self.task.store, recipe, copies=self.cache / "copies")
+            task = self.task.as_read_by(recipe, copies=self.cache / "copies")
             self._materials[form] = Material(task=task, sources=open_sources(task))
             if recipe.data.decode_once:
                 self.store_s[form] = time.monotonic() - started
@@ -151,7 +153,7 @@ class Lab:
     @cached_property
     def _trainings(self) -> Trainings:
         return Trainings(
-            material=Material(task=self.task, sources=self.sources),
+            material_of=self.material,
             device=self.device,
             num_seeds=self.job.ladder.num_seeds,
             seed=self.seed,
@@ -323,7 +325,7 @@ class Lab:
 
     def _judge(self, recipe: Recipe, split: Split) -> Outcome | None:
         trainings, key = self._trainings, learning_key(recipe)
-        source = getattr(self.features(recipe) or self.sources, split)
+        source = getattr(self.features(recipe) or self.material(recipe).sources, split)
         if source is None:
             return None
         if key not in self._own:
@@ -355,5 +357,10 @@ def _form(recipe: Recipe) -> tuple[bool, bool]:
 
 
 def _too_long(num: int, each_s: float) -> str:
+    """Say what is not affordable, and the budget whose share it is."""
     each = f"{each_s / 3600:.1f} h" if each_s > 5400 else f"{each_s / 60:.1f} min"
-    return f"not compared: it would take {num} trainings of {each} each"
+    minutes = math.ceil(_ROOM * num * each_s / _OUTCOMES_FRAC / 60)
+    budget = f"{minutes}m" if minutes < 120 else f"{math.ceil(minutes / 60)}h"
+    return (
+        f"not compared: it would take {num} trainings of {each} each; --budget {budget} allows them"
+    )

@@ -24,7 +24,7 @@ def learning_key(recipe: Recipe) -> Recipe:
 
     Equal keys learn the same, to rounding: how data is read, where it lies, layout, compiling,
     threads, folding and fused kernels do not count, nor does keeping features without random
-    views. The number format does.
+    views. The number format does, and so does decoding at a part of the size: other pixels.
     """
     data, defaults = recipe.data, Recipe()
     features = recipe.features
@@ -40,7 +40,7 @@ def learning_key(recipe: Recipe) -> Recipe:
             seed=data.seed,
             order=data.order,
         ),
-        loader=LoaderConfig(),
+        loader=LoaderConfig(scaled_decode=recipe.loader.scaled_decode),
         model=replace(recipe.model, fold_batchnorm=False),
         features=features,
         optimizer=replace(recipe.optimizer, fused=False),

@@ -8,17 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from stepladder.config.choices import Where
 from stepladder.errors import DataError, ResourceError
 from stepladder.records import read_jsonl, to_json
 from stepladder.records.climb import Baseline
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Decision, Prediction, Trial
+from stepladder.records.ledger_file import EARLIER_FILE, LEDGER_FILE, set_ledger_aside
 from stepladder.records.profile import Profile
+
+__all__ = ["EARLIER_FILE", "LEDGER_FILE", "Ledger", "came_of_failure", "trials_of"]
 
 T = TypeVar("T")
 
-LEDGER_FILE: Final = "trials.jsonl"
-EARLIER_FILE: Final = "trials.earlier.jsonl"
 _TRIED: Final = (Decision.KEPT, Decision.DROPPED, Decision.UNDECIDED)
 
 
@@ -32,7 +34,16 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self.path = folder / LEDGER_FILE
 
-    def begin(self, *, job: str, machine: str, options: str, commit: str, is_fresh: bool) -> bool:
+    def begin(
+        self,
+        *,
+        job: str,
+        machine: str,
+        options: str,
+        commit: str,
+        is_fresh: bool,
+        where: Where | None = None,
+    ) -> bool:
         """Go on with the ledger whose verdicts hold, or begin one; nothing is lost.
 
         An earlier ledger that is not gone on with is put at the end of trials.earlier.jsonl. Where
@@ -40,6 +51,7 @@ class Ledger:
 
         Args:
             job, machine, options, commit: keys that a verdict holds for.
+            where: where the job holds its pictures, for a climb that goes on.
 
         Returns:
             Whether an earlier climb is gone on with.
@@ -50,13 +62,8 @@ class Ledger:
             return True
         is_as_measured = keys.items() <= (header | {"options": options}).items()
         measured = self._measured() if is_as_measured and not is_fresh else []
-        if self.path.exists():
-            with (self.path.parent / EARLIER_FILE).open("ab") as earlier:
-                earlier.write(self.path.read_bytes())
-                earlier.flush()
-                os.fsync(earlier.fileno())
-            self.path.unlink()
-        self._write("climb", **keys)
+        set_ledger_aside(self.path.parent)
+        self._write("climb", **keys, where=where)
         for record in measured:
             self._write(**record)
         return False
@@ -69,6 +76,11 @@ class Ledger:
     def job(self) -> str | None:
         """Give the key of the job that was climbed; None where there is no ledger."""
         return self._header().get("job")
+
+    def where(self) -> Where | None:
+        """Give where the job that was climbed holds its pictures; None where it is not known."""
+        found = self._header().get("where")
+        return next((where for where in Where if where.value == found), None)
 
     def _header(self) -> dict[str, Any]:
         return next(iter(read_jsonl(self.path)), {})

@@ -74,6 +74,7 @@ class Race:
         folder: private, for what is compiled and made on the way.
         block_s: length of a block, at least.
         watchdog: told what is expected.
+        few_steps_s: what a few first steps of either take, roughly.
         time_left: gives the seconds until no further pair is begun.
 
     Attributes:
@@ -89,12 +90,14 @@ class Race:
         folder: Path,
         block_s: float,
         watchdog: Watchdog,
+        few_steps_s: float = 0.0,
         time_left: Callable[[], float],
     ) -> None:
         self.block_s = block_s
         self.is_cut = False
         self._time_left = time_left
         self._watchdog = watchdog
+        self._few_steps_s = few_steps_s
         self._stack = ExitStack()
         self._pair = 0
         try:
@@ -115,7 +118,7 @@ class Race:
         """Let both take their first steps; compiled code is timed cold."""
         again = [self.before] if self.before.recipe.device.compile else []  # lost to the cold start
         for workload in (self.before, self.after, *again):
-            self._watchdog.expect(0.0)
+            self._watchdog.expect(self._few_steps_s)
             workload.warm_up(self.block_s)
         plans = align_plans(self.before.plan, self.after.plan)
         self.before.plan, self.after.plan = plans
@@ -147,7 +150,7 @@ class Race:
     def _open(
         self, recipe: Recipe, material: Material, device: torch.device, cache: Path
     ) -> Workload:
-        self._watchdog.expect(0.0)
+        self._watchdog.expect(self._few_steps_s)
         workload = Workload(recipe, material.task, material.sources, device=device, cache=cache)
         self._stack.callback(workload.close)
         return workload

@@ -10,16 +10,21 @@ from typing import Final
 import numpy as np
 
 from stepladder.config.choices import Split
+from stepladder.config.recipe import Recipe
+from stepladder.errors import UsageError
 from stepladder.ladder.advise import advise_on, gain_of
 from stepladder.ladder.climb import Climb
+from stepladder.ladder.fault import faults_told
+from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.whole import outside_clock_s, run_whole
+from stepladder.ladder.wording import rough_time
 from stepladder.machine import environment
 from stepladder.measure.workload import BlockTimes, Workload, training_time
 from stepladder.records import read_json, to_json
 from stepladder.records.climb import Baseline, ClimbSummary, NextStep, Result
 from stepladder.records.ladder import Decision, Interval, Outcome
-from stepladder.records.profile import Profile, Provenance
+from stepladder.records.profile import Profile, Provenance, TrainingTime
 from stepladder.rungs.gpu import UseGpu
 from stepladder.stats import Pairs, paired_change
 from stepladder.train.finish import SUMMARY_FILE
@@ -39,10 +44,15 @@ def measure_baseline(climbing: Climb) -> Baseline:
     """Time the job as written: a short one whole, of a long one up to three epochs.
 
     What is extrapolated has the one-time work and checkpoints that the profile knows of.
+
+    Raises:
+        UsageError: if training would end by its clock: what is faster would learn more instead.
     """
     lab, profile, recipe = climbing.lab, climbing.profile, climbing.recipe
     epochs, num_validations, epochs_are = lab.expected_epochs(recipe)
     forecast = replace(profile.time, epochs=epochs, num_validations=num_validations)
+    if epochs_are is not Provenance.ASSUMED:
+        _refuse_end_by_clock(recipe, forecast)
     baseline = Baseline(
         total_s=forecast.total_s,
         measured_epochs=0.0,
@@ -69,6 +79,20 @@ def measure_baseline(climbing: Climb) -> Baseline:
     )
     measured_epochs = times.num_steps / time.steps_per_epoch
     return replace(baseline, total_s=time.total_s, measured_epochs=measured_epochs)
+
+
+def _refuse_end_by_clock(recipe: Recipe, forecast: TrainingTime) -> None:
+    limit_s = recipe.schedule.max_time_s
+    if limit_s is None or forecast.total_s <= limit_s:
+        return
+    raise UsageError(
+        f"the job as written would be ended by its clock: {forecast.epochs:,.0f} epochs take "
+        f"{rough_time(forecast.total_s)}, and schedule.max_time_s is {rough_time(limit_s)}",
+        where="schedule.max_time_s",
+        why="A faster job would train for longer then, not end earlier.",
+        fix="Climb with the epochs that it needs: --schedule.max-time-s none "
+        "--schedule.max-epochs NUMBER",
+    )
 
 
 def _baseline_block(climbing: Climb) -> BlockTimes:
@@ -100,6 +124,20 @@ def _whole(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
         epochs_are=Provenance.MEASURED,
         is_extrapolated=False,
     )
+
+
+def _at_the_end(climbing: Climb, baseline: Baseline) -> Baseline:
+    """Measure what is short beside the result; a fault of the job as written does not cost that."""
+    lab, profile = climbing.lab, climbing.profiles[0]
+    try:
+        with faults_told("as written:"):
+            if baseline.is_extrapolated:
+                return _whole(lab, profile, baseline)
+            if climbing.recipe != lab.job.recipe:
+                return _once_more(lab, profile, baseline)
+    except TrialFailed:
+        pass
+    return baseline
 
 
 def _once_more(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
@@ -144,14 +182,13 @@ def result_of(
     """
     summary = read_json(folder / SUMMARY_FILE)
     is_as_written = climbing.recipe == lab.job.recipe
-    if baseline.is_extrapolated:
-        baseline = _whole(lab, climbing.profiles[0], baseline)
-    elif not is_as_written:
-        baseline = _once_more(lab, climbing.profiles[0], baseline)
+    baseline = _at_the_end(climbing, baseline)
     features = {"features": found_features_s} if found_features_s else {}
     one_time_s = features | _outside_clock_s(climbing)
     total_s = float(summary["train_s"]) + sum(one_time_s.values())
-    before = lab.judge(lab.job.recipe, Split.TEST)
+    before = _judged_as_written(lab)
+    if baseline.epochs_are is Provenance.ASSUMED:
+        baseline = _of_known_length(baseline, climbing.profiles[0], before, summary["epochs"])
     after = read_predictions(folder, Split.TEST)
     accuracy, loss = _changes(before, after)
     return ClimbSummary(
@@ -188,6 +225,36 @@ def result_of(
     )
 
 
+def _judged_as_written(lab: Lab) -> Outcome | None:
+    """Judge the job as written on test; a fault of it does not cost the result."""
+    try:
+        with faults_told("as written:"):
+            return lab.judge(lab.job.recipe, Split.TEST)
+    except TrialFailed:
+        return None
+
+
+def _of_known_length(
+    baseline: Baseline, profile: Profile, before: Outcome | None, epochs_after: float
+) -> Baseline:
+    """Give a baseline whose end was assumed the epochs that are known by now.
+
+    Those of its own training; without one as many as the result took, which stops by the same rule.
+    """
+    is_known = before is not None and before.why_not is None
+    epochs = before.epochs if before is not None and is_known else epochs_after
+    if not baseline.epochs:
+        return baseline
+    one_time_s = sum(profile.time.one_time_s.values())
+    share = epochs / baseline.epochs
+    return replace(
+        baseline,
+        total_s=one_time_s + share * (baseline.total_s - one_time_s),
+        epochs=epochs,
+        epochs_are=before.provenance if before is not None and is_known else Provenance.ASSUMED,
+    )
+
+
 def _outside_clock_s(climbing: Climb) -> dict[str, float]:
     """Give the one-time work of the result that its training counts as set-up.
 
@@ -207,6 +274,8 @@ def _next_step(climbing: Climb) -> NextStep | None:
 
     Where there is nothing of the kind, a GPU for a machine that has none, at most.
     """
+    if climbing.why_no_advice is not None:
+        return None
     profile, recipe = climbing.profile, climbing.recipe
     advice = advise_on(profile, recipe, climbing.options, rungs=climbing.rungs)
     best = max(advice.beyond, key=gain_of, default=None)

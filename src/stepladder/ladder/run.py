@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -13,22 +15,23 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+import psutil
 import torch
 
-from stepladder.config.choices import TrainMode
-from stepladder.config.load import load_job
+from stepladder.config.choices import TrainMode, Where
 from stepladder.config.options import JobConfig, LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.data.examples import ArrivalSource
-from stepladder.errors import InterruptedRun, UsageError
+from stepladder.errors import DataError, InterruptedRun, UsageError
 from stepladder.ladder.advise import Advice, advice_text, advise_on
+from stepladder.ladder.again import allows_more
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.ending import end_line
+from stepladder.ladder.final import summary_in, train_kept
 from stepladder.ladder.keys import job_key, machine_key, options_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
 from stepladder.ladder.result import CLIMB_FILE, measure_baseline, result_of, with_accuracy
-from stepladder.ladder.whole import keys_in, seconds_of_used
 from stepladder.ladder.wording import baseline_row, header, row, row_json
 from stepladder.machine import keep_freed_memory
 from stepladder.records import read_json, to_json, write_json
@@ -36,15 +39,12 @@ from stepladder.records.climb import Baseline
 from stepladder.records.ladder import Decision, Trial
 from stepladder.rungs import RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
-from stepladder.task.image_classification import ImageClassification
 from stepladder.train.build import Sources, choose_device, open_sources, resolve_auto, use_threads
 from stepladder.train.display import Display
-from stepladder.train.features import features_folder
-from stepladder.train.finish import SUMMARY_FILE
-from stepladder.train.run import train
-from stepladder.train.run_folder import CONFIG, RunFolder
+from stepladder.train.run_folder import RunFolder
 from stepladder.train.wording import clean
 
+_CACHE: Final = ".ladder-"
 _OTHER_GROUND: Final = (
     "the ladder's options, the code or the machine are not those of the climb before: "
     "its verdicts are found anew"
@@ -70,14 +70,17 @@ def climb(
         StepladderError: if the timelines do not close, or as training says.
         InterruptedRun: after a signal; what was proven is kept, and the same command goes on.
     """
+    is_auto = job.recipe.data.where is Where.AUTO
     device, sources, job = _prepare(job, task)
     folder = RunFolder(job.run.dir)
     ledger = Ledger(folder.path)
     with ExitStack() as until_end:
         with folder.lock():
+            job = _as_before(job, sources, ledger, task_name) if is_auto else job
             key = _job_key(task_name, job.recipe, sources)
             if not may_overwrite:
                 _refuse_other_run(folder, ledger, key)
+            _remove_left(folder.path)
             lab = until_end.enter_context(_lab(job, task, sources, device, job.run.dir))
             is_again = ledger.job() == key and not is_fresh
             goes_on = ledger.begin(
@@ -86,37 +89,37 @@ def climb(
                 options=options_key(job.ladder),
                 commit=lab.commit,
                 is_fresh=is_fresh,
+                where=job.recipe.data.where,
             )
+            earlier = _finished(folder.path)
             if not goes_on:  # what it says is of the climb before
                 (folder.path / CLIMB_FILE).unlink(missing_ok=True)
             if is_again and not goes_on:
                 display.message(_OTHER_GROUND)
-            done = _finished(folder.path) if goes_on else None
+            done = earlier if goes_on else None
             if done is not None and not _has_more_to_try(done, ledger, job.ladder):
                 display.message(f"{folder.path} is already climbed; --fresh tries everything anew.")
                 return done
             if done is not None:
                 display.message(f"going on with {_left_words(done)}")
-            with _ending_signals(folder.path):
+            with _ending_signals(folder.path, again=_same_command(is_fresh=is_fresh)):
                 started = time.monotonic()
                 climbing = _climb(lab, ledger, display, key, reads_ledger=not is_fresh)
                 baseline = _show_baseline(climbing, display)
                 recipe = climbing.run()
                 climb_s = time.monotonic() - started
-        final = replace(job, recipe=recipe)
         display.message("training with what was kept …")
-        cache = features_folder(final, task)
-        earlier = keys_in(cache)
-        train_began = time.time()
-        train(
-            final,
-            _task_for(task, recipe),
+        again = _same_command(is_fresh=is_fresh, may_overwrite=may_overwrite)
+        found_s = train_kept(
+            replace(job, recipe=recipe),
+            task,
             task_name=task_name,
             display=display,
-            overwrite=_holds_other_training(folder.path, final, is_new=is_fresh or may_overwrite),
+            is_new=is_fresh or may_overwrite,
+            earlier=earlier,
+            again=again,
         )
-        with _ending_signals(folder.path):
-            found_s = seconds_of_used(cache, earlier, since=train_began)
+        with _ending_signals(folder.path, again=again):
             summary = result_of(
                 lab, climbing, baseline, folder.path, climb_s=climb_s, found_features_s=found_s
             )
@@ -167,6 +170,16 @@ def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConf
     return device, sources, resolve_auto(job, sources)
 
 
+def _as_before(job: JobConfig, sources: Sources, ledger: Ledger, task_name: str) -> JobConfig:
+    """Hold pictures where the climb of this job did whose ledger lies in the folder."""
+    where = ledger.where()
+    if where is None:
+        return job
+    data = replace(job.recipe.data, where=where)
+    before = replace(job, recipe=replace(job.recipe, data=data))
+    return before if _job_key(task_name, before.recipe, sources) == ledger.job() else job
+
+
 def _job_key(task_name: str, recipe: Recipe, sources: Sources) -> str:
     fingerprints = {
         split: source.fingerprint if source is not None else None
@@ -182,7 +195,11 @@ def _lab(
 ) -> Iterator[Lab]:
     """Open a lab whose artefacts lie in a folder, and are gone when it closes."""
     with (
-        tempfile.TemporaryDirectory(prefix=".ladder-", dir=folder) as cache,
+        tempfile.TemporaryDirectory(
+            prefix=_CACHE,
+            suffix=f".{os.getpid()}.tmp",  # as of a save, so that `clean` knows whose it is
+            dir=folder,
+        ) as cache,
         Lab(
             job=job,
             task=task,
@@ -193,6 +210,17 @@ def _lab(
         ) as lab,
     ):
         yield lab
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove what climbs kept here that were killed; call it with the lock held.
+
+    The last word of a name but one is the process. One of our own number was of another before us.
+    """
+    for path in folder.glob(f"{_CACHE}*"):
+        pid = path.name.split(".")[-2]
+        if not pid.isdigit() or int(pid) == os.getpid() or not psutil.pid_exists(int(pid)):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger: bool) -> Climb:
@@ -242,20 +270,24 @@ def _refuse_other_run(folder: RunFolder, ledger: Ledger, job: str) -> None:
 
 
 def _finished(folder: Path) -> dict[str, Any] | None:
-    if not (folder / CLIMB_FILE).exists() or not (folder / SUMMARY_FILE).exists():
+    """Give what the climb before said, if its training is done; None where that cannot be read."""
+    try:
+        done: dict[str, Any] = read_json(folder / CLIMB_FILE)
+        summary = summary_in(folder)
+    except DataError:
         return None
-    done: dict[str, Any] = read_json(folder / CLIMB_FILE)
-    return done if read_json(folder / SUMMARY_FILE).get("status") == "finished" else None
+    return done if summary is not None and summary.get("status") == "finished" else None
 
 
 def _has_more_to_try(done: Mapping[str, Any], ledger: Ledger, options: LadderConfig) -> bool:
     """Say whether rungs can be tried now that were skipped, or that a budget left or cut short."""
     if options.try_all and not done.get("try_all"):
         return True
-    earlier_s = done.get("budget_s")
-    if earlier_s is None or not (done.get("untried") or _has_undecided(ledger)):
-        return False
-    return options.budget_s is None or options.budget_s > earlier_s
+    now_s, then_s = options.budget_s, done.get("budget_s")
+    has_more_time = then_s is not None and (now_s is None or now_s > then_s)
+    if done.get("untried") and has_more_time:
+        return True
+    return _has_undecided(ledger) and allows_more(now_s, then_s)
 
 
 def _has_undecided(ledger: Ledger) -> bool:
@@ -269,22 +301,20 @@ def _left_words(done: Mapping[str, Any]) -> str:
     return f"what the budget left untried: {', '.join(clean(str(r)) for r in done['untried'])}"
 
 
-def _task_for(task: Task, recipe: Recipe) -> Task:
-    """Give the task that reads its store as a recipe says; a user's own knows no recipe."""
-    if isinstance(task, ImageClassification):
-        return ImageClassification(task.store, recipe)
-    return task
-
-
-def _holds_other_training(folder: Path, job: JobConfig, *, is_new: bool) -> bool:
-    """Say whether the folder holds a training of another recipe, or of the climb before."""
-    config = folder / CONFIG
-    return config.exists() and (is_new or load_job(config).recipe != job.recipe)
+def _same_command(*, is_fresh: bool, may_overwrite: bool = False) -> str:
+    """Say which command goes on after a signal: a flag that begins anew would do so again."""
+    flags = [name for name, has in (("fresh", is_fresh), ("overwrite", may_overwrite)) if has]
+    without = " without " + " and ".join(f"--{name}" for name in flags) if flags else ""
+    return f"The same command{without} goes on from there."
 
 
 @contextmanager
-def _ending_signals(folder: Path) -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM into an orderly end: the ledger holds every verdict already."""
+def _ending_signals(folder: Path, *, again: str) -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into an orderly end: the ledger holds every verdict already.
+
+    Args:
+        again: what to type then.
+    """
     number = signal.SIGINT
 
     def end(caught: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -300,7 +330,7 @@ def _ending_signals(folder: Path) -> Iterator[None]:
         raise InterruptedRun(
             f"{number.name} ended the climb; every verdict so far is in {folder / LEDGER_FILE}",
             signal_number=int(number),
-            fix="The same command goes on from there.",
+            fix=again,
         ) from None
     finally:
         if is_main:

@@ -19,10 +19,14 @@ from stepladder.measure.workload import BlockTimes, training_time
 from stepladder.records.ladder import Decision, Interval
 from stepladder.records.profile import Profile, TrainingTime
 from stepladder.stats import combined_speedup
+from stepladder.train.build import EVALUATION_BATCH_SIZE
 
 _TWO_LOOKS: Final = 0.975  # at each of two looks, so that both together are right in 95 %
 _ONE_LOOK: Final = 0.95
 _MIN_SEEDS: Final = 2
+_FEW_STEPS: Final = 6
+_COMPILE_S: Final = 30.0
+"""Taken for compiling, of which twenty times are granted: a large model takes minutes."""
 _EXTENSION_FRAC: Final = 0.15  # of the budget, for as many blocks again
 
 
@@ -36,6 +40,8 @@ class Length:
             are known.
         seeds: these seeds.
         why_not: why the first of the other seeds has no end; None: all have.
+        why_assumed: why no seed was trained, so that the length is the most it can be; None: it is
+            known, or found by seed.
     """
 
     epochs: float
@@ -43,6 +49,7 @@ class Length:
     by_seed: tuple[tuple[float, float], ...] = ()
     seeds: tuple[int, ...] = ()
     why_not: str | None = None
+    why_assumed: str | None = None
 
     def of_seed(self, time: TrainingTime, idx: int) -> TrainingTime:
         """Give the time with the epochs of one seed."""
@@ -83,7 +90,8 @@ def length_of(lab: Lab, recipe: Recipe) -> Length:
     epochs, num_validations, _ = lab.expected_epochs(recipe)
     if not recipe.stopping.early or lab.sources.val is None:
         return Length(epochs=epochs, num_validations=num_validations)
-    outcomes = lab.plain(recipe).found
+    plain = lab.plain(recipe)
+    outcomes = plain.found
     found = [outcome for outcome in outcomes if outcome.why_not is None]
     return Length(
         epochs=epochs,
@@ -91,7 +99,18 @@ def length_of(lab: Lab, recipe: Recipe) -> Length:
         by_seed=tuple((outcome.epochs, outcome.num_validations) for outcome in found),
         seeds=tuple(outcome.seed for outcome in found),
         why_not=next((outcome.why_not for outcome in outcomes if outcome.why_not), None),
+        why_assumed=plain.why_not,
     )
+
+
+def why_no_length(before: Recipe, after: Recipe, lengths: tuple[Length, Length]) -> str | None:
+    """Say why the time of two recipes cannot be compared, or None.
+
+    Where they differ only in their lengths, an assumed one would tell nothing.
+    """
+    if execution_key(before) != execution_key(after):
+        return None
+    return lengths[0].why_assumed or lengths[1].why_assumed
 
 
 def pair_lengths(before: Length, after: Length) -> tuple[Length, Length]:
@@ -111,6 +130,19 @@ def pair_lengths(before: Length, after: Length) -> tuple[Length, Length]:
         words = f"{len(both)} of {num_seeds} seeds ended both before and after"
         raise TrialFailed(f"{why_not}: {words}" if why_not else words)
     return before.of_seeds(both), after.of_seeds(both)
+
+
+def few_steps_s(profile: Profile, before: Recipe, recipe: Recipe) -> float:
+    """Give roughly what a few first steps and trunk batches of a recipe take, in seconds.
+
+    Good enough to tell what hangs.
+
+    Args:
+        profile: of the recipe `before`.
+    """
+    share = max(1.0, recipe.batch.global_batch_size / before.batch.global_batch_size)
+    steps_s = share * profile.time.step_s + EVALUATION_BATCH_SIZE * (profile.trunk_s or 0.0)
+    return _FEW_STEPS * steps_s + (_COMPILE_S if recipe.device.compile else 0.0)
 
 
 def measure_speed(
@@ -136,6 +168,7 @@ def measure_speed(
         folder=folder,
         block_s=lab.job.ladder.block_s,
         watchdog=watchdog,
+        few_steps_s=max(few_steps_s(profile, before[0], one) for one in (before[0], after[0])),
         time_left=lab.time_left,
     )
     try:

@@ -33,7 +33,8 @@ class Together(Rung):
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Predict the second from what the first is predicted to leave."""
-        return self._told(profile, self._enabled.predict(*self._with_room(profile, recipe)))
+        prediction = self._enabled.predict(*self._with_room(profile, recipe))
+        return self._told(profile, recipe, prediction)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
         """Apply both."""
@@ -45,15 +46,20 @@ class Together(Rung):
 
     def predict_variant(self, profile: Profile, recipe: Recipe, variant: Recipe) -> Prediction:
         """Predict a variant of the second from what the first is predicted to leave."""
-        return self._told(
-            profile, self._enabled.predict_variant(*self._with_room(profile, recipe), variant)
-        )
+        room = self._with_room(profile, recipe)
+        return self._told(profile, recipe, self._enabled.predict_variant(*room, variant))
 
-    def _told(self, profile: Profile, prediction: Prediction) -> Prediction:
-        """Give the prediction of the second as that of both."""
-        after = prediction.time
-        gain = profile.time.total_s / after.total_s if after is not None else prediction.gain
-        return replace(prediction, rung=self.name, gain=gain)
+    def _told(self, profile: Profile, recipe: Recipe, prediction: Prediction) -> Prediction:
+        """Give the prediction of the second, which is against the first, as that of both."""
+        now_s = profile.time.total_s
+        room_s = self._with_room(profile, recipe)[0].time.total_s
+        return replace(
+            prediction,
+            rung=self.name,
+            gain=prediction.gain * (now_s / room_s if now_s > 0 and room_s > 0 else 1.0),
+            inputs={**prediction.inputs, "now_s": now_s},
+            note=f"with {self._enabled.name}: {prediction.note}".removesuffix(": "),
+        )
 
     def _with_room(self, profile: Profile, recipe: Recipe) -> tuple[Profile, Recipe]:
         prediction = self._enabler.predict(profile, recipe)
@@ -70,13 +76,36 @@ def with_room(profile: Profile, prediction: Prediction) -> Profile:
 def with_enabled(
     rung: Rung, profile: Profile, recipe: Recipe, *, rungs: tuple[Rung, ...] = RUNGS
 ) -> Rung:
-    """Give a rung as it is judged: an enabling one with the first rung that it makes possible."""
-    if not rung.is_enabler:
-        return rung
-    room = with_room(profile, rung.predict(profile, recipe))
-    after = rung.apply(profile, recipe)
+    """Give a rung as it is judged: an enabling one with the first rung that gains by its room."""
+    other = _first_enabled(rung, profile, recipe, rungs) if rung.is_enabler else None
+    return rung if other is None else Together(rung, other)
+
+
+def why_nothing_enabled(
+    rung: Rung, profile: Profile, recipe: Recipe, *, rungs: tuple[Rung, ...] = RUNGS
+) -> str | None:
+    """Say why an enabling rung is not tried: it costs time, and no other would gain by its room.
+
+    Asked where the rung itself does not refuse. None: one would, or the rung enables none.
+    """
+    if not rung.is_enabler or _first_enabled(rung, profile, recipe, rungs) is not None:
+        return None
+    is_known = rung.predict(profile, recipe).memory_frac is not None
+    return "gives room that nothing here needs" if is_known else "what room it gives is not known"
+
+
+def _first_enabled(
+    enabler: Rung, profile: Profile, recipe: Recipe, rungs: tuple[Rung, ...]
+) -> Rung | None:
+    """Give the first rung that is possible only with the room, or changes something else by it."""
+    room = with_room(profile, enabler.predict(profile, recipe))
+    tight = replace(room, memory_by_batch=profile.memory_by_batch)  # as slow, without the room
+    after = enabler.apply(profile, recipe)
     for other in rungs:
         is_candidate = other.aim is Aim.TIME and not other.is_prediction_only
-        if is_candidate and other.why_not(profile, recipe) and not other.why_not(room, after):
-            return Together(rung, other)
-    return rung
+        if not is_candidate or other.why_not(room, after) is not None:
+            continue
+        is_blocked = other.why_not(tight, after) is not None
+        if is_blocked or other.apply(room, after) != other.apply(tight, after):
+            return other
+    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from stepladder.data.feature_source import HeldFeatures
 from stepladder.ladder.exactness import Material
 from stepladder.ladder.folds import Parts, make_folds, near_groups, plain_parts
 from stepladder.ladder.guard import failure_words, free_memory
+from stepladder.ladder.head_task import HeadTask
 from stepladder.ladder.instrument import Instrument
 from stepladder.ladder.learn import OnEnd, OnValidation, Weights, judge_weights, learn
 from stepladder.ladder.learning import learning_key, replay_recipe
@@ -47,20 +48,59 @@ _STACKED_AS_ONE: Final = 8
 _NUM_TIMED: Final = 40
 _BLOCK_S: Final = 0.1
 
+MaterialOf = Callable[[Recipe], Material]
+"""Gives task and sources as a recipe reads them."""
+
+
+@dataclass(kw_only=True)
+class Instruments:
+    """Features of frozen trunks and their heads, apart for each form that changes the pixels.
+
+    Attributes:
+        folder, max_s: of each Instrument.
+    """
+
+    material_of: MaterialOf
+    device: torch.device
+    folder: Path
+    max_s: float
+    _by_form: dict[bool, Instrument] = field(default_factory=dict)
+
+    def features(self, recipe: Recipe) -> Sources | None:
+        """Give the splits as features; None where the head does not learn the same from them."""
+        return self._of(recipe).features(recipe)
+
+    def head(self, recipe: Recipe, seed: int) -> HeadTask:
+        """Give the task of the recipe's head, its first weights drawn from a seed."""
+        return self._of(recipe).head(recipe, seed)
+
+    def _of(self, recipe: Recipe) -> Instrument:
+        form = recipe.loader.scaled_decode
+        if form not in self._by_form:
+            material = self.material_of(recipe)
+            self._by_form[form] = Instrument(
+                task=material.task,
+                sources=material.sources,
+                device=self.device,
+                folder=self.folder,
+                max_s=self.max_s,
+            )
+        return self._by_form[form]
+
 
 @dataclass(kw_only=True)
 class Trainings:
     """Trains recipes to their ends and remembers what was learnt.
 
     Attributes:
-        material: task and sources as the job has them.
+        material_of: gives task and sources as a recipe reads them; rows are those of the job.
         num_seeds: trainings of each recipe.
         seed: of the folds.
         folder: private, for features.
         max_features_s: seconds that the features of one trunk may take.
     """
 
-    material: Material
+    material_of: MaterialOf
     device: torch.device
     num_seeds: int
     seed: int
@@ -72,11 +112,10 @@ class Trainings:
     _near: NDArray[np.int64] | None = None
 
     @cached_property
-    def instrument(self) -> Instrument:
+    def instrument(self) -> Instruments:
         """Features of frozen trunks, and their heads."""
-        return Instrument(
-            task=self.material.task,
-            sources=self.material.sources,
+        return Instruments(
+            material_of=self.material_of,
             device=self.device,
             folder=self.folder / "features",
             max_s=self.max_features_s,
@@ -94,8 +133,9 @@ class Trainings:
         sources, groups = self._sources(recipe), self.groups(job)
         num_seeds = self.num_seeds * (STACKED_ROUNDS if self.is_stacked(recipe) else 1)
         num_folds = min(self.num_seeds, MAX_FOLDS)
+        batch = job.batch.micro_batch_size or job.batch.global_batch_size
         rounds = [
-            make_folds(sources, groups, num_folds=num_folds, seed=self.seed + idx)
+            make_folds(sources, groups, num_folds=num_folds, seed=self.seed + idx, batch=batch)
             for idx in range(-(-num_seeds // num_folds))
         ]
         return tuple(itertools.chain.from_iterable(rounds))[:num_seeds]
@@ -109,7 +149,7 @@ class Trainings:
             features = self.instrument.features(job)
             held = [features.train, features.val] if features else []
             pool = [source for source in held if isinstance(source, HeldFeatures)]
-            sources = self.material.sources
+            sources = self.material_of(job).sources
             num_val = 0 if sources.val is None else len(sources.val)
             alone = np.arange(len(sources.train) + num_val, dtype=np.int64)
             self._near = near_groups(pool) if pool else alone
@@ -223,12 +263,13 @@ class Trainings:
         if key not in self._step_s:
             self._step_s[key] = self._time_step(recipe)
         schedule = recipe.schedule
-        num_train = len(self.material.sources.train) * recipe.data.fraction
+        sources = self.material_of(recipe).sources
+        num_train = len(sources.train) * recipe.data.fraction
         steps_per_epoch = max(1.0, num_train / recipe.batch.global_batch_size)
         num_steps = schedule.max_epochs * steps_per_epoch
         if schedule.max_steps is not None:
             num_steps = min(num_steps, schedule.max_steps)
-        if recipe.stopping.early and self.material.sources.val is not None:
+        if recipe.stopping.early and sources.val is not None:
             num_steps *= EARLY_FRAC
         return num_steps * self._step_s[key]
 
@@ -237,7 +278,7 @@ class Trainings:
         return self.instrument.features(recipe) is not None
 
     def _sources(self, recipe: Recipe) -> Sources:
-        return self.instrument.features(recipe) or self.material.sources
+        return self.instrument.features(recipe) or self.material_of(recipe).sources
 
     def _learn(
         self,
@@ -263,15 +304,16 @@ class Trainings:
     def _as_learnt(self, recipe: Recipe, seed: int) -> tuple[Recipe, Task]:
         """Give what is trained: the head by replay where that is the same, or all of it."""
         if not self.is_replayed(recipe):
-            return recipe, self.material.task
+            return recipe, self.material_of(recipe).task
         return replay_recipe(recipe, self.device), self.instrument.head(recipe, seed)
 
     def _time_step(self, recipe: Recipe) -> float:
         """Time the steps of a short training, or of a block of real steps."""
         if not self.is_replayed(recipe):
-            task, sources = self.material.task, self.material.sources
-            cache = self.folder / "forecast"
-            workload = Workload(recipe, task, sources, device=self.device, cache=cache)
+            material, cache = self.material_of(recipe), self.folder / "forecast"
+            workload = Workload(
+                recipe, material.task, material.sources, device=self.device, cache=cache
+            )
             try:
                 return workload.block(_BLOCK_S).step_s
             finally:

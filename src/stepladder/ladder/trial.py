@@ -17,8 +17,15 @@ from stepladder.ladder.guard import TrialFailed, Watchdog, guarded
 from stepladder.ladder.keys import recipe_values
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.peak import peak_frac
-from stepladder.ladder.speed import Length, Speed, length_of, measure_speed, pair_lengths
-from stepladder.ladder.together import with_enabled
+from stepladder.ladder.speed import (
+    Length,
+    Speed,
+    few_steps_s,
+    length_of,
+    measure_speed,
+    pair_lengths,
+    why_no_length,
+)
 from stepladder.ladder.variants import choose_variant
 from stepladder.ladder.verdict import Evidence, judge, judge_speed
 from stepladder.measure.cold import compiler_start_s
@@ -35,6 +42,8 @@ from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 
 _DROPPED: Final = Decision.DROPPED
+_FEATURES_TIMES: Final = 5.0
+"""Times as long as by the profile that new features may take, until they are taken to hang."""
 Change = Mapping[str, tuple[Json, Json]]
 
 
@@ -73,7 +82,6 @@ def run_trial(
 ) -> TrialResult:
     """Try a rung on the current recipe, and decide.
 
-    A rung that only gives room is tried together with the first rung that it makes possible.
     Whatever goes wrong drops the rung with its reason; what the trial made is removed.
 
     Args:
@@ -81,7 +89,6 @@ def run_trial(
             likeliest, the trial holds the prediction of that one.
         on_prediction: given that one, before it is measured.
     """
-    rung = with_enabled(rung, profile, before)
     trying = _Trying(
         lab=lab,
         rung=rung,
@@ -130,15 +137,16 @@ def _gather(trying: _Trying) -> Evidence:
     exactness = rung.exactness_of(after)
     is_statistical = exactness is Exactness.STATISTICAL
     if after.device.compile:  # once the trial has compiled something it cannot be seen any more
-        trying.watchdog.expect(0.0)
+        trying.watchdog.expect(few_steps_s(trying.profile, before, after))
         compiler_start_s(lab.device)
     found = "" if is_statistical else _check_exact(trying, exactness)
     if rung.aim is Aim.MEMORY:
-        trying.watchdog.expect(0.0)
+        trying.watchdog.expect(few_steps_s(trying.profile, before, after))
         evidence = _evidence(rung.aim, exactness, found, _compared(trying, exactness))
         return replace(evidence, memory_frac=peak_frac(lab, before, after))
-    _measure(trying, is_statistical=is_statistical)
-    assert trying.speed is not None
+    why_not = _measure(trying, is_statistical=is_statistical)
+    if trying.speed is None:
+        return _evidence(rung.aim, exactness, found, Comparison(why_not=why_not))
     speed = trying.speed.interval
     too_slow = rung.aim is Aim.TIME and judge_speed(speed, lab.job.ladder).decision is _DROPPED
     comparison = Comparison() if too_slow else _compared(trying, exactness)
@@ -148,14 +156,18 @@ def _gather(trying: _Trying) -> Evidence:
     return replace(evidence, speed=speed, num_epochs=epochs, cut_short=cut_short)
 
 
-def _measure(trying: _Trying, *, is_statistical: bool) -> None:
-    """Measure how much faster it is."""
+def _measure(trying: _Trying, *, is_statistical: bool) -> str | None:
+    """Measure how much faster it is, or say why that cannot be known."""
     lab, before, after = trying.lab, trying.before, trying.after
+    trying.watchdog.grant(_FEATURES_TIMES * _features_s(trying.profile))  # for the forecast
     trying.watchdog.expect(2 * lab.forecast_s(after))
     length = length_of(lab, before)
     trying.lengths = (length, length)
     if is_statistical:
         trying.lengths = pair_lengths(length, length_of(lab, after))
+        why_not = why_no_length(before, after, trying.lengths)
+        if why_not is not None:
+            return why_not
     trying.speed = measure_speed(
         lab,
         trying.profile,
@@ -164,6 +176,12 @@ def _measure(trying: _Trying, *, is_statistical: bool) -> None:
         folder=trying.folder,
         watchdog=trying.watchdog,
     )
+    return None
+
+
+def _features_s(profile: Profile) -> float:
+    """Give what the features of all examples take in the trunk as it is."""
+    return (profile.trunk_s or 0.0) * (profile.num_train + profile.num_val)
 
 
 def _compared(trying: _Trying, exactness: Exactness) -> Comparison:
@@ -199,7 +217,7 @@ def _check_exact(trying: _Trying, exactness: Exactness) -> str:
     steps = before.optimizer != after.optimizer
     results = []
     for recipe in (before, after):
-        trying.watchdog.expect(0.0)
+        trying.watchdog.expect(few_steps_s(trying.profile, before, recipe))
         results.append(compute(recipe, lab.material(recipe), device=lab.device, steps=steps))
     return describe_difference(results[0], results[1], exactness)
 

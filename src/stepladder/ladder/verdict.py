@@ -85,6 +85,8 @@ def _decide(evidence: Evidence, options: LadderConfig, quality: Finding) -> Find
         return quality
     match evidence.aim:
         case Aim.TIME:
+            if evidence.speed is None and quality.decision is _UNDECIDED:
+                return quality  # says why neither is known
             benefit = judge_speed(evidence.speed, options)
             if benefit.decision is _UNDECIDED and evidence.cut_short is not None:
                 benefit = Finding(_UNDECIDED, f"{benefit.reason}; {evidence.cut_short}")

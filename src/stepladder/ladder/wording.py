@@ -254,11 +254,14 @@ def _trainings_words(verdict: Verdict, num_seeds: int) -> list[str]:
     return [f"{what} of {verdict.num_trainings} training{plural}"]
 
 
+_EPOCHS_ARE: Final = {Provenance.REPLAYED: " (by replay)", Provenance.ASSUMED: " (assumed)"}
+
+
 def baseline_words(baseline: Baseline) -> str:
     """Say what the baseline is: `baseline: 60 epochs, batch 2 (extrapolated from 3)`."""
     parts = []
     if baseline.epochs is not None:
-        how = " (by replay)" if baseline.epochs_are is Provenance.REPLAYED else ""
+        how = _EPOCHS_ARE.get(baseline.epochs_are, "") if baseline.epochs_are else ""
         parts.append(f"{_epochs(baseline.epochs)}{how}")
     if baseline.global_batch_size is not None:
         parts.append(f"batch {baseline.global_batch_size}")

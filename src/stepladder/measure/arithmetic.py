@@ -77,7 +77,9 @@ def measure_replays(
     """
     config, device = subject.recipe.device, subject.device
     has_conv = any(isinstance(module, nn.Conv2d) for module in subject.model.modules())
-    variants = variants_of(config, has_conv=has_conv, has_bf16=has_bf16(device))
+    variants = variants_of(
+        config, has_conv=has_conv, has_bf16=has_bf16(device), is_cuda=device.type == "cuda"
+    )
     batch = subject.to_device(subject.batch_of(min(2, subject.num_train)))
     size = EVALUATION_BATCH_SIZE if is_cached else min(subject.batch_size, EVALUATION_BATCH_SIZE)
     recorded = batch.ids.numel()

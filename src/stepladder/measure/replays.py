@@ -45,15 +45,23 @@ class Replayed:
     ratios: Mapping[str, float]
 
 
-def variants_of(device: DeviceConfig, *, has_conv: bool, has_bf16: bool) -> dict[str, DeviceConfig]:
-    """Name the layouts and precisions that are not on yet, and how each would be set."""
+def variants_of(
+    device: DeviceConfig, *, has_conv: bool, has_bf16: bool, is_cuda: bool = False
+) -> dict[str, DeviceConfig]:
+    """Name the layouts and precisions that are not on yet, and how each would be set.
+
+    Args:
+        is_cuda: on a GPU, which computes in fp16 where it has no bf16.
+    """
     changes: dict[str, dict[str, Any]] = {}
     if has_conv and device.memory_format is not MemoryFormat.CHANNELS_LAST:
         changes["channels_last"] = {"memory_format": MemoryFormat.CHANNELS_LAST}
-    if has_bf16 and device.precision is Precision.FP32:
-        changes["bf16"] = {"precision": Precision.BF16}
+    if (has_bf16 or is_cuda) and device.precision is Precision.FP32:
+        half = Precision.BF16 if has_bf16 else Precision.FP16
+        changes[str(half)] = {"precision": half}
     if len(changes) == 2:
-        changes["channels_last+bf16"] = {**changes["channels_last"], **changes["bf16"]}
+        layout, precision = changes
+        changes[f"{layout}+{precision}"] = {**changes[layout], **changes[precision]}
     return {name: replace(device, **change) for name, change in changes.items()}
 
 

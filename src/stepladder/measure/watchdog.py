@@ -45,7 +45,11 @@ class Watchdog:
 
     def expect(self, seconds: float) -> None:
         """Begin something new that should take so many seconds: 20 times that are granted."""
-        self.deadline_s = max(self._min_deadline_s, TIMES_EXPECTED * seconds)
+        self.grant(TIMES_EXPECTED * seconds)
+
+    def grant(self, seconds: float) -> None:
+        """Begin something new that may take so many seconds and no more."""
+        self.deadline_s = max(self._min_deadline_s, seconds)
         if self._is_on:
             signal.setitimer(signal.ITIMER_REAL, self.deadline_s, _AGAIN_S)
 

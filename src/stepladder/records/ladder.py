@@ -159,7 +159,7 @@ class Trial:
             rightly, in [0, 1], paired by position.
         verdict: what was decided; for a rung that was not tried, why.
         took_s: seconds that the trial cost.
-        seed: of the blocks' order and the bootstrap.
+        seed: of the trainings, the folds and the bootstrap.
         commit: of the code, or the package's version.
         machine: key of the machine.
         job: key of the job: task, data, model and baseline.

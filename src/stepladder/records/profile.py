@@ -117,7 +117,7 @@ class Profile:
         loader_cpu_s: CPU seconds of one thread to fetch and decode one example.
         step_by_batch_s: seconds of a step by batch size, at least three sizes.
         step_fixed_s, step_per_example_s: a and c of t(b) = a + c b.
-        memory_by_batch: peak bytes of a step by batch size (two sizes); host growth on a CPU.
+        memory_by_batch: peak bytes of a step by batch size (two sizes); of live tensors on a CPU.
         forward_flops, step_flops: FLOPs of one example, forward; forward and backward.
         mfu: model FLOPs utilisation of a step, in [0, 1].
         trunk_s: trunk forward of one example in evaluation batches; None without a trunk.

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepladder.errors import DataError
-from stepladder.ladder.ledger import LEDGER_FILE
 from stepladder.records import read_json, read_jsonl, to_json
 from stepladder.records.climb import ClimbSummary
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Decision, Trial
+from stepladder.records.ledger_file import CLIMB_FILE, LEDGER_FILE
 from stepladder.records.profile import Profile
 
-CLIMB_FILE = "climb.json"
 TRIED = frozenset({Decision.KEPT, Decision.DROPPED, Decision.UNDECIDED})
 
 

@@ -67,10 +67,11 @@ class _Fact:
 
 
 def profile_view(profiles: Sequence[Profile]) -> ProfileView | None:
-    """Compare the first profile with the last; None where none was taken."""
+    """Compare the first profile with the last, if it is another; None where none was taken."""
     if not profiles:
         return None
-    shown = [profiles[0]] if len(profiles) == 1 else [profiles[0], profiles[-1]]
+    first, last = profiles[0], profiles[-1]
+    shown = [first] if last == first else [first, last]
     titles = ("Before", "After") if len(shown) == 2 else ("As written",)
     parts = [_parts(title, item.time) for title, item in zip(titles, shown, strict=True)]
     steps = [_step(title, item) for title, item in zip(titles, shown, strict=True)]

@@ -25,7 +25,7 @@ _REFERENCE: Gpu = GPUS[0]
 
 
 class UseGpu(Rung):
-    """Train on the GPU.
+    """Train on the GPU; not tried where `device.kind` is cpu: `--device.kind auto` takes it.
 
     Trades: other orders of summation, and on recent GPUs convolutions in TF32.
     Source: Williams et al. 2009, "Roofline", CACM 52(4); the loader's bound: Mohan et al. 2021,
@@ -37,11 +37,15 @@ class UseGpu(Rung):
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where there is none, and say what one could give at most."""
+        """Refuse where there is none, and say what one could give at most.
+
+        One that the job leaves out is not tried: a climb measures on one device.
+        """
         if profile.device == "cuda" or recipe.device.kind is DeviceChoice.CUDA:
             return "already on"
         if profile.has_cuda:
-            return None
+            is_left_out = recipe.device.kind is DeviceChoice.CPU
+            return "device.kind is cpu; --device.kind auto takes the GPU" if is_left_out else None
         bound = self._bound(profile, recipe)
         if bound is None:
             return "no GPU on this machine"

@@ -147,13 +147,15 @@ class LargerBatch(Rung):
         return list(dict.fromkeys(min(growth**power, cap) for power in _SGD_POWERS))
 
     def _moved(self, profile: Profile, recipe: Recipe, larger: int, lr_growth: float) -> Recipe:
-        """Move batch, learning rate, warm-up and schedule as one."""
+        """Move batch, learning rate, warm-up and schedule as one.
+
+        What goes through the model at once stays as the recipe limits it: the limit may be memory.
+        """
         shrink = recipe.batch.global_batch_size / larger  # of whatever counts in steps
         batch = replace(
             recipe.batch,
             global_batch_size=larger,
             base_batch_size=larger,
-            micro_batch_size=None,  # accumulation gives no throughput
             lr=base_lr(recipe.batch) * lr_growth,
             lr_all=base_lr(recipe.batch, is_second_stage=True) * lr_growth,
         )

@@ -39,6 +39,7 @@ class PixelStore(Rung):
         reasons = {
             "already on": recipe.data.decode_once,
             "the data is no store of JPEGs": profile.store_encoding != "jpeg",
+            "the task reads its pictures itself": not profile.is_built_in,
             "each picture is decoded once already, for its features": recipe.features.cached,
             "each picture is decoded once already, into memory": is_held_in_memory(profile, recipe),
             "not measured: what reading costs": profile.loader_cpu_s is None,

@@ -37,17 +37,16 @@ class ScaledDecode(Rung):
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
         """Refuse where nothing is decoded, or in full anyway."""
-        if recipe.loader.scaled_decode:
-            return "already on"
-        if profile.store_encoding != "jpeg" or recipe.data.decode_once:
-            return "training decodes no JPEG"
-        if profile.source_pixels is None:
-            return "not measured: how large the stored pictures are"
-        if profile.loader_cpu_s is None:
-            return "not measured: what reading costs"
-        if self._factor(profile) == 1:
-            return "the stored pictures are not much larger than needed"
-        return why_no_data_advice(profile, recipe)
+        reasons = {
+            "already on": recipe.loader.scaled_decode,
+            "training decodes no JPEG": profile.store_encoding != "jpeg" or recipe.data.decode_once,
+            "the task reads its pictures itself": not profile.is_built_in,
+            "not measured: how large the stored pictures are": profile.source_pixels is None,
+            "not measured: what reading costs": profile.loader_cpu_s is None,
+            "the stored pictures are not much larger than needed": self._factor(profile) == 1,
+        }
+        refusal = next((reason for reason, holds in reasons.items() if holds), None)
+        return refusal or why_no_data_advice(profile, recipe)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Scale the cost of decoding as it was read elsewhere for this factor."""

@@ -94,7 +94,8 @@ def choose_num_blocks(
 ) -> int:
     """Choose how many pairs of blocks give bounds no further off than half_width.
 
-    Only the spread of the pilot decides, not its mean, so that the pilot may be used again.
+    Only the spread of the pilot decides here, not its mean, so that the pilot may be used again; a
+    half_width chosen by the mean gives that up in part (tests/laws/test_trials.py bounds it).
 
     Args:
         log_ratios: of the pilot's pairs, (k,), k >= 2.

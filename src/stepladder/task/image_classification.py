@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +48,19 @@ class ImageClassification(Task):
         self._opened = {(False, self.store.is_scaled): self.store}
         self.classes = tuple(self.store.manifest.classes)
         self._class_weights: Tensor | None = None
+
+    def as_read_by(self, recipe: Recipe, *, copies: Path | None = None) -> Self:
+        """Give the same task, a subclass and what it keeps too, that reads as a recipe says.
+
+        Args:
+            copies: folder for the decoded copy; None: the one that this task has.
+        """
+        task = copy.copy(self)
+        task.recipe = recipe
+        task._copies = copies or self._copies
+        task._opened = {form: store for form, store in self._opened.items() if not form[0]}
+        task._class_weights = None
+        return task
 
     def build_model(self, recipe: Recipe) -> Classifier:
         """Build the recipe's trunk and head, and go by this recipe from now on."""

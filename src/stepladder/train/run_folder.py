@@ -10,6 +10,7 @@ from typing import Final
 
 from stepladder.errors import UsageError
 from stepladder.records import write_bytes
+from stepladder.records.ledger_file import CLIMB_FILE, set_ledger_aside
 from stepladder.train.checkpoint import Checkpoints
 from stepladder.train.file_system import FileOps, probe, saving
 from stepladder.train.run_config import compare_configs
@@ -115,10 +116,14 @@ class RunFolder:
             return []
         return compare_configs(self.path / CONFIG, text)
 
-    def overwrite(self) -> None:
+    def overwrite(self, *, keeps_ledger: bool = False) -> None:
         """Remove the earlier run, file by file by its name; files of others stay.
 
+        What a climb gave goes with it, and its ledger is set aside: they tell of another training.
         Call it with the lock held.
+
+        Args:
+            keeps_ledger: by the climb that trains anew.
 
         Raises:
             UsageError: if the folder holds other files and no run, or a folder of the run is a
@@ -142,6 +147,9 @@ class RunFolder:
                     fix="Remove the link and what it leads to yourself.",
                 )
         with saving("the earlier run was not removed", where=self.path):
+            if not keeps_ledger:
+                set_ledger_aside(self.path)
+            (self.path / CLIMB_FILE).unlink(missing_ok=True)
             self._remove_own()
         self.holds_run = False
 

@@ -79,6 +79,21 @@ def test_features_are_listed_with_size_and_age(
     assert not place.exists()
 
 
+def test_what_a_killed_climb_kept_is_listed_and_that_of_a_running_one_is_not(folder: Path) -> None:
+    (gone,) = (path.name.split(".")[-2] for path in folder.glob("run/.config.yaml.*.tmp"))
+    before = set(leftovers(folder))
+    for name in (f".ladder-abcd1234.{gone}.tmp", f".ladder-efgh5678.{os.getpid()}.tmp"):
+        features = folder / "run" / name / "features" / (64 * "a")
+        features.mkdir(parents=True)
+        (features / "features.npy").write_bytes(bytes(10))
+    dead = folder / "run" / f".ladder-abcd1234.{gone}.tmp"
+    assert set(leftovers(folder)) - before == {dead}
+    assert run([str(folder), "--yes"]) == 0
+    assert [path.name for path in (folder / "run").glob(".ladder-*")] == [
+        f".ladder-efgh5678.{os.getpid()}.tmp"
+    ]
+
+
 def test_what_a_process_holds_is_left_alone(folder: Path) -> None:
     (folder / "run" / "lock").touch()
     with (folder / "run" / "lock").open() as held:

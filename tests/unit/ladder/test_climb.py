@@ -192,16 +192,29 @@ def test_a_kept_rung_whose_profile_cannot_be_taken_is_rolled_back(
     assert len(climb.profiles) == 1, "the profile of the recipe before still holds"
 
 
-def test_timelines_that_do_not_close_end_the_climb_after_a_kept_rung_too(
+def test_timelines_that_do_not_close_end_the_climb_at_the_last_kept_rung(
     make_climb: MakeClimb, profile: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_ = replace(profile, no_advice_because="20 % of the time is in no phase")
     monkeypatch.setattr(climb_module, "take_profile", lambda *_, **__: open_)
-    rung = Change("it", with_threads)
-    climb = make_climb(rung)
+    rung, after = Change("it", with_threads), Change("after", with_threads)
+    climb = make_climb(rung, after)
     write_kept(climb, rung, climb.recipe)
+    assert climb.run() == rung.apply(profile, climb._as_written), "what was proven stays"
+    said = verdicts(climb)
+    assert said["it"].decision is KEPT
+    assert said["after"].decision is Decision.UNTRIED
+    assert "20 % of the time is in no phase" in said["after"].reason
+    assert climb.why_no_advice == said["after"].reason
+
+
+def test_timelines_of_the_job_as_written_that_do_not_close_end_the_climb(
+    make_climb: MakeClimb, profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_ = replace(profile, no_advice_because="20 % of the time is in no phase")
+    monkeypatch.setattr(climb_module, "take_profile", lambda *_, **__: open_)
     with pytest.raises(NoAdvice, match="20 % of the time"):
-        climb.run()
+        make_climb(Change("it", with_threads), profiles=[]).run()
 
 
 def test_a_job_that_cannot_be_measured_is_named_with_the_cause(
@@ -243,7 +256,15 @@ def test_a_line_of_the_ledger_that_does_not_fit_is_passed_over_and_its_rung_trie
 
 @pytest.mark.parametrize(
     ("then_s", "now_s", "is_tried"),
-    [(60.0, None, True), (60.0, 90.0, True), (60.0, 60.0, False), (None, 60.0, False)],
+    [
+        (60.0, None, True),
+        (60.0, 90.0, True),
+        (60.0, 60.0, False),
+        (None, 60.0, False),
+        (None, None, False),
+        (None, 7200.0, True),  # without a budget, trainings get what ten minutes would allow
+        (7200.0, None, False),
+    ],
 )
 def test_what_stayed_undecided_on_a_budget_is_tried_once_there_is_more(
     make_climb: MakeClimb,

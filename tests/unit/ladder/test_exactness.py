@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
-from stepladder.config.recipe import FeaturesConfig
+from stepladder.config.choices import MemoryFormat, Split, TrainMode
+from stepladder.config.recipe import FeaturesConfig, Recipe
 from stepladder.ladder.exactness import Computed, Material, compute, describe_difference
 from stepladder.ladder.guard import TrialFailed
 from stepladder.records.ladder import Exactness
@@ -77,3 +80,51 @@ def test_another_model_is_seen(blobs, recipe) -> None:
     )
     with pytest.raises(TrialFailed, match="other results"):
         describe_difference(before, after, Exactness.ROUNDING)
+
+
+class Patches(Dataset):
+    """Noise of four channels, 6 × 6."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, idx: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(idx)
+        return torch.randn(4, 6, 6, generator=generator), torch.tensor(idx % 3)
+
+
+class Dropping(nn.Module):
+    """Layers that drop, by a layer of their own and by a rate that another layer holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Sequential(nn.Conv2d(4, 8, 3), nn.Dropout(0.5), nn.ReLU())
+        self.attend = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        positions = self.conv(x).flatten(2).mT  # (n, 16, 8)
+        attended, _ = self.attend(positions, positions, positions, need_weights=False)
+        return self.head(attended.mean(1))
+
+
+def test_dropout_that_draws_in_another_order_is_no_other_result(blobs, recipe) -> None:
+    class DroppingTask(blobs):  # type: ignore[misc]
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            return Dropping()
+
+        def data(self, split: Split) -> Patches | None:
+            return Patches() if split is Split.TRAIN else None
+
+        def split(self, model: nn.Module) -> None:
+            return None
+
+    task = DroppingTask()
+    material = Material(task=task, sources=open_sources(task))
+    whole = replace(recipe, train=TrainMode.ALL)
+    layout = replace(whole.device, memory_format=MemoryFormat.CHANNELS_LAST)
+    before, after = (
+        compute(r, material, device=CPU, steps=True) for r in (whole, replace(whole, device=layout))
+    )
+    words = describe_difference(before, after, Exactness.ROUNDING)
+    assert words.startswith(("same to 1e-", "equal"))

@@ -75,6 +75,24 @@ def test_validation_is_never_held_out_as_a_whole() -> None:
     assert sum(len(fold.rows) for fold in folds) == 80
 
 
+@pytest.mark.parametrize("batch", [2, 3, 7, 21])
+def test_no_fold_learns_from_a_last_batch_of_one_example(batch: int) -> None:
+    groups = np.arange(100)
+    was_needed = False
+    for seed in range(5):
+        plain = make_folds(sources(), groups, num_folds=5, seed=seed)
+        found = make_folds(sources(), groups, num_folds=5, seed=seed, batch=batch)
+        for before, after in zip(plain, found, strict=True):
+            learnt, left = ids(before.sources.train), ids(after.sources.train)
+            is_one_over = len(learnt) % batch == 1
+            was_needed |= is_one_over
+            assert left == (learnt[:-1] if is_one_over else learnt)
+            assert len(left) % (2 * batch) != 1
+            assert np.array_equal(before.rows, after.rows), "the same examples judge"
+            assert ids(before.sources.val) == ids(after.sources.val)
+    assert was_needed
+
+
 def test_large_groups_are_dealt_evenly() -> None:
     groups = np.repeat(np.arange(8), [30, 10, 10, 10, 10, 10, 10, 10])
     folds = deal_groups(groups, 4, np.random.default_rng(0))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stepladder.config.options import LadderConfig
-from stepladder.config.recipe import BatchConfig, DataConfig, Recipe
+from stepladder.config.recipe import BatchConfig, DataConfig, ModelConfig, Recipe
 from stepladder.ladder.keys import (
     job_key,
     machine_key,
@@ -84,3 +84,43 @@ def test_every_option_of_the_ladder_is_known_to_decide_or_not() -> None:
     told = {"min_gain", "max_accuracy_loss", "time_per_point", "num_blocks", "num_seeds", "block_s"}
     others = {"budget_s", "try_all", "max_cache_bytes", "prices"}
     assert {field.name for field in fields(LadderConfig)} == told | others
+
+
+def test_modules_that_a_file_imports_from_its_folder_count_and_others_do_not(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "job.py"
+    file.write_text(
+        "import json\nfrom my_model import Net\n\ndef data():\n    import pack.images\n"
+    )
+    imported = ("my_model.py", "deep.py", "pack/__init__.py", "pack/images.py", "pack/side.py")
+    (tmp_path / "pack").mkdir()
+    for name in (*imported, "other.py"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "my_model.py").write_text("import deep\nimport my_model\n")
+    (tmp_path / "pack" / "images.py").write_text("from . import side\n")
+
+    def key() -> str:
+        return job_key(f"{file}:Mine", Recipe(), num_train=1, fingerprints=DATA)
+
+    before = key()
+    for name in imported:
+        path = tmp_path / name
+        text = path.read_text()
+        path.write_text(f"{text}x = 1\n")
+        assert key() != before, name
+        path.write_text(text)
+    (tmp_path / "other.py").write_text("x = 1\n")
+    assert key() == before
+    (tmp_path / "deep.py").write_text("not python")
+    assert key() != before, "what cannot be read as Python has no imports, but it counts"
+
+
+def test_a_file_of_weights_counts_by_its_content(tmp_path: Path) -> None:
+    file = tmp_path / "weights.safetensors"
+    recipe = Recipe(model=ModelConfig(weights=file))
+    keys = []
+    for content in (b"one", b"two", b"one"):
+        file.write_bytes(content)
+        keys.append(job_key("image_classification", recipe, num_train=1, fingerprints=DATA))
+    assert keys[0] == keys[2] != keys[1]

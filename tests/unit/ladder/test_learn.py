@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,6 +146,20 @@ def test_features_that_take_too_long_are_not_computed(tmp_path, blobs, recipe) -
         task=task, sources=open_sources(task), device=CPU, folder=tmp_path, max_s=0
     )
     assert instrument.features(recipe) is None
+
+
+def test_a_disk_without_room_for_features_ends_no_climb(
+    make_lab, recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make_lab(recipe)
+    full = shutil.disk_usage(lab.cache)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    assert lab.features(recipe) is None
+    assert not list(lab.cache.rglob("*.npy"))
+    assert not list(lab.cache.rglob("*.partial"))
+    (first, *_) = lab.outcomes(recipe).found
+    assert first.provenance is Provenance.MEASURED
+    assert first.why_not is None
 
 
 def test_random_examples_are_not_replayed_though_views_are_named(tmp_path, blobs, recipe) -> None:

@@ -23,6 +23,7 @@ FAST = {
 }
 LEARNT = {
     "precision": replace(BASE, device=replace(BASE.device, precision=Precision.BF16)),
+    "decoding": replace(BASE, loader=replace(BASE.loader, scaled_decode=False)),
     "batch": replace(BASE, batch=replace(BASE.batch, global_batch_size=32)),
     "views": replace(BASE, features=FeaturesConfig(cached=True, cached_views=2)),
     "model": replace(BASE, model=replace(BASE.model, name="resnet18")),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stepladder.config.choices import Where
 from stepladder.ladder.ledger import EARLIER_FILE, LEDGER_FILE, Ledger, trials_of
 from stepladder.records import read_jsonl, to_json
 from stepladder.records.climb import Baseline
@@ -146,6 +147,14 @@ def test_other_options_set_verdicts_aside_and_keep_what_was_measured_by_the_same
     assert (ledger.find_profile("one") == profile) == is_measured
     assert (ledger.find_baseline() is not None) == is_measured
     assert ledger.begin(**GROUND | {other: "another"}, is_fresh=False)
+
+
+def test_where_pictures_were_held_is_kept_and_asks_for_no_new_ledger(folder: Path) -> None:
+    ledger = begun(folder)
+    assert ledger.where() is None
+    assert not ledger.begin(**GROUND, is_fresh=True, where=Where.MEMORY)
+    assert ledger.begin(**GROUND, is_fresh=False, where=Where.STREAM)
+    assert ledger.where() is Where.MEMORY
 
 
 def test_fresh_sets_the_earlier_lines_aside(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import os
 import signal
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -23,11 +24,12 @@ from stepladder.config.choices import Split
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
-from stepladder.errors import InterruptedRun
+from stepladder.errors import InterruptedRun, UsageError
 from stepladder.ladder import climb as climb_module
 from stepladder.ladder import result as result_module
 from stepladder.ladder import run as run_module
 from stepladder.ladder.run import climb
+from stepladder.ladder.trainings import Trainings
 from stepladder.ladder.whole import outside_clock_s, run_whole
 from stepladder.records import read_json
 from stepladder.records.climb import ClimbSummary
@@ -189,6 +191,55 @@ def test_a_long_job_is_extrapolated_with_its_one_time_work(
     assert before.is_extrapolated
     assert before.measured_epochs is not None
     assert before.measured_epochs < 6 == before.epochs
+
+
+@pytest.fixture
+def stopping_early(job: JobConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that stops early and is too long to be trained just to be looked at."""
+    stopping = replace(job.recipe.stopping, early=True)
+    schedule = replace(job.recipe.schedule, max_epochs=400)
+    recipe = replace(job.recipe, stopping=stopping, schedule=schedule)
+    monkeypatch.setattr(run_module, "_prepare", _prepare_as(recipe))
+    monkeypatch.setattr(result_module, "_WHOLE_S", 0.0)
+    monkeypatch.setattr(result_module, "_BASELINE_FRAC", 1e-9)
+    monkeypatch.setattr(Trainings, "forecast_s", lambda *_: 1e9)
+
+
+def _prepare_as(recipe: Recipe) -> Callable[..., Any]:
+    prepare = run_module._prepare
+    return lambda job, task: prepare(replace(job, recipe=recipe), task)
+
+
+@pytest.mark.usefixtures("stopping_early")
+def test_epochs_that_early_stopping_would_not_have_taken_are_no_gain(climbed) -> None:
+    summary, folder = climbed(Line())
+    before, after = summary.baseline, summary.result
+    assert before is not None
+    assert after is not None
+    assert after.epochs is not None
+    assert after.epochs < 400
+    assert before.epochs == after.epochs, "nothing was kept: they stop alike"
+    assert before.epochs_are is Provenance.ASSUMED
+    (written,) = (
+        json.loads(line)
+        for line in (folder / "trials.jsonl").read_text().splitlines()
+        if json.loads(line)["kind"] == "baseline"
+    )
+    at_most = written["baseline"]
+    assert at_most["epochs"] == 400
+    assert before.total_s == pytest.approx(at_most["total_s"] * after.epochs / 400, rel=0.2)
+
+
+def test_a_job_that_its_clock_would_end_is_refused(climbed, job: JobConfig, monkeypatch) -> None:
+    schedule = replace(job.recipe.schedule, max_epochs=100_000, max_time_s=1.0)
+    recipe = replace(job.recipe, schedule=schedule)
+    monkeypatch.setattr(run_module, "_prepare", _prepare_as(recipe))
+    with pytest.raises(UsageError, match=r"ended by its clock: 100,000 epochs take"):
+        climbed(Line())
+    roomy = replace(schedule, max_epochs=6, max_time_s=600.0)
+    monkeypatch.undo()
+    monkeypatch.setattr(run_module, "_prepare", _prepare_as(replace(recipe, schedule=roomy)))
+    assert climbed(Line())[0].baseline is not None
 
 
 def test_the_whole_run_leaves_no_trace_and_reads_no_test(make_lab, recipe, profile) -> None:

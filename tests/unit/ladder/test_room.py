@@ -26,7 +26,7 @@ REFUSED = "takes 0.5 MB of disk, and ladder.max_cache_bytes allows 0.4 MB"
 def _large(profile):  # type: ignore[no-untyped-def]
     """A profile by which features and pixels take 4 kB an example, 480 kB in all."""
     measured = {"trunk_s": 1e-3, "head_step_s": 1e-5, "loader_cpu_s": 1.0}
-    stored = {"store_encoding": "jpeg", "bandwidth_bytes_per_s": 1e9}
+    stored = {"is_built_in": True, "store_encoding": "jpeg", "bandwidth_bytes_per_s": 1e9}
     return replace(profile, feature_bytes=4000, example_bytes=4000, **measured, **stored)
 
 

@@ -19,7 +19,7 @@ from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
 from stepladder.ladder.run import climb
 from stepladder.ladder.whole import keys_in, seconds_of_used
 from stepladder.records import read_json
-from stepladder.records.ladder import Decision
+from stepladder.records.ladder import Decision, Trial, Verdict
 from stepladder.rungs.cached_features import CachedFeatures
 from stepladder.train.display import Display, PlainDisplay
 from stepladder.train.run import train
@@ -139,3 +139,33 @@ def test_an_earlier_ledger_names_its_job(tmp_path: Path) -> None:
     assert ledger.job() is None
     ledger.begin(job="one", machine="here", options="some", commit="one", is_fresh=False)
     assert ledger.job() == "one"
+
+
+@pytest.mark.parametrize(
+    ("then_s", "now_s", "for_untried", "for_undecided"),
+    [
+        (None, None, False, False),
+        (None, 7200.0, False, True),
+        (None, 60.0, False, False),
+        (60.0, None, True, True),
+        (7200.0, None, True, False),
+        (60.0, 120.0, True, True),
+    ],
+)
+def test_a_climb_goes_on_where_its_time_allows_more_than_before(
+    tmp_path: Path,
+    then_s: float | None,
+    now_s: float | None,
+    for_untried: bool,
+    for_undecided: bool,
+) -> None:
+    def has_more(untried: list[str]) -> bool:
+        done = {"untried": untried, "budget_s": then_s, "try_all": False}
+        return run_module._has_more_to_try(done, ledger, LadderConfig(budget_s=now_s))
+
+    ledger = Ledger(tmp_path)
+    ledger.begin(job="one", machine="here", options="some", commit="one", is_fresh=False)
+    assert has_more(["a_rung"]) == for_untried
+    verdict = Verdict(decision=Decision.UNDECIDED, reason="not compared")
+    ledger.trial(Trial(rung="one", level=4, change={}, prediction=None, verdict=verdict))
+    assert has_more([]) == for_undecided

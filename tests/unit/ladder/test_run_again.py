@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
+from stepladder.ladder import climb as climb_module
 from stepladder.ladder import run as run_module
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import EARLIER_FILE, LEDGER_FILE, trials_of
@@ -84,6 +87,27 @@ def test_rungs_that_were_skipped_are_tried_once_all_are_asked_for(
     assert "going on with what was skipped or undecided" in said
     tried = list(trials_of(ledger))[-1].verdict.decision
     assert tried in {Decision.KEPT, Decision.DROPPED, Decision.UNDECIDED}
+
+
+def test_what_a_killed_climb_kept_goes_and_what_a_running_process_keeps_stays(
+    tmp_path: Path, blobs, recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "RUNGS", ())
+    monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    folder = tmp_path / "runs" / "run"
+    owners = {"killed": gone.pid, "ours": os.getpid(), "running": os.getppid()}
+    for name, pid in owners.items():
+        copies = folder / f".ladder-{name}.{pid}.tmp" / "copies"
+        copies.mkdir(parents=True)
+        (copies / "pixels").write_bytes(bytes(10))
+    (folder / ".ladder-older").mkdir()
+    job = JobConfig(recipe=recipe, run=RunConfig(dir=folder), ladder=LADDER)
+    climb(job, blobs(), task_name="blobs", display=Display(io.StringIO()))
+    assert [path.name for path in folder.glob(".ladder-*")] == [
+        f".ladder-running.{os.getppid()}.tmp"
+    ]
 
 
 def test_advice_writes_nothing_beside_the_run_and_asks_for_no_folder(

@@ -6,11 +6,13 @@ from dataclasses import replace
 from typing import ClassVar
 
 from stepladder.config.recipe import Recipe
-from stepladder.ladder.together import Together, with_enabled
+from stepladder.ladder.together import Together, why_nothing_enabled, with_enabled
 from stepladder.records.ladder import Aim, Prediction
 from stepladder.records.profile import Profile, Provenance
 from stepladder.rungs import Rung
 from stepladder.rungs.channels_last import ChannelsLast
+from stepladder.rungs.gradient_checkpointing import GradientCheckpointing
+from stepladder.rungs.larger_batch import LargerBatch
 
 
 class Room(Rung):
@@ -64,6 +66,58 @@ def test_the_first_rung_that_gets_room_is_tried_with_it(profile, recipe) -> None
     assert both.batch.global_batch_size == 16
     assert rung.variants(full, recipe) == (both,)
     assert rung.predict(full, recipe).gain == 2, "against the time now, not after the first"
+
+
+class Grown(Doubled):
+    """As large a batch as memory holds."""
+
+    name: ClassVar[str] = "grown"
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        return None
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        memory = profile.memory_by_batch
+        fits = [size for size, need in memory.items() if need <= profile.free_memory_bytes]
+        return replace(recipe, batch=replace(recipe.batch, global_batch_size=max(fits)))
+
+
+def test_a_rung_that_does_more_with_room_is_tried_with_it(profile, recipe) -> None:
+    full = replace(profile, memory_by_batch={8: 8 * 10**8, 16: 16 * 10**8})
+    assert Grown().why_not(full, recipe) is None, "possible without, but with a smaller batch"
+    assert Grown().apply(full, recipe).batch.global_batch_size == 8
+    rung = with_enabled(Room(), full, recipe, rungs=(ChannelsLast(), Grown()))
+    assert isinstance(rung, Together)
+    assert rung.apply(full, recipe).batch.global_batch_size == 16
+    assert why_nothing_enabled(Room(), full, recipe, rungs=(Grown(),)) is None
+    prediction = rung.predict(full, recipe)
+    assert prediction.rung == "room"
+    assert prediction.note == "with grown"
+    assert prediction.inputs["now_s"] == full.time.total_s
+
+
+def test_room_that_nothing_needs_is_not_bought(profile, recipe) -> None:
+    roomy = replace(profile, memory_by_batch={8: 8, 16: 16})
+    refusal = "gives room that nothing here needs"
+    for others in ((), (ChannelsLast(),), (Doubled(), Grown())):
+        assert why_nothing_enabled(Room(), roomy, recipe, rungs=others) == refusal
+    assert why_nothing_enabled(ChannelsLast(), roomy, recipe) is None, "enables nothing anyway"
+
+
+def test_a_second_doubling_is_what_checkpointing_is_for(profile, recipe) -> None:
+    sweep = {"step_fixed_s": 0.01, "step_per_example_s": 1e-3, "phases_s": {"forward": 2e-4}}
+    memory = {"memory_by_batch": {8: 2 * 10**8, 16: 4 * 10**8}, "free_memory_bytes": 10**9}
+    facts = {"is_trunk_frozen": False, "num_conv2d": 64, "num_train": 1000}
+    tight = replace(profile, **sweep, **memory, **facts)
+    rung, larger = GradientCheckpointing(), LargerBatch()
+    assert rung.why_not(tight, recipe) is None
+    assert larger.apply(tight, recipe).batch.global_batch_size == 32, "fits as it is"
+    both = with_enabled(rung, tight, recipe)
+    assert isinstance(both, Together)
+    assert both.apply(tight, recipe).batch.global_batch_size == 64
+    unknown = replace(tight, num_conv2d=0)
+    refusal = why_nothing_enabled(rung, unknown, recipe)
+    assert refusal == "what room it gives is not known"
 
 
 def test_where_nothing_needs_room_a_rung_stays_alone(profile, recipe) -> None:

@@ -9,12 +9,14 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from stepladder.config.choices import TrainMode
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
 from stepladder.ladder import race
 from stepladder.ladder import trial as trial_module
-from stepladder.ladder.comparison import compare
-from stepladder.ladder.guard import TrialFailed
+from stepladder.ladder.comparison import compare, compare_outcomes
+from stepladder.ladder.guard import TrialFailed, Watchdog
+from stepladder.ladder.speed import few_steps_s
 from stepladder.ladder.trainings import STACKED_ROUNDS
 from stepladder.ladder.trial import apply_change, change_between, run_trial
 from stepladder.records.ladder import Aim, Decision, Exactness, Prediction
@@ -198,6 +200,38 @@ def test_trainings_that_take_too_long_are_not_begun(make_lab, profile, recipe) -
     verdict = tried(lab, rung, profile, epochs(recipe, 100_000)).trial.verdict
     assert verdict.decision is Decision.UNDECIDED
     assert f"it would take {3 * STACKED_ROUNDS} trainings of" in verdict.reason
+
+
+@pytest.mark.parametrize("train", [TrainMode.HEAD, TrainMode.ALL])
+def test_stopping_that_cannot_be_tried_is_undecided_and_not_no_faster(
+    make_lab, profile, recipe, train: TrainMode
+) -> None:
+    long = replace(epochs(recipe, 100_000), train=train)
+    trial = tried(make_lab(long, budget_s=5.0), EarlyStopping(), profile, long).trial
+    assert trial.verdict.decision is Decision.UNDECIDED
+    assert "it would take 3 trainings of" in trial.verdict.reason
+    assert "--budget" in trial.verdict.reason
+    assert trial.verdict.speed is None, "nothing was measured"
+    assert trial.before is None
+
+
+@pytest.mark.parametrize("num_steps", [1, 40])
+def test_what_steps_and_compilers_take_is_no_hanging(profile, recipe, num_steps: int) -> None:
+    slow = replace(profile, time=replace(profile.time, step_s=15.0), trunk_s=None)
+    watchdog = Watchdog()
+    watchdog.expect(few_steps_s(slow, recipe, recipe))
+    assert watchdog.deadline_s >= 60 * 15, "many times a warm-up of a few steps"
+    compiled = replace(recipe, device=replace(recipe.device, compile=True))
+    watchdog.expect(few_steps_s(profile, recipe, compiled))
+    assert watchdog.deadline_s >= 600
+    larger = replace(recipe, batch=replace(recipe.batch, global_batch_size=8 * num_steps))
+    assert few_steps_s(slow, recipe, larger) == num_steps * few_steps_s(slow, recipe, recipe)
+
+
+def test_trainings_that_fail_before_as_well_are_said_to(make_lab, recipe) -> None:
+    lab = make_lab(recipe)
+    failed = [replace(one, why_not="diverged") for one in lab.outcomes(recipe).found]
+    assert compare_outcomes(lab, failed, failed).why_not == "each training diverged, before as well"
 
 
 def test_a_compilers_start_is_timed_before_the_trial_compiles(

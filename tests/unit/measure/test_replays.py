@@ -48,6 +48,15 @@ def test_only_what_is_not_on_yet_is_a_variant() -> None:
     assert set(variants_of(now, has_conv=True, has_bf16=False)) == {"channels_last"}
 
 
+def test_a_gpu_without_bf16_is_replayed_in_fp16() -> None:
+    names = variants_of(DeviceConfig(), has_conv=True, has_bf16=False, is_cuda=True)
+    assert set(names) == {"channels_last", "fp16", "channels_last+fp16"}
+    assert names["fp16"].precision is Precision.FP16
+    assert names["channels_last+fp16"].memory_format is MemoryFormat.CHANNELS_LAST
+    newer = variants_of(DeviceConfig(), has_conv=False, has_bf16=True, is_cuda=True)
+    assert set(newer) == {"bf16"}
+
+
 def test_each_variant_gets_a_ratio() -> None:
     net = model()
     variants = variants_of(DeviceConfig(), has_conv=True, has_bf16=True)

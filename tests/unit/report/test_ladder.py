@@ -15,6 +15,7 @@ from stepladder.records.ladder import Decision
 from stepladder.report.ladder import ClimbRecords, read_climb
 from stepladder.report.ladder_charts import prediction_chart, sample_chart, time_unit
 from stepladder.report.ladder_picture import ladder_picture
+from stepladder.report.ladder_profile import profile_view
 from stepladder.report.ladder_table import ladder_headline, ladder_rows
 from stepladder.report.ladder_trials import trial_details
 from stepladder.report.page import MAX_REPORT_BYTES, write_report
@@ -87,6 +88,18 @@ def test_the_page_tells_the_climb_first_and_then_the_training(
     assert places == sorted(places)
     assert "script" not in page.tags
     assert page.handlers == []
+
+
+def test_a_profile_that_is_the_first_again_is_shown_once(
+    build_climb: Build, tmp_path: Path
+) -> None:
+    folder = build_climb(tmp_path / "run")
+    profiles = climb_of(folder).profiles
+    two, one = profile_view(profiles), profile_view([*profiles, profiles[0]])
+    assert two is not None
+    assert one is not None
+    assert (two.has_two, one.has_two) == (True, False)
+    assert one.times[0].bars[0].title.startswith("As written")
 
 
 def test_a_run_without_a_climb_has_no_ladder(build_run: Build, tmp_path: Path) -> None:

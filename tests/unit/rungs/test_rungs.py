@@ -259,6 +259,15 @@ def test_the_learning_rate_moves_with_the_batch(
     assert after.lr == pytest.approx(0.01 * growth)
 
 
+def test_a_larger_batch_goes_through_the_model_in_parts_as_large_as_before(
+    make_profile: Make,
+) -> None:
+    recipe = Recipe(batch=BatchConfig(global_batch_size=16, micro_batch_size=4))
+    for after in LargerBatch().variants(sweep(make_profile), recipe):
+        assert after.batch.global_batch_size > 16
+        assert after.batch.micro_batch_size == 4
+
+
 def test_the_noise_scale_caps_the_learning_rate_of_sgd(make_profile: Make) -> None:
     profile = sweep(make_profile, noise_scale=1000.0)
     recipe = Recipe(optimizer=SGD, batch=BatchConfig(lr=0.01))
@@ -401,6 +410,24 @@ def test_reading_is_left_alone_where_the_wait_for_it_is_not_known(
     assert "disagree: 500 ms a step waited, 50 ms" in (rung.why_not(doubtful, recipe) or "")
 
 
+@pytest.mark.parametrize("rung", [ScaledDecode(), PixelStore()], ids=lambda rung: rung.name)
+def test_how_pictures_are_decoded_is_not_changed_for_a_users_own_task(
+    make_profile: Make, rung: Rung
+) -> None:
+    facts = {
+        "store_encoding": "jpeg",
+        "source_pixels": 1e7,
+        "loader_cpu_s": 0.1,
+        "bandwidth_bytes_per_s": 1e10,
+    }
+    recipe = Recipe(
+        data=DataConfig(where=Where.STREAM), loader=LoaderConfig(threads=1, scaled_decode=False)
+    )
+    assert rung.why_not(make_profile(**facts), recipe) is None
+    own = make_profile(**facts, is_built_in=False)
+    assert rung.why_not(own, recipe) == "the task reads its pictures itself"
+
+
 def test_a_pixel_store_decodes_once(make_profile: Make) -> None:
     profile = make_profile(
         store_encoding="jpeg",
@@ -459,3 +486,10 @@ def test_the_gpu_is_taken_where_there_is_one(make_profile: Make) -> None:
     profile = make_profile(has_cuda=True, loader_per_s=150.0)
     assert UseGpu().why_not(profile, Recipe()) is None
     assert UseGpu().apply(profile, Recipe()).device.kind is DeviceChoice.CUDA
+
+
+def test_a_gpu_that_the_job_leaves_out_is_named_and_not_tried(make_profile: Make) -> None:
+    profile = make_profile(has_cuda=True, loader_per_s=150.0)
+    on_cpu = Recipe(device=DeviceConfig(kind=DeviceChoice.CPU))
+    refusal = UseGpu().why_not(profile, on_cpu)
+    assert refusal == "device.kind is cpu; --device.kind auto takes the GPU"

@@ -118,6 +118,24 @@ def test_a_store_may_be_open_already(tmp_path: Path) -> None:
     assert ImageClassification(store).store is store
 
 
+def test_read_by_another_recipe_a_subclass_stays_what_it_is(photos: Path, tmp_path: Path) -> None:
+    class Mine(ImageClassification):
+        mark = 0
+
+    config = PrepareConfig(source=photos, out=tmp_path / "s", size=8, encoding=Encoding.JPEG)
+    once = replace(RECIPE, data=DataConfig(decode_once=True))
+    task = Mine(prepare(config).folder, RECIPE, copies=tmp_path / "copies")
+    task.mark = 7
+    found = task.as_read_by(once)
+    assert type(found) is Mine
+    assert (found.mark, found.recipe, task.recipe) == (7, once, RECIPE)
+    found.data(Split.TRAIN)
+    assert len(list((tmp_path / "copies").iterdir())) == 1, "copies lie where the task has them"
+    found.as_read_by(once, copies=tmp_path / "others").data(Split.TRAIN)
+    assert len(list((tmp_path / "others").iterdir())) == 1
+    assert len(list((tmp_path / "copies").iterdir())) == 1
+
+
 def test_facts_name_classes_size_fit_and_store(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     assert task.describe() == {

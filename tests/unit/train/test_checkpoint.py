@@ -99,7 +99,11 @@ def test_floats_that_json_lacks_come_back(checkpoints: Checkpoints, folder: Path
     json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 
-@pytest.mark.parametrize("state", [{"a": {1: 2}}, {"$float": "nan"}, {"a": object()}], ids=str)
+@pytest.mark.parametrize(
+    "state",
+    [{"a": {1: 2}}, {"$float": "nan"}, pytest.param({"a": object()}, id="an object")],
+    ids=str,
+)
 def test_a_state_that_would_not_come_back_is_refused(
     checkpoints: Checkpoints, state: dict[str, Any]
 ) -> None:

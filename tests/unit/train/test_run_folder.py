@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from stepladder.errors import UsageError
+from stepladder.report.ladder import read_climb
 from stepladder.train.run_folder import RunFolder
 
 OWN_FILES = (
@@ -112,6 +113,24 @@ def test_overwrite_of_a_run_without_foreign_files_leaves_an_empty_folder(tmp_pat
     fill(tmp_path)
     RunFolder(tmp_path).overwrite()
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("keeps_ledger", [False, True])
+def test_overwrite_leaves_no_climb_that_tells_of_the_training_before(
+    tmp_path: Path, keeps_ledger: bool
+) -> None:
+    fill(tmp_path)
+    (tmp_path / "trials.earlier.jsonl").write_text("older\n")
+    (tmp_path / "trials.jsonl").write_text("old\n")
+    (tmp_path / "climb.json").write_text("{}")
+    RunFolder(tmp_path).overwrite(keeps_ledger=keeps_ledger)
+    if keeps_ledger:
+        assert names(tmp_path) == ["trials.earlier.jsonl", "trials.jsonl"]
+        assert (tmp_path / "trials.jsonl").read_text() == "old\n"
+    else:
+        assert names(tmp_path) == ["trials.earlier.jsonl"]
+        assert (tmp_path / "trials.earlier.jsonl").read_text() == "older\nold\n"
+        assert read_climb(tmp_path, []) is None, "a report shows no ladder"
 
 
 def test_overwrite_of_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

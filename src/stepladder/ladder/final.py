@@ -1,0 +1,85 @@
+"""The training at the end of a climb, with everything that was kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stepladder.config.load import load_job
+from stepladder.config.options import JobConfig
+from stepladder.config.recipe import Recipe
+from stepladder.errors import InterruptedRun
+from stepladder.ladder.whole import keys_in, seconds_of_used
+from stepladder.records import read_json
+from stepladder.task.contract import Task
+from stepladder.task.image_classification import ImageClassification
+from stepladder.train.display import Display
+from stepladder.train.features import features_folder
+from stepladder.train.finish import SUMMARY_FILE
+from stepladder.train.run import train
+from stepladder.train.run_folder import CONFIG, RunFolder
+
+
+def train_kept(
+    job: JobConfig,
+    task: Task,
+    *,
+    task_name: str,
+    display: Display,
+    is_new: bool,
+    earlier: Mapping[str, Any] | None,
+    again: str,
+) -> float:
+    """Train with what was kept; a training of it that is finished is not done again.
+
+    Args:
+        job: with the recipe that was kept.
+        is_new: replace whatever training the folder holds.
+        earlier: what climb.json said of the training that lay there.
+        again: what to type after a signal.
+
+    Returns:
+        Seconds that features took which the training found ready; they count as its own.
+    """
+    path = job.run.dir
+    if _holds_other_training(path, job, is_new=is_new):
+        folder = RunFolder(path)
+        with folder.lock():
+            folder.overwrite(keeps_ledger=True)
+    task = task_for(task, job.recipe)
+    cache, before = features_folder(job, task), summary_in(path)
+    ready, began = keys_in(cache), time.time()
+    try:
+        summary = train(job, task, task_name=task_name, display=display)
+    except InterruptedRun as error:
+        error.fix = again
+        raise
+    if summary == before:  # it was finished before, and used no features now
+        result = (earlier or {}).get("result") or {}
+        return float(result.get("one_time_s", {}).get("features", 0.0))
+    return seconds_of_used(cache, ready, since=began)
+
+
+def task_for(task: Task, recipe: Recipe) -> Task:
+    """Give the task that reads its store as a recipe says; a user's own knows no recipe."""
+    return task.as_read_by(recipe) if isinstance(task, ImageClassification) else task
+
+
+def summary_in(folder: Path) -> dict[str, Any] | None:
+    """Read the summary of a folder's training; None where there is none.
+
+    Raises:
+        DataError: if it is damaged.
+    """
+    if not (folder / SUMMARY_FILE).exists():
+        return None
+    summary: dict[str, Any] = read_json(folder / SUMMARY_FILE)
+    return summary
+
+
+def _holds_other_training(folder: Path, job: JobConfig, *, is_new: bool) -> bool:
+    """Say whether the folder holds a training of another recipe, or of the climb before."""
+    config = folder / CONFIG
+    return config.exists() and (is_new or load_job(config).recipe != job.recipe)

@@ -1,0 +1,191 @@
+"""The training at the end of a climb: of the user's own task, done once, ended in order."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from stepladder.config.choices import Encoding, Split, WeightsSource, Where
+from stepladder.config.options import JobConfig, LadderConfig, RunConfig
+from stepladder.config.recipe import FeaturesConfig, ModelConfig, Recipe
+from stepladder.data.batch import Batch
+from stepladder.data.memory import resolve_where
+from stepladder.data.store import Store
+from stepladder.errors import InterruptedRun
+from stepladder.ladder import climb as climb_module
+from stepladder.ladder import run as run_module
+from stepladder.ladder.final import task_for, train_kept
+from stepladder.ladder.ledger import LEDGER_FILE, Ledger
+from stepladder.ladder.run import climb
+from stepladder.task import Metrics
+from stepladder.task.image_classification import ImageClassification
+from stepladder.train.display import Display, PlainDisplay
+from stepladder.train.run import train
+
+MARK = 7.0
+
+
+class Mine(ImageClassification):
+    """Pictures with a model and a metric of the user's own."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        super().build_model(replace(recipe, model=TINY))
+        return nn.Sequential(Scaled(), nn.Linear(8 * 8 * 3, len(self.classes)))
+
+    def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+        assert isinstance(model, nn.Sequential)
+        return model[0], model[1]
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        found = super().metrics(model, batch)
+        return replace(found, losses=torch.full_like(found.losses, MARK))
+
+
+class Scaled(nn.Module):
+    """Makes a row of numbers of a picture."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1).float() / 255
+
+
+TINY = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
+SPLITS = {"train": 24, "val": 8, "test": 8}
+
+
+@pytest.fixture(name="job")
+def _job(tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> JobConfig:
+    monkeypatch.setattr(run_module, "RUNGS", ())
+    monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
+    ladder = LadderConfig(block_s=0.01, num_seeds=2)
+    return JobConfig(recipe=recipe, run=RunConfig(dir=tmp_path / "runs" / "run"), ladder=ladder)
+
+
+def quiet() -> Display:
+    return Display(io.StringIO())
+
+
+def test_a_subclass_of_the_built_in_task_trains_by_its_own_code_to_the_end(
+    job: JobConfig, build_store, tmp_path: Path
+) -> None:
+    build_store(tmp_path / "store", num_rows=SPLITS)
+    found = climb(job, Mine(tmp_path / "store"), task_name="mine", display=quiet())
+    assert found["result"]["test_loss"] == pytest.approx(MARK)
+
+
+def test_a_trial_that_reads_another_form_is_of_the_subclass_too(
+    make_lab, recipe, build_store, tmp_path: Path
+) -> None:
+    build_store(tmp_path / "store", num_rows=SPLITS, encoding=Encoding.JPEG)
+    lab = make_lab(recipe, Mine(tmp_path / "store"))
+    decoded = replace(recipe, data=replace(recipe.data, decode_once=True))
+    material = lab.material(decoded)
+    assert type(material.task) is Mine
+    assert (lab.cache / "copies").is_dir()
+    assert not list(tmp_path.glob("store.pixels*"))
+    assert type(task_for(lab.task, decoded)) is Mine
+
+
+def test_where_auto_meant_is_not_chosen_again_by_a_climb_that_goes_on(
+    job: JobConfig, build_store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_store(tmp_path / "store", num_rows=SPLITS)
+    auto = replace(job, recipe=replace(job.recipe, data=replace(job.recipe.data, where=Where.AUTO)))
+    climb(auto, Mine(tmp_path / "store"), task_name="mine", display=quiet())
+    assert Ledger(job.run.dir).where() is Where.MEMORY
+
+    monkeypatch.setattr("stepladder.data.memory.available_memory_bytes", lambda: 0)
+    train_split = Store.open(tmp_path / "store").split(Split.TRAIN)
+    assert resolve_where(train_split, Where.AUTO) is Where.STREAM, "now it would be another"
+    said = io.StringIO()
+    climb(auto, Mine(tmp_path / "store"), task_name="mine", display=PlainDisplay(said))
+    assert "already climbed" in said.getvalue()
+
+
+def test_features_that_a_finished_training_had_found_ready_still_count(
+    job: JobConfig, blobs, tmp_path: Path
+) -> None:
+    cached = replace(job, recipe=replace(job.recipe, features=FeaturesConfig(cached=True)))
+    task = blobs()
+    task.store = SimpleNamespace(path=tmp_path / "store")  # features lie beside it
+    first = replace(cached, run=RunConfig(dir=tmp_path / "first"))
+    train(first, task, task_name="blobs", display=quiet())
+
+    def found_s(earlier: Mapping[str, object] | None, *, is_new: bool = False) -> float:
+        return train_kept(
+            cached,
+            task,
+            task_name="blobs",
+            display=quiet(),
+            is_new=is_new,
+            earlier=earlier,
+            again="",
+        )
+
+    once = found_s(None)
+    assert once > 0
+    earlier = {"result": {"one_time_s": {"features": once}}}
+    assert found_s(earlier) == once, "nothing was trained, and it still rests on them"
+    other = {"result": {"one_time_s": {"features": 1e9}}}
+    assert found_s(other, is_new=True) == once, "a new training finds out for itself"
+    assert found_s(None) == 0
+    assert found_s({"result": None}) == 0
+
+
+def test_a_training_that_is_replaced_leaves_the_ledger_to_the_climb(job: JobConfig, blobs) -> None:
+    train(job, blobs(), task_name="blobs", display=quiet())
+    ledger = Ledger(job.run.dir)
+    ledger.begin(job="one", machine="here", options="some", commit="one", is_fresh=False)
+    lines = (job.run.dir / LEDGER_FILE).read_bytes()
+    (job.run.dir / "climb.json").write_text("{}")
+    before = (job.run.dir / "summary.json").stat().st_mtime_ns
+    train_kept(
+        job, blobs(), task_name="blobs", display=quiet(), is_new=True, earlier=None, again=""
+    )
+    assert (job.run.dir / "summary.json").stat().st_mtime_ns > before
+    assert (job.run.dir / LEDGER_FILE).read_bytes() == lines
+    assert not (job.run.dir / "climb.json").exists()
+
+
+class Ending(Display):
+    """Sends a signal while the job is measured, or in the training at the end."""
+
+    def __init__(self, when: str) -> None:
+        super().__init__(io.StringIO())
+        self.when = when
+
+    def message(self, text: str) -> None:
+        if text.startswith(self.when):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def start(self, title: str, lines: Sequence[str] = ()) -> None:
+        self.message("training at the end")
+
+
+@pytest.mark.parametrize(
+    ("when", "flags", "without"),
+    [
+        ("measuring", (), ""),
+        ("measuring", ("is_fresh",), " without --fresh"),
+        ("measuring", ("may_overwrite",), ""),
+        ("training at the end", (), ""),
+        ("training at the end", ("is_fresh",), " without --fresh"),
+        ("training at the end", ("may_overwrite",), " without --overwrite"),
+        ("training at the end", ("is_fresh", "may_overwrite"), " without --fresh and --overwrite"),
+    ],
+    ids=str,
+)
+def test_a_climb_that_is_ended_says_which_command_goes_on(
+    job: JobConfig, blobs, when: str, flags: tuple[str, ...], without: str
+) -> None:
+    with pytest.raises(InterruptedRun) as ended:
+        climb(job, blobs(), task_name="blobs", display=Ending(when), **dict.fromkeys(flags, True))
+    assert ended.value.fix == f"The same command{without} goes on from there."
