@@ -83,7 +83,7 @@ def calibration_from(trials: Iterable[tuple[Trial, str]]) -> Calibration:
     """Collect the cases of trials, each with the name of its run."""
     by_content: dict[str, Case] = {}
     for trial, run in trials:
-        if (case := _case(trial, run)) is not None:
+        if not trial.is_undone and (case := _case(trial, run)) is not None:
             by_content.setdefault(json.dumps(to_json(trial), sort_keys=True), case)
     cases = tuple(by_content.values())
     errors = [case.error for case in cases if case.counts]

@@ -83,4 +83,4 @@ def with_changes(recipe: Recipe, kept: tuple[Trial, ...]) -> Recipe:
 def undone_trial(trial: Trial, reason: str) -> Trial:
     """Give a kept trial as one that was dropped in the end."""
     verdict = replace(trial.verdict, decision=Decision.DROPPED, reason=reason)
-    return replace(trial, verdict=verdict)
+    return replace(trial, verdict=verdict, is_undone=True)

@@ -125,7 +125,8 @@ class Ledger:
         """Give the last trial of a rung whose verdict holds for all of these keys.
 
         Looks in this ledger, then in those of the runs beside it. What came of a failure is no
-        verdict: it is tried again.
+        verdict: it is tried again. What was undone was kept at first: the climb that reads it goes
+        the same way, and undoes it at its end.
         """
         keys = (job, machine, options, commit, recipe, rung)
         for trial in self._last_trials(keys):
@@ -140,7 +141,8 @@ class Ledger:
             found = None
             try:
                 for trial in trials_of(path):
-                    if _keys_of(trial) == keys and trial.verdict.decision in _TRIED:
+                    is_tried = trial.verdict.decision in _TRIED and not trial.is_undone
+                    if is_tried and _keys_of(trial) == keys:
                         found = trial
             except ResourceError:
                 if path == self.path:

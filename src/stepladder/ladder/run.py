@@ -98,7 +98,7 @@ def climb(
                 display.message(_OTHER_GROUND)
             done = earlier if goes_on else None
             if done is not None and not _has_more_to_try(done, ledger, job.ladder):
-                display.message(f"{folder.path} is already climbed; --fresh tries everything anew.")
+                display.message(f"{folder.path} is already climbed; {_anew_words(done)}.")
                 return done
             if done is not None:
                 display.message(f"going on with {_left_words(done)}")
@@ -293,6 +293,14 @@ def _has_more_to_try(done: Mapping[str, Any], ledger: Ledger, options: LadderCon
 def _has_undecided(ledger: Ledger) -> bool:
     last = {trial.rung: trial.verdict.decision for trial in trials_of(ledger.path)}
     return Decision.UNDECIDED in last.values()
+
+
+def _anew_words(done: Mapping[str, Any]) -> str:
+    """Say what would be tried by which flag."""
+    words = "--fresh tries everything anew"
+    if not done.get("untried") or done.get("budget_s") is None:
+        return words
+    return f"a larger --budget tries {', '.join(clean(str(r)) for r in done['untried'])}; {words}"
 
 
 def _left_words(done: Mapping[str, Any]) -> str:

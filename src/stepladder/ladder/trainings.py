@@ -29,6 +29,7 @@ from stepladder.ladder.stacked import (
     learn_stacked,
     why_not_stacked,
 )
+from stepladder.machine.limits import available_memory_bytes
 from stepladder.measure.probe import is_out_of_memory, untouched
 from stepladder.measure.workload import Workload
 from stepladder.records.ladder import Outcome
@@ -45,6 +46,7 @@ PROBE_ROUNDS: Final = 3
 """
 _STACKED_AS_ONE: Final = 8
 """Stacked trainings that take as long as a single one, beside the first."""
+_STACKED_COPIES: Final = 8  # of what is stacked: read, gathered, gathered again, and room
 _NUM_TIMED: Final = 40
 _BLOCK_S: Final = 0.1
 
@@ -206,7 +208,8 @@ class Trainings:
         first = pairs[0][0].sources.train
         one = first.read(np.arange(1)).inputs
         num_bytes = one.numel() * one.element_size() * len(first)
-        size = max(1, MAX_STACKED_BYTES // max(1, num_bytes))
+        limit = min(MAX_STACKED_BYTES, available_memory_bytes() // _STACKED_COPIES)
+        size = max(1, limit // max(1, num_bytes))
         for start in range(0, len(pairs), size):
             yield list(pairs[start : start + size])
 

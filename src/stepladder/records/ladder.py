@@ -167,6 +167,7 @@ class Trial:
         options: key of the options that decide a verdict; empty: not written down.
         budget_s: of the climb; None: no limit.
         cores_missing: cores of this process that others took meanwhile, on average.
+        is_undone: a kept trial once more, dropped by the test of all that was kept: no measurement.
     """
 
     rung: str
@@ -191,3 +192,4 @@ class Trial:
     options: str = ""
     budget_s: float | None = None
     cores_missing: float = 0.0
+    is_undone: bool = False

@@ -402,15 +402,33 @@ def test_the_last_rung_that_loses_is_undone_and_exact_ones_above_it_stay(
     assert climb.together.accuracy is not None
     assert climb.together.accuracy.estimate >= -climb.options.max_accuracy_loss
     assert len(climb.profiles) == num_profiles + 1, "the profile is taken again"
-    again = climb.ledger.find(
-        job="job",
-        machine="machine",
-        options=options_key(climb.options),
-        commit=climb.lab.commit,
-        recipe=recipe_key(fewer_epochs(before)),
-        rung="crippled",
-    )
-    assert again == last, "a later climb does not keep it either"
+    assert last.is_undone
+    again = make_climb(*climb.rungs, profiles=list(climb.profiles[:1]))
+    assert again.run() == held, "what goes on from the ledger goes the same way"
+    assert again.num_from_ledger == len(climb.rungs)
+    assert again.together == climb.together
+
+
+def test_no_second_look_begins_once_the_budget_has_ended(make_climb: MakeClimb, make_lab) -> None:
+    class Ends(Change):
+        def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+            if (
+                recipe.loader.prefetch_batches == 3
+            ):  # at its second look: the rung after it was kept
+                climb.lab._started -= 1000.0
+            return super().predict(profile, recipe)
+
+    first, second = Ends("first", fewer_epochs), Change("second", with_threads)
+    climb = make_climb(first, second, lab=make_lab(budget_s=500.0))
+    write_kept(climb, first, climb.recipe)
+    (written,) = trials_of(climb.ledger.path)
+    dropped = replace(written.verdict, decision=DROPPED, reason="measured")
+    climb.ledger.trial(replace(written, verdict=dropped))
+    climb.ledger.profile(climb.profile, recipe=recipe_key(with_threads(climb.recipe)), at_s=0.0)
+    write_kept(climb, second, climb.recipe)
+    climb.run()
+    assert verdicts(climb)["second"].decision is KEPT
+    assert verdicts(climb)["first"].reason == "measured", "the budget ended before the second look"
 
 
 def test_rungs_are_undone_until_no_more_is_lost_than_may_be(
