@@ -20,6 +20,7 @@ from stepladder.records import Manifest, ShardInfo
 from stepladder.records.profile import Profile, TrainingTime
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few cores
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave theirs to others
 
 # How long an example takes says something about the machine only.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
