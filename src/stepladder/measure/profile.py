@@ -206,8 +206,14 @@ class _Measuring:
 
     def one_time_s(self) -> dict[str, float]:
         """Give the work done once, but for the features, by name."""
-        found = {"load": self.steps.load_s or 0.0, "compile": self.compile_s}
+        found = {"load": self._load_s(), "compile": self.compile_s}
         return {name: seconds for name, seconds in found.items() if seconds > 0}
+
+    def _load_s(self) -> float:
+        """Give the seconds to fill memory, once: with train, and with val at its first look."""
+        val = self.subject.sources.val
+        num_train = self.subject.num_train
+        return (self.steps.load_s or 0.0) * (1 + (len(val) if val is not None else 0) / num_train)
 
     def _through_trunk_s(self) -> float:
         """Give the seconds to read an example and put it through the trunk.

@@ -24,6 +24,7 @@ from stepladder.measure.block import BlockTimes, Plan, align_plans, training_tim
 from stepladder.measure.cold import cold_compiler, compiler_start_s
 from stepladder.measure.diverged import diverged_error
 from stepladder.measure.head import measure_trunk, on_features
+from stepladder.measure.held import hold_batches, open_validation
 from stepladder.measure.steps import difference
 from stepladder.measure.subject import Subject, open_subject
 from stepladder.measure.timing import seconds_of, wait_for
@@ -33,7 +34,6 @@ from stepladder.task.contract import Task
 from stepladder.train.build import (
     EVALUATION_BATCH_SIZE,
     Sources,
-    make_held_out_reader,
     use_threads,
 )
 from stepladder.train.clock import Phase
@@ -163,7 +163,7 @@ class Workload:
         self._stack.callback(self._reader.close)
         self._batches = self._reader.endless()
         self._stack.callback(self._batches.close)
-        self._val_reader = make_held_out_reader(_streaming(self.recipe), self._subject.sources.val)
+        self._val_reader = open_validation(self.recipe, self._subject.sources.val)
         if self._val_reader is not None:
             self._stack.callback(self._val_reader.close)
 
@@ -221,6 +221,7 @@ class Workload:
         reader = self._val_reader
         if reader is None:
             return 0.0, 0.0
+        hold_batches(reader, 1)
         seconds = []
         for _ in range(2):
             started = time.perf_counter()
@@ -265,6 +266,7 @@ class Workload:
         reader, subject = self._val_reader, self._subject
         if reader is None:
             return 0.0
+        hold_batches(reader, num_batches)
         wait_for(subject.device)
         started = time.perf_counter()
         result = evaluate(
@@ -316,10 +318,6 @@ def _evaluation_batches(base: Subject) -> Iterator[Iterator[Batch]]:
     finally:
         batches.close()
         reader.close()
-
-
-def _streaming(recipe: Recipe) -> Recipe:
-    return replace(recipe, data=replace(recipe.data, where=Where.STREAM))
 
 
 def _head_of(base: Subject) -> Subject:
