@@ -189,7 +189,7 @@ def page(results: dict[str, Any] | None) -> str:
             f"{published.accuracy:.1f} % of {published.num_held_out:,}",
             number(own["epochs"]) if own else "not run",
             number(own["passes"]) if own else "not run",
-            f"{own['test_accuracy']:.1%} of {own['num_test']:,}" if own else "not run",
+            f"{100 * own['test_accuracy']:.1f} % of {own['num_test']:,}" if own else "not run",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
@@ -232,7 +232,19 @@ def closing(results: dict[str, Any] | None) -> list[str]:
     ]
     if results is None:
         return [*said, "Ours have not been run yet: `bench/six_steps.py` runs them."]
-    return [*said, f"Ours: {results['note']} Raw numbers: `bench/results/six_steps.json`."]
+    rows = {row["step"]: row for row in results["rows"]}
+    first_s, third_s = rows[1]["train_s"], rows[3]["train_s"]
+    share = rows[1]["passes"] / rows[3]["passes"]
+    ours = (
+        f"Ours: {results['note']} Steps 1 to 3 took {first_s / third_s:.1f} times less, and the "
+        f"passes fell {share:.1f} times. "
+    )
+    if rows[2]["epochs"] == rows[1]["epochs"]:
+        ours += (
+            f"Early stopping did not end step 2 within its {rows[2]['epochs']} epochs "
+            f"({rows[2]['num_train']} pictures to learn from, {rows[2]['num_val']} to stop by). "
+        )
+    return [*said, f"{ours}Raw numbers: `bench/results/six_steps.json`."]
 
 
 def number(value: float) -> str:
