@@ -57,14 +57,14 @@ def advise_on(
     beyond: list[Considered] = []
     least = 1 + options.min_gain
     for rung in rungs:
-        prediction, found = _predicted(rung, profile, recipe, options)
+        judged, prediction, refusal = _predicted(rung, profile, recipe, options)
         if prediction is None:
-            others.append(_considered(rung, None, found))
+            others.append(_considered(rung, None, refusal))
         elif rung.is_prediction_only:
             beyond.append(_considered(rung, prediction, prediction.note))
-        elif found == Aim.TIME and prediction.gain >= least:
+        elif judged.aim is Aim.TIME and prediction.gain >= least:
             candidates.append(_considered(rung, prediction, ""))
-        elif found == Aim.TIME:
+        elif judged.aim is Aim.TIME:
             reason = f"predicted {prediction.gain:.2f}×, below {least:.2f}×"
             others.append(_considered(rung, prediction, reason))
         else:
@@ -85,8 +85,8 @@ def advise_on(
 
 def _predicted(
     rung: Rung, profile: Profile, recipe: Recipe, options: LadderConfig
-) -> tuple[Prediction | None, str]:
-    """Predict a rung's gain as it would be tried, and say what for; else why it cannot be tried.
+) -> tuple[Rung, Prediction | None, str]:
+    """Give a rung as it would be tried, and its prediction or why it cannot be tried.
 
     Its own code may be wrong.
     """
@@ -94,11 +94,11 @@ def _predicted(
         with faults_told("a fault of the rung:"):
             refusal = why_not_here(rung, profile, recipe, options)
             if refusal is None:
-                rung = with_enabled(rung, profile, recipe)
-                return rung.predict(profile, recipe), rung.aim
+                judged = with_enabled(rung, profile, recipe)
+                return judged, judged.predict(profile, recipe), ""
     except TrialFailed as failure:
         refusal = failure.what
-    return None, refusal
+    return rung, None, refusal
 
 
 def _considered(rung: Rung, prediction: Prediction | None, reason: str) -> Considered:

@@ -168,7 +168,8 @@ class Climb:
         for rung in self.rungs:
             self._take(rung)
         for rung in self._worth_another_look():
-            if self._why_no_time() is None:  # else what was found at first is the last word
+            # without time or sound times, what was found at first is the last word
+            if self.why_no_advice is None and self._why_no_time() is None:
                 self._take(rung)
         self._test_together()
         return self.recipe
@@ -325,8 +326,6 @@ class Climb:
 
     def _worth_another_look(self) -> list[Rung]:
         """List the rungs of TIME that were not kept, where the recipe has changed since."""
-        if self.why_no_advice is not None:
-            return []
         now = recipe_key(self.recipe)
         decided = {trial.rung: trial for trial in self.trials}
         again = (Decision.DROPPED, Decision.UNDECIDED, Decision.SKIPPED)

@@ -208,6 +208,26 @@ def test_timelines_that_do_not_close_end_the_climb_at_the_last_kept_rung(
     assert climb.why_no_advice == said["after"].reason
 
 
+def test_what_a_first_look_found_stays_where_timelines_stop_closing_in_the_second(
+    make_climb: MakeClimb,
+) -> None:
+    first, second = Change("first", fewer_epochs), Change("second", with_threads)
+    climb = make_climb(first, second)
+    write_kept(climb, first, climb.recipe)
+    (written,) = trials_of(climb.ledger.path)
+    dropped = replace(written.verdict, decision=DROPPED, reason="measured")
+    climb.ledger.trial(replace(written, verdict=dropped))
+    write_kept(climb, second, climb.recipe)
+
+    def stop() -> None:
+        climb.why_no_advice = "times do not add up"
+
+    climb._measure_or_stop = stop  # type: ignore[method-assign]
+    climb.run()
+    assert verdicts(climb)["second"].decision is KEPT
+    assert verdicts(climb)["first"].reason == "measured"
+
+
 def test_timelines_of_the_job_as_written_that_do_not_close_end_the_climb(
     make_climb: MakeClimb, profile: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
