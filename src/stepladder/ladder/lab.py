@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -172,7 +173,8 @@ class Lab:
         Args:
             also: will be asked for next; what one training tells of both is learnt once.
         """
-        return self._over_seeds(recipe, self._parts(recipe), also=also)
+        others = () if also is None else (also,)
+        return self._over_seeds(recipe, self._parts(recipe), also=others)
 
     def plain(self, recipe: Recipe) -> Outcomes:
         """Train a recipe to its end over the trials' seeds, on the job's own splits."""
@@ -187,14 +189,31 @@ class Lab:
 
         Empty where it would take too long.
         """
+        return self._probe(recipe)
+
+    def probe_ends(self, recipe: Recipe, others: Sequence[Recipe]) -> list[tuple[Outcome, ...]]:
+        """Train as `probe` does, and tell on the way what recipes learn that only stop otherwise.
+
+        Returns:
+            What the recipe gives, then each of the others; empty where that takes a training of
+            each, or too long.
+        """
+        if not self._trainings.is_stacked(recipe):
+            return []
+        found = self._probe(recipe, also=others)
+        # a loss that turned out to be one that cannot be stacked has told of the recipe alone
+        if not found or not self._trainings.is_stacked(recipe):
+            return []
+        return [found, *(self._probe(other) for other in others)]
+
+    def _probe(self, recipe: Recipe, *, also: Sequence[Recipe] = ()) -> tuple[Outcome, ...]:
         trainings = self._trainings
         if trainings.forecast_s(recipe) > self.allowed_s(_OUTCOMES_FRAC):
             return ()
         num = self.job.ladder.num_seeds * PROBE_ROUNDS if trainings.is_stacked(recipe) else 1
         parts = self._parts(recipe)[:num]
-        return trainings.train_all(
-            recipe, [(part, self.seed + _PROBE_SEED + idx) for idx, part in enumerate(parts)]
-        )
+        pairs = [(part, self.seed + _PROBE_SEED + idx) for idx, part in enumerate(parts)]
+        return trainings.train_all(recipe, pairs, also=also)
 
     def can_show(self, recipe: Recipe) -> bool:
         """Say whether one training costs so little that it is done only to show what it gives."""
@@ -267,7 +286,7 @@ class Lab:
         return self._trainings.folds(recipe, job=self.job.recipe)
 
     def _over_seeds(
-        self, recipe: Recipe, parts: tuple[Parts, ...], *, also: Recipe | None = None
+        self, recipe: Recipe, parts: tuple[Parts, ...], *, also: Sequence[Recipe] = ()
     ) -> Outcomes:
         trainings = self._trainings
         seeds = [self.seed + _TRIAL_SEED + idx for idx in range(len(parts))]

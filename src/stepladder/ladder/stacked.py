@@ -73,7 +73,7 @@ def learn_stacked(
     parts: Sequence[Parts],
     *,
     device: torch.device,
-    also: StoppingConfig | None = None,
+    also: Sequence[StoppingConfig] = (),
 ) -> list[tuple[Outcome, ...]]:
     """Train heads to their ends by one recipe, as `learn` trains each, to rounding.
 
@@ -83,16 +83,16 @@ def learn_stacked(
         recipe: for which `why_not_stacked` gives None.
         tasks: one a head, with its seed.
         parts: features that each learns from and is judged on.
-        also: another way to end the same training (see `differ_in_their_end`).
+        also: other ways to end the same training (see `differ_in_their_end`).
 
     Returns:
-        Of each head the outcome by the recipe, and that of the other way if there is one.
+        Of each head the outcome by the recipe, and those of the other ways in their order.
 
     Raises:
         RuntimeError: if the task's loss cannot be taken for many heads at once.
     """
     recipe = replace(recipe, data=replace(recipe.data, where=Where.STREAM))
-    ways = (recipe.stopping,) if also is None else (recipe.stopping, also)
+    ways = (recipe.stopping, *also)
     runs = [
         StackedRun.begin(replace(recipe, seed=task.seed), task, one, device, ways)
         for task, one in zip(tasks, parts, strict=True)

@@ -173,19 +173,19 @@ class Trainings:
         recipe: Recipe,
         pairs: Sequence[tuple[Parts, int]],
         *,
-        also: Recipe | None = None,
+        also: Sequence[Recipe] = (),
     ) -> tuple[Outcome, ...]:
         """Train over parts and seeds, heads on features many at once; nothing is done twice.
 
         Args:
-            also: if this one differs only in when it stops, what it learns is remembered on the
-                way where heads learn at once.
+            also: what those learn that differ only in when they stop is remembered on the way,
+                where heads learn at once.
         """
         new = [pair for pair in pairs if not self.is_known(recipe, *pair)]
         if len(new) > 1 and self.is_stacked(recipe):
-            recipes = [recipe]
-            if also is not None and differ_in_their_end(learning_key(recipe), learning_key(also)):
-                recipes.append(also)
+            key = learning_key(recipe)
+            others = [one for one in also if differ_in_their_end(key, learning_key(one))]
+            recipes = [recipe, *others]
             for chunk in self._chunks(new):
                 found = self._learn_stacked(recipes, chunk)
                 for (parts, seed), outcomes in zip(chunk, found, strict=True):
@@ -223,7 +223,7 @@ class Trainings:
         recipe = recipes[0]
         tasks = [self.instrument.head(recipe, seed) for _, seed in pairs]
         parts = [part for part, _ in pairs]
-        also = recipes[1].stopping if len(recipes) > 1 else None
+        also = [other.stopping for other in recipes[1:]]
         try:
             with untouched():
                 return learn_stacked(

@@ -16,7 +16,8 @@ from stepladder.config.recipe import Recipe
 from stepladder.ladder.comparison import Comparison, compare_outcomes
 from stepladder.ladder.guard import TrialFailed, Watchdog
 from stepladder.ladder.lab import Lab
-from stepladder.ladder.learning import execution_key
+from stepladder.ladder.learning import execution_key, learning_key
+from stepladder.ladder.stacked import differ_in_their_end
 from stepladder.records.ladder import Interval, Outcome
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
@@ -38,6 +39,8 @@ def choose_variant(
     variants = rung.variants(profile, before)
     if len(variants) == 1:
         return variants[0]
+    if all(_ends_otherwise(before, variant) for variant in variants):
+        return _choose_end(lab, profile, before, variants, watchdog=watchdog)
     watchdog.expect(lab.forecast_s(before))
     now = lab.outcomes(before).found
     if not now:
@@ -56,6 +59,27 @@ def choose_variant(
             with suppress(TrialFailed):
                 worth = probe.worth(variant, outcomes)
                 best = (worth, variant) if best is None or worth > best[0] else best
+    return variants[0] if best is None else best[1]
+
+
+def _ends_otherwise(before: Recipe, variant: Recipe) -> bool:
+    return differ_in_their_end(learning_key(before), learning_key(variant))
+
+
+def _choose_end(
+    lab: Lab, profile: Profile, before: Recipe, variants: Sequence[Recipe], *, watchdog: Watchdog
+) -> Recipe:
+    """Choose among ways to end the same training; the first one where one does not tell of all."""
+    watchdog.expect(2 * lab.forecast_s(before))
+    found = lab.probe_ends(before, variants)
+    if not found:
+        return variants[0]
+    probe = _Probe(lab=lab, profile=profile, before=before, now=found[0])
+    best: tuple[float, Recipe] | None = None
+    for variant, outcomes in zip(variants, found[1:], strict=True):
+        with suppress(TrialFailed):
+            worth = probe.worth(variant, outcomes)
+            best = (worth, variant) if best is None or worth > best[0] else best
     return variants[0] if best is None else best[1]
 
 

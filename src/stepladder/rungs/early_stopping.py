@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import ClassVar
 
@@ -13,13 +14,17 @@ from stepladder.rungs.formulas import predict_time
 
 _PUBLISHED_EPOCHS = 60
 _PUBLISHED_EPOCHS_TO_STOP = 11
+_PATIENT_EPOCHS = (1, 3, 6, 12, 24)
+"""Epochs without a clear improvement to wait for, where a probe chooses."""
 
 
 class EarlyStopping(Rung):
-    """Stop when validations no longer improve, and end with the best weights.
+    """Stop when validations no longer improve, with the best weights or the last ones.
 
-    What counts as better, and how often it is looked at, stays as the recipe has it; patience and
-    the least improvement are those of the defaults.
+    What counts as better, and how often it is looked at, stays as the recipe has it; the least
+    improvement is that of the defaults. The likeliest is their patience, and the best weights. The
+    best of few validation examples are best by chance: where one training tells of many ways to
+    stop, a probe chooses among them, the last weights and longer patience included.
 
     Trades: epochs that might have improved after a long standstill; one copy of the weights.
     Source: Prechelt 1998, "Early Stopping, but When?"; 60 to 11 epochs at equal accuracy:
@@ -38,19 +43,25 @@ class EarlyStopping(Rung):
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Scale epochs to where this recipe's own curve stops, or as was published elsewhere."""
+        return self.predict_variant(profile, recipe, self.apply(profile, recipe))
+
+    def predict_variant(self, profile: Profile, recipe: Recipe, variant: Recipe) -> Prediction:
+        """Predict another patience from where that of the defaults would have stopped."""
         now, curve = profile.time, profile.curve
+        patience, every = variant.stopping.patience, recipe.stopping.validate_every_epochs
+        # it takes a best validation, and as many after it as patience has
+        least = (1 + patience) * every
+        longer = (patience - StoppingConfig().patience) * every
         if curve is None:
             ratio = _PUBLISHED_EPOCHS_TO_STOP / _PUBLISHED_EPOCHS
-            # it takes a best validation, and as many after it as patience has
-            least = (1 + StoppingConfig().patience) * recipe.stopping.validate_every_epochs
-            epochs, provenance = max(now.epochs * ratio, least), Provenance.MODELLED
+            epochs, provenance = max(now.epochs * ratio + longer, least), Provenance.MODELLED
             note = "assumed from publication (60 to 11 epochs): this job was not trained to its end"
         else:
-            epochs = curve.epochs_to_stop or now.epochs
+            stop = curve.epochs_to_stop
+            epochs = now.epochs if stop is None else max(stop + longer, least)
             is_replayed = curve.provenance is Provenance.REPLAYED
             provenance = Provenance.REPLAYED if is_replayed else Provenance.MODELLED
-            note = "" if curve.epochs_to_stop else f"would not have stopped in {curve.epochs:g}"
-            note += " epochs" if note else ""
+            note = "" if stop else f"would not have stopped in {curve.epochs:g} epochs"
         epochs = min(epochs, now.epochs)
         share = epochs / now.epochs if now.epochs > 0 else 1.0
         after = replace(
@@ -59,19 +70,31 @@ class EarlyStopping(Rung):
             num_validations=now.num_validations * share,
             checkpoint_s=now.checkpoint_s * share,
         )
-        inputs = {"epochs": now.epochs, "epochs_to_stop": epochs}
+        inputs = {"epochs": now.epochs, "epochs_to_stop": epochs, "patience": float(patience)}
         return predict_time(
             self.name, profile, after, provenance=provenance, inputs=inputs, note=note
         )
 
-    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Stop early, with the patience of the defaults, and restore the best weights."""
-        defaults = StoppingConfig()
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        """Stop early, as patient as the defaults, and restore the best weights."""
+        return self.variants(profile, recipe)[0]
+
+    def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
+        """Give the defaults, then the last weights instead, with other patience."""
+        found = [self._stopped(recipe, StoppingConfig().patience, restore_best=True)]
+        for epochs in _PATIENT_EPOCHS:
+            found.append(self._stopped(recipe, epochs, restore_best=False))
+        return tuple(dict.fromkeys(found))
+
+    def _stopped(self, recipe: Recipe, epochs: int, *, restore_best: bool) -> Recipe:
+        """Stop after so many epochs without a clear improvement."""
+        is_by_epochs = recipe.stopping.validate_every_steps is None
+        every = recipe.stopping.validate_every_epochs if is_by_epochs else 1
         stopping = replace(
             recipe.stopping,
             early=True,
-            restore_best=True,
-            patience=defaults.patience,
-            min_improvement_frac=defaults.min_improvement_frac,
+            restore_best=restore_best,
+            patience=math.ceil(epochs / every),
+            min_improvement_frac=StoppingConfig().min_improvement_frac,
         )
         return replace(recipe, stopping=stopping)

@@ -92,6 +92,30 @@ def test_one_training_tells_both_ways_to_stop(make_lab, recipe) -> None:
     assert {outcome.epochs for outcome in both.outcomes(early).found} != {30.0}
 
 
+def test_one_probe_tells_all_ways_to_stop(make_lab, recipe) -> None:
+    whole = replace(recipe, schedule=replace(recipe.schedule, max_epochs=30))
+    whole = replace(whole, stopping=StoppingConfig(early=False, restore_best=False))
+    ways = [
+        replace(whole, stopping=StoppingConfig(patience=patience, restore_best=is_best))
+        for patience, is_best in ((1, True), (1, False), (4, False))
+    ]
+    lab, alone = make_lab(whole, num_seeds=3), make_lab(whole, num_seeds=3)
+    found = lab.probe_ends(whole, ways)
+    for outcomes, one in zip(found, [whole, *ways], strict=True):
+        wanted = alone.probe(one)
+        assert [told.epochs for told in outcomes] == [told.epochs for told in wanted]
+        for told, other in zip(outcomes, wanted, strict=True):
+            np.testing.assert_allclose(told.losses, other.losses, rtol=1e-4, atol=1e-5)
+    best, last, _ = found[1:]
+    assert [one.epochs for one in best] == [one.epochs for one in last]
+    assert [one.losses for one in best] != [one.losses for one in last], "other weights"
+
+
+def test_where_each_way_to_stop_takes_a_training_no_probe_is_made(make_lab, recipe) -> None:
+    by_steps = replace(recipe, stopping=StoppingConfig(validate_every_steps=5))
+    assert make_lab(by_steps, num_seeds=2).probe_ends(by_steps, [recipe]) == []
+
+
 @pytest.mark.parametrize(
     "changed",
     [

@@ -19,6 +19,7 @@ from stepladder.ladder.guard import TrialFailed, Watchdog
 from stepladder.ladder.speed import few_steps_s
 from stepladder.ladder.trainings import STACKED_ROUNDS
 from stepladder.ladder.trial import apply_change, change_between, run_trial
+from stepladder.ladder.variants import choose_variant
 from stepladder.records.ladder import Aim, Decision, Exactness, Prediction
 from stepladder.records.profile import Profile, Provenance
 from stepladder.rungs import Rung
@@ -156,6 +157,19 @@ def test_the_variant_that_learns_is_chosen(make_lab, profile, recipe) -> None:
     rung = Changed(still, fast, exactness=Exactness.STATISTICAL)
     trial = tried(make_lab(recipe), rung, profile, recipe).trial
     assert trial.change == {"batch.lr": (0.05, 0.06)}
+
+
+def test_the_way_to_stop_that_has_learnt_is_chosen(make_lab, profile, recipe) -> None:
+    slow = epochs(replace(recipe, batch=replace(recipe.batch, lr=0.003)), 40)
+    hasty, patient = (
+        replace(slow, stopping=replace(slow.stopping, early=True, patience=patience, **how))
+        for patience, how in ((1, {"min_improvement_frac": 0.9}), (30, {}))
+    )
+    lab = make_lab(slow, max_accuracy_loss=0.1)
+    rung = Changed(hasty, patient, exactness=Exactness.STATISTICAL)
+    assert choose_variant(lab, rung, profile, slow, watchdog=Watchdog()) == patient
+    lenient = make_lab(slow, max_accuracy_loss=0.9)
+    assert choose_variant(lenient, rung, profile, slow, watchdog=Watchdog()) == hasty
 
 
 def test_the_chosen_variant_is_predicted_anew(make_lab, profile, recipe) -> None:

@@ -109,7 +109,35 @@ def test_early_stopping_leaves_what_the_user_goes_by(make_profile: Make) -> None
         stopping=StoppingConfig(early=False, restore_best=False, validate_every_epochs=2)
     )
     after = EarlyStopping().apply(make_profile(), recipe).stopping
-    assert after == StoppingConfig(validate_every_epochs=2)
+    assert after == StoppingConfig(validate_every_epochs=2, patience=2)
+
+
+def test_early_stopping_waits_for_epochs_however_often_it_looks(make_profile: Make) -> None:
+    for every in (1, 4, 10):
+        stopping = StoppingConfig(early=False, validate_every_epochs=every)
+        found = EarlyStopping().variants(make_profile(), Recipe(stopping=stopping))
+        best, *last = [variant.stopping for variant in found]
+        assert best.restore_best
+        assert (best.patience - 1) * every < 3 <= best.patience * every
+        assert not any(one.restore_best for one in last)
+        assert [one.patience for one in last] == sorted({one.patience for one in last})
+        assert last[-1].patience * every >= 24
+
+
+def test_early_stopping_predicts_other_patience_from_the_same_curve(make_profile: Make) -> None:
+    curve = Curve(epochs=20, val_losses=(), epochs_to_stop=9.0, provenance=Provenance.REPLAYED)
+    profile = make_profile(curve=curve, epochs=60.0)
+    found = {
+        variant.stopping.patience: EarlyStopping().predict_variant(profile, UNTIL_THE_END, variant)
+        for variant in EarlyStopping().variants(profile, UNTIL_THE_END)[1:]
+    }
+    assert {p: one.inputs["epochs_to_stop"] for p, one in found.items()} == {
+        1: 7.0,
+        3: 9.0,
+        6: 12.0,
+        12: 18.0,
+        24: 30.0,
+    }
 
 
 def test_cached_features_move_the_trunk_out_of_the_epochs(make_profile: Make) -> None:
