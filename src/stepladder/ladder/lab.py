@@ -292,7 +292,9 @@ class Lab:
         seeds = [self.seed + _TRIAL_SEED + idx for idx in range(len(parts))]
         pairs = list(zip(parts, seeds, strict=True))
         num_known = sum(trainings.is_known(recipe, part, seed) for part, seed in pairs)
-        if num_known < len(pairs):
+        if num_known == len(pairs):
+            also = ()  # what is asked for next has a time of its own to keep to
+        else:
             num_new = len(pairs) - num_known
             each_s = trainings.forecast_all_s(recipe, num_new) / num_new
             affordable = num_known + int(self.allowed_s(_OUTCOMES_FRAC) / max(each_s, 1e-9))

@@ -47,6 +47,7 @@ PROBE_ROUNDS: Final = 3
 _STACKED_AS_ONE: Final = 8
 """Stacked trainings that take as long as a single one, beside the first."""
 _STACKED_COPIES: Final = 8  # of what is stacked: read, gathered, gathered again, and room
+_MIN_STACKED: Final = 2
 _NUM_TIMED: Final = 40
 _BLOCK_S: Final = 0.1
 
@@ -181,16 +182,8 @@ class Trainings:
             also: what those learn that differ only in when they stop is remembered on the way,
                 where heads learn at once.
         """
-        new = [pair for pair in pairs if not self.is_known(recipe, *pair)]
-        if len(new) > 1 and self.is_stacked(recipe):
-            key = learning_key(recipe)
-            others = [one for one in also if differ_in_their_end(key, learning_key(one))]
-            recipes = [recipe, *others]
-            for chunk in self._chunks(new):
-                found = self._learn_stacked(recipes, chunk)
-                for (parts, seed), outcomes in zip(chunk, found, strict=True):
-                    for one, outcome in zip(recipes, outcomes, strict=False):
-                        self._known[learning_key(one), parts.fold, seed] = outcome
+        if len(pairs) > 1 and self.is_stacked(recipe):
+            self._train_stacked([recipe, *self._told_by(recipe, also)], pairs)
         return tuple(self.train(recipe, *pair) for pair in pairs)
 
     def is_stacked(self, recipe: Recipe) -> bool:
@@ -202,6 +195,26 @@ class Trainings:
         """Forecast the seconds of so many trainings to their ends."""
         times = 1 + num / _STACKED_AS_ONE if num > 1 and self.is_stacked(recipe) else num
         return min(times, num) * self.forecast_s(recipe)
+
+    def _told_by(self, recipe: Recipe, also: Sequence[Recipe]) -> list[Recipe]:
+        key = learning_key(recipe)
+        return [other for other in also if differ_in_their_end(key, learning_key(other))]
+
+    def _train_stacked(self, recipes: Sequence[Recipe], pairs: Sequence[tuple[Parts, int]]) -> None:
+        """Learn what is not known yet of recipes that only stop otherwise."""
+
+        def is_new(recipe: Recipe, pair: tuple[Parts, int]) -> bool:
+            return not self.is_known(recipe, *pair)
+
+        recipes = [one for one in recipes if any(is_new(one, pair) for pair in pairs)]
+        new = [pair for pair in pairs if any(is_new(one, pair) for one in recipes)]
+        if len(new) < _MIN_STACKED:
+            return
+        for chunk in self._chunks(new):
+            found = self._learn_stacked(recipes, chunk)
+            for (parts, seed), outcomes in zip(chunk, found, strict=True):
+                for one, outcome in zip(recipes, outcomes, strict=False):
+                    self._known[learning_key(one), parts.fold, seed] = outcome
 
     def _chunks(self, pairs: Sequence[tuple[Parts, int]]) -> Iterator[list[tuple[Parts, int]]]:
         """Give as many at once as memory should hold."""

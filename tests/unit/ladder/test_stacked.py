@@ -92,7 +92,7 @@ def test_one_training_tells_both_ways_to_stop(make_lab, recipe) -> None:
     assert {outcome.epochs for outcome in both.outcomes(early).found} != {30.0}
 
 
-def test_one_probe_tells_all_ways_to_stop(make_lab, recipe) -> None:
+def test_one_probe_tells_all_ways_to_stop(make_lab, recipe, monkeypatch) -> None:
     whole = replace(recipe, schedule=replace(recipe.schedule, max_epochs=30))
     whole = replace(whole, stopping=StoppingConfig(early=False, restore_best=False))
     ways = [
@@ -100,7 +100,15 @@ def test_one_probe_tells_all_ways_to_stop(make_lab, recipe) -> None:
         for patience, is_best in ((1, True), (1, False), (4, False))
     ]
     lab, alone = make_lab(whole, num_seeds=3), make_lab(whole, num_seeds=3)
+    lab.probe(whole)
+    learnt: list[int] = []
+    trainings = lab._trainings
+    learn = trainings._learn_stacked
+    monkeypatch.setattr(
+        trainings, "_learn_stacked", lambda *how: (learnt.append(len(how[0])), learn(*how))[1]
+    )
     found = lab.probe_ends(whole, ways)
+    assert learnt == [3], "the three ways in one training, and what was known is not learnt again"
     for outcomes, one in zip(found, [whole, *ways], strict=True):
         wanted = alone.probe(one)
         assert [told.epochs for told in outcomes] == [told.epochs for told in wanted]
