@@ -5,10 +5,12 @@ the best that single steps in any order reach. Goals: the climb's end state take
 time than the search's, and the rung that was advised first was kept in at least 90 % of the
 workloads.
 
-    python bench/advice.py [--workloads NAME ...] [--budget 300] [--repeats 3] [--quick]
+    python bench/advice.py [--workloads NAME ...] [--repeats 3] [--log FILE] [--quick]
 
-Both end states are then trained from cold, in turn, and the medians compared. The search is slow:
-as many trials as there are rungs, in each of its rounds.
+Both go by one ledger: what the climb has tried on a recipe is not tried on it again. Both end
+states are then trained from cold, in turn, and the medians compared; where they are one recipe
+there is nothing to compare. The search is slow: as many trials as there are rungs, in each of its
+rounds. Each finished workload is a line in --log; with the same file, an interrupted bench goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +38,21 @@ from workloads import (
 )
 
 import stepladder
-from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
-from stepladder.config.show import dump_job
+from stepladder.ladder.advise import advise_on
 from stepladder.ladder.climb import Climb
+from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
+from stepladder.ladder.trial import change_between
 from stepladder.machine import keep_freed_memory
-from stepladder.records.ladder import Decision, Trial
+from stepladder.records import read_jsonl
+from stepladder.records.ladder import Decision
 from stepladder.rungs import RUNGS, Rung
 from stepladder.task.load import BUILT_IN, load_task
 from stepladder.train.build import choose_device, open_sources, resolve_auto
 from stepladder.train.display import Display
-
-TRIED = (Decision.KEPT, Decision.DROPPED, Decision.UNDECIDED)
 
 
 def greedy(climbing: Climb) -> tuple[Recipe, list[str]]:
@@ -60,7 +62,10 @@ def greedy(climbing: Climb) -> tuple[Recipe, list[str]]:
     while True:
         kept: list[tuple[float, Rung, Recipe]] = []
         for rung in RUNGS:
-            trial, after = climbing.consider(rung)
+            try:
+                trial, after = climbing.consider(rung)
+            except TrialFailed:  # a fault of the rung: it gains nothing
+                continue
             if trial.verdict.decision is Decision.KEPT and trial.verdict.speed is not None:
                 kept.append((trial.verdict.speed.estimate, rung, after))
         if not kept:
@@ -71,8 +76,39 @@ def greedy(climbing: Climb) -> tuple[Recipe, list[str]]:
         climbing.measure()
 
 
-def search(job: JobConfig, workload: Workload, folder: Path) -> tuple[Recipe, list[str]]:
-    """Run the greedy search on a job."""
+def climb_of(lab: Lab, folder: Path) -> Climb:
+    """Give a climb of the lab's job that reads and writes the ledger in a folder."""
+    return Climb(
+        lab=lab,
+        ledger=Ledger(folder),
+        display=Display(io.StringIO()),
+        show=lambda _: None,
+        job="advice",
+        machine="this",
+        recipe=lab.job.recipe,
+        rungs=RUNGS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ends:
+    """What a climb and a search end with.
+
+    Attributes:
+        advised: the rung that is advised on the job as written; None: nothing is.
+        advised_was: how the climb decided on it first; empty where nothing was advised.
+        order: what the search took, in its order.
+    """
+
+    climbed: Recipe
+    found: Recipe
+    advised: str | None
+    advised_was: str
+    order: tuple[str, ...]
+
+
+def climb_and_search(job: JobConfig, workload: Workload, folder: Path) -> Ends:
+    """Climb a job, then search greedily from its start."""
     task = load_task(workload.task or BUILT_IN, store=job.recipe.data.store, recipe=job.recipe)
     sources = open_sources(task)
     job = resolve_auto(job, sources)
@@ -87,24 +123,15 @@ def search(job: JobConfig, workload: Workload, folder: Path) -> tuple[Recipe, li
         cache=folder / "cache",
         seed=job.recipe.seed,
     ) as lab:
-        climbing = Climb(
-            lab=lab,
-            ledger=Ledger(folder),
-            display=Display(io.StringIO()),
-            show=lambda _: None,
-            job="greedy",
-            machine="this",
-            recipe=job.recipe,
-            rungs=RUNGS,
-            reads_ledger=False,
-        )
-        return greedy(climbing)
-
-
-def first_tried(run: Path) -> Trial | None:
-    """Give the climb's first trial: what was advised."""
-    trials = trials_of(run / LEDGER_FILE)
-    return next((trial for trial in trials if trial.verdict.decision in TRIED), None)
+        climbing = climb_of(lab, folder)
+        climbed = climbing.run()
+        tried = trials_of(folder / LEDGER_FILE)
+        print(*(f"{trial.rung}: {trial.verdict.decision}" for trial in tried), file=sys.stderr)
+        advice = advise_on(climbing.profiles[0], job.recipe, job.ladder, rungs=RUNGS)
+        advised = advice.next.rung if advice.next else None
+        was = next((str(one.verdict.decision) for one in tried if one.rung == advised), "")
+        found, order = greedy(climb_of(lab, folder))
+    return Ends(climbed=climbed, found=found, advised=advised, advised_was=was, order=tuple(order))
 
 
 def train_s(job: JobConfig, recipe: Recipe, workload: Workload, folder: Path) -> float:
@@ -122,42 +149,36 @@ def measure(name: str, options: argparse.Namespace, work: Path) -> dict[str, Any
     """Climb, search, and compare the two ends, in this process."""
     workload = by_name(name)
     use_cores(workload.num_cores)
-    more: dict[str, object] = {"ladder.budget_s": options.budget}
-    job = job_of(workload, work=options.stores, out=work / "climb", more=more)
+    job = job_of(workload, work=options.stores, out=work / "run", more={})
     if options.quick:
-        more |= quick_settings(job.recipe)
-        job = job_of(workload, work=options.stores, out=work / "climb", more=more)
-    run = stepladder.climb(
-        config=job, task=workload.task, fresh=True, display=Display(io.StringIO())
-    )
-    climbed = load_job(run.path / "config.yaml").recipe
-    unbounded = replace(job, ladder=replace(job.ladder, budget_s=None))
-    found, order = search(unbounded, workload, work / "search")
+        more = quick_settings(job.recipe)
+        job = job_of(workload, work=options.stores, out=work / "run", more=more)
+    ends = climb_and_search(job, workload, work / "search")
+    is_same = ends.climbed == ends.found
     times: dict[str, list[float]] = {"climb": [], "search": []}
-    for at in range(options.repeats):
-        ends = [("climb", climbed), ("search", found)]
-        for label, recipe in ends[:: -1 if at % 2 else 1]:
+    for at in range(0 if is_same else options.repeats):
+        both = [("climb", ends.climbed), ("search", ends.found)]
+        for label, recipe in both[:: -1 if at % 2 else 1]:
             times[label].append(train_s(job, recipe, workload, work / f"{label}{at}"))
-    advised = first_tried(run.path)
-    climb_s, search_s = (statistics.median(times[label]) for label in ("climb", "search"))
-    (work / "search.yaml").write_text(dump_job(replace(job, recipe=found)))
+    climb_s, search_s = (statistics.median(times[at] or [1.0]) for at in ("climb", "search"))
     return {
         "workload": name,
-        "advised": advised.rung if advised else "nothing",
-        "advised_was": str(advised.verdict.decision) if advised else "-",
-        "climb_s": climb_s,
-        "search_s": search_s,
+        "advised": ends.advised or "nothing",
+        "advised_was": ends.advised_was or "-",
+        "climb_s": "-" if is_same else climb_s,
+        "search_s": "-" if is_same else search_s,
         "climb_over_search": climb_s / search_s,
-        "n": options.repeats,
-        "search_order": ", ".join(order) or "-",
-        "same_recipe": climbed == found,
+        "n": len(times["climb"]),
+        "search_order": ", ".join(ends.order) or "-",
+        "same_recipe": is_same,
+        "differs_in": ", ".join(change_between(ends.climbed, ends.found)) or "-",
     }
 
 
 def in_own_process(name: str, options: argparse.Namespace, stores: Path) -> dict[str, Any] | None:
     """Measure one workload in a fresh process; None if it failed."""
     command = [sys.executable, __file__, "--one", name, "--stores", str(stores)]
-    command += ["--budget", str(options.budget), "--repeats", str(options.repeats)]
+    command += ["--repeats", str(options.repeats)]
     done = subprocess.run(
         [*command, *(["--quick"] if options.quick else [])],
         capture_output=True,
@@ -176,8 +197,8 @@ def main() -> None:
     )
     names = [workload.name for workload in WORKLOADS]
     parser.add_argument("--workloads", nargs="+", choices=names, default=names, metavar="NAME")
-    parser.add_argument("--budget", type=float, default=300, help="seconds for each climb")
     parser.add_argument("--repeats", type=int, default=3, help="trainings of each end state")
+    parser.add_argument("--log", type=Path, help="lines of what is done; default: in /tmp")
     parser.add_argument("--quick", action="store_true", help="tiny: does it run?")
     parser.add_argument("--one", choices=names, help=argparse.SUPPRESS)
     parser.add_argument("--stores", type=Path, help="folder of the stores; default: temporary")
@@ -187,14 +208,19 @@ def main() -> None:
         if options.one:
             print(json.dumps(measure(options.one, options, work)))
             return
-        stores = options.stores or work / "stores"
-        rows = []
+        log = options.log or work / "log.jsonl"
+        done = {row["workload"]: row for row in read_jsonl(log)}
         for name in options.workloads:
+            if name in done:
+                continue
             print(f"climbing and searching {name}", flush=True)
-            row = in_own_process(name, options, stores)
+            row = in_own_process(name, options, options.stores or work / "stores")
             if row is not None:
                 print(row, flush=True)
-                rows.append(row)
+                done[name] = row
+                with log.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+        rows = [done[name] for name in options.workloads if name in done]
     if not rows:
         raise SystemExit("no workload ended")
     kept = [row["advised_was"] == "kept" for row in rows if row["advised"] != "nothing"]
@@ -203,7 +229,7 @@ def main() -> None:
         f"{len(rows)} of {len(options.workloads)} workloads. The climb's end state takes at most "
         f"1.1 times the time of the greedy search's in {near} (goal: all). What was advised first "
         f"was kept in {sum(kept)} of {len(kept)} (goal: 90 %). Seconds to a trained model, medians "
-        "of n trainings from cold, in turn."
+        "of n trainings from cold, in turn; n = 0: one recipe."
     )
     if options.quick:
         print(note, markdown(rows), sep="\n\n")

@@ -91,6 +91,7 @@ profiles = st.builds(
     has_bf16=st.booleans(),
     has_compiler=st.booleans(),
     free_memory_bytes=num_bytes,
+    free_host_bytes=st.none() | num_bytes,
     free_disk_bytes=st.sampled_from((10**15, 10**9, 0)),
     peak_flops_per_s=st.none() | st.floats(1e9, 1e15),
     bandwidth_bytes_per_s=st.none() | st.floats(1e9, 1e13) | st.floats(1e9, 1e13),
@@ -250,6 +251,21 @@ def test_a_prediction_is_finite_and_says_where_it_comes_from(job: Job) -> None:
             parts = asdict(found.time)
             numbers += [*parts.pop("one_time_s").values(), *parts.values()]
         assert all(math.isfinite(number) and number >= 0 for number in numbers), rung.name
+
+
+@thoroughly
+@given(job=jobs)
+def test_a_variant_is_predicted_as_soundly_and_the_likeliest_as_the_rung(job: Job) -> None:
+    profile, recipe = job
+    for rung in applicable(job):
+        likeliest, *others = rung.variants(profile, recipe)
+        assert rung.predict_variant(profile, recipe, likeliest) == rung.predict(profile, recipe)
+        for variant in others:
+            found = rung.predict_variant(profile, recipe, variant)
+            assert found.rung == rung.name
+            assert found.gain > 0
+            assert not found.note.endswith(".")
+            assert all(math.isfinite(n) and n >= 0 for n in found.inputs.values()), rung.name
 
 
 @thoroughly

@@ -39,7 +39,7 @@ class Flags:
     task: str | None = None
     """A Task of your own, as FILE.py:NAME; that file is run."""
     budget: str | None = None
-    """Time for measurements and trials, such as 90s or 10m, not for the training at the end; the
+    """Time for measurements and trials, such as 90s or 10m, not for those at the end; the
     same as --ladder.budget-s."""
     try_all: Switch = False
     """Try rungs whatever gain is predicted; the same as --ladder.try-all."""

@@ -99,7 +99,8 @@ class LadderConfig:
     """How `climb` and `advise` try speed-ups, and what they keep."""
 
     budget_s: float | None = None
-    """Seconds for measurements and trials, not for the training at the end; none: no limit, and
+    """Seconds for measurements and trials of one command, not for the trainings at the end (of what
+    was kept, and of the job as written where a fifth of this allows it); none: no limit, and
     trainings that compare two recipes take what ten minutes would allow them."""
     min_gain: float = 0.03
     """Gain in time to a trained model below which a rung is not tried, nor kept; 0 or more."""

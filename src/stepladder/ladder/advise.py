@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
@@ -10,6 +10,8 @@ from stepladder.ladder.fault import faults_told
 from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.room import why_not_here
 from stepladder.ladder.together import with_enabled
+from stepladder.ladder.trial import change_between
+from stepladder.records import Json
 from stepladder.records.ladder import Aim, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
@@ -23,12 +25,14 @@ class Considered:
     Attributes:
         prediction: None where the rung refuses.
         reason: why it is not the next thing to do; empty for the one that is.
+        flags: what takes the step by hand, as on a command line; empty where nothing does.
     """
 
     rung: str
     level: int
     prediction: Prediction | None
     reason: str
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +67,8 @@ def advise_on(
         elif rung.is_prediction_only:
             beyond.append(_considered(rung, prediction, prediction.note))
         elif judged.aim is Aim.TIME and prediction.gain >= least:
-            candidates.append(_considered(rung, prediction, ""))
+            flags = _flags(recipe, judged.apply(profile, recipe))
+            candidates.append(replace(_considered(rung, prediction, ""), flags=flags))
         elif judged.aim is Aim.TIME:
             reason = f"predicted {prediction.gain:.2f}×, below {least:.2f}×"
             others.append(_considered(rung, prediction, reason))
@@ -71,10 +76,7 @@ def advise_on(
             others.append(_considered(rung, prediction, f"for {rung.aim}: {prediction.note}"))
     first = candidates[0] if candidates else None
     best = max(candidates, key=gain_of, default=None)
-    waiting = [
-        Considered(rung=c.rung, level=c.level, prediction=c.prediction, reason="comes after")
-        for c in candidates[1:]
-    ]
+    waiting = [replace(c, reason="comes after") for c in candidates[1:]]
     return Advice(
         next=first,
         largest=best if best is not first else None,
@@ -105,6 +107,19 @@ def _considered(rung: Rung, prediction: Prediction | None, reason: str) -> Consi
     return Considered(rung=rung.name, level=rung.level, prediction=prediction, reason=reason)
 
 
+def _flags(before: Recipe, after: Recipe) -> tuple[str, ...]:
+    """Give what turns a recipe into another, as flags."""
+    change = change_between(before, after)
+    return tuple(f"--{key.replace('_', '-')} {_shown(value)}" for key, (_, value) in change.items())
+
+
+def _shown(value: Json) -> str:
+    """Give a value as a flag takes it: `none`, `true`, `0.008`."""
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def gain_of(considered: Considered) -> float:
     """Give the predicted gain; 0 where there is no prediction."""
     return considered.prediction.gain if considered.prediction else 0.0
@@ -118,6 +133,8 @@ def advice_text(advice: Advice, profile: Profile) -> str:
         lines.append("next: nothing that can be tried here is predicted to pay.")
     else:
         lines.append(f"next: {_said(advice.next)}")
+        lines.append("  `stepladder climb` tries it, and keeps it if it pays; by hand:")
+        lines.append(f"  {' '.join(advice.next.flags)}")
     if advice.largest is not None:
         lines.append(f"largest, but later in the order: {_said(advice.largest)}")
     lines += ["", "why not the others:"]

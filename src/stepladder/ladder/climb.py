@@ -11,7 +11,7 @@ from typing import Any, Final
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import ResourceError, StepladderError
-from stepladder.ladder.again import may_now_decide
+from stepladder.ladder.again import may_now_decide, on_other_ground
 from stepladder.ladder.fault import faults_told
 from stepladder.ladder.guard import TrialFailed, failure_words
 from stepladder.ladder.joint import Joint, compare_together, undone_trial, with_changes
@@ -59,6 +59,7 @@ class Climb:
         reads_ledger: take verdicts of earlier climbs on the same job and machine.
         why_no_advice: why the climb went no further than the last kept rung; None: it went on.
         disk: a folder on the disk where artefacts would lie; None: where the lab keeps them.
+        left: rungs that would have been looked at once more, had there been time.
         together: what all kept rungs change; None: fewer than two may lose any accuracy.
     """
 
@@ -77,6 +78,7 @@ class Climb:
     together: JointChange | None = None
     disk: Path | None = None
     why_no_advice: str | None = None
+    left: list[str] = field(default_factory=list)
     _known: ProfileMemory = field(default_factory=ProfileMemory)
     _is_warned: bool = False
     _started: float = field(default_factory=time.monotonic)
@@ -168,9 +170,12 @@ class Climb:
         for rung in self.rungs:
             self._take(rung)
         for rung in self._worth_another_look():
-            # without time or sound times, what was found at first is the last word
-            if self.why_no_advice is None and self._why_no_time() is None:
+            if self.why_no_advice is not None:
+                break  # without sound times, what was found at first is the last word
+            if self._why_no_time() is None:
                 self._take(rung)
+            else:
+                self.left.append(rung.name)
         self._test_together()
         return self.recipe
 
@@ -250,7 +255,9 @@ class Climb:
     def _probed(self, rung: Rung, prediction: Prediction) -> None:
         """Tell the prediction of the variant that a probe chose, before it is measured."""
         self.ledger.prediction(prediction)
-        self.display.message(f"probes chose another {rung.name}: predicted {prediction.gain:.2g}×")
+        said = f"predicted {prediction.gain:.2g}×"
+        said += f" ({prediction.note})" if prediction.note else ""
+        self.display.message(f"probes chose another {rung.name}: {said}")
 
     def _warn_of_others(self, cores_missing: float) -> None:
         """Say once that times cannot be trusted."""
@@ -325,19 +332,8 @@ class Climb:
         }
 
     def _worth_another_look(self) -> list[Rung]:
-        """List the rungs of TIME that were not kept, where the recipe has changed since."""
-        now = recipe_key(self.recipe)
-        decided = {trial.rung: trial for trial in self.trials}
-        again = (Decision.DROPPED, Decision.UNDECIDED, Decision.SKIPPED)
-        return [
-            rung
-            for rung in self.rungs
-            if rung.aim is Aim.TIME
-            and (trial := decided.get(rung.name)) is not None
-            and trial.verdict.decision in again
-            and trial.recipe != now
-            and self._may_pay(rung)
-        ]
+        changed = on_other_ground(self.rungs, self.trials, recipe=recipe_key(self.recipe))
+        return [rung for rung in changed if self._may_pay(rung)]
 
     def _may_pay(self, rung: Rung) -> bool:
         try:

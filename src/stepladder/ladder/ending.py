@@ -53,8 +53,18 @@ def end_words(climb: ClimbSummary) -> str:
     elif climb.loss_change is not None:
         parts += _loss_parts(climb, climb.loss_change, is_first=len(parts) == 1)
     elif climb.num_test:
-        parts.append("not compared" if len(parts) > 1 else "test not compared")
+        parts += _not_compared(climb)
     return ", ".join(parts)
+
+
+def _not_compared(climb: ClimbSummary) -> list[str]:
+    """Say what the result gets right on test, and why it stands alone."""
+    why_not = climb.why_not_compared or "not compared"
+    after = climb.result.test_accuracy if climb.result is not None else None
+    before = climb.baseline.test_accuracy if climb.baseline is not None else None
+    if after is None or before is not None:
+        return [why_not if after is not None else f"test {why_not}"]
+    return [f"test {percent(after)}{_read_once(climb)}", why_not]
 
 
 def _loss_parts(climb: ClimbSummary, change: Interval, *, is_first: bool) -> list[str]:

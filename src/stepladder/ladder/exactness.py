@@ -29,7 +29,12 @@ from stepladder.train.step import autocast
 
 NUM_BATCHES: Final = 3
 MAX_DIFFERENCE: Final = 1e-3
-"""Largest difference by rounding, relative to the largest number of the same kind."""
+"""Largest difference by rounding, relative to the largest number of the same tensor."""
+_LEAST_FRAC: Final = 1e-2
+"""Of the largest number of a kind: what a tensor is compared with at the least.
+
+A gradient that is zero by algebra, such as that of a bias before BatchNorm, is rounding alone.
+"""
 _RATES: Final = ("drop_prob", "drop_rate", "dropout")
 """Where layers keep the rate of a dropout that they call as a function: attention, DropPath."""
 
@@ -87,7 +92,8 @@ def describe_difference(before: Computed, after: Computed, exactness: Exactness)
     largest, kind = 0.0, ""
     for name in before.numbers.keys() & after.numbers.keys():
         pairs = zip(before.numbers[name], after.numbers[name], strict=True)
-        difference = max(_difference(a, b) for a, b in pairs)
+        least = _LEAST_FRAC * max(_largest(value) for value in before.numbers[name])
+        difference = max(_difference(a, b, least=least) for a, b in pairs)
         if not difference <= largest:  # a nan counts as larger than anything
             largest, kind = difference, name
     if largest == 0:
@@ -97,12 +103,16 @@ def describe_difference(before: Computed, after: Computed, exactness: Exactness)
     return f"same to 1e{math.ceil(math.log10(largest))}"
 
 
-def _difference(before: Tensor, after: Tensor) -> float:
+def _difference(before: Tensor, after: Tensor, *, least: float) -> float:
+    """Give the largest difference, relative to the largest number before, or to `least`."""
     if before.shape != after.shape:
         return math.inf
-    scale = float(before.abs().max()) if before.numel() else 0.0
-    apart = float((before - after).abs().max()) if before.numel() else 0.0
+    scale, apart = max(_largest(before), least), _largest(before - after)
     return apart / scale if scale else apart
+
+
+def _largest(value: Tensor) -> float:
+    return float(value.abs().max()) if value.numel() else 0.0
 
 
 def _drop_nothing(model: nn.Module) -> None:

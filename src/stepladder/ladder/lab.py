@@ -350,8 +350,8 @@ class Lab:
         if source is None:
             return None
         if key not in self._own:
-            if trainings.forecast_s(recipe) > _OUTCOMES_FRAC * self.budget_s:
-                return None  # a share of all of it: the last word comes after the budget
+            if self._is_too_long(recipe):
+                return None
             self._own[key] = self._train_own(recipe)
         own = self._own[key]
         if own.weights is None:
@@ -360,6 +360,17 @@ class Lab:
         rows = np.arange(len(source), dtype=np.int64)
         parts = replace(plain, sources=replace(plain.sources, test=source), rows=rows)
         return trainings.judge(recipe, parts, own.weights, own.outcome)
+
+    def why_not_judged(self) -> str | None:
+        """Say why `judge` trains the job as written no more, and what would allow it."""
+        recipe = self.job.recipe
+        if not self._is_too_long(recipe):
+            return None
+        return _too_long(1, self._trainings.forecast_s(recipe))
+
+    def _is_too_long(self, recipe: Recipe) -> bool:
+        # a share of the whole budget, not of what is left: the last word comes after it
+        return self._trainings.forecast_s(recipe) > _OUTCOMES_FRAC * self.budget_s
 
     def _train_own(self, recipe: Recipe, *, on_validation: OnValidation | None = None) -> _Own:
         ended: list[Weights] = []
@@ -382,6 +393,5 @@ def _too_long(num: int, each_s: float) -> str:
     each = f"{each_s / 3600:.1f} h" if each_s > 5400 else f"{each_s / 60:.1f} min"
     minutes = math.ceil(_ROOM * num * each_s / _OUTCOMES_FRAC / 60)
     budget = f"{minutes}m" if minutes < 120 else f"{math.ceil(minutes / 60)}h"
-    return (
-        f"not compared: it would take {num} trainings of {each} each; --budget {budget} allows them"
-    )
+    trainings = f"{num} trainings of {each} each" if num > 1 else f"a training of {each}"
+    return f"not compared: it would take {trainings}; --budget {budget} allows for it"

@@ -101,6 +101,15 @@ class Ledger:
         """Write down what the job takes as written."""
         self._write("baseline", baseline=baseline)
 
+    def spent(self, seconds: float) -> None:
+        """Write down what a climb took until it ended, or was stopped."""
+        self._write("spent", seconds=seconds)
+
+    def spent_s(self) -> float:
+        """Give what all climbs of this ledger took; one that was killed has written nothing."""
+        lines = (record for record in read_jsonl(self.path) if record.get("kind") == "spent")
+        return sum(float(line["seconds"]) for line in lines)
+
     def find_profile(self, recipe: str) -> Profile | None:
         """Give the last profile of a recipe in this ledger."""
         return self._last(Profile, "profile", recipe=recipe)

@@ -14,6 +14,7 @@ import torch
 from stepladder.config.recipe import Recipe
 from stepladder.ladder.exactness import Material
 from stepladder.ladder.guard import TooSlow, Watchdog
+from stepladder.measure.block import mean_times
 from stepladder.measure.workload import BlockTimes, Workload, align_plans
 from stepladder.records.profile import TrainingTime
 from stepladder.stats import choose_num_blocks
@@ -54,16 +55,7 @@ class Side:
 
     def mean_time(self) -> TrainingTime:
         """Time to a trained model from the means over blocks."""
-        num = len(self.blocks)
-        trunk_s = [block.trunk_s for block in self.blocks if block.trunk_s is not None]
-        return self.to_time(
-            BlockTimes(
-                step_s=sum(block.step_s for block in self.blocks) / num,
-                num_steps=self.blocks[0].num_steps,
-                validation_s=sum(block.validation_s for block in self.blocks) / num,
-                trunk_s=sum(trunk_s) / num if trunk_s else None,
-            )
-        )
+        return self.to_time(mean_times(self.blocks))
 
 
 class Race:

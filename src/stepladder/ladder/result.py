@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -17,9 +18,10 @@ from stepladder.ladder.climb import Climb
 from stepladder.ladder.fault import faults_told
 from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.lab import Lab
-from stepladder.ladder.whole import outside_clock_s, run_whole
+from stepladder.ladder.whole import epochs_of, outside_clock_s, run_whole
 from stepladder.ladder.wording import rough_time
 from stepladder.machine import environment
+from stepladder.measure.block import mean_times
 from stepladder.measure.workload import BlockTimes, Workload, training_time
 from stepladder.records import read_json, to_json
 from stepladder.records.climb import Baseline, ClimbSummary, NextStep, Result
@@ -62,7 +64,8 @@ def measure_baseline(climbing: Climb) -> Baseline:
         is_extrapolated=True,
     )
     if forecast.total_s <= lab.allowed_s(_WHOLE_FRAC):
-        baseline = _whole(lab, profile, baseline)
+        with suppress(TrialFailed), faults_told("run whole:"):
+            baseline = _whole(lab, profile, baseline)
     if not baseline.is_extrapolated:
         return baseline
     times = _baseline_block(climbing)
@@ -102,8 +105,11 @@ def _baseline_block(climbing: Climb) -> BlockTimes:
     workload = Workload(
         recipe, lab.task, lab.sources, device=lab.device, cache=lab.cache / "baseline"
     )
+    blocks: list[BlockTimes] = []
     try:
-        return workload.block(min_s)
+        while not blocks or sum(block.wall_s for block in blocks) < min_s:
+            blocks.append(workload.block(min(min_s, lab.job.ladder.block_s)))
+        return mean_times(blocks)
     finally:
         workload.close()
 
@@ -187,8 +193,9 @@ def result_of(
     one_time_s = features | _outside_clock_s(climbing)
     total_s = float(summary["train_s"]) + sum(one_time_s.values())
     before = _judged_as_written(lab)
+    epochs = epochs_of(summary, lab, climbing.recipe)
     if baseline.epochs_are is Provenance.ASSUMED:
-        baseline = _of_known_length(baseline, climbing.profiles[0], before, summary["epochs"])
+        baseline = _of_known_length(baseline, climbing.profiles[0], before, epochs)
     after = read_predictions(folder, Split.TEST)
     accuracy, loss = _changes(before, after)
     return ClimbSummary(
@@ -200,7 +207,7 @@ def result_of(
         ),
         result=Result(
             total_s=total_s,
-            epochs=summary["epochs"],
+            epochs=epochs,
             val_accuracy=summary.get("val_accuracy"),
             test_accuracy=summary.get("test_accuracy"),
             test_loss=summary.get("test_loss"),
@@ -208,6 +215,7 @@ def result_of(
         ),
         climb_s=climb_s,
         num_test=summary["num_test"],
+        why_not_compared=lab.why_not_judged() if before is None else None,
         are_pictures=climbing.profile.is_built_in,
         test_change=accuracy,
         loss_change=loss,
@@ -215,7 +223,7 @@ def result_of(
         speedup=baseline.total_s / total_s,
         is_as_written=is_as_written,
         next=_next_step(climbing),
-        untried=tuple(t.rung for t in climbing.trials if t.verdict.decision is Decision.UNTRIED),
+        untried=_untried(climbing),
         num_from_ledger=climbing.num_from_ledger,
         budget_s=climbing.options.budget_s,
         machine=to_json(environment()["cpu"]),
@@ -223,6 +231,12 @@ def result_of(
         min_gain=climbing.options.min_gain,
         try_all=climbing.options.try_all,
     )
+
+
+def _untried(climbing: Climb) -> tuple[str, ...]:
+    """Name the rungs that were not tried, or not once more, for want of time."""
+    never = [t.rung for t in climbing.trials if t.verdict.decision is Decision.UNTRIED]
+    return tuple(dict.fromkeys([*never, *climbing.left]))
 
 
 def _judged_as_written(lab: Lab) -> Outcome | None:

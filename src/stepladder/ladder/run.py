@@ -33,7 +33,7 @@ from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
 from stepladder.ladder.result import CLIMB_FILE, measure_baseline, result_of, with_accuracy
 from stepladder.ladder.wording import baseline_row, header, row, row_json
-from stepladder.machine import keep_freed_memory
+from stepladder.machine import disk_free_bytes, keep_freed_memory
 from stepladder.records import read_json, to_json, write_json
 from stepladder.records.climb import Baseline
 from stepladder.records.ladder import Decision, Trial
@@ -41,6 +41,7 @@ from stepladder.rungs import RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
 from stepladder.train.build import Sources, choose_device, open_sources, resolve_auto, use_threads
 from stepladder.train.display import Display
+from stepladder.train.features import features_folder
 from stepladder.train.run_folder import RunFolder
 from stepladder.train.wording import clean
 
@@ -105,9 +106,12 @@ def climb(
             with _ending_signals(folder.path, again=_same_command(is_fresh=is_fresh)):
                 started = time.monotonic()
                 climbing = _climb(lab, ledger, display, key, reads_ledger=not is_fresh)
-                baseline = _show_baseline(climbing, display)
-                recipe = climbing.run()
-                climb_s = time.monotonic() - started
+                climbing.disk = _least_room(job.run.dir, features_folder(job, task))
+                try:
+                    baseline = _show_baseline(climbing, display)
+                    recipe = climbing.run()
+                finally:
+                    ledger.spent(time.monotonic() - started)
         display.message("training with what was kept …")
         again = _same_command(is_fresh=is_fresh, may_overwrite=may_overwrite)
         found_s = train_kept(
@@ -121,7 +125,12 @@ def climb(
         )
         with _ending_signals(folder.path, again=again):
             summary = result_of(
-                lab, climbing, baseline, folder.path, climb_s=climb_s, found_features_s=found_s
+                lab,
+                climbing,
+                baseline,
+                folder.path,
+                climb_s=ledger.spent_s(),
+                found_features_s=found_s,
             )
     result: dict[str, Any] = to_json(summary)
     write_json(folder.path / CLIMB_FILE, result)
@@ -142,7 +151,7 @@ def advise(job: JobConfig, task: Task, *, task_name: str, display: Display) -> t
     ):
         key = _job_key(task_name, job.recipe, sources)
         climbing = _climb(lab, Ledger(Path(folder)), display, key, reads_ledger=False)
-        climbing.disk = next(p for p in job.run.dir.absolute().parents if p.is_dir())
+        climbing.disk = _least_room(job.run.dir, features_folder(job, task))
         profile = climbing.measure()
         advice = advise_on(profile, job.recipe, job.ladder, rungs=climbing.rungs)
     return advice, advice_text(advice, profile)
@@ -210,6 +219,12 @@ def _lab(
         ) as lab,
     ):
         yield lab
+
+
+def _least_room(*folders: Path) -> Path:
+    """Give the folder whose disk has the least room, or what is there of the way to it."""
+    there = [next(p for p in (f.absolute(), *f.absolute().parents) if p.is_dir()) for f in folders]
+    return min(there, key=disk_free_bytes)
 
 
 def _remove_left(folder: Path) -> None:

@@ -255,9 +255,12 @@ class Trainings:
         on_validation: OnValidation | None = None,
         on_end: OnEnd | None = None,
     ) -> Outcome:
-        """Train to the end; to run out of memory is an outcome."""
+        """Train to the end; to run out of memory is an outcome.
+
+        Without compiling, which each training would do anew and which no learning depends on.
+        """
         try:
-            return self._learn(recipe, parts, seed, on_validation, on_end)
+            return self._learn(_uncompiled(recipe), parts, seed, on_validation, on_end)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -275,6 +278,7 @@ class Trainings:
 
         With early stopping, a third of max_epochs is taken.
         """
+        recipe = _uncompiled(recipe)
         key = replace(learning_key(recipe), device=recipe.device)
         if key not in self._step_s:
             self._step_s[key] = self._time_step(recipe)
@@ -345,6 +349,10 @@ class Trainings:
         num_rows = len(parts.sources.train) * recipe.data.fraction
         num_steps = max(1.0, outcome.epochs * num_rows / recipe.batch.global_batch_size)
         return (time.perf_counter() - started) / num_steps
+
+
+def _uncompiled(recipe: Recipe) -> Recipe:
+    return replace(recipe, device=replace(recipe.device, compile=False))
 
 
 def _without_result(parts: Parts, seed: int, why_not: str) -> Outcome:

@@ -158,19 +158,20 @@ def _gather(trying: _Trying) -> Evidence:
 
 def _measure(trying: _Trying, *, is_statistical: bool) -> str | None:
     """Measure how much faster it is, or say why that cannot be known."""
-    lab, before, after = trying.lab, trying.before, trying.after
-    trying.watchdog.grant(_FEATURES_TIMES * _features_s(trying.profile))  # for the forecast
-    trying.watchdog.expect(2 * lab.forecast_s(after))
+    lab, before, after, profile = trying.lab, trying.before, trying.after, trying.profile
+    few_s = few_steps_s(profile, before, after)
+    trying.watchdog.grant(_FEATURES_TIMES * _features_s(profile) + few_s)  # for forecasts
     length = length_of(lab, before)
     trying.lengths = (length, length)
     if is_statistical:
+        trying.watchdog.expect(2 * lab.forecast_s(after))
         trying.lengths = pair_lengths(length, length_of(lab, after))
         why_not = why_no_length(before, after, trying.lengths)
         if why_not is not None:
             return why_not
     trying.speed = measure_speed(
         lab,
-        trying.profile,
+        profile,
         (before, trying.lengths[0]),
         (after, trying.lengths[1]),
         folder=trying.folder,

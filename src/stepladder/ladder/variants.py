@@ -23,7 +23,8 @@ from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 
 _LEAST_LOG_GAIN: Final = 1e-3
-_DEVIATIONS: Final = NormalDist().inv_cdf(0.975)  # from the estimate to a 95 % bound
+_DEVIATIONS: Final = NormalDist().inv_cdf(0.95) / math.sqrt(2)
+"""From the estimate to a one-sided 95 % bound, where both a probe and a trial spread."""
 
 
 def choose_variant(
@@ -76,7 +77,10 @@ def _choose_end(
         return variants[0]
     probe = _Probe(lab=lab, profile=profile, before=before, now=found[0])
     best: tuple[float, Recipe] | None = None
+    least = math.log1p(lab.job.ladder.min_gain)
     for variant, outcomes in zip(variants, found[1:], strict=True):
+        if probe.log_gain(variant, outcomes) < least:
+            continue  # what saves nothing would be told in place of what costs too much
         with suppress(TrialFailed):
             worth = probe.worth(variant, outcomes)
             best = (worth, variant) if best is None or worth > best[0] else best
@@ -109,24 +113,26 @@ class _Probe:
         )
 
     def log_gain(self, variant: Recipe, outcomes: Sequence[Outcome]) -> float:
-        """Give the log of how many times faster a model is trained, if only its steps change.
+        """Give the log of how many times faster a model is trained, by its steps and validations.
 
         A little more than 0 where it is no faster: then the chance alone decides.
         """
-        steps_s = self._steps_s(self.before, self.now)
-        rest_s = max(0.0, self.profile.time.total_s - steps_s)
-        after_s = rest_s + self._steps_s(variant, outcomes)
-        return max(_LEAST_LOG_GAIN, math.log((rest_s + steps_s) / after_s))
+        now_s = self._train_s(self.before, self.now)
+        rest_s = max(0.0, self.profile.time.total_s - now_s)
+        after_s = rest_s + self._train_s(variant, outcomes)
+        return max(_LEAST_LOG_GAIN, math.log((rest_s + now_s) / after_s))
 
-    def _steps_s(self, recipe: Recipe, outcomes: Sequence[Outcome]) -> float:
-        """Give the time of the steps that trainings took on average, by t(b) = a + c b."""
+    def _train_s(self, recipe: Recipe, outcomes: Sequence[Outcome]) -> float:
+        """Give the time of steps, by t(b) = a + c b, and validations that trainings took."""
         batch = recipe.batch.global_batch_size
         fixed_s, per_example_s = self.profile.step_fixed_s, self.profile.step_per_example_s
         step_s = self.profile.time.step_s
         if fixed_s is not None and per_example_s is not None:
             step_s = fixed_s + per_example_s * batch
         epochs = float(np.mean([outcome.epochs for outcome in outcomes]))
-        return max(1e-9, epochs * self.lab.num_train(recipe) / batch * step_s)
+        num_validations = float(np.mean([outcome.num_validations for outcome in outcomes]))
+        validations_s = num_validations * self.profile.time.validation_s
+        return max(1e-9, epochs * self.lab.num_train(recipe) / batch * step_s + validations_s)
 
 
 def quality_of(comparison: Comparison) -> Interval:

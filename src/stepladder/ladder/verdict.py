@@ -176,7 +176,9 @@ def _judge_accuracy(evidence: Evidence, options: LadderConfig) -> Finding:
     if evidence.why_no_outcomes is not None:
         return Finding(_UNDECIDED, evidence.why_no_outcomes)
     if change is None or speed is None:
-        return Finding(_UNDECIDED, "accuracy or time was not measured")
+        has_losses = change is None and evidence.loss is not None
+        no_rate = "it has no accuracy, and nothing says what a lower loss is worth in time"
+        return Finding(_UNDECIDED, no_rate if has_losses else "accuracy or time was not measured")
     if change.high <= 0:
         return Finding(_DROPPED, "no more accurate")
     if change.low <= 0:

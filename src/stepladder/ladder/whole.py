@@ -7,9 +7,10 @@ import io
 import shutil
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from stepladder.config.choices import Split
 from stepladder.config.recipe import Recipe
@@ -33,7 +34,7 @@ class WholeRun:
 
     Attributes:
         total_s: by the training's own clock, with the one-time work that lies outside it.
-        epochs: until it stopped.
+        epochs: until it stopped, an open one as a part of one.
     """
 
     total_s: float
@@ -67,8 +68,18 @@ def run_whole(lab: Lab, profile: Profile) -> WholeRun | None:
         shutil.rmtree(folder, ignore_errors=True)
     outside_s = sum(outside_clock_s(lab, profile, job.recipe).values())
     return WholeRun(
-        total_s=float(summary["train_s"]) + found_s + outside_s, epochs=float(summary["epochs"])
+        total_s=float(summary["train_s"]) + found_s + outside_s,
+        epochs=epochs_of(summary, lab, job.recipe),
     )
+
+
+def epochs_of(summary: Mapping[str, Any], lab: Lab, recipe: Recipe) -> float:
+    """Give the epochs of a finished training, an open one as a part of one.
+
+    Args:
+        summary: of its run folder.
+    """
+    return float(summary["steps"]) / lab.steps_per_epoch(recipe)
 
 
 def outside_clock_s(lab: Lab, profile: Profile, recipe: Recipe) -> dict[str, float]:
@@ -110,9 +121,7 @@ class _Silent(Display):
 
 
 def _without_test(lab: Lab) -> Task:
-    """Give the task on the lab's sources without a test split, which is read once, at the end."""
+    """Give the task without a test split, which is read once, at the end."""
     task = copy.copy(lab.task)
-    task.__dict__["data"] = lambda split: (
-        None if split is Split.TEST else getattr(lab.sources, split)
-    )
+    task.__dict__["data"] = lambda split: None if split is Split.TEST else lab.task.data(split)
     return task

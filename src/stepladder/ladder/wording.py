@@ -229,7 +229,28 @@ def reason_words(trial: Trial) -> str:
     others = ""
     if trial.cores_missing > MAX_CORES_MISSING:
         others = f"other processes took {trial.cores_missing:.1f} cores meanwhile"
-    return "; ".join(part for part in (epochs, reason, others) if part)
+    changed = changed_words(trial) if trial.verdict.decision is Decision.KEPT else ""
+    return "; ".join(part for part in (changed, epochs, reason, others) if part)
+
+
+_CHOSEN: Final = {
+    "batch.global_batch_size": "batch {}",
+    "batch.lr": "learning rate {:.2g}",
+    "stopping.patience": "patience {}",
+    "stopping.validate_every_epochs": "a validation every {} epochs",
+    "loader.threads": "{} threads",
+    "model.name": "{}",
+}
+
+
+def changed_words(trial: Trial) -> str:
+    """Say which numbers a rung chose: `batch 8, learning rate 0.008`; empty where it had none."""
+    chosen = [
+        words.format(trial.change[key][1]) for key, words in _CHOSEN.items() if key in trial.change
+    ]
+    restores = trial.change.get("stopping.restore_best")
+    chosen += ["the best weights"] if restores is not None and restores[1] else []
+    return ", ".join(chosen)
 
 
 def epochs_words(trial: Trial) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -69,6 +69,18 @@ def align_plans(one: Plan, other: Plan) -> tuple[Plan, Plan]:
     for name in ("begins_dry", "trunk_begins_dry"):
         same[name] = getattr(one, name) or getattr(other, name)
     return replace(one, **same), replace(other, **same)
+
+
+def mean_times(blocks: Sequence[BlockTimes]) -> BlockTimes:
+    """Give the means over blocks that do the same work; num_steps are those of all together."""
+    num = len(blocks)
+    trunk_s = [block.trunk_s for block in blocks if block.trunk_s is not None]
+    return BlockTimes(
+        step_s=sum(block.step_s for block in blocks) / num,
+        num_steps=sum(block.num_steps for block in blocks),
+        validation_s=sum(block.validation_s for block in blocks) / num,
+        trunk_s=sum(trunk_s) / num if trunk_s else None,
+    )
 
 
 def training_time(

@@ -42,6 +42,7 @@ class MachineFacts:
     has_bf16: bool
     has_compiler: bool
     free_memory_bytes: int
+    free_host_bytes: int
     free_disk_bytes: int
 
 
@@ -67,6 +68,7 @@ def machine_facts(device: torch.device, cache: Path) -> MachineFacts:
         cache: where artefacts would be written.
     """
     is_cuda = device.type == "cuda"
+    free_host_bytes = available_memory_bytes()
     return MachineFacts(
         device=device.type,
         device_name=torch.cuda.get_device_name(device) if is_cuda else cpu_model(),
@@ -74,9 +76,8 @@ def machine_facts(device: torch.device, cache: Path) -> MachineFacts:
         has_cuda=torch.cuda.is_available(),
         has_bf16=has_bf16(device),
         has_compiler=compiler_missing(device.type) is None,
-        free_memory_bytes=torch.cuda.mem_get_info(device)[0]
-        if is_cuda
-        else available_memory_bytes(),
+        free_memory_bytes=torch.cuda.mem_get_info(device)[0] if is_cuda else free_host_bytes,
+        free_host_bytes=free_host_bytes,
         free_disk_bytes=disk_free_bytes(cache),
     )
 

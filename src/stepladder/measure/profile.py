@@ -24,7 +24,7 @@ from stepladder.measure.block import BlockTimes, training_time
 from stepladder.measure.cold import cold_compiler
 from stepladder.measure.compile_time import measure_compile
 from stepladder.measure.facts import machine_facts, model_facts, source_pixels, store_encoding
-from stepladder.measure.flops import measure_peaks, model_flops_utilisation
+from stepladder.measure.flops import Peaks, measure_peaks, model_flops_utilisation
 from stepladder.measure.head import TrunkTime, look_again, measure_trunk, on_features
 from stepladder.measure.larger_trunks import larger_trunks
 from stepladder.measure.probe import is_out_of_memory
@@ -155,10 +155,10 @@ class _Measuring:
         subject, recipe, steps = self.subject, self.recipe, self.steps
         val = subject.sources.val
         peaks = self._once("peaks", self._measure_peaks)
-        forward, step = self._once("flops", self._measure_flops)
+        forward, step = self._once("flops", self._measure_flops) or (None, None)
         sweep: Sweep = self._once("sweep", self._measure_sweep)
         mfu = None
-        if peaks is not None:
+        if peaks is not None and step is not None:
             flops_of_step = step * subject.batch_size
             mfu = model_flops_utilisation(
                 flops_of_step, steps.step_s, peak_flops_per_s=peaks.flops_per_s
@@ -238,18 +238,25 @@ class _Measuring:
     def _measure_validation(self) -> float | None:
         return measure_validation(self.stepping, budget_s=self._budgets_s["validation"])
 
-    def _measure_peaks(self) -> Any:
-        return measure_peaks(
-            self.subject.device,
-            self.recipe.device.precision,
-            budget_s=self._budgets_s["peaks"],
+    def _measure_peaks(self) -> Peaks | None:
+        return _if_it_can(
+            lambda: measure_peaks(
+                self.subject.device,
+                self.recipe.device.precision,
+                budget_s=self._budgets_s["peaks"],
+            ),
+            foretold_s=self._budgets_s["peaks"],
+            at_least_s=MIN_DEADLINE_S,  # as for replays
         )
 
-    def _measure_flops(self) -> tuple[float, float]:
-        whole = measure_flops(self.subject)
-        if self.stepping is self.subject:
-            return whole.forward, whole.step
-        return whole.forward, measure_flops(self.stepping).step
+    def _measure_flops(self) -> tuple[float, float] | None:
+        def measure() -> tuple[float, float]:
+            whole = measure_flops(self.subject)
+            if self.stepping is self.subject:
+                return whole.forward, whole.step
+            return whole.forward, measure_flops(self.stepping).step
+
+        return _if_it_can(measure, foretold_s=self.steps.step_s, at_least_s=MIN_DEADLINE_S)
 
     def _measure_sweep(self) -> Sweep:
         budget_s = self._budgets_s["sweep"]

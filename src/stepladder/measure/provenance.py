@@ -30,6 +30,7 @@ _READ = (
     "has_bf16",
     "has_compiler",
     "free_memory_bytes",
+    "free_host_bytes",
     "free_disk_bytes",
     "larger_trunks",
 )

@@ -107,12 +107,13 @@ class ClimbSummary:
         are_pictures: the job is the built-in one, whose examples are pictures.
         test_change: change in test accuracy, paired by example, in [-1, 1].
         loss_change: change in mean test loss; negative is better.
+        why_not_compared: why the job as written was not judged on test; None: it was.
         together: the loss against the job as written, tested again at the end; None: fewer than two
             kept rungs may lose any.
         speedup: baseline over result in time to a trained model.
         is_as_written: nothing was kept, so that both ends are the same job.
         next: the next step beyond this machine.
-        untried: what was left when the budget ended, a sentence or a name each.
+        untried: rungs that the budget left untried, or without the second look that was due.
         num_from_ledger: verdicts that were taken from earlier climbs.
         budget_s: None: no limit was given.
         machine: what the times hold for.
@@ -127,6 +128,7 @@ class ClimbSummary:
     are_pictures: bool = False
     test_change: Interval | None = None
     loss_change: Interval | None = None
+    why_not_compared: str | None = None
     together: JointChange | None = None
     speedup: float | None = None
     is_as_written: bool = False

@@ -105,6 +105,7 @@ class Profile:
         num_cores: cores that this process may use.
         has_cuda, has_bf16, has_compiler: what the machine offers. has_bf16: in hardware.
         free_memory_bytes: host memory (device memory on CUDA) that is free.
+        free_host_bytes: host memory that is free; None in ledgers of earlier versions.
         free_disk_bytes: where artefacts would be written.
         peak_flops_per_s: achieved by a large matrix product here, in the recipe's precision.
         bandwidth_bytes_per_s: achieved by a large copy here.
@@ -155,6 +156,7 @@ class Profile:
     has_bf16: bool
     has_compiler: bool
     free_memory_bytes: int
+    free_host_bytes: int | None = None
     free_disk_bytes: int
     peak_flops_per_s: float | None = None
     bandwidth_bytes_per_s: float | None = None

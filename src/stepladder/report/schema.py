@@ -64,6 +64,7 @@ SUMMARY_KEYS: tuple[SummaryKey, ...] = (
         "null where no validation gave a finite loss",
     ),
     _key("best_step", (int, _NONE), "optimiser steps done then"),
+    _key("restore_best", (bool,), "the final weights are the best ones, else the last"),
     _key("epochs", (int,), "whole epochs done"),
     _key("steps", (int,), "optimiser steps done"),
     _key(

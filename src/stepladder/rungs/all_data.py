@@ -10,11 +10,14 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.formulas import all_data_bytes, predict_time, with_one_time
+from stepladder.rungs.formulas import all_data_bytes, host_bytes, predict_time, with_one_time
 
 
 class AllData(Rung):
     """Go from a sample to all of the training examples.
+
+    Where pictures are held in memory, and it does not hold all, they are read each epoch from then
+    on. Both are kept or dropped together: reading alone would only cost time.
 
     Trades: time, at the rate that the user sets, for accuracy.
     Source: Hestness et al. 2017, "Deep Learning Scaling is Predictable, Empirically",
@@ -27,18 +30,17 @@ class AllData(Rung):
     aim: ClassVar[Aim] = Aim.ACCURACY
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
 
-    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Refuse where all are used, or would not fit."""
-        if recipe.data.fraction == 1:
-            return "already on"
-        is_held = recipe.data.where is Where.MEMORY
-        if is_held and all_data_bytes(profile, recipe) > profile.free_memory_bytes:
-            return "memory does not hold all of the pictures; streaming comes first"
-        return None
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
+        """Refuse where all are used."""
+        return "already on" if recipe.data.fraction == 1 else None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Let an epoch and one-time work grow with the examples; epochs are taken as equal."""
         now, growth = profile.time, 1 / recipe.data.fraction
+        note = f"{growth:.3g} times the examples; epochs taken as equal"
+        if _must_stream(profile, recipe):
+            now = with_one_time(now, load=0.0)
+            note += "; read each epoch, as memory does not hold all: what that adds is not counted"
         num_now = profile.num_train + profile.num_val
         num_after = profile.num_train * growth + profile.num_val
         per_example = num_after / num_now if num_now else 1.0
@@ -54,9 +56,16 @@ class AllData(Rung):
             profile,
             after,
             inputs={"fraction": recipe.data.fraction, "num_train": float(profile.num_train)},
-            note=f"{growth:.3g} times the examples; epochs taken as equal",
+            note=note,
         )
 
-    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Use all."""
-        return replace(recipe, data=replace(recipe.data, fraction=1.0))
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        """Use all, read each epoch where memory does not hold them."""
+        where = Where.STREAM if _must_stream(profile, recipe) else recipe.data.where
+        return replace(recipe, data=replace(recipe.data, fraction=1.0, where=where))
+
+
+def _must_stream(profile: Profile, recipe: Recipe) -> bool:
+    """Tell whether pictures are held in memory that does not hold all of them."""
+    is_held = recipe.data.where is Where.MEMORY and not recipe.features.cached
+    return is_held and all_data_bytes(profile, recipe) > host_bytes(profile)

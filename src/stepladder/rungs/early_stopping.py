@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.records.ladder import Exactness, Prediction
-from stepladder.records.profile import Profile, Provenance
+from stepladder.records.profile import Profile, Provenance, TrainingTime
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.formulas import predict_time
+from stepladder.rungs.formulas import predict_time, schedule_epochs
 
 _PUBLISHED_EPOCHS = 60
 _PUBLISHED_EPOCHS_TO_STOP = 11
@@ -47,18 +47,18 @@ class EarlyStopping(Rung):
 
     def predict_variant(self, profile: Profile, recipe: Recipe, variant: Recipe) -> Prediction:
         """Predict another patience from where that of the defaults would have stopped."""
-        now, curve = profile.time, profile.curve
-        patience, every = variant.stopping.patience, recipe.stopping.validate_every_epochs
-        # it takes a best validation, and as many after it as patience has
-        least = (1 + patience) * every
-        longer = (patience - StoppingConfig().patience) * every
+        now, curve, patience = profile.time, profile.curve, variant.stopping.patience
+        least = _least_epochs(now, variant)
+        longer = (patience - StoppingConfig().patience) * _every_epochs(now, recipe)
         if curve is None:
             ratio = _PUBLISHED_EPOCHS_TO_STOP / _PUBLISHED_EPOCHS
             epochs, provenance = max(now.epochs * ratio + longer, least), Provenance.MODELLED
             note = "assumed from publication (60 to 11 epochs): this job was not trained to its end"
         else:
             stop = curve.epochs_to_stop
-            epochs = now.epochs if stop is None else max(stop + longer, least)
+            epochs = now.epochs if stop is None else stop + longer
+            if longer < 0:  # the curve does not tell how soon less patience is used up
+                epochs = max(epochs, least)
             is_replayed = curve.provenance is Provenance.REPLAYED
             provenance = Provenance.REPLAYED if is_replayed else Provenance.MODELLED
             note = "" if stop else f"would not have stopped in {curve.epochs:g} epochs"
@@ -71,20 +71,26 @@ class EarlyStopping(Rung):
             checkpoint_s=now.checkpoint_s * share,
         )
         inputs = {"epochs": now.epochs, "epochs_to_stop": epochs, "patience": float(patience)}
+        if variant != self.apply(profile, recipe):
+            note = "; ".join(filter(None, (_ends_when(variant.stopping), note)))
         return predict_time(
             self.name, profile, after, provenance=provenance, inputs=inputs, note=note
         )
 
-    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
         """Stop early, as patient as the defaults, and restore the best weights."""
-        return self.variants(profile, recipe)[0]
+        return self._stopped(recipe, StoppingConfig().patience, restore_best=True)
 
-    def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
-        """Give the defaults, then the last weights instead, with other patience."""
-        found = [self._stopped(recipe, StoppingConfig().patience, restore_best=True)]
-        for epochs in _PATIENT_EPOCHS:
-            found.append(self._stopped(recipe, epochs, restore_best=False))
-        return tuple(dict.fromkeys(found))
+    def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
+        """Give the defaults, then the last weights instead, with other patience.
+
+        Patience that the schedule ends before it can run out is left out: nothing would be saved.
+        """
+        now = profile.time
+        others = [self._stopped(recipe, epochs, restore_best=False) for epochs in _PATIENT_EPOCHS]
+        end = schedule_epochs(now, recipe)
+        may_stop = [other for other in others if _least_epochs(now, other) < end]
+        return tuple(dict.fromkeys([self.apply(profile, recipe), *may_stop]))
 
     def _stopped(self, recipe: Recipe, epochs: int, *, restore_best: bool) -> Recipe:
         """Stop after so many epochs without a clear improvement."""
@@ -98,3 +104,23 @@ class EarlyStopping(Rung):
             min_improvement_frac=StoppingConfig().min_improvement_frac,
         )
         return replace(recipe, stopping=stopping)
+
+
+def _every_epochs(now: TrainingTime, recipe: Recipe) -> float:
+    """Give the epochs between validations, a part of one where they go by steps."""
+    steps = recipe.stopping.validate_every_steps
+    if steps is None:
+        return float(recipe.stopping.validate_every_epochs)
+    return steps / max(now.steps_per_epoch, 1e-9)
+
+
+def _least_epochs(now: TrainingTime, stopped: Recipe) -> float:
+    """Give the epochs that stopping takes: a best validation, and as many more as patience has."""
+    return (1 + stopped.stopping.patience) * _every_epochs(now, stopped)
+
+
+def _ends_when(stopping: StoppingConfig) -> str:
+    """Say a way to stop: `24 validations of patience, the last weights`."""
+    what = "validation" if stopping.patience == 1 else "validations"
+    weights = "best" if stopping.restore_best else "last"
+    return f"{stopping.patience} {what} of patience, the {weights} weights"

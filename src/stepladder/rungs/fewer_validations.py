@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import ClassVar
 
-from stepladder.config.recipe import Recipe
+from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile, TrainingTime
 from stepladder.rungs.contract import Rung
@@ -19,8 +20,10 @@ _EVERY = (2, 3, 5, 10)
 class FewerValidations(Rung):
     """Validate after several epochs instead of each, where validations take much of the time.
 
-    Trades: early stopping sees the end later, by patience times the epochs between validations, and
-    the best weights are chosen among fewer.
+    Early stopping goes on to wait for as many epochs, rounded up to whole intervals.
+
+    Trades: early stopping judges by fewer validations, and may see the end some epochs later; the
+    best weights are chosen among fewer.
     Source: Prechelt 1998, "Early Stopping, but When?" (strips of several epochs); the share of the
     time that is saved is Amdahl's law.
     """
@@ -43,7 +46,7 @@ class FewerValidations(Rung):
         return None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Trade validations for epochs: with patience p and k epochs between, p (k' - k) more."""
+        """Trade validations for epochs: with patience p and k epochs between, p' k' - p k more."""
         every, best = recipe.stopping.validate_every_epochs, self._best(profile, recipe)
         after = self._time(profile, recipe, best)
         inputs = {"every": float(every), "then_every": float(best), "epochs": after.epochs}
@@ -51,9 +54,9 @@ class FewerValidations(Rung):
         return predict_time(self.name, profile, after, inputs=inputs, note=note)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Set the epochs between validations."""
+        """Set the epochs between validations, and the patience that is as many epochs long."""
         every = self._best(profile, recipe)
-        return replace(recipe, stopping=replace(recipe.stopping, validate_every_epochs=every))
+        return replace(recipe, stopping=_with_interval(recipe.stopping, every))
 
     def _best(self, profile: Profile, recipe: Recipe) -> int:
         """Give the interval with the least time, in epochs; this one if none has less.
@@ -66,7 +69,20 @@ class FewerValidations(Rung):
 
     def _time(self, profile: Profile, recipe: Recipe, every: int) -> TrainingTime:
         now, stopping = profile.time, recipe.stopping
-        patience = stopping.patience if stopping.early else 0
-        epochs = now.epochs + patience * (every - stopping.validate_every_epochs)
-        epochs = within_schedule(max(epochs, now.epochs), now, recipe)
+        later = 0
+        if stopping.early:
+            later = _patience_epochs(_with_interval(stopping, every)) - _patience_epochs(stopping)
+        epochs = within_schedule(now.epochs + later, now, recipe)
         return replace(now, epochs=epochs, num_validations=epochs / every)
+
+
+def _with_interval(stopping: StoppingConfig, every: int) -> StoppingConfig:
+    """Give another interval, with patience for no fewer epochs than before."""
+    moved = replace(stopping, validate_every_epochs=every)
+    if not stopping.early:
+        return moved
+    return replace(moved, patience=math.ceil(_patience_epochs(stopping) / every))
+
+
+def _patience_epochs(stopping: StoppingConfig) -> int:
+    return stopping.patience * stopping.validate_every_epochs

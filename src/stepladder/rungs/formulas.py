@@ -98,12 +98,20 @@ def scale_model(profile: Profile, recipe: Recipe, ratio: float) -> TrainingTime:
     )
 
 
+def schedule_epochs(now: TrainingTime, recipe: Recipe) -> float:
+    """Give the epochs after which the schedule ends training, by max_epochs or by max_steps."""
+    max_epochs, max_steps = float(recipe.schedule.max_epochs), recipe.schedule.max_steps
+    if max_steps is None:
+        return max_epochs
+    return min(max_epochs, max_steps / max(now.steps_per_epoch, 1e-9))
+
+
 def within_schedule(epochs: float, now: TrainingTime, recipe: Recipe) -> float:
     """Bound a number of epochs by where the schedule ends, or by the epochs now if those are more.
 
     Early stopping may want more epochs than the schedule has.
     """
-    return min(epochs, max(now.epochs, recipe.schedule.max_epochs))
+    return min(epochs, max(now.epochs, schedule_epochs(now, recipe)))
 
 
 def with_one_time(time: TrainingTime, **seconds: float) -> TrainingTime:
@@ -138,6 +146,11 @@ def is_held_in_memory(profile: Profile, recipe: Recipe) -> bool:
 def all_data_bytes(profile: Profile, recipe: Recipe) -> float:
     """Give the memory of all decoded examples, those that a sample leaves out included."""
     return profile.example_bytes * (profile.num_train / recipe.data.fraction + profile.num_val)
+
+
+def host_bytes(profile: Profile) -> int:
+    """Give the free memory of the host; an earlier ledger knows that of the device alone."""
+    return profile.free_memory_bytes if profile.free_host_bytes is None else profile.free_host_bytes
 
 
 def loader_threads(profile: Profile, recipe: Recipe) -> int:

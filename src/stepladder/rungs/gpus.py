@@ -68,7 +68,7 @@ def read_gpus(path: Path) -> tuple[Gpu, ...]:
         DataError: if the file is missing, a column is, or a number is none above 0.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:  # as spreadsheets write it
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"the list of GPUs cannot be read ({error})", where=str(path)) from None

@@ -87,10 +87,16 @@ class LargerGpu(Rung):
         )
 
     def _own(self, profile: Profile) -> Gpu | None:
-        """Find this machine's GPU in the list: the longest name whose words are all in its own."""
+        """Find this machine's GPU: the longest name whose words are all in its own.
+
+        A list of the user's names what could be had, perhaps not what is here: ours comes second.
+        """
         here = set(profile.device_name.upper().replace("-", " ").split())
-        found = [gpu for gpu in self.gpus if set(gpu.name.upper().split()) <= here]
-        return max(found, key=lambda gpu: len(gpu.name), default=None)
+        for gpus in (self.gpus, GPUS):
+            found = [gpu for gpu in gpus if set(gpu.name.upper().split()) <= here]
+            if found:
+                return max(found, key=lambda gpu: len(gpu.name))
+        return None
 
 
 def _cost(gpu: Gpu, found: Prediction) -> float:

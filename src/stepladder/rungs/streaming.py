@@ -10,11 +10,13 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.formulas import all_data_bytes, predict_time, with_one_time
+from stepladder.rungs.formulas import all_data_bytes, host_bytes, predict_time, with_one_time
 
 
 class Streaming(Rung):
-    """Read the pictures from disk each epoch, where memory does not hold all of them.
+    """Read the pictures from disk each epoch, where memory does not hold those of the job.
+
+    Where it holds the sample and not all, it is a part of `all_data`, which moves both as one.
 
     Trades: reading in every epoch, for memory that does not grow with the data.
     Source: step 4 of Databricks 2019, "How (Not) To Scale Deep Learning in 6 Easy Steps".
@@ -27,18 +29,22 @@ class Streaming(Rung):
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
         """Refuse where memory does not stand in the way."""
-        if recipe.data.where is Where.STREAM:
-            return "already on"
-        if profile.store_encoding is None:
-            return "the data is no store of pictures"
-        if recipe.data.where is Where.AUTO:
-            return "auto holds pictures in memory only where they fit"
-        fits = all_data_bytes(profile, recipe) <= profile.free_memory_bytes
-        return "memory holds all of the pictures" if fits else None
+        where, free = recipe.data.where, host_bytes(profile)
+        holds_all = all_data_bytes(profile, recipe) <= free
+        sample = "memory holds the sample; all_data streams where it does not hold all"
+        reasons = {
+            "already on": where is Where.STREAM,
+            "the data is no store of pictures": profile.store_encoding is None,
+            "auto holds pictures in memory only where they fit": where is Where.AUTO,
+            "each picture is read once, for its features": recipe.features.cached,
+            "memory holds all of the pictures": holds_all,
+            sample: _held_bytes(profile) <= free,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Keep only the batches in flight; an epoch cannot be faster than from memory."""
-        held = all_data_bytes(profile, recipe)
+        held = _held_bytes(profile)
         batches = recipe.loader.prefetch_batches + 2
         in_flight = batches * recipe.batch.global_batch_size * profile.example_bytes
         return predict_time(
@@ -53,3 +59,8 @@ class Streaming(Rung):
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
         """Read each epoch."""
         return replace(recipe, data=replace(recipe.data, where=Where.STREAM))
+
+
+def _held_bytes(profile: Profile) -> int:
+    """Give the memory of the decoded pictures that the job uses, of a sample its own."""
+    return profile.example_bytes * (profile.num_train + profile.num_val)

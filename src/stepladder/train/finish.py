@@ -81,6 +81,7 @@ def partial_summary(
         "num_val": len(sources.val) if sources.val is not None else 0,
         "num_test": len(sources.test) if sources.test is not None else 0,
         "best_epoch": best.epoch if best is not None and math.isfinite(best.value) else None,
+        "restore_best": run.recipe.stopping.restore_best,
         "best_step": best.step if best is not None and math.isfinite(best.value) else None,
         "epochs": run.position.epoch,
         "steps": run.position.step,

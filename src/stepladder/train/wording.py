@@ -88,6 +88,8 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     if summary.get("stop_reason"):
         best = summary.get("best_epoch")
         suffix = f"; best epoch {best} of {summary.get('epochs')}" if best is not None else ""
+        if suffix and summary.get("restore_best") is False and best != summary.get("epochs"):
+            suffix += ", the last weights are used"
         lines.append(f"stopped: {stop_words(str(summary['stop_reason']))}{suffix}")
     return [clean(line) for line in lines]
 

@@ -16,7 +16,7 @@ from stepladder.config.recipe import LoaderConfig, Recipe
 from stepladder.data.batch import Batch
 from stepladder.errors import InterruptedRun, StepladderError
 from stepladder.ladder import climb as climb_module
-from stepladder.ladder.advise import advise_on
+from stepladder.ladder.advise import advice_text, advise_on
 from stepladder.ladder.climb import Climb, NoAdvice
 from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
@@ -137,9 +137,26 @@ def test_advice_names_a_rung_whose_own_code_raises_among_those_refused(
     advice = advise_on(profile, climb.recipe, climb.options, rungs=(bad, good))
     assert advice.next is not None
     assert advice.next.rung == "good"
+    assert advice.next.flags == ()
     assert [(other.rung, other.reason) for other in advice.others] == [
         ("bad", "a fault of the rung: raised ValueError: boom")
     ]
+
+
+def test_advice_says_what_takes_the_step(make_climb: MakeClimb, profile: Profile) -> None:
+    climb = make_climb()
+
+    def other(recipe: Recipe) -> Recipe:
+        stopping = replace(recipe.stopping, early=True, validate_every_steps=5)
+        return replace(fewer_epochs(recipe), stopping=stopping)
+
+    advice = advise_on(profile, climb.recipe, climb.options, rungs=(Change("good", other),))
+    assert advice.next is not None
+    assert "--stopping.early true" in advice.next.flags
+    assert "--stopping.validate-every-steps 5" in advice.next.flags
+    text = advice_text(advice, profile)
+    assert "`stepladder climb` tries it, and keeps it if it pays; by hand:" in text
+    assert f"  {' '.join(advice.next.flags)}" in text.splitlines()
 
 
 @pytest.mark.parametrize("asked", [KeyboardInterrupt(), InterruptedRun("end", signal_number=15)])
@@ -429,6 +446,22 @@ def test_the_last_rung_that_loses_is_undone_and_exact_ones_above_it_stay(
     assert again.together == climb.together
 
 
+def test_a_rung_that_was_not_here_is_looked_at_once_more_on_other_ground(
+    make_climb: MakeClimb,
+) -> None:
+    class Waits(Change):
+        def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+            return None if recipe.loader.prefetch_batches == 3 else "not yet"
+
+    first, second = Waits("first", fewer_epochs), Change("second", with_threads)
+    climb = make_climb(first, second)
+    climb.ledger.profile(climb.profile, recipe=recipe_key(with_threads(climb.recipe)), at_s=0.0)
+    both = write_kept(climb, first, write_kept(climb, second, climb.recipe))
+    climb.ledger.profile(climb.profile, recipe=recipe_key(both), at_s=0.0)
+    assert climb.run() == both
+    assert verdicts(climb)["first"].decision is KEPT
+
+
 def test_no_second_look_begins_once_the_budget_has_ended(make_climb: MakeClimb, make_lab) -> None:
     class Ends(Change):
         def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
@@ -449,6 +482,7 @@ def test_no_second_look_begins_once_the_budget_has_ended(make_climb: MakeClimb, 
     climb.run()
     assert verdicts(climb)["second"].decision is KEPT
     assert verdicts(climb)["first"].reason == "measured", "the budget ended before the second look"
+    assert climb.left == ["first"]
 
 
 def test_rungs_are_undone_until_no_more_is_lost_than_may_be(

@@ -50,6 +50,44 @@ def test_more_than_rounding_is_another_result(after: list[float]) -> None:
         )
 
 
+def test_a_gradient_that_is_zero_by_algebra_is_rounding(blobs, recipe) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(
+                nn.Conv2d(2, 8, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 9, 3)
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers(x[:, :, None, None] * torch.ones(3, 3))
+
+    class Convolves(blobs):  # type: ignore[misc,valid-type]
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            return Net()
+
+        def split(self, model: nn.Module) -> None:
+            return None
+
+    task = Convolves()
+    material = Material(task=task, sources=open_sources(task))
+    plain = replace(recipe, train=TrainMode.ALL)
+    last = replace(plain, device=replace(plain.device, memory_format=MemoryFormat.CHANNELS_LAST))
+    before, after = (compute(r, material, device=CPU, steps=False) for r in (plain, last))
+    biases = [one for one in before.numbers["gradients"] if one.shape == (8,)]
+    assert min(float(one.abs().max()) for one in biases) < 1e-6, "a bias before BatchNorm"
+    words = describe_difference(before, after, Exactness.ROUNDING)
+    assert words.startswith(("same to 1e-", "equal"))
+
+
+def test_small_numbers_of_a_kind_are_compared_with_its_largest() -> None:
+    before = Computed({"gradients": [torch.tensor([1.0]), torch.tensor([1e-8])]})
+    after = Computed({"gradients": [torch.tensor([1.0]), torch.tensor([-1e-8])]})
+    assert describe_difference(before, after, Exactness.ROUNDING) == "same to 1e-5"
+    other = Computed({"gradients": [torch.tensor([1.0]), torch.tensor([1e-4])]})
+    with pytest.raises(TrialFailed, match="gradients differ by"):
+        describe_difference(before, other, Exactness.ROUNDING)
+
+
 def test_head_on_features_computes_what_the_whole_model_does(blobs, recipe) -> None:
     task = blobs()
     material = Material(task=task, sources=open_sources(task))

@@ -253,9 +253,43 @@ def test_the_whole_run_leaves_no_trace_and_reads_no_test(make_lab, recipe, profi
     assert found is not None
     assert found.epochs == 6
     assert torch.equal(torch.rand(3), wanted)
-    assert task.reads == [], "the lab's own sources are read"
+    assert task.reads
+    assert Split.TEST not in task.reads
     assert list(lab.cache.iterdir()) == []
     assert task.data(Split.TEST) is not None, "the task itself still has its test split"
+
+
+def test_a_task_whose_model_looks_at_its_data_is_run_whole(make_lab, recipe, profile) -> None:
+    class Looks(Line):
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            x, y = self.data(Split.TRAIN)[0]
+            return nn.Linear(len(x), len(y))
+
+    found = run_whole(make_lab(recipe, Looks()), profile)
+    assert found is not None
+    assert found.epochs == 6
+
+
+def test_a_task_that_cannot_be_run_whole_is_extrapolated(climbed, monkeypatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("of the whole run")
+
+    monkeypatch.setattr(result_module, "run_whole", fails)
+    summary, _ = climbed(Line())
+    assert summary.baseline is not None
+    assert summary.baseline.is_extrapolated
+    assert summary.speedup is not None
+
+
+def test_a_training_that_ends_within_an_epoch_has_a_part_of_one(climbed, job, monkeypatch) -> None:
+    stopping = replace(job.recipe.stopping, validate_every_steps=2)
+    schedule = replace(job.recipe.schedule, max_steps=4)
+    recipe = replace(job.recipe, stopping=stopping, schedule=schedule)
+    monkeypatch.setattr(run_module, "_prepare", _prepare_as(recipe))
+    summary, _ = climbed(Line())
+    assert summary.baseline is not None
+    assert summary.result is not None
+    assert summary.baseline.epochs == summary.result.epochs == 0.5, "four steps of eight"
 
 
 def test_a_job_that_diverges_is_not_run_whole(make_lab, recipe, profile) -> None:

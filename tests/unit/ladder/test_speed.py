@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from stepladder.ladder.guard import TrialFailed, Watchdog
 from stepladder.ladder.lab import Lab, Outcomes
 from stepladder.ladder.race import MIN_PAIRS, Race
 from stepladder.ladder.speed import Length, length_of, measure_speed, pair_lengths
+from stepladder.measure.workload import Workload
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Provenance
 
@@ -114,6 +116,45 @@ def test_pairs_end_with_the_budget_and_not_before(
     speed = timed(make_lab(recipe), profile, recipe, tmp_path)
     assert speed.cut_short == "the budget ended after 5 pairs"
     assert len(speed.before_s) == 5
+
+
+def test_fewer_validations_are_timed_by_blocks_of_one_workload(
+    make_lab, profile, recipe, tmp_path, monkeypatch
+) -> None:
+    opened: list[Recipe] = []
+
+    class Counted(Workload):
+        def __init__(self, recipe: Recipe, *args: Any, **kwargs: Any) -> None:
+            opened.append(recipe)
+            super().__init__(recipe, *args, **kwargs)
+
+    monkeypatch.setattr(speed_module, "Workload", Counted)
+    rare = replace(recipe, stopping=replace(recipe.stopping, validate_every_epochs=3))
+    fewer = Length(epochs=6.0, num_validations=2.0)
+    speed = measure_speed(
+        make_lab(recipe),
+        profile,
+        (recipe, KNOWN),
+        (rare, fewer),
+        folder=tmp_path,
+        watchdog=Watchdog(),
+    )
+    assert opened == [recipe]
+    assert len(speed.before_s) == len(speed.after_s) >= 8
+    assert all(before > after for before, after in zip(speed.before_s, speed.after_s, strict=True))
+    assert speed.before.step_s == speed.after.step_s
+    assert speed.before.validation_s == speed.after.validation_s > 0
+    assert speed.interval.low < speed.interval.estimate < speed.interval.high
+    longer = measure_speed(
+        make_lab(recipe),
+        profile,
+        (recipe, KNOWN),
+        (replace(recipe, schedule=replace(recipe.schedule, max_epochs=3)), fewer),
+        folder=tmp_path,
+        watchdog=Watchdog(),
+    )
+    assert longer.before_s == (), "of another length alone the profile tells"
+    assert opened == [recipe]
 
 
 def test_a_race_says_when_it_was_not_cut(make_lab, recipe, tmp_path) -> None:

@@ -5,14 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from stepladder.config.recipe import Recipe
+import pytest
+
+from stepladder.config.choices import Encoding, WeightsSource, Where
+from stepladder.config.options import LadderConfig
+from stepladder.config.recipe import ModelConfig, Recipe
+from stepladder.ladder.room import why_not_here
 from stepladder.ladder.together import Together, why_nothing_enabled, with_enabled
+from stepladder.ladder.trial import run_trial
 from stepladder.records.ladder import Aim, Prediction
 from stepladder.records.profile import Profile, Provenance
 from stepladder.rungs import Rung
+from stepladder.rungs.all_data import AllData
 from stepladder.rungs.channels_last import ChannelsLast
 from stepladder.rungs.gradient_checkpointing import GradientCheckpointing
 from stepladder.rungs.larger_batch import LargerBatch
+from stepladder.rungs.streaming import Streaming
+from stepladder.task.image_classification import ImageClassification
 
 
 class Room(Rung):
@@ -125,3 +134,26 @@ def test_where_nothing_needs_room_a_rung_stays_alone(profile, recipe) -> None:
     room, last = Room(), ChannelsLast()
     assert with_enabled(room, roomy, recipe, rungs=(Doubled(),)) is room
     assert with_enabled(last, roomy, recipe, rungs=(Doubled(),)) is last
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
+def test_reading_each_epoch_is_tried_with_all_data_and_not_alone(
+    make_lab, profile, recipe, build_store, tmp_path
+) -> None:
+    build_store(
+        tmp_path / "store", num_rows={"train": 80, "val": 20}, size=32, encoding=Encoding.JPEG
+    )
+    data = replace(recipe.data, store=tmp_path / "store", where=Where.MEMORY, fraction=0.5)
+    model = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
+    schedule = replace(recipe.schedule, max_epochs=1)
+    recipe = replace(recipe, data=data, model=model, schedule=schedule)
+    facts = {"is_built_in": True, "store_encoding": "jpeg", "example_bytes": 3 * 32 * 32}
+    memory = {"free_host_bytes": 70 * 3 * 32 * 32}  # for the sample's 40 and 20, not for all
+    tight = replace(profile, num_train=40, num_val=20, **facts, **memory)
+    assert "all_data" in (why_not_here(Streaming(), tight, recipe, LadderConfig()) or "")
+    assert why_not_here(AllData(), tight, recipe, LadderConfig()) is None
+    lab = make_lab(recipe, ImageClassification(tmp_path / "store", recipe), num_seeds=2)
+    trial = run_trial(lab, AllData(), tight, recipe, AllData().predict(tight, recipe)).trial
+    assert trial.change == {"data.fraction": (0.5, 1.0), "data.where": ("memory", "stream")}
+    assert trial.verdict.speed is not None, trial.verdict
+    assert trial.verdict.accuracy is not None

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from stepladder.config.choices import Encoding, OptimizerName, WeightsSource, Where
+from stepladder.config.choices import Encoding, OptimizerName, TrainMode, WeightsSource, Where
 from stepladder.config.options import PrepareConfig
 from stepladder.config.recipe import (
     AugmentConfig,
@@ -80,3 +81,19 @@ def test_features_of_two_decodings_are_never_mixed_up(make_lab, full: Recipe) ->
     assert one.shape == other.shape
     assert not np.array_equal(one, other)
     assert np.array_equal(one, again)
+
+
+def test_trainings_and_their_forecast_compile_nothing(
+    make_lab, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiles(*_: object, **__: object) -> None:
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr(torch, "compile", compiles)
+    real = replace(recipe, train=TrainMode.ALL, schedule=ScheduleConfig(max_epochs=1))
+    compiled = replace(real, device=replace(real.device, compile=True))
+    lab = make_lab(compiled, num_seeds=2)
+    assert not lab._trainings.is_replayed(compiled)
+    assert lab.forecast_s(compiled) > 0
+    found = lab.outcomes(compiled).found
+    assert [one.losses for one in found] == [one.losses for one in lab.outcomes(real).found]

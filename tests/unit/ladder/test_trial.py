@@ -160,14 +160,20 @@ def test_the_variant_that_learns_is_chosen(make_lab, profile, recipe) -> None:
 
 
 def test_the_way_to_stop_that_has_learnt_is_chosen(make_lab, profile, recipe) -> None:
-    slow = epochs(replace(recipe, batch=replace(recipe.batch, lr=0.003)), 40)
+    slow = epochs(replace(recipe, batch=replace(recipe.batch, lr=0.003)), 150)
     hasty, patient = (
         replace(slow, stopping=replace(slow.stopping, early=True, patience=patience, **how))
-        for patience, how in ((1, {"min_improvement_frac": 0.9}), (30, {}))
+        for patience, how in ((1, {"min_improvement_frac": 0.9}), (5, {}))
     )
     lab = make_lab(slow, max_accuracy_loss=0.1)
     rung = Changed(hasty, patient, exactness=Exactness.STATISTICAL)
     assert choose_variant(lab, rung, profile, slow, watchdog=Watchdog()) == patient
+    endless = replace(patient, stopping=replace(patient.stopping, patience=1000))
+    rung = Changed(hasty, endless, exactness=Exactness.STATISTICAL)
+    assert choose_variant(lab, rung, profile, slow, watchdog=Watchdog()) == hasty, (
+        "what saves nothing is no answer to what costs too much"
+    )
+    rung = Changed(hasty, patient, exactness=Exactness.STATISTICAL)
     lenient = make_lab(slow, max_accuracy_loss=0.9)
     assert choose_variant(lenient, rung, profile, slow, watchdog=Watchdog()) == hasty
 

@@ -110,6 +110,22 @@ def test_memory_has_to_fall(share: float | None, decision: Decision) -> None:
     assert judge(evidence, OPTIONS).decision is decision
 
 
+def test_a_lower_loss_has_no_price_in_time() -> None:
+    found = judge(
+        replace(
+            LEARNT,
+            aim=Aim.ACCURACY,
+            accuracy=None,
+            loss=interval(-0.3, -0.2, -0.1),
+            loss_before=1.0,
+            speed=interval(0.5, 0.5, 0.5),
+        ),
+        OPTIONS,
+    )
+    assert found.decision is Decision.UNDECIDED
+    assert "what a lower loss is worth" in found.reason
+
+
 @pytest.mark.parametrize(
     ("gain", "speed", "decision"),
     [

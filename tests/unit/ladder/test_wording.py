@@ -185,6 +185,21 @@ def test_what_accuracy_or_memory_is_expected_stands_under_the_predicted_gain() -
     ]
 
 
+def test_a_kept_rung_tells_the_numbers_that_it_chose() -> None:
+    change = {
+        "batch.global_batch_size": (2, 8),
+        "batch.lr": (None, 0.008),
+        "stopping.patience": (3, 24),
+        "stopping.restore_best": (False, True),
+    }
+    kept = replace(STOPPING, change=change)
+    assert reason_words(kept).startswith(
+        "batch 8, learning rate 0.008, patience 24, the best weights; 11 epochs"
+    )
+    dropped = replace(kept, verdict=replace(kept.verdict, decision=Decision.DROPPED))
+    assert "batch 8" not in reason_words(dropped)
+
+
 def test_the_end_is_told_with_its_noise() -> None:
     assert end_line(CLIMB, WIDE) == (
         " end to end                          240× (24 min → 6.0 s), test 75.0 → 75.3 % "
@@ -221,6 +236,18 @@ def test_a_change_that_is_not_known_is_said_not_to_be_compared() -> None:
     bare = {"baseline": {"total_s": 9.0}, "result": {"total_s": 3.0}, "speedup": 3.0}
     assert end_line(bare, WIDE).endswith("3.0× (9.0 s → 3.0 s)"), "there is no test split"
     assert end_line(bare | {"num_test": 5}, WIDE).endswith("test not compared")
+
+
+def test_a_result_that_stands_alone_is_told_with_the_reason() -> None:
+    alone = CLIMB | {
+        "baseline": {"total_s": 1440.0},
+        "test_change": None,
+        "why_not_compared": "not compared: it would take a training of 14.0 min; --budget 2h",
+    }
+    assert end_line(alone, 300).endswith(
+        "test 75.3 % (661 examples, read once), "
+        "not compared: it would take a training of 14.0 min; --budget 2h"
+    )
 
 
 def test_an_end_within_the_noise_of_the_beginning_says_so() -> None:

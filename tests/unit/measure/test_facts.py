@@ -13,6 +13,7 @@ from stepladder.config.choices import Encoding, TrainMode, WeightsSource
 from stepladder.config.recipe import ModelConfig, Recipe
 from stepladder.machine import instruction_set
 from stepladder.machine.compiler import compiler_missing
+from stepladder.measure import facts as facts_module
 from stepladder.measure import larger_trunks as trunks
 from stepladder.measure.facts import (
     has_bf16,
@@ -34,9 +35,21 @@ def test_the_machine_is_told_as_it_is(tmp_path: Path) -> None:
     assert facts.has_compiler == (compiler_missing("cpu") is None)
     assert facts.has_cuda == torch.cuda.is_available()
     assert facts.num_cores >= 1
-    assert facts.free_memory_bytes > 0
+    assert facts.free_host_bytes == facts.free_memory_bytes > 0
     assert abs(facts.free_disk_bytes - shutil.disk_usage(tmp_path).free) < 1 << 32
     assert facts.device_name
+
+
+def test_memory_of_a_gpu_and_of_its_host_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (14, 16))
+    monkeypatch.setattr(facts_module, "compiler_missing", lambda device: None)
+    monkeypatch.setattr(facts_module, "available_memory_bytes", lambda: 256)
+    facts = machine_facts(torch.device("cuda"), tmp_path)
+    assert (facts.free_memory_bytes, facts.free_host_bytes) == (14, 256)
 
 
 def test_bf16_follows_the_processors_instructions() -> None:

@@ -19,7 +19,10 @@ from stepladder.config.recipe import (
 )
 from stepladder.errors import UsageError
 from stepladder.machine.compiler import compiler_missing
+from stepladder.measure import profile as profile_module
 from stepladder.measure.profile import ProfileMemory, take_profile
+from stepladder.records import to_json
+from stepladder.records.from_json import from_json
 from stepladder.records.profile import Curve, Profile, Provenance
 from stepladder.task import Task
 from stepladder.train.build import open_sources
@@ -131,6 +134,55 @@ def test_a_folded_trunk_is_replayed_as_it_is_folded(
     found = profile(folded, pictures())
     assert "folded" not in found.op_replays
     assert {"channels_last", "pointwise"} <= set(found.op_replays)
+
+
+def test_a_profile_without_room_for_the_peaks_goes_on(
+    pictures: Callable, recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*args: object, **options: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(profile_module, "measure_peaks", run_out)
+    found = profile(recipe(), pictures())
+    assert (found.peak_flops_per_s, found.bandwidth_bytes_per_s, found.mfu) == (None, None, None)
+    assert found.step_flops is not None
+    monkeypatch.setattr(profile_module, "measure_flops", run_out)
+    found = profile(recipe(features=FeaturesConfig(cached=True)), pictures())
+    assert (found.forward_flops, found.step_flops, found.mfu) == (None, None, None)
+    assert found.time.step_s > 0
+
+
+def test_flops_without_a_peak_and_a_peak_without_flops_give_no_mfu(
+    pictures: Callable, recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(subject: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(profile_module, "measure_flops", run_out)
+    found = profile(recipe(), pictures())
+    assert found.peak_flops_per_s is not None
+    assert found.mfu is None
+
+
+def test_a_fault_of_the_model_is_no_lack_of_memory(
+    pictures: Callable, recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(subject: object) -> None:
+        raise ValueError("its own")
+
+    monkeypatch.setattr(profile_module, "measure_flops", fail)
+    with pytest.raises(ValueError, match="its own"):
+        profile(recipe(), pictures())
+
+
+def test_a_profile_of_an_earlier_version_is_read(
+    pictures: Callable, recipe: Callable[..., Recipe]
+) -> None:
+    found = profile(recipe(), pictures())
+    assert found.free_host_bytes is not None
+    values = to_json(found)
+    del values["free_host_bytes"]
+    assert from_json(Profile, values).free_host_bytes is None
 
 
 @pytest.mark.slow

@@ -50,6 +50,7 @@ def build_run(
         "num_test": num_test,
         "best_epoch": best["epoch"],
         "best_step": best["step"],
+        "restore_best": True,
         "epochs": epochs,
         "steps": epochs * STEPS_PER_EPOCH,
         "classes": list(classes),

@@ -15,6 +15,7 @@ from stepladder.config.recipe import (
     FeaturesConfig,
     LoaderConfig,
     Recipe,
+    ScheduleConfig,
 )
 from stepladder.records.profile import Profile
 from stepladder.rungs.formulas import (
@@ -26,7 +27,9 @@ from stepladder.rungs.formulas import (
     predict_time,
     scale_loading,
     scale_model,
+    schedule_epochs,
     why_no_data_advice,
+    within_schedule,
 )
 
 Make: TypeAlias = Callable[..., Profile]
@@ -175,6 +178,18 @@ def test_of_the_pass_for_features_only_reading_is_scaled(make_profile: Make) -> 
     profile = make_profile(one_time_s={"features": 20.0}, trunk_s=0.01)  # 18 s of it the trunk
     after = scale_loading(profile, FEATURES, threads=2, cpu_s=0.1, cpu_s_after=0.05)
     assert after.one_time_s == pytest.approx({"features": 19})
+
+
+def test_a_schedule_ends_by_epochs_or_by_steps(make_profile: Make) -> None:
+    now = make_profile().time  # ten epochs of 100 steps
+    by_epochs = Recipe(schedule=ScheduleConfig(max_epochs=12))
+    by_steps = Recipe(schedule=ScheduleConfig(max_epochs=12, max_steps=1150))
+    assert schedule_epochs(now, by_epochs) == 12
+    assert schedule_epochs(now, by_steps) == pytest.approx(11.5)
+    assert within_schedule(15.0, now, by_steps) == pytest.approx(11.5)
+    assert within_schedule(11.0, now, by_steps) == 11
+    shorter = Recipe(schedule=ScheduleConfig(max_steps=500))
+    assert within_schedule(15.0, now, shorter) == 10, "as many as it is known to take"
 
 
 def test_a_batch_beyond_the_examples_has_no_doubling(make_profile: Make) -> None:

@@ -36,6 +36,12 @@ def test_a_list_is_read_with_prices_where_they_are_known(tmp_path: Path) -> None
     assert read_gpus(path) == (SMALL, replace(LARGE, price_per_hour=2.5))
 
 
+def test_a_list_that_a_spreadsheet_saved_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "gpus.csv"
+    path.write_text(HEAD + "Small,4e12,1e12,1e11,\n", encoding="utf-8-sig")
+    assert read_gpus(path) == (SMALL,)
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -87,6 +93,16 @@ def test_the_longest_name_that_fits_is_this_machines(
     with_80gb = replace(profile, device_name="NVIDIA A100-SXM4-80GB")
     found = LargerGpu().predict(with_80gb, Recipe())
     assert found.inputs["more_bytes"] == pytest.approx(4800 / 2039)
+
+
+def test_a_gpu_that_the_users_list_lacks_is_known_from_ours(
+    make_profile: Callable[..., Profile],
+) -> None:
+    profile = replace(on_small(make_profile, mfu=0.1), device_name="Tesla T4")
+    offered = replace(LARGE, bytes_per_s=960e9)
+    assert LargerGpu((offered,)).predict(profile, Recipe()).inputs["more_bytes"] == 3  # T4: 320
+    own = replace(SMALL, name="T4", bytes_per_s=480e9)
+    assert LargerGpu((own, offered)).predict(profile, Recipe()).inputs["more_bytes"] == 2
 
 
 def test_the_users_list_replaces_ours_in_the_ladder() -> None:

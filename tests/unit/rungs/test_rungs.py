@@ -140,6 +140,70 @@ def test_early_stopping_predicts_other_patience_from_the_same_curve(make_profile
     }
 
 
+def test_early_stopping_takes_the_epochs_of_a_curve_whose_validations_go_by_steps(
+    make_profile: Make,
+) -> None:
+    recipe = Recipe(
+        schedule=ScheduleConfig(max_epochs=3),
+        stopping=StoppingConfig(early=False, validate_every_steps=100),
+    )
+    curve = Curve(epochs=3, val_losses=(), epochs_to_stop=0.6, provenance=Provenance.REPLAYED)
+    profile = make_profile(curve=curve, epochs=3.0, steps_per_epoch=1000.0, num_validations=30.0)
+    assert EarlyStopping().predict(profile, recipe).gain == pytest.approx(5)
+    found = EarlyStopping().variants(profile, recipe)
+    epochs = [
+        EarlyStopping().predict_variant(profile, recipe, variant).inputs["epochs_to_stop"]
+        for variant in found
+    ]
+    assert [variant.stopping.patience for variant in found] == [3, 1, 3, 6, 12, 24]
+    assert epochs == pytest.approx([0.6, 0.4, 0.6, 0.9, 1.5, 2.7])
+
+
+def test_less_patience_still_takes_a_best_validation_and_one_more(make_profile: Make) -> None:
+    curve = Curve(epochs=9, val_losses=(), epochs_to_stop=4.0, provenance=Provenance.REPLAYED)
+    profile, every = make_profile(curve=curve), StoppingConfig(early=False, validate_every_epochs=2)
+    recipe = Recipe(stopping=every)
+    hasty = EarlyStopping().variants(profile, recipe)[1]
+    assert hasty.stopping.patience == 1
+    # two validations less of patience than the curve's would end before the second validation
+    found = EarlyStopping().predict_variant(profile, recipe, hasty)
+    assert found.inputs["epochs_to_stop"] == 4
+
+
+@pytest.mark.parametrize(
+    ("schedule", "patience"),
+    [
+        (ScheduleConfig(max_epochs=60), [3, 1, 3, 6, 12, 24]),
+        (ScheduleConfig(max_epochs=25), [3, 1, 3, 6, 12]),
+        (ScheduleConfig(max_epochs=10), [3, 1, 3, 6]),
+        (ScheduleConfig(max_epochs=60, max_steps=500), [3, 1, 3]),  # five epochs
+        (ScheduleConfig(max_epochs=2), [3]),
+    ],
+)
+def test_patience_that_the_schedule_ends_first_is_not_offered(
+    make_profile: Make, schedule: ScheduleConfig, patience: list[int]
+) -> None:
+    recipe = replace(UNTIL_THE_END, schedule=schedule)
+    found = EarlyStopping().variants(make_profile(), recipe)
+    assert [variant.stopping.patience for variant in found] == patience
+    assert found[0] == EarlyStopping().apply(make_profile(), recipe)
+
+
+def test_early_stopping_says_which_other_way_to_stop_was_chosen(make_profile: Make) -> None:
+    rung = EarlyStopping()
+    curve = Curve(epochs=60, val_losses=(), epochs_to_stop=9.0, provenance=Provenance.REPLAYED)
+    known, unknown = make_profile(curve=curve, epochs=60.0), make_profile(epochs=60.0)
+    first, hasty, *_, patient = rung.variants(known, UNTIL_THE_END)
+    notes = [rung.predict_variant(known, UNTIL_THE_END, v).note for v in (first, hasty, patient)]
+    assert notes == [
+        "",
+        "1 validation of patience, the last weights",
+        "24 validations of patience, the last weights",
+    ]
+    assumed = rung.predict_variant(unknown, UNTIL_THE_END, patient).note
+    assert assumed.startswith("24 validations of patience, the last weights; assumed")
+
+
 def test_cached_features_move_the_trunk_out_of_the_epochs(make_profile: Make) -> None:
     profile = make_profile(trunk_s=0.05, loader_cpu_s=0.02, head_step_s=0.01, head_validation_s=0.1)
     found = CachedFeatures().predict(profile, Recipe())
@@ -267,6 +331,15 @@ def test_the_noise_scale_asks_for_no_more_epochs_than_the_schedule_has(
     assert found.inputs["more_epochs"] > 1.1
     assert found.time.epochs == 11
     assert found.time.num_validations == pytest.approx(1.1 * profile.time.num_validations)
+
+
+def test_a_schedule_in_steps_has_no_more_epochs_for_a_larger_batch_either(
+    make_profile: Make,
+) -> None:
+    profile = sweep(make_profile, noise_scale=1000.0)
+    found = LargerBatch().predict(profile, Recipe(schedule=ScheduleConfig(max_steps=1050)))
+    assert found.time is not None
+    assert found.time.epochs == pytest.approx(10.5)  # 100 steps an epoch
 
 
 def test_a_small_noise_scale_keeps_the_batch_small(make_profile: Make) -> None:
@@ -488,14 +561,82 @@ def test_streaming_is_for_data_that_memory_does_not_hold(make_profile: Make) -> 
     assert Streaming().predict(small, held).memory_frac == pytest.approx(64 / 1800)
 
 
+SAMPLE = Recipe(data=DataConfig(fraction=0.1, where=Where.MEMORY))
+"""1,800 pictures of 120 kB, 216 MB; all of them are 16,200, 1.9 GB."""
+
+
+def test_a_sample_that_memory_holds_is_not_streamed_for_nothing(make_profile: Make) -> None:
+    for_sample = make_profile(free_memory_bytes=10**9)
+    refusal = Streaming().why_not(for_sample, SAMPLE)
+    assert refusal == "memory holds the sample; all_data streams where it does not hold all"
+    assert Streaming().why_not(make_profile(free_memory_bytes=10**8), SAMPLE) is None
+    cached = replace(SAMPLE, features=FeaturesConfig(cached=True))
+    for_none = make_profile(free_memory_bytes=10**6)
+    assert Streaming().why_not(for_none, cached) == "each picture is read once, for its features"
+
+
+def test_all_data_reads_each_epoch_what_memory_does_not_hold(make_profile: Make) -> None:
+    held = {"one_time_s": {"load": 9.0, "compile": 1.0}}
+    small, large = make_profile(free_memory_bytes=10**9, **held), make_profile(**held)
+    assert AllData().why_not(small, SAMPLE) is None
+    assert AllData().apply(small, SAMPLE).data == DataConfig(fraction=1.0, where=Where.STREAM)
+    assert AllData().apply(large, SAMPLE).data == DataConfig(fraction=1.0, where=Where.MEMORY)
+    streamed, loaded = (AllData().predict(profile, SAMPLE) for profile in (small, large))
+    assert streamed.time is not None
+    assert loaded.time is not None
+    assert streamed.time.one_time_s == {"compile": 1.0}
+    assert loaded.time.one_time_s == pytest.approx({"load": 9.0 * 16_200 / 1_800, "compile": 1.0})
+    assert "read each epoch" in streamed.note
+    assert "read each epoch" not in loaded.note
+    cached = replace(SAMPLE, features=FeaturesConfig(cached=True))
+    assert AllData().apply(small, cached).data.where is Where.MEMORY, "nothing is held then"
+
+
+def test_pictures_are_held_by_the_host_and_not_by_the_gpu(make_profile: Make) -> None:
+    held = Recipe(data=DataConfig(where=Where.MEMORY))
+    small_gpu = make_profile(device="cuda", free_memory_bytes=10**6, free_host_bytes=10**10)
+    assert Streaming().why_not(small_gpu, held) == "memory holds all of the pictures"
+    assert AllData().apply(small_gpu, SAMPLE).data.where is Where.MEMORY
+    small_host = make_profile(device="cuda", free_memory_bytes=10**11, free_host_bytes=10**6)
+    assert Streaming().why_not(small_host, held) is None
+    assert AllData().apply(small_host, SAMPLE).data.where is Where.STREAM
+
+
 def test_fewer_validations_weigh_patience_against_what_they_save(make_profile: Make) -> None:
-    # an epoch 100 s, a validation 20 s: looking half as often ends three epochs later
-    assert "stopping later" in (FewerValidations().why_not(make_profile(), Recipe()) or "")
-    dear = make_profile(validation_s=400.0)  # 5,000 s in all
-    found = FewerValidations().predict(dear, Recipe())
-    # every second: 13 epochs and 6.5 validations, 3,900 s; every third: 16 and 16 / 3, less
-    assert found.inputs["then_every"] == 3
-    assert found.gain == pytest.approx(5000 / (1600 + 16 / 3 * 400))
+    # an epoch 100 s, a validation 20 s: looking half as often ends an epoch later
+    hasty = Recipe(stopping=StoppingConfig(patience=1))
+    assert "stopping later" in (FewerValidations().why_not(make_profile(), hasty) or "")
+    dear = make_profile(validation_s=50.0)  # 1,500 s in all
+    found = FewerValidations().predict(dear, hasty)
+    # every second: 11 epochs and 5.5 validations, 1,375 s; every third: 12 and 4, 1,400 s
+    assert found.inputs["then_every"] == 2
+    assert found.gain == pytest.approx(1500 / 1375)
+
+
+def test_fewer_validations_wait_for_as_many_epochs(make_profile: Make) -> None:
+    profile = make_profile(epochs=30.0, num_validations=30.0)  # 3,600 s
+    patient = Recipe(stopping=StoppingConfig(patience=24))
+    found = FewerValidations().predict(profile, patient)
+    # every third: 8 validations are 24 epochs, 3,200 s; every fifth: 5 are 25, 3,224 s
+    assert found.time is not None
+    assert (found.inputs["then_every"], found.time.epochs) == (3, 30)
+    assert found.gain == pytest.approx(3600 / 3200)
+    after = FewerValidations().apply(profile, patient).stopping
+    assert after == StoppingConfig(patience=8, validate_every_epochs=3)
+
+
+def test_without_early_stopping_patience_is_left_alone(make_profile: Make) -> None:
+    after = FewerValidations().apply(make_profile(), UNTIL_THE_END).stopping
+    assert after == StoppingConfig(early=False, validate_every_epochs=3)
+
+
+def test_fewer_validations_end_with_a_schedule_in_steps(make_profile: Make) -> None:
+    short = Recipe(
+        schedule=ScheduleConfig(max_steps=1000), stopping=StoppingConfig(patience=1)
+    )  # ten epochs, which it takes as it is
+    found = FewerValidations().predict(make_profile(validation_s=50.0), short)
+    assert found.time is not None
+    assert found.time.epochs == 10
 
 
 def test_without_early_stopping_fewer_validations_cost_no_epochs(make_profile: Make) -> None:

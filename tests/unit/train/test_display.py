@@ -319,6 +319,9 @@ def test_the_summary_gives_the_result_with_its_noise_first() -> None:
     assert lines[0] == "test accuracy 75.0 ± 1.7 % (661 pictures)"
     assert lines[1] == "trained in 2 min 5 s, 312 images/s, 4.0 % of it waiting for data"
     assert lines[2] == "stopped: no clear improvement any more; best epoch 9 of 12"
+    assert summary_lines(SUMMARY | {"restore_best": False})[2].endswith(
+        "best epoch 9 of 12, the last weights are used"
+    )
     assert summary_lines({}) == []
 
 
