@@ -65,18 +65,6 @@ def measure_peaks(device: torch.device, precision: Precision, *, budget_s: float
     )
 
 
-def attainable_flops_per_s(
-    flops: float, moved_bytes: float, *, peak_flops_per_s: float, bandwidth_bytes_per_s: float
-) -> float:
-    """Give the roofline: min(peak, FLOPs / bytes x bandwidth).
-
-    Source: Williams, Waterman and Patterson 2009, "Roofline", CACM 52(4).
-    """
-    if moved_bytes <= 0:
-        return peak_flops_per_s
-    return min(peak_flops_per_s, flops / moved_bytes * bandwidth_bytes_per_s)
-
-
 def model_flops_utilisation(flops: float, seconds: float, *, peak_flops_per_s: float) -> float:
     """Give the model's FLOPs over those that the machine could have done in the time.
 

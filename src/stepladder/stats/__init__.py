@@ -1,6 +1,6 @@
 """Intervals and paired comparisons: the only place that decides what is noise."""
 
-from stepladder.stats.change import Pairs, mcnemar, paired_change, resolvable_margin
+from stepladder.stats.change import Pairs, paired_change, resolvable_margin
 from stepladder.stats.estimates import Estimate, binomial_sem, mean_estimate, paired_improvement
 from stepladder.stats.speed import (
     autocorrelation_length,
@@ -17,7 +17,6 @@ __all__ = [
     "binomial_sem",
     "choose_num_blocks",
     "combined_speedup",
-    "mcnemar",
     "mean_estimate",
     "paired_change",
     "paired_improvement",

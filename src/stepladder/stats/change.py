@@ -126,26 +126,6 @@ def _draw_seeds(
     return np.asarray(effects[random.integers(num, size=(NUM_DRAWS, num))].mean(axis=1))
 
 
-def mcnemar(before: ArrayLike, after: ArrayLike) -> float:
-    """Give the exact probability that two classifiers differ as much by chance, from one pair.
-
-    Two-sided binomial test on the examples that only one of them got right.
-
-    Shapes: before, after (n,), true where right.
-
-    Source: McNemar 1947, "Note on the Sampling Error of the Difference Between Correlated
-    Proportions or Percentages", Psychometrika 12.
-    """
-    old, new = np.asarray(before, bool), np.asarray(after, bool)
-    if old.shape != new.shape:
-        raise ValueError(f"paired hits differ in shape: {old.shape} and {new.shape}")
-    only_old, only_new = int((old & ~new).sum()), int((new & ~old).sum())
-    num = only_old + only_new
-    # the sum of binomials is exact in integers, whatever num
-    tail = sum(math.comb(num, k) for k in range(min(only_old, only_new) + 1))
-    return min(1.0, float(2 * tail / 2**num))
-
-
 def resolvable_margin(n: int, *, disagreement: float, confidence: float = 0.95) -> float:
     """Give the smallest change of accuracy that n paired examples tell from none.
 

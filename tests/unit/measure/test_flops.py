@@ -1,4 +1,4 @@
-"""FLOPs, peaks and the roofline, against numbers that can be checked in the head."""
+"""FLOPs and peaks, against numbers that can be checked in the head."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from torch import nn
 
 from stepladder.config.choices import Precision
 from stepladder.measure.flops import (
-    attainable_flops_per_s,
     count_flops,
     measure_peaks,
     model_flops_utilisation,
@@ -23,13 +22,6 @@ def test_a_linear_layer_takes_two_flops_for_each_weight_and_example() -> None:
 def test_a_convolution_takes_two_flops_for_each_weight_and_place() -> None:
     layer, x = nn.Conv2d(3, 4, 3, padding=1, bias=False), torch.ones(2, 3, 8, 8)
     assert count_flops(lambda: layer(x)) == 2 * (3 * 4 * 9) * 8 * 8 * 2
-
-
-def test_the_roofline_is_the_copy_below_the_ridge_and_the_peak_above_it() -> None:
-    machine = {"peak_flops_per_s": 100.0, "bandwidth_bytes_per_s": 10.0}  # ridge at 10 FLOP/byte
-    assert attainable_flops_per_s(20, 10, **machine) == 20
-    assert attainable_flops_per_s(200, 10, **machine) == 100
-    assert attainable_flops_per_s(200, 0, **machine) == 100
 
 
 def test_utilisation_is_flops_over_what_the_time_allows() -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from stepladder.stats import Pairs, mcnemar, paired_change, resolvable_margin
+from stepladder.stats import Pairs, paired_change, resolvable_margin
 from stepladder.stats import change as change_module
 
 
@@ -81,13 +81,6 @@ def test_what_cannot_be_compared_is_refused() -> None:
         paired_change([pairs_of(np.empty(0), np.empty(0))])
     with pytest.raises(ValueError, match="shape"):
         paired_change([pairs_of(np.zeros(3), np.zeros(4))])
-
-
-def test_mcnemar_is_the_binomial_test_of_the_discordant() -> None:
-    before = np.array([1] * 30 + [1] * 8 + [0] * 2, bool)
-    after = np.array([1] * 30 + [0] * 8 + [1] * 2, bool)
-    assert mcnemar(before, after) == pytest.approx(2 * (1 + 10 + 45) / 1024)
-    assert mcnemar(before, before) == 1
 
 
 def test_more_examples_resolve_a_smaller_change() -> None:
