@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from stepladder.config.options import LadderConfig
@@ -10,7 +11,7 @@ from stepladder.ladder.fault import faults_told
 from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.room import why_not_here
 from stepladder.ladder.together import with_enabled
-from stepladder.ladder.trial import change_between
+from stepladder.ladder.trial import Change, change_between
 from stepladder.records import Json
 from stepladder.records.ladder import Aim, Prediction
 from stepladder.records.profile import Profile
@@ -43,12 +44,14 @@ class Advice:
         next: the first rung in climbing order whose predicted gain is enough; None: nothing is.
         largest: the rung with the largest predicted gain, where it is another.
         others: every other rung, in climbing order, each with the reason.
+        besides: rungs for accuracy or memory, which are tried for that and not for time.
         beyond: rungs that can be predicted but not tried here, such as other hardware.
     """
 
     next: Considered | None
     largest: Considered | None
     others: tuple[Considered, ...]
+    besides: tuple[Considered, ...]
     beyond: tuple[Considered, ...]
 
 
@@ -58,6 +61,7 @@ def advise_on(
     """Choose the next rung by the profile alone; nothing is tried."""
     candidates: list[Considered] = []
     others: list[Considered] = []
+    besides: list[Considered] = []
     beyond: list[Considered] = []
     least = 1 + options.min_gain
     for rung in rungs:
@@ -67,13 +71,13 @@ def advise_on(
         elif rung.is_prediction_only:
             beyond.append(_considered(rung, prediction, prediction.note))
         elif judged.aim is Aim.TIME and prediction.gain >= least:
-            flags = _flags(recipe, judged.apply(profile, recipe))
+            flags = _flags(judged, profile, recipe)
             candidates.append(replace(_considered(rung, prediction, ""), flags=flags))
         elif judged.aim is Aim.TIME:
             reason = f"predicted {prediction.gain:.2f}×, below {least:.2f}×"
             others.append(_considered(rung, prediction, reason))
         else:
-            others.append(_considered(rung, prediction, f"for {rung.aim}: {prediction.note}"))
+            besides.append(_considered(rung, prediction, f"{rung.aim}: {prediction.note}"))
     first = candidates[0] if candidates else None
     best = max(candidates, key=gain_of, default=None)
     waiting = [replace(c, reason="comes after") for c in candidates[1:]]
@@ -81,6 +85,7 @@ def advise_on(
         next=first,
         largest=best if best is not first else None,
         others=tuple(sorted([*others, *waiting], key=lambda c: c.level)),
+        besides=tuple(besides),
         beyond=tuple(beyond),
     )
 
@@ -107,9 +112,11 @@ def _considered(rung: Rung, prediction: Prediction | None, reason: str) -> Consi
     return Considered(rung=rung.name, level=rung.level, prediction=prediction, reason=reason)
 
 
-def _flags(before: Recipe, after: Recipe) -> tuple[str, ...]:
-    """Give what turns a recipe into another, as flags."""
-    change = change_between(before, after)
+def _flags(rung: Rung, profile: Profile, recipe: Recipe) -> tuple[str, ...]:
+    """Give what a rung changes, as flags; nothing where its own code is wrong."""
+    change: Change = {}
+    with suppress(TrialFailed), faults_told("a fault of the rung:"):
+        change = change_between(recipe, rung.apply(profile, recipe))
     return tuple(f"--{key.replace('_', '-')} {_shown(value)}" for key, (_, value) in change.items())
 
 
@@ -133,13 +140,18 @@ def advice_text(advice: Advice, profile: Profile) -> str:
         lines.append("next: nothing that can be tried here is predicted to pay.")
     else:
         lines.append(f"next: {_said(advice.next)}")
-        lines.append("  `stepladder climb` tries it, and keeps it if it pays; by hand:")
-        lines.append(f"  {' '.join(advice.next.flags)}")
+        by_hand = "; by hand:" if advice.next.flags else "."
+        lines.append(f"  `stepladder climb` tries it, and keeps it if it pays{by_hand}")
+        lines += [f"    {flag}" for flag in advice.next.flags]
     if advice.largest is not None:
         lines.append(f"largest, but later in the order: {_said(advice.largest)}")
-    lines += ["", "why not the others:"]
-    width = max((len(c.rung) for c in advice.others), default=0)
-    lines += [f"  {c.level:>2} {c.rung:<{width}}  {c.reason}" for c in advice.others]
+    for title, group in (
+        ("why not the others:", advice.others),
+        ("for accuracy or memory, and not for time:", advice.besides),
+    ):
+        width = max((len(c.rung) for c in group), default=0)
+        lines += ["", title] if group else []
+        lines += [f"  {c.level:>2} {c.rung:<{width}}  {c.reason}" for c in group]
     if advice.beyond:
         lines += ["", "beyond this machine:"]
         lines += [f"  {c.level:>2} {_said(c)}" for c in advice.beyond]

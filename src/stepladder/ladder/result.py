@@ -54,7 +54,7 @@ def measure_baseline(climbing: Climb) -> Baseline:
     epochs, num_validations, epochs_are = lab.expected_epochs(recipe)
     forecast = replace(profile.time, epochs=epochs, num_validations=num_validations)
     if epochs_are is not Provenance.ASSUMED:
-        _refuse_end_by_clock(recipe, forecast)
+        refuse_end_by_clock(recipe, forecast)
     baseline = Baseline(
         total_s=forecast.total_s,
         measured_epochs=0.0,
@@ -84,7 +84,12 @@ def measure_baseline(climbing: Climb) -> Baseline:
     return replace(baseline, total_s=time.total_s, measured_epochs=measured_epochs)
 
 
-def _refuse_end_by_clock(recipe: Recipe, forecast: TrainingTime) -> None:
+def refuse_end_by_clock(recipe: Recipe, forecast: TrainingTime) -> None:
+    """Refuse a job that its own clock would end.
+
+    Raises:
+        UsageError: what is faster would learn more instead.
+    """
     limit_s = recipe.schedule.max_time_s
     if limit_s is None or forecast.total_s <= limit_s:
         return

@@ -31,12 +31,19 @@ from stepladder.ladder.final import summary_in, train_kept
 from stepladder.ladder.keys import job_key, machine_key, options_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
-from stepladder.ladder.result import CLIMB_FILE, measure_baseline, result_of, with_accuracy
+from stepladder.ladder.result import (
+    CLIMB_FILE,
+    measure_baseline,
+    refuse_end_by_clock,
+    result_of,
+    with_accuracy,
+)
 from stepladder.ladder.wording import baseline_row, header, row, row_json
 from stepladder.machine import disk_free_bytes, keep_freed_memory
 from stepladder.records import read_json, to_json, write_json
 from stepladder.records.climb import Baseline
 from stepladder.records.ladder import Decision, Trial
+from stepladder.records.profile import Provenance
 from stepladder.rungs import RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
 from stepladder.train.build import Sources, choose_device, open_sources, resolve_auto, use_threads
@@ -153,6 +160,8 @@ def advise(job: JobConfig, task: Task, *, task_name: str, display: Display) -> t
         climbing = _climb(lab, Ledger(Path(folder)), display, key, reads_ledger=False)
         climbing.disk = _least_room(job.run.dir, features_folder(job, task))
         profile = climbing.measure()
+        if lab.expected_epochs(job.recipe)[2] is not Provenance.ASSUMED:
+            refuse_end_by_clock(job.recipe, profile.time)
         advice = advise_on(profile, job.recipe, job.ladder, rungs=climbing.rungs)
     return advice, advice_text(advice, profile)
 

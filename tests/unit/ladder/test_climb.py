@@ -23,7 +23,7 @@ from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger, trials_of
 from stepladder.ladder.trial import change_between
 from stepladder.measure.profile import PROFILE_S
-from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
+from stepladder.records.ladder import Aim, Decision, Interval, Prediction, Trial, Verdict
 from stepladder.records.profile import Profile, Provenance
 from stepladder.rungs import Rung
 from stepladder.train.display import Display, PlainDisplay
@@ -156,7 +156,31 @@ def test_advice_says_what_takes_the_step(make_climb: MakeClimb, profile: Profile
     assert "--stopping.validate-every-steps 5" in advice.next.flags
     text = advice_text(advice, profile)
     assert "`stepladder climb` tries it, and keeps it if it pays; by hand:" in text
-    assert f"  {' '.join(advice.next.flags)}" in text.splitlines()
+    assert [f"    {flag}" in text.splitlines() for flag in advice.next.flags] == [True] * 3
+
+
+def test_what_is_for_accuracy_stands_by_itself(make_climb: MakeClimb, profile: Profile) -> None:
+    better = Change("better", fewer_epochs)
+    better.aim = Aim.ACCURACY  # type: ignore[misc]
+    climb = make_climb()
+    advice = advise_on(profile, climb.recipe, climb.options, rungs=(better, Refusing("other")))
+    assert [one.rung for one in advice.besides] == ["better"]
+    assert [one.rung for one in advice.others] == ["other"]
+    lines = advice_text(advice, profile).splitlines()
+    at = lines.index("for accuracy or memory, and not for time:")
+    assert lines[at + 1].split()[:2] == ["8", "better"]
+
+
+def test_advice_on_a_rung_that_cannot_be_applied_names_no_flags(
+    make_climb: MakeClimb, profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = Change("bad")
+    monkeypatch.setattr(bad, "apply", lambda *_: boom())
+    climb = make_climb()
+    advice = advise_on(profile, climb.recipe, climb.options, rungs=(bad,))
+    assert advice.next is not None
+    assert advice.next.flags == ()
+    assert "keeps it if it pays." in advice_text(advice, profile)
 
 
 @pytest.mark.parametrize("asked", [KeyboardInterrupt(), InterruptedRun("end", signal_number=15)])

@@ -236,6 +236,8 @@ def test_a_job_that_its_clock_would_end_is_refused(climbed, job: JobConfig, monk
     monkeypatch.setattr(run_module, "_prepare", _prepare_as(recipe))
     with pytest.raises(UsageError, match=r"ended by its clock: 100,000 epochs take"):
         climbed(Line())
+    with pytest.raises(UsageError, match="ended by its clock"):
+        run_module.advise(job, Line(), task_name="task", display=Display(io.StringIO()))
     roomy = replace(schedule, max_epochs=6, max_time_s=600.0)
     monkeypatch.undo()
     monkeypatch.setattr(run_module, "_prepare", _prepare_as(replace(recipe, schedule=roomy)))
