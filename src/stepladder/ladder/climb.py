@@ -257,7 +257,7 @@ class Climb:
         self.ledger.prediction(prediction)
         said = f"predicted {prediction.gain:.2g}×"
         said += f" ({prediction.note})" if prediction.note else ""
-        self.display.message(f"probes chose another {rung.name}: {said}")
+        self.display.message(f"another {rung.name}: {said}")
 
     def _warn_of_others(self, cores_missing: float) -> None:
         """Say once that times cannot be trusted."""

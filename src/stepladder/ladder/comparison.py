@@ -46,23 +46,40 @@ class Comparison:
     is_replayed: bool = False
 
 
-def compare(lab: Lab, before: Recipe, after: Recipe) -> Comparison:
+def compare(
+    lab: Lab,
+    before: Recipe,
+    after: Recipe,
+    *,
+    along: Sequence[Recipe] = (),
+    confidence: float = _CONFIDENCE,
+) -> Comparison:
     """Train both to their ends and compare what they get right.
+
+    Args:
+        along: may be asked for next; what one training tells of them is learnt on the way.
+        confidence: one-sided, of each bound.
 
     Raises:
         TrialFailed: if a training after the change fails where the one before does not.
     """
-    found_before = lab.outcomes(before, also=after)
+    found_before = lab.outcomes(before, also=(after, *along))
     found_after = found_before
     if found_before.why_not is None:
         found_after = lab.outcomes(after)
     why_not = found_before.why_not or found_after.why_not
     if why_not is not None:
         return Comparison(why_not=why_not)
-    return compare_outcomes(lab, found_before.found, found_after.found)
+    return compare_outcomes(lab, found_before.found, found_after.found, confidence=confidence)
 
 
-def compare_outcomes(lab: Lab, before: Sequence[Outcome], after: Sequence[Outcome]) -> Comparison:
+def compare_outcomes(
+    lab: Lab,
+    before: Sequence[Outcome],
+    after: Sequence[Outcome],
+    *,
+    confidence: float = _CONFIDENCE,
+) -> Comparison:
     """Compare trainings of two recipes, paired in order; each pair held out the same examples.
 
     Raises:
@@ -80,7 +97,7 @@ def compare_outcomes(lab: Lab, before: Sequence[Outcome], after: Sequence[Outcom
         for one, other in pairs
         if one.hits is not None and other.hits is not None
     ]
-    how: dict[str, Any] = {"groups": lab.groups(), "draw_seed": lab.seed, "confidence": _CONFIDENCE}
+    how: dict[str, Any] = {"groups": lab.groups(), "draw_seed": lab.seed, "confidence": confidence}
     return Comparison(
         accuracy=paired_change(hits, is_share=True, **how) if len(hits) == len(pairs) else None,
         loss=paired_change(losses, **how),

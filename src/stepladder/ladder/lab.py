@@ -164,17 +164,16 @@ class Lab:
 
     # -- trainings to the end ---------------------------------------------------------------
 
-    def outcomes(self, recipe: Recipe, *, also: Recipe | None = None) -> Outcomes:
+    def outcomes(self, recipe: Recipe, *, also: Sequence[Recipe] = ()) -> Outcomes:
         """Train a recipe to its end over the trials' seeds, judged on held-out examples.
 
         By folds over train and validation together where the validation split is too small to
         resolve max_accuracy_loss, else on that split. What was learnt once is not learnt again.
 
         Args:
-            also: will be asked for next; what one training tells of both is learnt once.
+            also: may be asked for next; what one training tells of all is learnt once.
         """
-        others = () if also is None else (also,)
-        return self._over_seeds(recipe, self._parts(recipe), also=others)
+        return self._over_seeds(recipe, self._parts(recipe), also=also)
 
     def plain(self, recipe: Recipe) -> Outcomes:
         """Train a recipe to its end over the trials' seeds, on the job's own splits."""

@@ -26,8 +26,9 @@ from stepladder.ladder.speed import (
     pair_lengths,
     why_no_length,
 )
-from stepladder.ladder.variants import choose_variant
+from stepladder.ladder.variants import Choice, choose_variant
 from stepladder.ladder.verdict import Evidence, judge, judge_speed
+from stepladder.ladder.wording import changed_words
 from stepladder.measure.cold import compiler_start_s
 from stepladder.records import Json
 from stepladder.records.ladder import (
@@ -44,6 +45,9 @@ from stepladder.rungs.contract import Rung
 _DROPPED: Final = Decision.DROPPED
 _FEATURES_TIMES: Final = 5.0
 """Times as long as by the profile that new features may take, until they are taken to hang."""
+_FIRST_LOOK: Final = 0.95
+_SECOND_LOOK: Final = 0.975  # at what a second variant loses: one more chance to be wrong
+_NOTHING: Final = Verdict(decision=Decision.DROPPED, reason="there is nothing to try")
 Change = Mapping[str, tuple[Json, Json]]
 
 
@@ -66,6 +70,11 @@ class _Trying:
     folder: Path
     after: Recipe
     watchdog: Watchdog
+    prediction: Prediction
+    on_prediction: Callable[[Prediction], None] | None = None
+    choice: Choice | None = None
+    confidence: float = _FIRST_LOOK
+    verdict: Verdict = _NOTHING
     speed: Speed | None = None
     lengths: tuple[Length, Length] | None = None
     comparison: Comparison = field(default_factory=Comparison)
@@ -82,7 +91,8 @@ def run_trial(
 ) -> TrialResult:
     """Try a rung on the current recipe, and decide.
 
-    Whatever goes wrong drops the rung with its reason; what the trial made is removed.
+    Whatever goes wrong drops the rung with its reason; what the trial made is removed. Where the
+    variant that a probe chose is faster and may lose too much, a safer one is tried as well.
 
     Args:
         prediction: by which the rung is tried; where a probe chooses another variant than the
@@ -97,22 +107,80 @@ def run_trial(
         folder=lab.cache / f"trial-{rung.name}",
         after=before,
         watchdog=Watchdog(),
+        prediction=prediction,
+        on_prediction=on_prediction,
     )
+    _attempt(trying, lambda: _choose(trying))
+    if _costs_too_much(trying):
+        trying = _second_attempt(trying)
+    is_kept = trying.verdict.decision is Decision.KEPT
+    return TrialResult(trial=_trial(trying), recipe=trying.after if is_kept else before)
+
+
+def _choose(trying: _Trying) -> Recipe:
+    trying.choice = choose_variant(
+        trying.lab, trying.rung, trying.profile, trying.before, watchdog=trying.watchdog
+    )
+    return trying.choice.first
+
+
+def _attempt(trying: _Trying, choose: Callable[[], Recipe | None]) -> None:
+    """Choose a variant and judge it; whatever goes wrong is its verdict.
+
+    Where there is nothing to choose, the recipe stays and the verdict says why.
+    """
+    rung, profile, before = trying.rung, trying.profile, trying.before
     try:
         with guarded(trying.watchdog):
-            trying.after = choose_variant(lab, rung, profile, before, watchdog=trying.watchdog)
-            if trying.after != rung.apply(profile, before):
-                prediction = rung.predict_variant(profile, before, trying.after)
-                if on_prediction is not None:
-                    on_prediction(prediction)
-            verdict = judge(_gather(trying), lab.job.ladder)
+            after = choose()
+            if after is None:
+                return
+            trying.after = after
+            if after != rung.apply(profile, before):
+                trying.prediction = rung.predict_variant(profile, before, after)
+                if trying.on_prediction is not None:
+                    trying.on_prediction(trying.prediction)
+            trying.verdict = judge(_gather(trying), trying.lab.job.ladder)
     except TrialFailed as failure:
-        verdict = Verdict(decision=Decision.DROPPED, reason=failure.what)
+        trying.verdict = Verdict(decision=Decision.DROPPED, reason=failure.what)
     finally:
         shutil.rmtree(trying.folder, ignore_errors=True)
-    trial = _trial(trying, prediction, verdict)
-    is_kept = verdict.decision is Decision.KEPT
-    return TrialResult(trial=trial, recipe=trying.after if is_kept else before)
+
+
+def _costs_too_much(trying: _Trying) -> bool:
+    """Say whether all that stands against a change is what it may lose."""
+    decision = trying.verdict.decision
+    is_known = trying.comparison.num_seeds > 0 or decision is _DROPPED  # it may have diverged
+    if decision is Decision.KEPT or not is_known:
+        return False
+    speed = trying.speed.interval if trying.speed is not None else None
+    return judge_speed(speed, trying.lab.job.ladder).decision is Decision.KEPT
+
+
+def _second_attempt(first: _Trying) -> _Trying:
+    """Try a safer variant after one that may lose too much; give the one that the trial tells."""
+    choice = first.choice
+    if choice is None:
+        return first
+    second = replace(
+        first,
+        after=first.before,
+        confidence=_SECOND_LOOK,
+        verdict=_NOTHING,
+        speed=None,
+        lengths=None,
+        comparison=Comparison(),
+    )
+    _attempt(second, choice.second)
+    if second.after == first.before:
+        return first
+    is_kept = second.verdict.decision is Decision.KEPT
+    told, other = (second, first) if is_kept else (first, second)
+    words = changed_words(change_between(other.before, other.after)) or "the other way"
+    said = f"{words} was {other.verdict.decision}" + ("" if is_kept else " as well")
+    reason = "; ".join(part for part in (told.verdict.reason, said) if part)
+    told.verdict = replace(told.verdict, reason=reason)
+    return told
 
 
 def change_between(before: Recipe, after: Recipe) -> Change:
@@ -191,7 +259,10 @@ def _compared(trying: _Trying, exactness: Exactness) -> Comparison:
         return Comparison()
     lab = trying.lab
     trying.watchdog.expect(2 * (lab.forecast_s(trying.before) + lab.forecast_s(trying.after)))
-    trying.comparison = compare(lab, trying.before, trying.after)
+    along = trying.choice.along if trying.choice is not None else ()
+    trying.comparison = compare(
+        lab, trying.before, trying.after, along=along, confidence=trying.confidence
+    )
     return trying.comparison
 
 
@@ -223,13 +294,13 @@ def _check_exact(trying: _Trying, exactness: Exactness) -> str:
     return describe_difference(results[0], results[1], exactness)
 
 
-def _trial(trying: _Trying, prediction: Prediction, verdict: Verdict) -> Trial:
+def _trial(trying: _Trying) -> Trial:
     speed, lengths = trying.speed, trying.lengths
     return Trial(
         rung=trying.rung.name,
         level=trying.rung.level,
         change=change_between(trying.before, trying.after),
-        prediction=prediction,
+        prediction=trying.prediction,
         before=speed.before if speed else None,
         after=speed.after if speed else None,
         before_s=speed.before_s if speed else (),
@@ -238,7 +309,7 @@ def _trial(trying: _Trying, prediction: Prediction, verdict: Verdict) -> Trial:
         after_epochs=_epochs(lengths[1]) if lengths else (),
         before_accuracy=trying.comparison.before,
         after_accuracy=trying.comparison.after,
-        verdict=verdict,
+        verdict=trying.verdict,
         seed=trying.lab.seed,
         commit=trying.lab.commit,
     )

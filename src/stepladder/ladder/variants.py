@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -27,40 +28,58 @@ _DEVIATIONS: Final = NormalDist().inv_cdf(0.95) / math.sqrt(2)
 """From the estimate to a one-sided 95 % bound, where both a probe and a trial spread."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which variant to try, and which after it where that one costs too much accuracy.
+
+    Attributes:
+        second: finds that one; None: there is no safer one that would pay.
+        along: what a training before the change tells of beside the first.
+    """
+
+    first: Recipe
+    second: Callable[[], Recipe | None] = lambda: None
+    along: tuple[Recipe, ...] = ()
+
+
 def choose_variant(
     lab: Lab, rung: Rung, profile: Profile, before: Recipe, *, watchdog: Watchdog
-) -> Recipe:
+) -> Choice:
     """Choose among a rung's variants by training them, with seeds that no trial uses.
 
-    The one with the largest ln(gain) times the chance that a verdict keeps it. Variants are tried
-    group by group: those that take the same time for a step are one group, and the rung gives the
-    fastest group first. It ends where the next group could not be worth more if it were kept for
-    certain. The first variant where a probe takes too long, or where all fail.
+    First comes the one with the largest ln(gain) times the chance that a verdict keeps it; second
+    the same among those with a better chance. Variants are tried group by group: those that take
+    the same time for a step are one group, and the rung gives the fastest group first. It ends
+    where the next group could not be worth more if it were kept for certain. The first variant
+    where a probe takes too long, or where all fail.
     """
     variants = rung.variants(profile, before)
     if len(variants) == 1:
-        return variants[0]
+        return Choice(first=variants[0])
     if all(_ends_otherwise(before, variant) for variant in variants):
         return _choose_end(lab, profile, before, variants, watchdog=watchdog)
     watchdog.expect(lab.forecast_s(before))
     now = lab.outcomes(before).found
     if not now:
-        return variants[0]
+        return Choice(first=variants[0])
     probe = _Probe(lab=lab, profile=profile, before=before, now=now)
-    best: tuple[float, Recipe] | None = None
-    for _, group in itertools.groupby(variants, execution_key):
-        members = list(group)
-        if best is not None and best[0] >= probe.log_gain(members[0], now):
-            break
-        for variant in members:
-            watchdog.expect(lab.forecast_s(variant))
-            outcomes = lab.probe(variant)
-            if not outcomes:
-                return variants[0]
-            with suppress(TrialFailed):
-                worth = probe.worth(variant, outcomes)
-                best = (worth, variant) if best is None or worth > best[0] else best
-    return variants[0] if best is None else best[1]
+    groups = deque(list(group) for _, group in itertools.groupby(variants, execution_key))
+    judged: list[_Judged] = []
+    while groups and not (judged and _best(judged).worth >= probe.log_gain(groups[0][0], now)):
+        found = _judge(probe, groups.popleft(), watchdog)
+        if found is None:
+            return Choice(first=variants[0])
+        judged += found
+    if not judged:
+        return Choice(first=variants[0])
+    best = _best(judged)
+
+    def second() -> Recipe | None:
+        while groups:
+            judged.extend(_judge(probe, groups.popleft(), watchdog) or ())
+        return _safer(judged, best, lab)
+
+    return Choice(first=best.variant, second=second)
 
 
 def _ends_otherwise(before: Recipe, variant: Recipe) -> bool:
@@ -69,22 +88,69 @@ def _ends_otherwise(before: Recipe, variant: Recipe) -> bool:
 
 def _choose_end(
     lab: Lab, profile: Profile, before: Recipe, variants: Sequence[Recipe], *, watchdog: Watchdog
-) -> Recipe:
+) -> Choice:
     """Choose among ways to end the same training; the first one where one does not tell of all."""
     watchdog.expect(2 * lab.forecast_s(before))
     found = lab.probe_ends(before, variants)
     if not found:
-        return variants[0]
+        return Choice(first=variants[0])
     probe = _Probe(lab=lab, profile=profile, before=before, now=found[0])
-    best: tuple[float, Recipe] | None = None
-    least = math.log1p(lab.job.ladder.min_gain)
+    judged: list[_Judged] = []
     for variant, outcomes in zip(variants, found[1:], strict=True):
-        if probe.log_gain(variant, outcomes) < least:
-            continue  # what saves nothing would be told in place of what costs too much
         with suppress(TrialFailed):
-            worth = probe.worth(variant, outcomes)
-            best = (worth, variant) if best is None or worth > best[0] else best
-    return variants[0] if best is None else best[1]
+            judged.append(probe.judge(variant, outcomes))
+    # what saves nothing would be told in place of what costs too much
+    judged = [one for one in judged if _pays(one, lab)]
+    if not judged:
+        return Choice(first=variants[0])
+    best = _best(judged)
+    safer = _safer(judged, best, lab)
+    along = () if safer is None else (safer,)
+    return Choice(first=best.variant, second=lambda: safer, along=along)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """What a probe says of a variant.
+
+    Attributes:
+        chance: that a verdict keeps it.
+    """
+
+    variant: Recipe
+    log_gain: float
+    chance: float
+
+    @property
+    def worth(self) -> float:
+        return self.log_gain * self.chance
+
+
+def _best(judged: Sequence[_Judged]) -> _Judged:
+    return max(judged, key=lambda one: one.worth)
+
+
+def _pays(one: _Judged, lab: Lab) -> bool:
+    return one.log_gain >= math.log1p(lab.job.ladder.min_gain)
+
+
+def _safer(judged: Sequence[_Judged], best: _Judged, lab: Lab) -> Recipe | None:
+    """Give what is worth most among those with a better chance; None: none of them pays."""
+    safer = [one for one in judged if one.chance > best.chance and _pays(one, lab)]
+    return _best(safer).variant if safer else None
+
+
+def _judge(probe: _Probe, variants: Sequence[Recipe], watchdog: Watchdog) -> list[_Judged] | None:
+    """Probe variants; None where one would take too long."""
+    judged = []
+    for variant in variants:
+        watchdog.expect(probe.lab.forecast_s(variant))
+        outcomes = probe.lab.probe(variant)
+        if not outcomes:
+            return None
+        with suppress(TrialFailed):
+            judged.append(probe.judge(variant, outcomes))
+    return judged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,16 +166,18 @@ class _Probe:
     before: Recipe
     now: Sequence[Outcome]
 
-    def worth(self, variant: Recipe, outcomes: Sequence[Outcome]) -> float:
-        """Give ln(gain) times the chance to be kept, by as many trainings before.
+    def judge(self, variant: Recipe, outcomes: Sequence[Outcome]) -> _Judged:
+        """Compare a variant's trainings with as many before.
 
         Raises:
             TrialFailed: if trainings fail, or nothing is judged.
         """
         comparison = compare_outcomes(self.lab, self.now[: len(outcomes)], outcomes)
         max_loss = self.lab.job.ladder.max_accuracy_loss
-        return chance_to_be_kept(quality_of(comparison), max_loss) * self.log_gain(
-            variant, outcomes
+        return _Judged(
+            variant=variant,
+            log_gain=self.log_gain(variant, outcomes),
+            chance=chance_to_be_kept(quality_of(comparison), max_loss),
         )
 
     def log_gain(self, variant: Recipe, outcomes: Sequence[Outcome]) -> float:

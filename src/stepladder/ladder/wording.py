@@ -229,7 +229,7 @@ def reason_words(trial: Trial) -> str:
     others = ""
     if trial.cores_missing > MAX_CORES_MISSING:
         others = f"other processes took {trial.cores_missing:.1f} cores meanwhile"
-    changed = changed_words(trial) if trial.verdict.decision is Decision.KEPT else ""
+    changed = changed_words(trial.change) if trial.verdict.decision is Decision.KEPT else ""
     return "; ".join(part for part in (changed, epochs, reason, others) if part)
 
 
@@ -243,13 +243,11 @@ _CHOSEN: Final = {
 }
 
 
-def changed_words(trial: Trial) -> str:
+def changed_words(change: Mapping[str, Any]) -> str:
     """Say which numbers a rung chose: `batch 8, learning rate 0.008`; empty where it had none."""
-    chosen = [
-        words.format(trial.change[key][1]) for key, words in _CHOSEN.items() if key in trial.change
-    ]
-    restores = trial.change.get("stopping.restore_best")
-    chosen += ["the best weights"] if restores is not None and restores[1] else []
+    values = {key: after for key, (_, after) in change.items() if after is not None}
+    chosen = [words.format(values[key]) for key, words in _CHOSEN.items() if key in values]
+    chosen += ["the best weights"] if values.get("stopping.restore_best") else []
     return ", ".join(chosen)
 
 

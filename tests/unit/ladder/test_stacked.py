@@ -77,7 +77,7 @@ def test_one_training_tells_both_ways_to_stop(make_lab, recipe) -> None:
     whole = replace(whole, stopping=StoppingConfig(early=False, restore_best=False))
     early = replace(whole, stopping=StoppingConfig(patience=1, min_improvement_frac=0.2))
     both, alone = make_lab(whole, num_seeds=3), make_lab(whole, num_seeds=3)
-    first = both.outcomes(whole, also=early).found
+    first = both.outcomes(whole, also=[early]).found
     assert all(
         both._trainings.is_known(early, part, both.seed + 1000 + idx)
         for idx, part in enumerate(both._parts(early))

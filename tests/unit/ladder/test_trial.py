@@ -19,7 +19,7 @@ from stepladder.ladder.guard import TrialFailed, Watchdog
 from stepladder.ladder.speed import few_steps_s
 from stepladder.ladder.trainings import STACKED_ROUNDS
 from stepladder.ladder.trial import apply_change, change_between, run_trial
-from stepladder.ladder.variants import choose_variant
+from stepladder.ladder.variants import Choice, choose_variant
 from stepladder.records.ladder import Aim, Decision, Exactness, Prediction
 from stepladder.records.profile import Profile, Provenance
 from stepladder.rungs import Rung
@@ -167,15 +167,73 @@ def test_the_way_to_stop_that_has_learnt_is_chosen(make_lab, profile, recipe) ->
     )
     lab = make_lab(slow, max_accuracy_loss=0.1)
     rung = Changed(hasty, patient, exactness=Exactness.STATISTICAL)
-    assert choose_variant(lab, rung, profile, slow, watchdog=Watchdog()) == patient
+    assert choose_variant(lab, rung, profile, slow, watchdog=Watchdog()).first == patient
     endless = replace(patient, stopping=replace(patient.stopping, patience=1000))
     rung = Changed(hasty, endless, exactness=Exactness.STATISTICAL)
-    assert choose_variant(lab, rung, profile, slow, watchdog=Watchdog()) == hasty, (
+    assert choose_variant(lab, rung, profile, slow, watchdog=Watchdog()).first == hasty, (
         "what saves nothing is no answer to what costs too much"
     )
     rung = Changed(hasty, patient, exactness=Exactness.STATISTICAL)
     lenient = make_lab(slow, max_accuracy_loss=0.9)
-    assert choose_variant(lenient, rung, profile, slow, watchdog=Watchdog()) == hasty
+    assert choose_variant(lenient, rung, profile, slow, watchdog=Watchdog()).first == hasty
+
+
+def test_a_safer_way_to_stop_comes_second(make_lab, profile, recipe) -> None:
+    slow = epochs(replace(recipe, batch=replace(recipe.batch, lr=0.003)), 150)
+    hasty, patient = (
+        replace(slow, stopping=replace(slow.stopping, early=True, patience=patience, **how))
+        for patience, how in ((1, {"min_improvement_frac": 0.9}), (5, {}))
+    )
+    lab = make_lab(slow, max_accuracy_loss=0.4)
+    rung = Changed(hasty, patient, exactness=Exactness.STATISTICAL)
+    choice = choose_variant(lab, rung, profile, slow, watchdog=Watchdog())
+    assert choice.first == hasty
+    assert choice.second() == patient
+    assert choice.along == (patient,)
+
+
+def test_variants_of_slower_steps_are_probed_for_a_second_choice(make_lab, profile, recipe) -> None:
+    def of_batch(size: int, lr: float) -> Recipe:
+        return replace(recipe, batch=replace(recipe.batch, global_batch_size=size, lr=lr))
+
+    still, safe = of_batch(32, 1e-9), of_batch(16, 0.1)
+    long = replace(profile, step_fixed_s=1e-3, step_per_example_s=0.0)
+    lab = make_lab(recipe, max_accuracy_loss=0.9)
+    rung = Changed(still, safe, exactness=Exactness.STATISTICAL)
+    choice = choose_variant(lab, rung, long, recipe, watchdog=Watchdog())
+    assert choice.first == still, "nearly anything may be lost"
+    assert choice.second() == safe
+    assert choice.along == ()
+
+
+@pytest.mark.parametrize("is_second_good", [True, False, None])
+def test_a_second_variant_is_tried_where_the_first_costs_too_much(
+    make_lab, profile, recipe, monkeypatch, is_second_good: bool | None
+) -> None:
+    long = epochs(recipe, 60)
+    still = epochs(replace(recipe, batch=replace(recipe.batch, lr=1e-9)), 6)
+    good = epochs(replace(recipe, batch=replace(recipe.batch, lr=0.1)), 30)
+    bad = epochs(replace(recipe, batch=replace(recipe.batch, lr=1e-8)), 7)
+    second = {True: good, False: bad, None: None}[is_second_good]
+    monkeypatch.setattr(
+        trial_module, "choose_variant", lambda *_, **__: Choice(first=still, second=lambda: second)
+    )
+    rung = Changed(still, good, bad, exactness=Exactness.STATISTICAL)
+    result = tried(make_lab(long, max_accuracy_loss=0.1, num_seeds=5), rung, profile, long)
+    verdict, change = result.trial.verdict, result.trial.change
+    if is_second_good:
+        assert verdict.decision is Decision.KEPT, verdict
+        assert result.recipe == good
+        assert change["batch.lr"] == (0.05, 0.1)
+        assert verdict.accuracy is not None
+        assert verdict.accuracy.confidence == 0.975
+        assert verdict.reason == "learning rate 1e-09 was dropped"
+        return
+    assert verdict.decision is Decision.DROPPED
+    assert result.recipe == long
+    assert change["batch.lr"] == (0.05, 1e-9)
+    assert verdict.reason.startswith("worse: ")
+    assert ("learning rate 1e-08 was dropped as well" in verdict.reason) == (second is not None)
 
 
 def test_the_chosen_variant_is_predicted_anew(make_lab, profile, recipe) -> None:
