@@ -48,9 +48,9 @@ def choose_variant(
     """Choose among a rung's variants by training them, with seeds that no trial uses.
 
     First comes the one with the largest ln(gain) times the chance that a verdict keeps it; second
-    the same among those with a better chance. Variants are tried group by group: those that take
-    the same time for a step are one group, and the rung gives the fastest group first. It ends
-    where the next group could not be worth more if it were kept for certain. The first variant
+    the same among those with a better chance or less gain. Variants are tried group by group: those
+    that take the same time for a step are one group, and the rung gives the fastest group first. It
+    ends where the next group could not be worth more if it were kept for certain. The first variant
     where a probe takes too long, or where all fail.
     """
     variants = rung.variants(profile, before)
@@ -135,8 +135,15 @@ def _pays(one: _Judged, lab: Lab) -> bool:
 
 
 def _safer(judged: Sequence[_Judged], best: _Judged, lab: Lab) -> Recipe | None:
-    """Give what is worth most among those with a better chance; None: none of them pays."""
-    safer = [one for one in judged if one.chance > best.chance and _pays(one, lab)]
+    """Give what is worth most among those with a better chance, or that change less; or None.
+
+    Less gain is less changed: a smaller batch, more patience. A probe may be wrong about chances.
+    """
+    safer = [
+        one
+        for one in judged
+        if (one.chance > best.chance or one.log_gain < best.log_gain) and _pays(one, lab)
+    ]
     return _best(safer).variant if safer else None
 
 
