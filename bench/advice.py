@@ -125,7 +125,7 @@ def climb_and_search(job: JobConfig, workload: Workload, folder: Path) -> Ends:
     ) as lab:
         climbing = climb_of(lab, folder)
         climbed = climbing.run()
-        tried = trials_of(folder / LEDGER_FILE)
+        tried = tuple(trials_of(folder / LEDGER_FILE))
         print(*(f"{trial.rung}: {trial.verdict.decision}" for trial in tried), file=sys.stderr)
         advice = advise_on(climbing.profiles[0], job.recipe, job.ladder, rungs=RUNGS)
         advised = advice.next.rung if advice.next else None
