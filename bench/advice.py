@@ -126,7 +126,6 @@ def climb_and_search(job: JobConfig, workload: Workload, folder: Path) -> Ends:
         climbing = climb_of(lab, folder)
         climbed = climbing.run()
         tried = tuple(trials_of(folder / LEDGER_FILE))
-        print(*(f"{trial.rung}: {trial.verdict.decision}" for trial in tried), file=sys.stderr)
         advice = advise_on(climbing.profiles[0], job.recipe, job.ladder, rungs=RUNGS)
         advised = advice.next.rung if advice.next else None
         was = next((str(one.verdict.decision) for one in tried if one.rung == advised), "")

@@ -39,8 +39,8 @@ class Flags:
     task: str | None = None
     """A Task of your own, as FILE.py:NAME; that file is run."""
     budget: str | None = None
-    """Time for measurements and trials, such as 90s or 10m, not for those at the end; the
-    same as --ladder.budget-s."""
+    """Time for measurements and trials, such as 90s or 10m, not for the trainings at the
+    end; the same as --ladder.budget-s."""
     try_all: Switch = False
     """Try rungs whatever gain is predicted; the same as --ladder.try-all."""
     fresh: Switch = False

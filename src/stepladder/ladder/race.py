@@ -68,6 +68,7 @@ class Race:
         watchdog: told what is expected.
         few_steps_s: what a few first steps of either take, roughly.
         time_left: gives the seconds until no further pair is begun.
+        is_shared: both take the same steps and validations: one workload is timed for both.
 
     Attributes:
         is_cut: whether fewer pairs were run than asked for, as the time was over.
@@ -84,6 +85,7 @@ class Race:
         watchdog: Watchdog,
         few_steps_s: float = 0.0,
         time_left: Callable[[], float],
+        is_shared: bool = False,
     ) -> None:
         self.block_s = block_s
         self.is_cut = False
@@ -93,14 +95,12 @@ class Race:
         self._stack = ExitStack()
         self._pair = 0
         try:
-            workloads = [
-                self._open(recipe, material, device, folder / name)
-                for name, (recipe, material) in {"before": before, "after": after}.items()
-            ]
+            self.before = self.after = self._open(*before, device, folder / "before")
+            if not is_shared:
+                self.after = self._open(*after, device, folder / "after")
         except BaseException:
             self.close()
             raise
-        self.before, self.after = workloads
 
     def close(self) -> None:
         """Let go of both."""
@@ -109,7 +109,8 @@ class Race:
     def warm_up(self) -> None:
         """Let both take their first steps; compiled code is timed cold."""
         again = [self.before] if self.before.recipe.device.compile else []  # lost to the cold start
-        for workload in (self.before, self.after, *again):
+        both = dict.fromkeys((self.before, self.after))
+        for workload in (*both, *(again if len(both) > 1 else ())):
             self._watchdog.expect(self._few_steps_s)
             workload.warm_up(self.block_s)
         plans = align_plans(self.before.plan, self.after.plan)
@@ -126,9 +127,12 @@ class Race:
         while len(before.blocks) < num_blocks and not self._is_over(before, after):
             sides = (before, after) if self._pair % 2 == 0 else (after, before)
             self._pair += 1
+            timed: dict[Workload, BlockTimes] = {}
             for side in sides:
-                self._watchdog.expect(side.blocks[0].wall_s if side.blocks else self.block_s)
-                side.blocks.append(side.workload.block(self.block_s))
+                if side.workload not in timed:
+                    self._watchdog.expect(side.blocks[0].wall_s if side.blocks else self.block_s)
+                    timed[side.workload] = side.workload.block(self.block_s)
+                side.blocks.append(timed[side.workload])
             if len(before.blocks) == 1:
                 _refuse_gross(before.totals_s()[0], after.totals_s()[0], "after one block")
 

@@ -197,7 +197,7 @@ def result_of(
     features = {"features": found_features_s} if found_features_s else {}
     one_time_s = features | _outside_clock_s(climbing)
     total_s = float(summary["train_s"]) + sum(one_time_s.values())
-    before = _judged_as_written(lab)
+    before, why_not_compared = _judged_as_written(lab)
     epochs = epochs_of(summary, lab, climbing.recipe)
     if baseline.epochs_are is Provenance.ASSUMED:
         baseline = _of_known_length(baseline, climbing.profiles[0], before, epochs)
@@ -220,7 +220,7 @@ def result_of(
         ),
         climb_s=climb_s,
         num_test=summary["num_test"],
-        why_not_compared=lab.why_not_judged() if before is None else None,
+        why_not_compared=why_not_compared,
         are_pictures=climbing.profile.is_built_in,
         test_change=accuracy,
         loss_change=loss,
@@ -244,13 +244,16 @@ def _untried(climbing: Climb) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*never, *climbing.left]))
 
 
-def _judged_as_written(lab: Lab) -> Outcome | None:
-    """Judge the job as written on test; a fault of it does not cost the result."""
+def _judged_as_written(lab: Lab) -> tuple[Outcome | None, str | None]:
+    """Judge the job as written on test, or say why not; a fault of it does not cost the result."""
+    if lab.sources.test is None:
+        return None, None
     try:
         with faults_told("as written:"):
-            return lab.judge(lab.job.recipe, Split.TEST)
-    except TrialFailed:
-        return None
+            found = lab.judge(lab.job.recipe, Split.TEST)
+            return found, lab.why_not_judged() if found is None else None
+    except TrialFailed as failure:
+        return None, f"not compared: {failure.what}"
 
 
 def _of_known_length(

@@ -15,7 +15,7 @@ from stepladder.ladder.lab import Lab
 from stepladder.ladder.learning import execution_key
 from stepladder.ladder.race import MIN_PAIRS, PILOT_PAIRS, Race, Side, wanted_blocks
 from stepladder.ladder.verdict import judge_speed
-from stepladder.measure.workload import BlockTimes, Workload, training_time
+from stepladder.measure.workload import BlockTimes, training_time
 from stepladder.records.ladder import Decision, Interval
 from stepladder.records.profile import Profile, TrainingTime
 from stepladder.stats import combined_speedup
@@ -159,10 +159,9 @@ def measure_speed(
     Where only the length of the training differs, steps and validations take what the profile says,
     and no block is run. Where validations are fewer or more, both totals are of the same blocks.
     """
-    if execution_key(before[0]) == execution_key(after[0]):
-        if _rhythm(before[0]) == _rhythm(after[0]):
-            return _by_length(profile, before[1], after[1])
-        return _by_same_blocks(lab, profile, before, after, folder=folder, watchdog=watchdog)
+    is_alike = execution_key(before[0]) == execution_key(after[0])
+    if is_alike and _rhythm(before[0]) == _rhythm(after[0]):
+        return _by_length(profile, before[1], after[1])
     race = Race(
         (before[0], lab.material(before[0])),
         (after[0], lab.material(after[0])),
@@ -172,6 +171,7 @@ def measure_speed(
         watchdog=watchdog,
         few_steps_s=max(few_steps_s(profile, before[0], one) for one in (before[0], after[0])),
         time_left=lab.time_left,
+        is_shared=is_alike,
     )
     try:
         race.warm_up()
@@ -182,18 +182,13 @@ def measure_speed(
         interval = _run(lab, race, sides, (before[1], after[1]))
     finally:
         race.close()
-    return _speed(interval, sides, is_cut=race.is_cut)
-
-
-def _speed(interval: Interval, sides: tuple[Side, Side], *, is_cut: bool) -> Speed:
-    before, after = sides
     return Speed(
         interval=interval,
-        before=before.mean_time(),
-        after=after.mean_time(),
-        before_s=before.totals_s(),
-        after_s=after.totals_s(),
-        cut_short=f"the budget ended after {len(before.blocks)} pairs" if is_cut else None,
+        before=sides[0].mean_time(),
+        after=sides[1].mean_time(),
+        before_s=sides[0].totals_s(),
+        after_s=sides[1].totals_s(),
+        cut_short=f"the budget ended after {len(sides[0].blocks)} pairs" if race.is_cut else None,
     )
 
 
@@ -252,43 +247,6 @@ def _by_seed(
 def _rhythm(recipe: Recipe) -> tuple[int, int | None]:
     """Give how often validations come."""
     return recipe.stopping.validate_every_epochs, recipe.stopping.validate_every_steps
-
-
-def _by_same_blocks(
-    lab: Lab,
-    profile: Profile,
-    before: tuple[Recipe, Length],
-    after: tuple[Recipe, Length],
-    *,
-    folder: Path,
-    watchdog: Watchdog,
-) -> Speed:
-    """Take both totals from each block of one workload: steps and validations are the same."""
-    options, material = lab.job.ladder, lab.material(before[0])
-    few_s = few_steps_s(profile, before[0], before[0])
-    watchdog.expect(few_s)
-    workload = Workload(
-        before[0], material.task, material.sources, device=lab.device, cache=folder / "both"
-    )
-    try:
-        watchdog.expect(few_s)
-        workload.warm_up(options.block_s)
-        sides = (
-            Side(workload, _to_time(lab, profile, *before, workload.one_time_s)),
-            Side(workload, _to_time(lab, profile, *after, workload.one_time_s)),
-        )
-        is_cut = False
-        while len(sides[0].blocks) < options.num_blocks and not is_cut:
-            watchdog.expect(max(options.block_s, workload.planned_s))
-            block = workload.block(options.block_s)
-            for side in sides:
-                side.blocks.append(block)
-            is_enough = len(sides[0].blocks) >= MIN_PAIRS
-            is_cut = is_enough and lab.time_left() < block.wall_s
-    finally:
-        workload.close()
-    interval = _bound(sides, (before[1], after[1]), _ONE_LOOK)
-    return _speed(interval, sides, is_cut=is_cut)
 
 
 def _by_length(profile: Profile, before: Length, after: Length) -> Speed:

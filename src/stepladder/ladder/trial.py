@@ -112,7 +112,7 @@ def run_trial(
     )
     _attempt(trying, lambda: _choose(trying))
     if _costs_too_much(trying):
-        trying = _second_attempt(trying)
+        trying = _second_attempt(trying, prediction)
     is_kept = trying.verdict.decision is Decision.KEPT
     return TrialResult(trial=_trial(trying), recipe=trying.after if is_kept else before)
 
@@ -157,14 +157,19 @@ def _costs_too_much(trying: _Trying) -> bool:
     return judge_speed(speed, trying.lab.job.ladder).decision is Decision.KEPT
 
 
-def _second_attempt(first: _Trying) -> _Trying:
-    """Try a safer variant after one that may lose too much; give the one that the trial tells."""
+def _second_attempt(first: _Trying, prediction: Prediction) -> _Trying:
+    """Try a safer variant after one that may lose too much; give the one that the trial tells.
+
+    Args:
+        prediction: of the likeliest variant.
+    """
     choice = first.choice
     if choice is None:
         return first
     second = replace(
         first,
         after=first.before,
+        prediction=prediction,
         confidence=_SECOND_LOOK,
         verdict=_NOTHING,
         speed=None,

@@ -28,6 +28,7 @@ from stepladder.errors import InterruptedRun, UsageError
 from stepladder.ladder import climb as climb_module
 from stepladder.ladder import result as result_module
 from stepladder.ladder import run as run_module
+from stepladder.ladder.lab import Lab
 from stepladder.ladder.run import climb
 from stepladder.ladder.trainings import Trainings
 from stepladder.ladder.whole import outside_clock_s, run_whole
@@ -281,6 +282,18 @@ def test_a_task_that_cannot_be_run_whole_is_extrapolated(climbed, monkeypatch) -
     assert summary.baseline is not None
     assert summary.baseline.is_extrapolated
     assert summary.speedup is not None
+
+
+def test_a_fault_of_the_job_as_written_does_not_cost_the_result(climbed, monkeypatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("of the forecast")
+
+    monkeypatch.setattr(Lab, "judge", lambda *_: None)
+    monkeypatch.setattr(Lab, "why_not_judged", fails)
+    summary, _ = climbed(Few())
+    assert summary.result is not None
+    assert summary.why_not_compared is not None
+    assert "raised RuntimeError: of the forecast" in summary.why_not_compared
 
 
 def test_a_training_that_ends_within_an_epoch_has_a_part_of_one(climbed, job, monkeypatch) -> None:

@@ -128,7 +128,7 @@ def test_fewer_validations_are_timed_by_blocks_of_one_workload(
             opened.append(recipe)
             super().__init__(recipe, *args, **kwargs)
 
-    monkeypatch.setattr(speed_module, "Workload", Counted)
+    monkeypatch.setattr(race_module, "Workload", Counted)
     rare = replace(recipe, stopping=replace(recipe.stopping, validate_every_epochs=3))
     fewer = Length(epochs=6.0, num_validations=2.0)
     speed = measure_speed(

@@ -159,12 +159,18 @@ def test_the_variant_that_learns_is_chosen(make_lab, profile, recipe) -> None:
     assert trial.change == {"batch.lr": (0.05, 0.06)}
 
 
-def test_the_way_to_stop_that_has_learnt_is_chosen(make_lab, profile, recipe) -> None:
+def ways_to_stop(recipe: Recipe) -> tuple[Recipe, Recipe, Recipe]:
+    """Give a training that learns slowly, and two ways to stop it: much too soon, and in time."""
     slow = epochs(replace(recipe, batch=replace(recipe.batch, lr=0.003)), 150)
     hasty, patient = (
         replace(slow, stopping=replace(slow.stopping, early=True, patience=patience, **how))
         for patience, how in ((1, {"min_improvement_frac": 0.9}), (5, {}))
     )
+    return slow, hasty, patient
+
+
+def test_the_way_to_stop_that_has_learnt_is_chosen(make_lab, profile, recipe) -> None:
+    slow, hasty, patient = ways_to_stop(recipe)
     lab = make_lab(slow, max_accuracy_loss=0.1)
     rung = Changed(hasty, patient, exactness=Exactness.STATISTICAL)
     assert choose_variant(lab, rung, profile, slow, watchdog=Watchdog()).first == patient
@@ -179,11 +185,7 @@ def test_the_way_to_stop_that_has_learnt_is_chosen(make_lab, profile, recipe) ->
 
 
 def test_a_safer_way_to_stop_comes_second(make_lab, profile, recipe) -> None:
-    slow = epochs(replace(recipe, batch=replace(recipe.batch, lr=0.003)), 150)
-    hasty, patient = (
-        replace(slow, stopping=replace(slow.stopping, early=True, patience=patience, **how))
-        for patience, how in ((1, {"min_improvement_frac": 0.9}), (5, {}))
-    )
+    slow, hasty, patient = ways_to_stop(recipe)
     lab = make_lab(slow, max_accuracy_loss=0.4)
     rung = Changed(hasty, patient, exactness=Exactness.STATISTICAL)
     choice = choose_variant(lab, rung, profile, slow, watchdog=Watchdog())
@@ -234,6 +236,27 @@ def test_a_second_variant_is_tried_where_the_first_costs_too_much(
     assert change["batch.lr"] == (0.05, 1e-9)
     assert verdict.reason.startswith("worse: ")
     assert ("learning rate 1e-08 was dropped as well" in verdict.reason) == (second is not None)
+
+
+def test_a_second_variant_that_is_the_likeliest_has_the_rungs_own_prediction(
+    make_lab, profile, recipe, monkeypatch
+) -> None:
+    class Two(Changed):
+        def predict_variant(self, profile, recipe, variant):
+            return Prediction(rung=self.name, gain=7.0, provenance=Provenance.MODELLED)
+
+    long = epochs(recipe, 60)
+    good = epochs(replace(recipe, batch=replace(recipe.batch, lr=0.1)), 30)
+    still = epochs(replace(recipe, batch=replace(recipe.batch, lr=1e-9)), 6)
+    monkeypatch.setattr(
+        trial_module, "choose_variant", lambda *_, **__: Choice(first=still, second=lambda: good)
+    )
+    rung = Two(good, still, exactness=Exactness.STATISTICAL)
+    lab = make_lab(long, max_accuracy_loss=0.1, num_seeds=5)
+    trial = tried(lab, rung, profile, long).trial
+    assert trial.change["batch.lr"] == (0.05, 0.1)
+    assert trial.prediction is not None
+    assert trial.prediction.gain == 2.0
 
 
 def test_the_chosen_variant_is_predicted_anew(make_lab, profile, recipe) -> None:
