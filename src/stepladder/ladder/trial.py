@@ -221,8 +221,8 @@ def _gather(trying: _Trying) -> Evidence:
     if trying.speed is None:
         return _evidence(rung.aim, exactness, found, Comparison(why_not=why_not))
     speed = trying.speed.interval
-    too_slow = rung.aim is Aim.TIME and judge_speed(speed, lab.job.ladder).decision is _DROPPED
-    comparison = Comparison() if too_slow else _compared(trying, exactness)
+    pays = rung.aim is not Aim.TIME or judge_speed(speed, lab.job.ladder).decision is Decision.KEPT
+    comparison = _compared(trying, exactness) if pays else Comparison()
     epochs = trying.lengths[1].epochs if is_statistical and trying.lengths else None
     evidence = _evidence(rung.aim, exactness, found, comparison)
     cut_short = trying.speed.cut_short

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from stepladder.config.recipe import (
     BatchConfig,
+    DeviceConfig,
     LoaderConfig,
+    OptimizerConfig,
     Recipe,
     ScheduleConfig,
     StoppingConfig,
@@ -62,4 +64,11 @@ def _relevant(name: str, recipe: Recipe) -> Hashable:
         "compile",
     }:  # nobody waits for a loader
         physical = replace(physical, loader=LoaderConfig())
+    if name == "noise":  # a ratio of gradients, however they are computed and applied
+        physical = replace(
+            physical,
+            device=DeviceConfig(kind=physical.device.kind),
+            optimizer=OptimizerConfig(),
+            model=replace(physical.model, fold_batchnorm=False),
+        )
     return physical

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,11 +16,11 @@ from stepladder.ladder import race
 from stepladder.ladder import trial as trial_module
 from stepladder.ladder.comparison import compare, compare_outcomes
 from stepladder.ladder.guard import TrialFailed, Watchdog
-from stepladder.ladder.speed import few_steps_s
+from stepladder.ladder.speed import Speed, few_steps_s
 from stepladder.ladder.trainings import STACKED_ROUNDS
 from stepladder.ladder.trial import apply_change, change_between, run_trial
 from stepladder.ladder.variants import Choice, choose_variant
-from stepladder.records.ladder import Aim, Decision, Exactness, Prediction
+from stepladder.records.ladder import Aim, Decision, Exactness, Interval, Prediction
 from stepladder.records.profile import Profile, Provenance
 from stepladder.rungs import Rung
 from stepladder.rungs.cached_features import CachedFeatures
@@ -88,6 +88,24 @@ def test_twice_the_epochs_is_dropped(make_lab, profile, recipe) -> None:
     assert result.trial.verdict.decision is Decision.DROPPED
     assert result.trial.verdict.reason == "slower"
     assert result.recipe == recipe
+
+
+def test_nothing_is_trained_for_what_is_not_known_to_be_faster(
+    make_lab, profile, recipe, monkeypatch
+) -> None:
+    measured = trial_module.measure_speed
+
+    def unsure(*args: Any, **more: Any) -> Speed:
+        speed = measured(*args, **more)
+        return replace(speed, interval=Interval(estimate=2.0, low=0.9, high=4.4))
+
+    monkeypatch.setattr(trial_module, "measure_speed", unsure)
+    rung = Changed(epochs(recipe, 3), exactness=Exactness.STATISTICAL)
+    trial = tried(make_lab(recipe), rung, profile, recipe).trial
+    assert trial.verdict.decision is Decision.UNDECIDED
+    assert trial.verdict.reason == "the noise is larger than the effect"
+    assert trial.verdict.accuracy is None
+    assert trial.verdict.num_trainings == 0
 
 
 def test_what_learns_nothing_is_dropped_as_worse(make_lab, profile, recipe) -> None:
