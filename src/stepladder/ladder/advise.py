@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
@@ -12,11 +15,17 @@ from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.room import why_not_here
 from stepladder.ladder.together import with_enabled
 from stepladder.ladder.trial import Change, change_between
+from stepladder.ladder.wording import gain
 from stepladder.records import Json
-from stepladder.records.ladder import Aim, Prediction
+from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 from stepladder.train.wording import duration
+
+_CLEAR_GAIN: Final = 1.1
+"""Predicted, from which on a step that costs no accuracy is advised before any that may."""
+_CHANCE: Final = 0.5
+"""Taken for a step that held-out examples judge: about half of them are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +35,7 @@ class Considered:
     Attributes:
         prediction: None where the rung refuses.
         reason: why it is not the next thing to do; empty for the one that is.
+        may_cost: whether it may change what is learnt, so that held-out examples judge it.
         flags: what takes the step by hand, as on a command line; empty where nothing does.
     """
 
@@ -33,6 +43,7 @@ class Considered:
     level: int
     prediction: Prediction | None
     reason: str
+    may_cost: bool = False
     flags: tuple[str, ...] = ()
 
 
@@ -41,8 +52,11 @@ class Advice:
     """What to do next.
 
     Attributes:
-        next: the first rung in climbing order whose predicted gain is enough; None: nothing is.
-        largest: the rung with the largest predicted gain, where it is another.
+        next: what to do; None: nothing is predicted to pay. The rung with the largest predicted
+            gain that leaves what is learnt as it is, where that is 1.1 or more; else the one with
+            the largest ln(gain), which counts half where held-out examples have to judge.
+        largest: the rung with the largest predicted gain, where it is another; held-out examples
+            have to judge it.
         others: every other rung, in climbing order, each with the reason.
         besides: rungs for accuracy or memory, which are tried for that and not for time.
         beyond: rungs that can be predicted but not tried here, such as other hardware.
@@ -71,16 +85,15 @@ def advise_on(
         elif rung.is_prediction_only:
             beyond.append(_considered(rung, prediction, prediction.note))
         elif judged.aim is Aim.TIME and prediction.gain >= least:
-            flags = _flags(judged, profile, recipe)
-            candidates.append(replace(_considered(rung, prediction, ""), flags=flags))
+            candidates.append(_candidate(judged, profile, recipe, prediction))
         elif judged.aim is Aim.TIME:
-            reason = f"predicted {prediction.gain:.2f}×, below {least:.2f}×"
+            reason = f"predicted {gain(prediction.gain, 2)}, below {gain(least, 2)}"
             others.append(_considered(rung, prediction, reason))
         else:
             besides.append(_considered(rung, prediction, f"{rung.aim}: {prediction.note}"))
-    first = candidates[0] if candidates else None
+    first = _most_promising(candidates)
     best = max(candidates, key=gain_of, default=None)
-    waiting = [replace(c, reason="comes after") for c in candidates[1:]]
+    waiting = [replace(c, reason=_later(c)) for c in candidates if c is not first]
     return Advice(
         next=first,
         largest=best if best is not first else None,
@@ -108,16 +121,39 @@ def _predicted(
     return rung, None, refusal
 
 
+def _candidate(rung: Rung, profile: Profile, recipe: Recipe, prediction: Prediction) -> Considered:
+    """Give a rung that is predicted to pay, and what takes it by hand.
+
+    Where its own code is wrong nothing does, and it may cost what it likes.
+    """
+    change: Change = {}
+    may_cost = True
+    with suppress(TrialFailed), faults_told("a fault of the rung:"):
+        after = rung.apply(profile, recipe)
+        may_cost = rung.exactness_of(after) is Exactness.STATISTICAL
+        change = change_between(recipe, after)
+    flags = [f"--{key.replace('_', '-')} {_shown(value)}" for key, (_, value) in change.items()]
+    considered = _considered(rung, prediction, "")
+    return replace(considered, may_cost=may_cost, flags=tuple(flags))
+
+
+def _most_promising(candidates: Sequence[Considered]) -> Considered | None:
+    """Choose the next thing to do, of equal ones the first in climbing order."""
+    free = [one for one in candidates if not one.may_cost and gain_of(one) >= _CLEAR_GAIN]
+    return max(free or candidates, key=_worth, default=None)
+
+
+def _worth(one: Considered) -> float:
+    return math.log(max(gain_of(one), 1.0)) * (_CHANCE if one.may_cost else 1.0)
+
+
+def _later(one: Considered) -> str:
+    because = ", as it may cost accuracy" if one.may_cost else ""
+    return f"predicted {gain(gain_of(one))}: comes after{because}"
+
+
 def _considered(rung: Rung, prediction: Prediction | None, reason: str) -> Considered:
     return Considered(rung=rung.name, level=rung.level, prediction=prediction, reason=reason)
-
-
-def _flags(rung: Rung, profile: Profile, recipe: Recipe) -> tuple[str, ...]:
-    """Give what a rung changes, as flags; nothing where its own code is wrong."""
-    change: Change = {}
-    with suppress(TrialFailed), faults_told("a fault of the rung:"):
-        change = change_between(recipe, rung.apply(profile, recipe))
-    return tuple(f"--{key.replace('_', '-')} {_shown(value)}" for key, (_, value) in change.items())
 
 
 def _shown(value: Json) -> str:
@@ -144,7 +180,7 @@ def advice_text(advice: Advice, profile: Profile) -> str:
         lines.append(f"  `stepladder climb` tries it, and keeps it if it pays{by_hand}")
         lines += [f"    {flag}" for flag in advice.next.flags]
     if advice.largest is not None:
-        lines.append(f"largest, but later in the order: {_said(advice.largest)}")
+        lines.append(f"larger, but it may cost accuracy: {_said(advice.largest)}")
     for title, group in (
         ("why not the others:", advice.others),
         ("for accuracy or memory, and not for time:", advice.besides),
@@ -162,6 +198,6 @@ def _said(considered: Considered) -> str:
     prediction = considered.prediction
     assert prediction is not None
     after = f", to {duration(prediction.time.total_s)}" if prediction.time is not None else ""
-    words = f"{considered.rung}: predicted {prediction.gain:.2g}×{after}"
+    words = f"{considered.rung}: predicted {gain(prediction.gain)}{after}"
     note = f"; {prediction.note}" if prediction.note else ""
     return f"{words} ({prediction.provenance}{note})"

@@ -21,7 +21,7 @@ from stepladder.ladder.ledger import Ledger
 from stepladder.ladder.room import why_not_here
 from stepladder.ladder.together import with_enabled
 from stepladder.ladder.trial import apply_change, run_trial
-from stepladder.ladder.wording import rough_time, together_row
+from stepladder.ladder.wording import gain, rough_time, together_row
 from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
 from stepladder.measure.probe import is_out_of_memory
 from stepladder.measure.profile import PROFILE_S, ProfileMemory, take_profile
@@ -232,7 +232,7 @@ class Climb:
         no_time = self._why_no_time()
         if no_time is not None:
             return self._untried(rung, Decision.UNTRIED, no_time, prediction), self.recipe
-        self.display.message(f"trying {rung.name}: predicted {prediction.gain:.2g}×")
+        self.display.message(f"trying {rung.name}: predicted {gain(prediction.gain)}")
         start = Usage.now()
         result = run_trial(
             self.lab,
@@ -255,7 +255,7 @@ class Climb:
     def _probed(self, rung: Rung, prediction: Prediction) -> None:
         """Tell the prediction of the variant that a probe chose, before it is measured."""
         self.ledger.prediction(prediction)
-        said = f"predicted {prediction.gain:.2g}×"
+        said = f"predicted {gain(prediction.gain)}"
         said += f" ({prediction.note})" if prediction.note else ""
         self.display.message(f"another {rung.name}: {said}")
 

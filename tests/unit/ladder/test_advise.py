@@ -1,0 +1,77 @@
+"""The one next thing to do."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from stepladder.config.options import LadderConfig
+from stepladder.config.recipe import Recipe
+from stepladder.ladder.advise import advice_text, advise_on
+from stepladder.records.ladder import Exactness, Prediction
+from stepladder.records.profile import Profile, Provenance
+from stepladder.rungs import Rung
+
+
+class Gaining(Rung):
+    """A rung of which so much is predicted."""
+
+    level: ClassVar[int] = 6
+
+    def __init__(self, name: str, gain: float, exactness: Exactness) -> None:
+        self.name = name  # type: ignore[misc]
+        self.exactness = exactness  # type: ignore[misc]
+        self.gain = gain
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        return None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        return Prediction(rung=self.name, gain=self.gain, provenance=Provenance.MODELLED)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        return recipe
+
+
+@pytest.mark.parametrize(
+    ("free", "chosen", "larger"),
+    [
+        (1.5, "free", "costly"),
+        (1.2, "free", "costly"),
+        (1.06, "costly", None),
+        (5.0, "free", None),
+    ],
+)
+def test_what_costs_no_accuracy_is_advised_first(
+    profile, recipe, free: float, chosen: str, larger: str | None
+) -> None:
+    """Unless next to nothing is predicted of it: then by ln(gain), halved where it may cost."""
+    rungs = (
+        Gaining("costly", 3.0, Exactness.STATISTICAL),
+        Gaining("small", 1.04, Exactness.EXACT),
+        Gaining("free", free, Exactness.EXACT),
+    )
+    advice = advise_on(profile, recipe, LadderConfig(), rungs=rungs)
+    assert advice.next is not None
+    assert advice.next.rung == chosen
+    assert (advice.largest.rung if advice.largest else None) == larger
+    said = {one.rung: one.reason for one in advice.others}
+    assert said["small"] == "predicted 1.04×: comes after"
+    if chosen == "free":
+        assert said["costly"] == "predicted 3.0×: comes after, as it may cost accuracy"
+    is_told = "larger, but it may cost accuracy: costly: predicted 3.0×" in advice_text(
+        advice, profile
+    )
+    assert is_told == (larger == "costly")
+
+
+def test_among_small_gains_one_that_may_cost_accuracy_counts_half(profile, recipe) -> None:
+    rungs = (
+        Gaining("costly", 1.08, Exactness.STATISTICAL),
+        Gaining("first", 1.06, Exactness.EXACT),
+        Gaining("second", 1.06, Exactness.EXACT),
+    )
+    advice = advise_on(profile, recipe, LadderConfig(), rungs=rungs)
+    assert advice.next is not None
+    assert advice.next.rung == "first", "of equal ones the first in climbing order"
