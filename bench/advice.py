@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -146,6 +147,7 @@ def train_s(job: JobConfig, recipe: Recipe, workload: Workload, folder: Path) ->
 
 def measure(name: str, options: argparse.Namespace, work: Path) -> dict[str, Any]:
     """Climb, search, and compare the two ends, in this process."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a trunk without weights stays without
     workload = by_name(name)
     use_cores(workload.num_cores)
     job = job_of(workload, work=options.stores, out=work / "run", more={})

@@ -37,6 +37,7 @@ _LATER: Final = 0.5
 """Time of a profile after the first, over that of the first: parts of the earlier ones hold."""
 _PROFILE_FRAC: Final = 0.1  # of the budget, for the first profile
 _LEAST_FRAC: Final = 0.02  # of the budget, without which no trial is begun
+_RESERVE_FRAC: Final = 0.2  # of the budget, at most, for the training at the end
 _MIN_TOGETHER: Final = 2
 
 
@@ -111,6 +112,7 @@ class Climb:
             self.display.message("measuring the job …")
             profile = self._taken() if self.profiles else self._first_taken()
         self.profiles.append(profile)
+        self.lab.reserve_s = min(profile.time.total_s, _RESERVE_FRAC * self.lab.budget_s)
         at_s = time.monotonic() - self._started
         self.ledger.profile(profile, recipe=key, at_s=at_s)
         if profile.no_advice_because is not None:

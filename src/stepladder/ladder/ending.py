@@ -21,6 +21,7 @@ from stepladder.records.ladder import Interval
 from stepladder.train.wording import clean, percent
 
 _MIN_RUNS: Final = 2
+_FAR_APART: Final = 1.1
 
 
 def end_line(climb: Mapping[str, Any], width: int = WIDTH) -> str:
@@ -54,6 +55,8 @@ def end_words(climb: ClimbSummary) -> str:
         parts += _loss_parts(climb, climb.loss_change, is_first=len(parts) == 1)
     elif climb.num_test:
         parts += _not_compared(climb)
+    if climb.untried:
+        parts.append(f"for want of time not tried, or not once more: {', '.join(climb.untried)}")
     return ", ".join(parts)
 
 
@@ -76,14 +79,14 @@ def _loss_parts(climb: ClimbSummary, change: Interval, *, is_first: bool) -> lis
 
 
 def noise_words(climb: ClimbSummary) -> str:
-    """Say that runs of the job as written differ by more than both ends do; empty elsewhere."""
+    """Say what each look at the job as written found, where they are far apart; empty elsewhere."""
     runs_s = climb.baseline.runs_s if climb.baseline is not None else ()
     if climb.result is None or len(runs_s) < _MIN_RUNS:
         return ""
-    if not min(runs_s) <= climb.result.total_s <= max(runs_s):
-        return ""
-    times = " and ".join(rough_time(seconds) for seconds in runs_s)
-    return f"; as written {times}: the noise is larger than the effect"
+    said = f"; as written {' and '.join(rough_time(seconds) for seconds in runs_s)}"
+    if min(runs_s) <= climb.result.total_s <= max(runs_s):
+        return f"{said}: the noise is larger than the effect"
+    return said if max(runs_s) > _FAR_APART * min(runs_s) else ""
 
 
 def unchanged_words(climb: ClimbSummary) -> str:

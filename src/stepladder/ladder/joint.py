@@ -11,9 +11,10 @@ from stepladder.ladder.comparison import Comparison, compare
 from stepladder.ladder.guard import TrialFailed, Watchdog, guarded
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.trial import apply_change
+from stepladder.ladder.verdict import Evidence, judge_quality
 from stepladder.ladder.wording import points
 from stepladder.records.climb import JointChange
-from stepladder.records.ladder import Decision, Trial
+from stepladder.records.ladder import Aim, Decision, Exactness, Trial
 
 
 class Joint(NamedTuple):
@@ -51,9 +52,29 @@ def compare_together(lab: Lab, before: Recipe, after: Recipe) -> Joint:
         loss=comparison.loss,
         num_trainings=comparison.num_seeds,
         is_replayed=comparison.is_replayed,
+        unsure=_unsure(comparison, lab.job.ladder),
         why_not=comparison.why_not,
     )
     return Joint(change, loses=_too_much(comparison, lab.job.ladder))
+
+
+def _unsure(comparison: Comparison, options: LadderConfig) -> str | None:
+    """Say that the bound does not exclude more than may be lost; None: it does.
+
+    Each rung's own bound does, or it would not have been kept; those of several do not add up.
+    """
+    if comparison.accuracy is None and comparison.loss is None:
+        return None
+    evidence = Evidence(
+        aim=Aim.TIME,
+        exactness=Exactness.STATISTICAL,
+        accuracy=comparison.accuracy,
+        loss=comparison.loss,
+        loss_before=comparison.loss_before,
+        num_held_out=comparison.num_held_out,
+    )
+    found = judge_quality(evidence, options)
+    return found.reason if found.decision is Decision.UNDECIDED else None
 
 
 def _too_much(comparison: Comparison, options: LadderConfig) -> str | None:

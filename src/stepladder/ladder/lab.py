@@ -21,10 +21,10 @@ from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.ladder.exactness import Material
 from stepladder.ladder.folds import Parts
+from stepladder.ladder.keys import code_key
 from stepladder.ladder.learn import OnValidation, Weights
 from stepladder.ladder.learning import learning_key
 from stepladder.ladder.trainings import PROBE_ROUNDS, Trainings
-from stepladder.machine.environment import git_state
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Curve, Provenance
 from stepladder.stats import resolvable_margin
@@ -79,6 +79,7 @@ class Lab:
         cache: private folder for features, decoded copies and compiled code.
         seed: all seeds of trials follow from it.
         store_s: seconds that decoded copies took to make, by the form that is read.
+        reserve_s: of the budget, for the training at the end.
     """
 
     job: JobConfig
@@ -88,6 +89,7 @@ class Lab:
     cache: Path
     seed: int
     store_s: dict[tuple[bool, bool], float] = field(default_factory=dict)
+    reserve_s: float = 0.0
     _started: float = field(default_factory=time.monotonic)
     _curves: dict[Recipe, Curve | None] = field(default_factory=dict)
     _own: dict[Recipe, _Own] = field(default_factory=dict)
@@ -114,7 +116,7 @@ class Lab:
         limit_s = self.job.ladder.budget_s
         if limit_s is None:
             return float("inf")
-        return limit_s - (time.monotonic() - self._started)
+        return limit_s - self.reserve_s - (time.monotonic() - self._started)
 
     def allowed_s(self, share: float) -> float:
         """Give a share of what is left of the budget."""
@@ -122,10 +124,8 @@ class Lab:
 
     @cached_property
     def commit(self) -> str:
-        """The commit of this code, or the package's version where it is installed."""
-        root = Path(stepladder.__file__).parents[2]
-        state = git_state(root) if (root / ".git").exists() else None
-        return str(state["commit"]) if state else str(stepladder.__version__)
+        """The code's commit, with a digest where files differ from it; or the version of it."""
+        return code_key(Path(stepladder.__file__).parent)
 
     # -- data -------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Final
 
 import numpy as np
@@ -34,6 +35,7 @@ from stepladder.train.results import Judged, read_predictions
 
 CLIMB_FILE: Final = "climb.json"
 _BASELINE_FRAC: Final = 0.015  # of the budget, for measured epochs of the job as written
+_LOOK: Final = 0.5  # of that before the climb, and as much after it
 _BASELINE_EPOCHS: Final = 3.0
 _WHOLE_S: Final = 20.0
 """Seconds up to which the job as written is run whole, so that both ends are measured alike."""
@@ -66,22 +68,31 @@ def measure_baseline(climbing: Climb) -> Baseline:
     if forecast.total_s <= lab.allowed_s(_WHOLE_FRAC):
         with suppress(TrialFailed), faults_told("run whole:"):
             baseline = _whole(lab, profile, baseline)
-    if not baseline.is_extrapolated:
-        return baseline
-    times = _baseline_block(climbing)
+    return _extrapolated(lab, profile, baseline) if baseline.is_extrapolated else baseline
+
+
+def _extrapolated(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
+    """Time a part of the job as written, and extrapolate it to the baseline's length.
+
+    The total is the mean of this look and those before.
+    """
+    recipe, epochs = lab.job.recipe, baseline.epochs or 0.0
+    share = epochs / profile.time.epochs if profile.time.epochs else 1.0
+    times = _baseline_block(lab, profile)
     time = training_time(
         recipe,
         times,
         num_train=profile.num_train,
         num_val=profile.num_val,
         epochs=epochs,
-        num_validations=num_validations,
+        num_validations=profile.time.num_validations * share,
         one_time_s=profile.time.one_time_s,
         checkpoint_s=profile.time.checkpoint_s,
         is_random_before_head=lab.task.is_random_before_head,
     )
-    measured_epochs = times.num_steps / time.steps_per_epoch
-    return replace(baseline, total_s=time.total_s, measured_epochs=measured_epochs)
+    runs_s = (*baseline.runs_s, time.total_s)
+    measured_epochs = (baseline.measured_epochs or 0.0) + times.num_steps / time.steps_per_epoch
+    return replace(baseline, total_s=fmean(runs_s), runs_s=runs_s, measured_epochs=measured_epochs)
 
 
 def refuse_end_by_clock(recipe: Recipe, forecast: TrainingTime) -> None:
@@ -103,10 +114,10 @@ def refuse_end_by_clock(recipe: Recipe, forecast: TrainingTime) -> None:
     )
 
 
-def _baseline_block(climbing: Climb) -> BlockTimes:
-    lab, recipe = climbing.lab, climbing.recipe
-    budget_s = lab.budget_s * _BASELINE_FRAC
-    min_s = min(budget_s, _BASELINE_EPOCHS * climbing.profile.time.epoch_s)
+def _baseline_block(lab: Lab, profile: Profile) -> BlockTimes:
+    recipe = lab.job.recipe
+    most_s = min(lab.budget_s * _BASELINE_FRAC, _BASELINE_EPOCHS * profile.time.epoch_s)
+    min_s = _LOOK * most_s
     workload = Workload(
         recipe, lab.task, lab.sources, device=lab.device, cache=lab.cache / "baseline"
     )
@@ -142,10 +153,12 @@ def _at_the_end(climbing: Climb, baseline: Baseline) -> Baseline:
     lab, profile = climbing.lab, climbing.profiles[0]
     try:
         with faults_told("as written:"):
+            whole = _whole(lab, profile, baseline) if baseline.is_extrapolated else baseline
+            if whole != baseline or climbing.recipe == lab.job.recipe:
+                return whole
             if baseline.is_extrapolated:
-                return _whole(lab, profile, baseline)
-            if climbing.recipe != lab.job.recipe:
-                return _once_more(lab, profile, baseline)
+                return _extrapolated(lab, profile, baseline)
+            return _once_more(lab, profile, baseline)
     except TrialFailed:
         pass
     return baseline
@@ -198,6 +211,7 @@ def result_of(
     one_time_s = features | _outside_clock_s(climbing)
     total_s = float(summary["train_s"]) + sum(one_time_s.values())
     before, why_not_compared = _judged_as_written(lab)
+    baseline = _with_validation(lab, baseline, before)
     epochs = epochs_of(summary, lab, climbing.recipe)
     if baseline.epochs_are is Provenance.ASSUMED:
         baseline = _of_known_length(baseline, climbing.profiles[0], before, epochs)
@@ -256,6 +270,16 @@ def _judged_as_written(lab: Lab) -> tuple[Outcome | None, str | None]:
         return None, f"not compared: {failure.what}"
 
 
+def _with_validation(lab: Lab, baseline: Baseline, found: Outcome | None) -> Baseline:
+    """Add the validation accuracy of the job as written once it is trained anyway."""
+    is_trained = found is not None and found.why_not is None
+    if baseline.val_accuracy is not None or not is_trained or lab.sources.val is None:
+        return baseline
+    with suppress(TrialFailed), faults_told("as written:"):
+        return replace(baseline, val_accuracy=_mean_hit(lab.judge(lab.job.recipe, Split.VAL)))
+    return baseline
+
+
 def _of_known_length(
     baseline: Baseline, profile: Profile, before: Outcome | None, epochs_after: float
 ) -> Baseline:
@@ -269,9 +293,14 @@ def _of_known_length(
         return baseline
     one_time_s = sum(profile.time.one_time_s.values())
     share = epochs / baseline.epochs
+
+    def of_known(total_s: float) -> float:
+        return one_time_s + share * (total_s - one_time_s)
+
     return replace(
         baseline,
-        total_s=one_time_s + share * (baseline.total_s - one_time_s),
+        total_s=of_known(baseline.total_s),
+        runs_s=tuple(of_known(run_s) for run_s in baseline.runs_s),
         epochs=epochs,
         epochs_are=before.provenance if before is not None and is_known else Provenance.ASSUMED,
     )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from stepladder.config.choices import Where
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.ladder.guard import TrialFailed, Watchdog
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.learning import execution_key
+from stepladder.ladder.loading import loading_s
 from stepladder.ladder.race import MIN_PAIRS, PILOT_PAIRS, Race, Side, wanted_blocks
 from stepladder.ladder.verdict import judge_speed
 from stepladder.measure.workload import BlockTimes, training_time
@@ -25,6 +26,8 @@ _TWO_LOOKS: Final = 0.975  # at each of two looks, so that both together are rig
 _ONE_LOOK: Final = 0.95
 _MIN_SEEDS: Final = 2
 _FEW_STEPS: Final = 6
+_DOUBT: Final = 1.1  # what the times of a profile may be wrong by
+_NEXT_TO_NOTHING: Final = 0.005  # of a gain that such an error changes
 _COMPILE_S: Final = 30.0
 """Taken for compiling, of which twenty times are granted: a large model takes minutes."""
 _EXTENSION_FRAC: Final = 0.15  # of the budget, for as many blocks again
@@ -75,6 +78,7 @@ class Speed:
     Attributes:
         before_s, after_s: time to a trained model by block.
         cut_short: that the budget ended before all blocks were run, in words; None: it did not.
+        is_too_little: whether fewer were run than a verdict takes.
     """
 
     interval: Interval
@@ -83,6 +87,7 @@ class Speed:
     before_s: tuple[float, ...] = ()
     after_s: tuple[float, ...] = ()
     cut_short: str | None = None
+    is_too_little: bool = False
 
 
 def length_of(lab: Lab, recipe: Recipe) -> Length:
@@ -156,12 +161,15 @@ def measure_speed(
 ) -> Speed:
     """Measure how many times faster the recipe after is than the one before.
 
-    Where only the length of the training differs, steps and validations take what the profile says,
-    and no block is run. Where validations are fewer or more, both totals are of the same blocks.
+    Where only the length of the training differs, or how often it is validated, both totals are of
+    the same blocks. No block is run where they would tell next to nothing: the ratio of two lengths
+    of the same steps hardly depends on what a step takes.
     """
     is_alike = execution_key(before[0]) == execution_key(after[0])
     if is_alike and _rhythm(before[0]) == _rhythm(after[0]):
-        return _by_length(profile, before[1], after[1])
+        found = _by_length(profile, before[1], after[1])
+        if not _rests_on_times(found):
+            return found
     race = Race(
         (before[0], lab.material(before[0])),
         (after[0], lab.material(after[0])),
@@ -175,20 +183,30 @@ def measure_speed(
     )
     try:
         race.warm_up()
+        loads_s = loading_s(lab, profile, before[0], after[0], watchdog=watchdog)
+        ones_s = [
+            lab.one_time_s(recipe) | cold_s | load_s
+            for recipe, cold_s, load_s in (
+                (before[0], race.before.one_time_s, loads_s[0]),
+                (after[0], race.after.one_time_s, loads_s[1]),
+            )
+        ]
         sides = (
-            Side(race.before, _to_time(lab, profile, *before, race.before.one_time_s)),
-            Side(race.after, _to_time(lab, profile, *after, race.after.one_time_s)),
+            Side(race.before, _to_time(lab, profile, *before, ones_s[0])),
+            Side(race.after, _to_time(lab, profile, *after, ones_s[1])),
         )
         interval = _run(lab, race, sides, (before[1], after[1]))
     finally:
         race.close()
+    num_pairs = len(sides[0].blocks)
     return Speed(
         interval=interval,
         before=sides[0].mean_time(),
         after=sides[1].mean_time(),
         before_s=sides[0].totals_s(),
         after_s=sides[1].totals_s(),
-        cut_short=f"the budget ended after {len(sides[0].blocks)} pairs" if race.is_cut else None,
+        cut_short=f"the budget ended after {num_pairs} pairs" if race.is_cut else None,
+        is_too_little=num_pairs < lab.job.ladder.num_blocks,
     )
 
 
@@ -260,6 +278,16 @@ def _by_length(profile: Profile, before: Length, after: Length) -> Speed:
     )
 
 
+def _rests_on_times(found: Speed) -> bool:
+    """Say whether a ratio of lengths would be another if a step took another time."""
+    gain = found.before.total_s / found.after.total_s
+    slower = [
+        replace(time, step_s=time.step_s * _DOUBT, validation_s=time.validation_s * _DOUBT).total_s
+        for time in (found.before, found.after)
+    ]
+    return abs(math.log(slower[0] / slower[1] / gain)) > _NEXT_TO_NOTHING
+
+
 def _stretched(time: TrainingTime, length: Length) -> TrainingTime:
     """Give the time with another length; checkpoints are written as often."""
     share = length.epochs / time.epochs if time.epochs else 1.0
@@ -298,18 +326,14 @@ class _ToTime:
 
 
 def _to_time(
-    lab: Lab, profile: Profile, recipe: Recipe, length: Length, cold_s: dict[str, float]
+    lab: Lab, profile: Profile, recipe: Recipe, length: Length, one_time_s: dict[str, float]
 ) -> _ToTime:
-    one_time = {**lab.one_time_s(recipe), **cold_s}
-    load_s = profile.time.one_time_s.get("load")
-    if load_s is not None and recipe.data.where is Where.MEMORY and not recipe.features.cached:
-        one_time["load"] = load_s
     return _ToTime(
         recipe=recipe,
         length=length,
         num_train=lab.num_train(recipe),
         num_val=0 if lab.sources.val is None else len(lab.sources.val),
         is_random_before_head=lab.task.is_random_before_head,
-        one_time_s=one_time,
+        one_time_s=one_time_s,
         checkpoint_s=_stretched(profile.time, length).checkpoint_s,
     )

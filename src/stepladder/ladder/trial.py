@@ -222,11 +222,17 @@ def _gather(trying: _Trying) -> Evidence:
         return _evidence(rung.aim, exactness, found, Comparison(why_not=why_not))
     speed = trying.speed.interval
     pays = rung.aim is not Aim.TIME or judge_speed(speed, lab.job.ladder).decision is Decision.KEPT
-    comparison = _compared(trying, exactness) if pays else Comparison()
+    is_too_little = trying.speed.is_too_little
+    comparison = _compared(trying, exactness) if pays and not is_too_little else Comparison()
     epochs = trying.lengths[1].epochs if is_statistical and trying.lengths else None
     evidence = _evidence(rung.aim, exactness, found, comparison)
-    cut_short = trying.speed.cut_short
-    return replace(evidence, speed=speed, num_epochs=epochs, cut_short=cut_short)
+    return replace(
+        evidence,
+        speed=speed,
+        num_epochs=epochs,
+        cut_short=trying.speed.cut_short,
+        is_too_little=is_too_little,
+    )
 
 
 def _measure(trying: _Trying, *, is_statistical: bool) -> str | None:

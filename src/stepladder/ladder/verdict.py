@@ -24,6 +24,7 @@ class Evidence:
         found: how far it did, in words; empty for a statistical rung.
         speed: time before over time after; None: not measured.
         cut_short: why its measurement ended early, in words; None: it did not.
+        is_too_little: whether it ended before a verdict could rest on it.
         accuracy: change of the held-out accuracy; None without classes, or without outcomes.
         loss: change of the mean held-out loss; None without outcomes.
         loss_before: the mean held-out loss before.
@@ -41,6 +42,7 @@ class Evidence:
     found: str = ""
     speed: Interval | None = None
     cut_short: str | None = None
+    is_too_little: bool = False
     accuracy: Interval | None = None
     loss: Interval | None = None
     loss_before: float | None = None
@@ -83,6 +85,9 @@ def judge(evidence: Evidence, options: LadderConfig) -> Verdict:
 def _decide(evidence: Evidence, options: LadderConfig, quality: Finding) -> Finding:
     if quality.decision is _DROPPED:
         return quality
+    if evidence.is_too_little:
+        reason = f"{evidence.cut_short}, and a verdict takes {options.num_blocks}"
+        return Finding(_UNDECIDED, reason)
     match evidence.aim:
         case Aim.TIME:
             if evidence.speed is None and quality.decision is _UNDECIDED:

@@ -73,6 +73,8 @@ def together_words(change: JointChange) -> str:
         parts = [f"not tested against the job as written: {change.why_not}"]
     if change.undone:
         parts.append(f"undone: {', '.join(change.undone)}")
+    if change.unsure is not None:
+        parts.append(change.unsure)
     return "; ".join(parts)
 
 

@@ -21,7 +21,8 @@ class Baseline:
         epochs_are: where that number comes from.
         global_batch_size: examples of an optimiser step.
         is_extrapolated: total_s is more than what was timed.
-        runs_s: of a short job, each whole run, before and after the climb; total_s is their mean.
+        runs_s: total_s as found before the climb and after it, whose mean it is; of a short job
+            each is a whole run. Empty: it was found once.
         val_accuracy, test_accuracy: in [0, 1]; None: not measured, or no classes.
         test_loss: mean over the test examples; None: not measured, or not finite.
         provenance: of the accuracies; REPLAYED or MEASURED.
@@ -71,6 +72,8 @@ class JointChange:
         num_trainings: trainings of each that it rests on.
         is_replayed: whether heads learnt from features.
         undone: rungs that were undone because too much was lost, the first one first.
+        unsure: that more than max_accuracy_loss may be lost, in words, where the estimate is within
+            it and the bound is not; None: elsewhere.
         why_not: why it is not known; None: it is.
     """
 
@@ -79,6 +82,7 @@ class JointChange:
     num_trainings: int = 0
     is_replayed: bool = False
     undone: tuple[str, ...] = ()
+    unsure: str | None = None
     why_not: str | None = None
 
 

@@ -42,6 +42,7 @@ class LadderPage:
     """What the page shows of a climb, before the training at its end.
 
     Attributes:
+        not_again: rungs that would have been tried once more, had there been time; or empty.
         end_note: what the time of the last row is made of; empty where the climb did not end.
         found_note: how the training's own time differs from that; empty where it does not.
         together: what all kept rungs change against the job as written; empty where not tested.
@@ -59,6 +60,7 @@ class LadderPage:
     details: tuple[TrialDetail, ...]
     profile: ProfileView | None
     untried: tuple[LadderRow, ...]
+    not_again: str
     end_note: str
     found_note: str
     together: str
@@ -88,6 +90,7 @@ def ladder_page(climb: ClimbRecords, *, status: str, train_s: float | None) -> L
         details=tuple(trial_details(climb.trials)),
         profile=profile_view(climb.profiles),
         untried=tuple(ladder_rows(climb.untried)),
+        not_again=", ".join(name for name in climb.summary.untried if name in rungs),
         end_note=end_note,
         found_note=found_note,
         together=_together(climb.summary.together),

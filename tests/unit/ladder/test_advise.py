@@ -49,8 +49,8 @@ def test_what_costs_no_accuracy_is_advised_first(
     """Unless next to nothing is predicted of it: then by ln(gain), halved where it may cost."""
     rungs = (
         Gaining("costly", 3.0, Exactness.STATISTICAL),
-        Gaining("small", 1.04, Exactness.EXACT),
-        Gaining("free", free, Exactness.EXACT),
+        Gaining("small", 1.04, Exactness.ROUNDING),
+        Gaining("free", free, Exactness.ROUNDING),
     )
     advice = advise_on(profile, recipe, LadderConfig(), rungs=rungs)
     assert advice.next is not None
@@ -69,8 +69,8 @@ def test_what_costs_no_accuracy_is_advised_first(
 def test_among_small_gains_one_that_may_cost_accuracy_counts_half(profile, recipe) -> None:
     rungs = (
         Gaining("costly", 1.08, Exactness.STATISTICAL),
-        Gaining("first", 1.06, Exactness.EXACT),
-        Gaining("second", 1.06, Exactness.EXACT),
+        Gaining("first", 1.06, Exactness.ROUNDING),
+        Gaining("second", 1.06, Exactness.ROUNDING),
     )
     advice = advise_on(profile, recipe, LadderConfig(), rungs=rungs)
     assert advice.next is not None

@@ -52,6 +52,21 @@ def test_without_classes_the_loss_may_rise_by_that_share_of_itself(
     assert compare_together(lenient, recipe, shorter(recipe)).loses is None
 
 
+def test_what_the_bound_does_not_exclude_is_said(make_lab, recipe: Recipe) -> None:
+    lab = make_lab(max_accuracy_loss=1e-4)
+    found = compare_together(lab, recipe, shorter(recipe))
+    accuracy = found.change.accuracy
+    assert accuracy is not None
+    assert accuracy.low < -1e-4, "120 examples tell no hundredth of a point"
+    if found.loses is None:
+        assert found.change.unsure is not None
+        assert found.change.unsure.startswith("perhaps worse by more than 0.01 points: ")
+    lenient = compare_together(make_lab(max_accuracy_loss=0.3), recipe, shorter(recipe))
+    assert lenient.change.unsure is None
+    row = together_row(JointChange(accuracy=accuracy, unsure="perhaps worse"), WIDE)
+    assert row.endswith("against the job as written; perhaps worse")
+
+
 def test_what_diverges_only_with_everything_kept_is_lost(make_lab, recipe: Recipe) -> None:
     wild = replace(recipe, batch=replace(recipe.batch, lr=3e38))
     found = compare_together(make_lab(), recipe, wild)

@@ -194,6 +194,27 @@ def test_a_long_job_is_extrapolated_with_its_one_time_work(
     assert before.measured_epochs < 6 == before.epochs
 
 
+def test_a_long_job_that_changed_is_timed_once_more_beside_its_result(
+    climbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_module, "_WHOLE_S", 0.0)
+    monkeypatch.setattr(result_module, "_BASELINE_FRAC", 1e-9)
+    before = climbed(Waits(), WaitLess(), min_gain=0.03)[0].baseline
+    assert before is not None
+    assert before.is_extrapolated
+    assert len(before.runs_s) == 2
+    assert before.total_s == pytest.approx(sum(before.runs_s) / 2)
+
+
+def test_the_validation_accuracy_as_written_is_told_where_it_is_trained_for_its_test_split(
+    climbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "with_accuracy", lambda climbing, baseline: baseline)
+    before = climbed(Few())[0].baseline
+    assert before is not None
+    assert before.val_accuracy is not None
+
+
 @pytest.fixture
 def stopping_early(job: JobConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that stops early and is too long to be trained just to be looked at."""

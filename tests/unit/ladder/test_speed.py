@@ -96,6 +96,7 @@ def test_two_pairs_are_run_where_the_budget_has_ended(make_lab, profile, recipe,
     speed = timed(lab, profile, recipe, tmp_path)
     assert len(speed.before_s) == len(speed.after_s) == MIN_PAIRS
     assert speed.cut_short == "the budget ended after 2 pairs"
+    assert speed.is_too_little
     assert speed.interval.low < speed.interval.estimate < speed.interval.high
 
 
@@ -104,6 +105,7 @@ def test_a_budget_that_suffices_cuts_nothing_short(make_lab, profile, recipe, tm
     speed = timed(make_lab(recipe, budget_s=600.0), profile, recipe, tmp_path)
     assert len(speed.before_s) >= 8
     assert speed.cut_short is None
+    assert not speed.is_too_little
 
 
 @pytest.mark.usefixtures("no_gross")
@@ -155,6 +157,25 @@ def test_fewer_validations_are_timed_by_blocks_of_one_workload(
     )
     assert longer.before_s == (), "of another length alone the profile tells"
     assert opened == [recipe]
+
+
+def test_lengths_beside_work_done_once_are_timed_by_blocks(
+    make_lab, profile, recipe, tmp_path
+) -> None:
+    """What a step takes then decides how much a shorter training saves."""
+    time = replace(profile.time, one_time_s={"load": 0.05})
+    half = replace(recipe, schedule=replace(recipe.schedule, max_epochs=3))
+    speed = measure_speed(
+        make_lab(recipe),
+        replace(profile, time=time),
+        (recipe, KNOWN),
+        (half, Length(epochs=3.0, num_validations=3.0)),
+        folder=tmp_path,
+        watchdog=Watchdog(),
+    )
+    assert len(speed.before_s) == len(speed.after_s) >= 8
+    assert speed.before.step_s == speed.after.step_s, "both totals are of the same blocks"
+    assert speed.interval.low < speed.interval.estimate < speed.interval.high
 
 
 def test_a_race_says_when_it_was_not_cut(make_lab, recipe, tmp_path) -> None:

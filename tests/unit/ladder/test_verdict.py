@@ -49,6 +49,15 @@ def test_what_the_budget_left_undecided_says_so() -> None:
     assert judge(clear, OPTIONS).decision is Decision.KEPT
 
 
+@pytest.mark.parametrize("speed", [interval(1.9, 2.0, 2.1), interval(0.4, 0.5, 0.6)])
+def test_fewer_blocks_than_a_verdict_takes_decide_nothing(speed: Interval) -> None:
+    cut = "the budget ended after 2 pairs"
+    verdict = judge(replace(EXACT, speed=speed, cut_short=cut, is_too_little=True), OPTIONS)
+    assert verdict.decision is Decision.UNDECIDED
+    assert verdict.reason == f"{cut}, and a verdict takes 8"
+    assert verdict.speed == speed
+
+
 @pytest.mark.parametrize(
     ("accuracy", "decision"),
     [

@@ -255,7 +255,17 @@ def test_an_end_within_the_noise_of_the_beginning_says_so() -> None:
     said = end_line(ends | {"baseline": {"total_s": 7.0, "runs_s": [5.8, 8.2]}}, WIDE)
     assert "(7.0 s → 7.7 s; as written 5.8 s and 8.2 s: the noise is larger than" in said
     said = end_line(ends | {"baseline": {"total_s": 8.0, "runs_s": [7.8, 8.2]}}, WIDE)
-    assert "noise" not in said
+    assert "as written" not in said
+    said = end_line(ends | {"baseline": {"total_s": 9.0, "runs_s": [8.2, 9.8]}}, WIDE)
+    assert "(9.0 s → 7.7 s; as written 8.2 s and 9.8 s)" in said
+
+
+def test_what_no_time_was_left_for_is_named() -> None:
+    ends = {"baseline": {"total_s": 9.0}, "result": {"total_s": 3.0}, "speedup": 3.0}
+    said = end_line(ends | {"untried": ["larger_batch", "early_stopping"]}, 300)
+    assert said.endswith(
+        "for want of time not tried, or not once more: larger_batch, early_stopping"
+    )
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,13 @@ def test_the_job_as_written_is_no_speed_up(
     assert "196×" not in text
 
 
+def test_what_was_not_tried_once_more_is_named(build_climb: Build, tmp_path: Path) -> None:
+    folder = build_climb(tmp_path / "run")
+    name = climb_of(folder).trials[0].rung
+    text = page_of(changed(folder, untried=[name])).text
+    assert f"as the budget ended before: {name}." in text
+
+
 def test_a_difference_within_the_noise_is_no_speed_up(build_climb: Build, tmp_path: Path) -> None:
     folder = build_climb(tmp_path / "run")
     baseline = json.loads((folder / "climb.json").read_text())["baseline"]
