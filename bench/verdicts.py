@@ -1,9 +1,10 @@
-"""A/A trials: a rung that changes nothing, tried again and again on a small real job.
+"""A/A trials: a rung that changes nothing, tried again and again on real jobs.
 
-Goal: kept at most 5 times of 100. The change (how a JPEG is decoded, in a job without pictures)
-makes another recipe of the same work, so that blocks are run and judged as in any trial.
+Goal: kept at most 5 times of 100. The change (how a JPEG is decoded, in a job without JPEGs) makes
+another recipe of the same work, so that blocks are run and judged as in any trial. The jobs: a net
+of two layers; the demo as it is written, and with its features computed once.
 
-    python bench/verdicts.py [--trials 100] [--block 0.1]
+    python bench/verdicts.py [--trials 100] [--jobs rings demo features]
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from rows import write_rows
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
+from workloads import AS_WRITTEN
 
 from stepladder.config.choices import Split, TrainMode, Where
+from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig, LadderConfig
 from stepladder.config.recipe import (
     BatchConfig,
@@ -35,14 +38,17 @@ from stepladder.config.recipe import (
 from stepladder.data.batch import Batch
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.trial import run_trial
+from stepladder.machine import keep_freed_memory
 from stepladder.measure.profile import take_profile
 from stepladder.records.ladder import Decision, Prediction, Trial
 from stepladder.records.profile import Profile, Provenance
 from stepladder.rungs import Rung
 from stepladder.task import Task
-from stepladder.train.build import Sources, open_sources
+from stepladder.task.image_classification import ImageClassification
+from stepladder.train.build import open_sources, resolve_auto
 
-NOTE = "A/A: a rung that changes nothing, on a two-layer net; one row a machine load."
+NOTE = "A/A: a rung that changes nothing, tried again and again. Goal: kept at most 5 times of 100."
+STORE = Path(__file__).parent.parent / "demo_data" / "store"
 
 
 class Identity(Rung):
@@ -78,11 +84,8 @@ class Rings(Task):
         return F.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--block", type=float, default=0.1, help="seconds")
-    given = parser.parse_args()
+def rings() -> tuple[Recipe, Task]:
+    """Give the job of the two-layer net."""
     recipe = Recipe(
         train=TrainMode.ALL,
         data=DataConfig(where=Where.STREAM),
@@ -91,24 +94,52 @@ def main() -> None:
         stopping=StoppingConfig(early=False, restore_best=False),
         device=DeviceConfig(threads=1),
     )
-    task = Rings()
-    sources = open_sources(task)
-    with tempfile.TemporaryDirectory() as folder:
-        trials = [
-            try_once(recipe, task, sources, Path(folder), seed=seed, block_s=given.block)
-            for seed in range(given.trials)
-        ]
-    write_rows("verdicts", [row(trials, given.block)], note=NOTE)
+    return recipe, Rings()
 
 
-def try_once(
-    recipe: Recipe, task: Task, sources: Sources, folder: Path, *, seed: int, block_s: float
-) -> Trial:
-    """Run one A/A trial in a lab of its own."""
-    job = JobConfig(recipe=recipe, ladder=LadderConfig(block_s=block_s))
-    device, rung = torch.device("cpu"), Identity()
+def demo() -> tuple[Recipe, Task]:
+    """Give the demo as it is written; its store holds pixels."""
+    job = load_job(AS_WRITTEN)
+    data = replace(job.recipe.data, store=STORE)
+    recipe = replace(job.recipe, data=data)
+    sources = open_sources(ImageClassification(STORE, recipe))
+    recipe = resolve_auto(replace(job, recipe=recipe), sources).recipe
+    return recipe, ImageClassification(STORE, recipe)
+
+
+def features() -> tuple[Recipe, Task]:
+    """Give the demo with the trunk's features computed once."""
+    recipe, task = demo()
+    return replace(recipe, features=replace(recipe.features, cached=True)), task
+
+
+JOBS = {"rings": rings, "demo": demo, "features": features}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
+    parser.add_argument("--block", type=float, default=LadderConfig().block_s, help="seconds")
+    given = parser.parse_args()
+    rows = []
+    for name in given.jobs:
+        with tempfile.TemporaryDirectory() as folder:
+            trials = try_often(*JOBS[name](), Path(folder), given)
+        rows.append({"job": name, **row(trials, given.block)})
+        print(rows[-1], flush=True)
+    write_rows("verdicts", rows, note=NOTE)
+
+
+def try_often(recipe: Recipe, task: Task, folder: Path, given: argparse.Namespace) -> list[Trial]:
+    """Run A/A trials in one lab."""
+    sources, device, rung = open_sources(task), torch.device("cpu"), Identity()
+    job = JobConfig(recipe=recipe, ladder=LadderConfig(block_s=given.block))
+    keep_freed_memory()
     with Lab(
-        job=job, task=task, sources=sources, device=device, cache=folder / str(seed), seed=seed
+        job=job, task=task, sources=sources, device=device, cache=folder / "lab", seed=0
     ) as lab:
         epochs, num_validations, _ = lab.expected_epochs(recipe)
         profile = take_profile(
@@ -121,7 +152,10 @@ def try_once(
             num_validations=num_validations,
             curve=None,
         )
-        return run_trial(lab, rung, profile, recipe, rung.predict(profile, recipe)).trial
+        prediction = rung.predict(profile, recipe)
+        return [
+            run_trial(lab, rung, profile, recipe, prediction).trial for _ in range(given.trials)
+        ]
 
 
 def row(trials: list[Trial], block_s: float) -> dict[str, object]:
