@@ -99,9 +99,10 @@ class LadderConfig:
     """How `climb` and `advise` try speed-ups, and what they keep."""
 
     budget_s: float | None = None
-    """Seconds for measurements and trials of one command, not for the trainings at the end (of what
-    was kept, and of the job as written where a fifth of this allows it); none: no limit, and
-    trainings that compare two recipes take what ten minutes would allow them."""
+    """Seconds for one command. Trials end in time for the training with what was kept, as far as
+    that takes no more than a fifth; the job as written is trained after it for its test accuracy
+    where another fifth allows it. None: no limit, and trainings that compare two recipes take what
+    ten minutes would allow them."""
     min_gain: float = 0.03
     """Gain in time to a trained model below which a rung is not tried, nor kept; 0 or more."""
     max_accuracy_loss: float = 0.01
