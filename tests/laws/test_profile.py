@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from stepladder.data.batch import Batch
 from stepladder.measure.arithmetic import estimate_noise_scale, measure_flops, measure_replays
 from stepladder.measure.probe import untouched
 from stepladder.measure.profile import take_profile
+from stepladder.measure.saving import measure_saves
 from stepladder.measure.subject import Subject, open_subject
 from stepladder.optim.state import flatten_state
 from stepladder.records.profile import Profile, Provenance
@@ -169,12 +171,19 @@ def sound(subject: Subject, probe: Callable[[Subject], object]) -> None:
         probe(subject)
 
 
+def in_a_folder(probe: Callable[[Path], object]) -> None:
+    with TemporaryDirectory() as name:
+        assert probe(Path(name)) is not None
+        assert list(Path(name).iterdir()) == []
+
+
 PROBES: dict[str, Callable[[Subject], object]] = {
     "the worst": lambda subject: sound(subject, disturb),
     "out of memory": lambda subject: sound(subject, run_out_of_memory),
     "flops": measure_flops,
     "replays": lambda s: measure_replays(s, is_cached=False, example_s=1e-4, budget_s=0.0),
     "noise scale": lambda s: estimate_noise_scale(s, None, example_s=1e-4, budget_s=0.0),
+    "a save": lambda s: in_a_folder(lambda folder: measure_saves(s, folder)),
 }
 
 
@@ -218,13 +227,13 @@ PROFILED = {
 }
 
 
-def profile_of(recipe: Recipe, task: Task) -> Profile:
+def profile_of(recipe: Recipe, task: Task, cache: Path) -> Profile:
     return take_profile(
         recipe,
         task,
         open_sources(task),
         device=CPU,
-        cache=Path("not there"),
+        cache=cache,
         epochs=2.0,
         num_validations=2.0,
         curve=None,
@@ -233,18 +242,23 @@ def profile_of(recipe: Recipe, task: Task) -> Profile:
 
 
 @pytest.mark.parametrize("recipe", PROFILED.values(), ids=PROFILED)
-def test_a_profile_changes_nothing_and_says_where_each_number_comes_from(recipe: Recipe) -> None:
+def test_a_profile_changes_nothing_and_says_where_each_number_comes_from(
+    recipe: Recipe, tmp_path: Path
+) -> None:
     task, torch_threads = Plane(), torch.get_num_threads()
     random.seed(3), np.random.seed(3), torch.manual_seed(3)
     before = random_states()
     facts = dict(vars(task))
-    profile = profile_of(recipe, task)
+    profile = profile_of(recipe, task, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert profile.save_s is not None, "a checkpoint was saved there"
     assert_equal(before, random_states())
     assert torch.get_num_threads() == torch_threads
     assert vars(task) == facts
     for item in dataclasses.fields(profile):
         value = getattr(profile, item.name)
-        is_told = item.name in {"provenance", "curve", "no_advice_because"}
+        words = {"no_advice_because", "noise_scale_unknown_because"}
+        is_told = item.name in {"provenance", "curve"} | words
         if is_told or value is None or value in ({}, ()):
             continue
         assert isinstance(profile.provenance[item.name], Provenance), item.name

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import io
 import json
 import math
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import stepladder.rungs
 from stepladder.config import choices
+from stepladder.config.options import JobConfig, LadderConfig
 from stepladder.config.recipe import (
     AugmentConfig,
     BatchConfig,
@@ -29,10 +33,22 @@ from stepladder.config.recipe import (
     ScheduleConfig,
     StoppingConfig,
 )
-from stepladder.records import to_json
+from stepladder.ladder import climb as climb_module
+from stepladder.ladder import trial
+from stepladder.ladder.climb import Climb
+from stepladder.ladder.comparison import Comparison
+from stepladder.ladder.keys import recipe_key
+from stepladder.ladder.lab import Lab
+from stepladder.ladder.ledger import Ledger
+from stepladder.ladder.speed import Speed
+from stepladder.ladder.variants import Choice
+from stepladder.ladder.verdict import Evidence
+from stepladder.records import read_jsonl, to_json
+from stepladder.records.ladder import Aim, Exactness, Interval
 from stepladder.records.profile import Curve, Profile, Provenance, TrainingTime
 from stepladder.rungs import RUNGS, Rung
 from stepladder.rungs.reference import page
+from stepladder.train.display import Display
 
 FOLDER = Path(stepladder.rungs.__file__).parent
 PAGE = FOLDER.parents[2] / "docs" / "rungs.md"
@@ -84,6 +100,7 @@ profiles = st.builds(
     feature_bytes=st.none() | num_bytes,
     store_encoding=st.sampled_from(("jpeg", "jpeg", "pixels", None)),
     source_pixels=st.none() | st.floats(1, 5e7),
+    stored_bytes=st.none() | st.floats(1, 1e6),
     device=st.sampled_from(("cpu", "cuda")),
     device_name=st.sampled_from(("A processor", "Tesla T4", "NVIDIA A100-SXM4-80GB")),
     num_cores=st.integers(1, 64),
@@ -98,6 +115,8 @@ profiles = st.builds(
     phases_s=st.dictionaries(st.sampled_from(("forward", "backward", "optimizer")), seconds),
     replay_host_s=some_s,
     replay_device_s=some_s,
+    disk_bytes_per_s=st.none() | st.floats(1e5, 1e10),
+    save_s=some_s,
     loader_per_s=st.none() | st.floats(1e-2, 1e7),
     loader_cpu_s=some_s,
     step_fixed_s=st.none() | st.floats(0, 1) | st.floats(0.1, 1),
@@ -206,17 +225,24 @@ def test_the_docstring_says_what_it_does_what_it_trades_and_its_source(rung: Run
         assert any(line.startswith(mark) and len(line) > len(mark) for line in lines)
 
 
-def test_every_rung_has_jobs_that_it_lets_through() -> None:
-    reached: dict[str, int] = dict.fromkeys((rung.name for rung in RUNGS), 0)
+@pytest.fixture(name="let_through", scope="module")
+def _let_through() -> dict[str, Job]:
+    """A job for each rung that it lets through, by its name."""
+    found: dict[str, Job] = {}
 
-    @settings(max_examples=1000, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=2000, deadline=None, derandomize=True, database=None)
     @given(job=jobs)
     def look(job: Job) -> None:
         for rung in RUNGS:
-            reached[rung.name] += rung.why_not(*job) is None
+            if rung.name not in found and rung.why_not(*job) is None:
+                found[rung.name] = job
 
     look()
-    assert min(reached.values()) > 0, reached
+    return found
+
+
+def test_every_rung_has_jobs_that_it_lets_through(let_through: dict[str, Job]) -> None:
+    assert let_through.keys() == {rung.name for rung in RUNGS}
 
 
 @thoroughly
@@ -251,6 +277,78 @@ def test_a_prediction_is_finite_and_says_where_it_comes_from(job: Job) -> None:
             parts = asdict(found.time)
             numbers += [*parts.pop("one_time_s").values(), *parts.values()]
         assert all(math.isfinite(number) and number >= 0 for number in numbers), rung.name
+
+
+def trials_without_a_prediction(lines: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield the rungs that were tried with none for their recipe since they were tried before."""
+    predicted: set[tuple[str, str]] = set()
+    for line in lines:
+        if line["kind"] == "prediction":
+            predicted.add((line["rung"], line["recipe"]))
+        elif line["kind"] == "trial" and line["trial"]["before_s"]:
+            name = line["trial"]["rung"]
+            if (name, line["trial"]["recipe"]) not in predicted:
+                yield name
+            predicted = {one for one in predicted if one[0] != name}
+
+
+@every_rung
+def test_a_prediction_is_written_down_before_anything_is_measured(
+    rung: Rung, let_through: dict[str, Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile, recipe = let_through[rung.name]
+    ledger = Ledger(tmp_path)
+    was_written: list[bool] = []
+    worse = Interval(estimate=-0.3, low=-0.4, high=-0.2)
+
+    def choose(_: Lab, tried: Rung, *job: Any, **__: Any) -> Choice:
+        *likelier, first = tried.variants(*job)
+        return Choice(first=first, second=lambda: likelier[-1] if likelier else None)
+
+    def measure(trying: Any) -> Evidence:
+        lines = [line for line in read_jsonl(ledger.path) if line["kind"] == "prediction"]
+        own = recipe_key(trying.before), to_json(trying.prediction)
+        was_written.append(own in [(line["recipe"], line["prediction"]) for line in lines])
+        faster = Interval(estimate=2.0, low=1.9, high=2.1)
+        trying.comparison = Comparison(num_seeds=3)
+        trying.speed = Speed(
+            interval=faster,
+            before=profile.time,
+            after=profile.time,
+            before_s=(float(len(was_written)),),
+            after_s=(1.0,),
+        )
+        statistical = Exactness.STATISTICAL
+        return Evidence(aim=Aim.TIME, exactness=statistical, speed=faster, accuracy=worse)
+
+    monkeypatch.setattr(climb_module, "why_not_here", lambda *_: None)
+    monkeypatch.setattr(trial, "choose_variant", choose)
+    monkeypatch.setattr(trial, "_gather", measure)
+    climb = Climb(
+        lab=Lab(
+            job=JobConfig(recipe=recipe, ladder=LadderConfig(try_all=True)),
+            task=object(),  # type: ignore[arg-type]
+            sources=object(),  # type: ignore[arg-type]
+            device=torch.device("cpu"),
+            cache=tmp_path / "cache",
+            seed=0,
+        ),
+        ledger=ledger,
+        display=Display(io.StringIO()),
+        show=lambda _: None,
+        job="job",
+        machine="machine",
+        recipe=recipe,
+        rungs=(rung,),
+        profiles=[profile],
+    )
+    for ground in (recipe, replace(recipe, seed=recipe.seed + 1), recipe):
+        climb.recipe = ground
+        climb.consider(rung)
+    assert all(was_written)
+    assert bool(was_written) != rung.is_prediction_only
+    assert climb.num_from_ledger == (not rung.is_prediction_only), "the third look"
+    assert list(trials_without_a_prediction(read_jsonl(ledger.path))) == []
 
 
 @thoroughly

@@ -94,16 +94,21 @@ def test_the_test_pictures_are_compared_picture_by_picture(run: Path) -> None:
 
 
 def test_each_prediction_was_written_before_its_trial(run: Path) -> None:
-    predicted: set[str] = set()
-    tried = 0
+    predicted: list[dict[str, Any]] = []
+    samples: list[dict[str, Any]] = []
     for line in read_jsonl(run / "trials.jsonl"):
         if line["kind"] == "prediction":
-            predicted.add(line["rung"])
+            predicted.append(line)
             assert line["prediction"]["provenance"] in ("modelled", "replayed")
-        elif line["kind"] == "trial" and line["trial"]["before"] is not None:
-            assert line["trial"]["rung"] in predicted
-            tried += 1
-    assert tried > 0
+        elif line["kind"] == "trial" and line["trial"]["before_s"]:
+            trial = line["trial"]
+            told = {key: trial[key] for key in ("rung", "recipe", "before_s", "after_s")}
+            if told not in samples:  # else the same trial, undone at the end
+                own = {key: trial[key] for key in ("rung", "recipe", "prediction")}
+                assert own in [{key: one[key] for key in own} for one in predicted]
+                predicted = [one for one in predicted if one["rung"] != trial["rung"]]
+                samples.append(told)
+    assert samples
 
 
 def test_the_run_is_trained_by_what_was_kept_and_serves(stepladder: Command, run: Path) -> None:

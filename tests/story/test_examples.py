@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from safetensors.torch import save_file
 
 import stepladder
 from stepladder.cli.main import COMMANDS, main
-from stepladder.config.choices import Split
+from stepladder.config.choices import Split, WeightsSource
 from stepladder.config.load import load_job
+from stepladder.config.recipe import ModelConfig
 from stepladder.config.schema import options
-from stepladder.records import read_json
+from stepladder.models.trunk import build_trunk
+from stepladder.records import read_json, read_jsonl
+from stepladder.rungs import RUNGS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -146,7 +150,11 @@ def test_published_steps_have_the_listings_numbers(
     assert recipe.batch.global_batch_size == batch
     assert recipe.batch.lr == lr
     assert recipe.head.dropout == dropout
-    assert recipe.stopping.early is stops_early
+    stopping = recipe.stopping
+    assert stopping.early is stops_early
+    if stops_early:  # the callback's patience, and its min_delta of 0: any rise, and nothing else
+        assert (stopping.patience, stopping.monitor) == (3, "val_accuracy")
+        assert (stopping.min_improvement_frac, stopping.allow_noise) == (0, False)
     assert recipe.model.name == "legacy_xception"
     assert recipe.optimizer.name == "nadam"
 
@@ -159,6 +167,61 @@ def test_full_fine_tune_trains_all_weights(stepladder_in_store: Command) -> None
     assert read_json(run.folder / "full" / "summary.json")["status"] == "finished"
     frozen = run.folder / "full" / "checkpoints"
     assert not list(frozen.glob("frozen-*.safetensors")), "a weight did not learn"
+
+
+BRIEFLY = [  # the parts of a climb, each as short as may be
+    *("--budget", "15s", "--ladder.block-s", "0.02", "--ladder.num-seeds", "2"),
+    *("--device.threads", "1"),
+]
+
+
+def check_climb_with_a_learning_trunk(run: Path, table: str) -> None:
+    """See each rung decided, those of a frozen trunk refused in words, and both ends told."""
+    told = [line["trial"] for line in read_jsonl(run / "trials.jsonl") if line["kind"] == "trial"]
+    verdicts = {trial["rung"]: trial["verdict"] for trial in told}
+    assert verdicts.keys() == {rung.name for rung in RUNGS}
+    page = (run / "report.html").read_text()
+    for name in ("cached_features", "folded_trunk"):
+        assert verdicts[name]["decision"] == "not_here"
+        assert verdicts[name]["reason"].startswith("the trunk learns")
+        assert name in table
+        assert verdicts[name]["reason"] in page
+    assert {"kept", "dropped", "undecided", "skipped"} & {v["decision"] for v in verdicts.values()}
+    climb = read_json(run / "climb.json")
+    assert climb["baseline"]["total_s"] > 0
+    assert climb["result"]["total_s"] > 0
+    assert read_json(run / "summary.json")["status"] == "finished"
+
+
+@pytest.mark.slow
+def test_a_users_job_climbs_by_the_command_that_it_gives(tmp_path: Path) -> None:
+    task, *flags = words_of_climb("tabular_task.py")
+    flags[flags.index("--schedule.max-epochs") + 1] = "4"
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    done = subprocess.run(
+        [sys.executable, "-m", "stepladder", "climb", task, *flags, *BRIEFLY],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    check_climb_with_a_learning_trunk(tmp_path / "runs" / "tabular", done.stdout)
+    assert not list(tmp_path.rglob(".ladder-*"))
+
+
+@pytest.mark.slow
+def test_full_fine_tune_climbs(stepladder_in_store: Command) -> None:
+    run = stepladder_in_store
+    config = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
+    save_file(build_trunk(config).model.state_dict(), run.folder / "trunk.safetensors")
+    small = ["--model.name", "test_efficientnet", "--model.weights", "trunk.safetensors"]
+    small += ["--data.store", "store", "--run.dir", "full_climb", "--schedule.max-epochs", "2"]
+    table = run("climb", str(EXAMPLES / "full_fine_tune.yaml"), *small, *BRIEFLY)
+    check_climb_with_a_learning_trunk(run.folder / "full_climb", table)
 
 
 @pytest.mark.slow

@@ -244,7 +244,11 @@ def export(
     from stepladder.export import export_run
 
     if format not in list(ExportFormat):
-        raise UsageError(f"{format} is not one of {', '.join(ExportFormat)}")
+        raise UsageError(
+            f"{format} is not one of {', '.join(ExportFormat)}",
+            where="format",
+            fix=f'Write stepladder.export(run, "{ExportFormat.ONNX}").',
+        )
     folder = run_folder(run)
     file = Path(out) if out is not None else None
     return export_run(folder, ExportFormat(format), file, task=task_of(folder, task))

@@ -53,7 +53,11 @@ def run(argv: list[str]) -> int:
     """List the leftovers, and remove them if told to."""
     flags = parse(Flags, argv, command="clean", examples=_EXAMPLES, default=Flags())
     if not flags.path.is_dir():
-        raise DataError("there is no such folder", where=str(flags.path))
+        raise DataError(
+            "there is no such folder",
+            where=str(flags.path),
+            fix="Give a folder that holds runs or stores, such as runs; or none for this one.",
+        )
     found = [_look_at(path) for path in leftovers(flags.path)]
     if flags.yes:
         for item in found:

@@ -152,6 +152,7 @@ class Climb:
             num_validations=num_validations,
             curve=self.lab.curve(self.recipe),
             known=self._known,
+            checkpoint_every_s=self.lab.job.run.checkpoint_every_s,
             budget_s=self.profile_s(),
         )
 
@@ -221,7 +222,7 @@ class Climb:
             return self._untried(rung, Decision.NOT_HERE, refusal, None), self.recipe
         rung = with_enabled(rung, self.profile, self.recipe)
         prediction = rung.predict(self.profile, self.recipe)
-        self.ledger.prediction(prediction)
+        self.ledger.prediction(prediction, recipe=recipe_key(self.recipe))
         if rung.is_prediction_only:
             reason = f"a prediction only: {prediction.note}"
             return self._untried(rung, Decision.NOT_HERE, reason, prediction), self.recipe
@@ -256,7 +257,7 @@ class Climb:
 
     def _probed(self, rung: Rung, prediction: Prediction) -> None:
         """Tell the prediction of the variant that a probe chose, before it is measured."""
-        self.ledger.prediction(prediction)
+        self.ledger.prediction(prediction, recipe=recipe_key(self.recipe))
         said = f"predicted {gain(prediction.gain)}"
         said += f" ({prediction.note})" if prediction.note else ""
         self.display.message(f"another {rung.name}: {said}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd as Dropout
 
-from stepladder.config.choices import Where
+from stepladder.config.choices import Precision, Where
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.ladder.guard import TrialFailed
@@ -61,6 +61,8 @@ class Computed:
 def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: bool) -> Computed:
     """Compute losses, scores and gradients of the first batches, from the recipe's own weights.
 
+    In fp32, whatever the recipe's precision: in 16 bits rounding hides what else may differ.
+
     Dropout layers drop nothing meanwhile: layout and compiling change which numbers are drawn, and
     not what is computed from them. A model that calls `dropout` with a rate of its own, which no
     layer holds, still draws.
@@ -68,6 +70,7 @@ def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: 
     Args:
         steps: take optimiser steps as well, and give the weights after each.
     """
+    recipe = replace(recipe, device=replace(recipe.device, precision=Precision.FP32))
     found = Computed()
     with open_subject(recipe, material.task, material.sources, device=device) as base:
         _drop_nothing(base.model)

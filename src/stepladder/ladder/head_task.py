@@ -31,7 +31,11 @@ class HeadTask(Task):
     def __init__(self, base: Task, model: nn.Module, *, seed: int, num_views: int = 0) -> None:
         parts = base.split(model)
         if parts is None:
-            raise UsageError("the model has no head")
+            raise UsageError(
+                "the model has no head",
+                where=type(base).__name__,
+                fix="Let the task's split(model) give (trunk, head).",
+            )
         self.seed = seed
         self._base = base
         self._head = parts[1]

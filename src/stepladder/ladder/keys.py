@@ -10,10 +10,12 @@ from pathlib import Path
 
 import torch
 
+import stepladder
 from stepladder.config.options import JobConfig, LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.show import values_of
 from stepladder.machine import environment, gpus, num_cores
+from stepladder.machine.environment import git_state
 from stepladder.records import Json
 
 _LENGTH = 16
@@ -83,6 +85,23 @@ def machine_key() -> str:
         "torch": torch.__version__,
     }
     return _digest(parts)
+
+
+def code_key(package: Path) -> str:
+    """Identify code: by its commit, or where it is installed by its version.
+
+    Where files differ from the commit, or git does not say, their content counts as well.
+
+    Args:
+        package: the folder of modules, at src/NAME of a repository or anywhere else.
+    """
+    if not (package.parents[1] / ".git").exists():
+        return str(stepladder.__version__)
+    state = git_state(package, only="*.py")
+    if state is not None and state["is_changed"] is False:
+        return str(state["commit"])
+    files = {str(path.relative_to(package)): _sha256(path) for path in package.rglob("*.py")}
+    return f"{state['commit'] if state else stepladder.__version__}+{_digest(files)}"
 
 
 def _with_imports(file: Path) -> set[Path]:

@@ -16,6 +16,7 @@ from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Decision, Prediction, Trial
 from stepladder.records.ledger_file import EARLIER_FILE, LEDGER_FILE, set_ledger_aside
 from stepladder.records.profile import Profile
+from stepladder.train.file_system import saving
 
 __all__ = ["EARLIER_FILE", "LEDGER_FILE", "Ledger", "came_of_failure", "trials_of"]
 
@@ -89,9 +90,13 @@ class Ledger:
         """Write down a profile."""
         self._write("profile", recipe=recipe, profile=profile, at_s=at_s)
 
-    def prediction(self, prediction: Prediction) -> None:
-        """Write down a prediction, before its rung is tried."""
-        self._write("prediction", rung=prediction.rung, prediction=prediction)
+    def prediction(self, prediction: Prediction, *, recipe: str | None = None) -> None:
+        """Write down a prediction, before its rung is tried.
+
+        Args:
+            recipe: key of the recipe that the rung would change, as a trial has it.
+        """
+        self._write("prediction", rung=prediction.rung, recipe=recipe, prediction=prediction)
 
     def trial(self, trial: Trial) -> None:
         """Write down a trial, or why there was none."""
@@ -161,17 +166,15 @@ class Ledger:
 
     def _write(self, kind: str, **fields: object) -> None:
         line = json.dumps({"kind": kind} | to_json(fields), allow_nan=False) + "\n"
-        try:
-            with self.path.open("ab") as file:
-                if _ends_torn(self.path):
-                    line = f"\n{line}"
-                file.write(line.encode())
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise ResourceError(
-                f"the ledger was not written ({error.strerror})", where=str(self.path)
-            ) from error
+        with (
+            saving("the ledger was not written", where=self.path),
+            self.path.open("ab") as file,
+        ):
+            if _ends_torn(self.path):
+                line = f"\n{line}"
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def trials_of(path: Path) -> Iterator[Trial]:
@@ -190,7 +193,9 @@ def trials_of(path: Path) -> Iterator[Trial]:
                 continue
     except OSError as error:
         raise ResourceError(
-            f"the ledger cannot be read ({error.strerror})", where=str(path)
+            f"the ledger cannot be read ({error.strerror})",
+            where=str(path),
+            fix="Let yourself read it (chmod u+r), or move it away: what it says is found anew.",
         ) from error
 
 

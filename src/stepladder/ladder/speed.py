@@ -19,6 +19,7 @@ from stepladder.ladder.verdict import judge_speed
 from stepladder.measure.workload import BlockTimes, training_time
 from stepladder.records.ladder import Decision, Interval
 from stepladder.records.profile import Profile, TrainingTime
+from stepladder.rungs.formulas import checkpoints_s
 from stepladder.stats import combined_speedup
 from stepladder.train.build import EVALUATION_BATCH_SIZE
 
@@ -269,7 +270,7 @@ def _rhythm(recipe: Recipe) -> tuple[int, int | None]:
 
 def _by_length(profile: Profile, before: Length, after: Length) -> Speed:
     lengths = (before, after)
-    times = (_stretched(profile.time, before), _stretched(profile.time, after))
+    times = (_stretched(profile, before), _stretched(profile, after))
     by_seed = _by_seed(times, lengths) or ([times[0].total_s] * 2, [times[1].total_s] * 2)
     return Speed(
         interval=combined_speedup(None, by_seed, confidence=_ONE_LOOK),
@@ -288,15 +289,16 @@ def _rests_on_times(found: Speed) -> bool:
     return abs(math.log(slower[0] / slower[1] / gain)) > _NEXT_TO_NOTHING
 
 
-def _stretched(time: TrainingTime, length: Length) -> TrainingTime:
-    """Give the time with another length; checkpoints are written as often."""
-    share = length.epochs / time.epochs if time.epochs else 1.0
-    return replace(
-        time,
-        epochs=length.epochs,
-        num_validations=length.num_validations,
-        checkpoint_s=time.checkpoint_s * share,
-    )
+def _stretched(profile: Profile, length: Length) -> TrainingTime:
+    """Give the profile's time with another length."""
+    time = replace(profile.time, epochs=length.epochs, num_validations=length.num_validations)
+    return _with_checkpoints(profile, time)
+
+
+def _with_checkpoints(profile: Profile, time: TrainingTime) -> TrainingTime:
+    """Count the checkpoints of a training that takes so long."""
+    checkpoint_s = checkpoints_s(profile.time, loop_s=time.loop_s, save_s=profile.save_s)
+    return replace(time, checkpoint_s=checkpoint_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,10 +311,10 @@ class _ToTime:
     num_val: int
     is_random_before_head: bool
     one_time_s: dict[str, float]
-    checkpoint_s: float
+    profile: Profile
 
     def __call__(self, times: BlockTimes) -> TrainingTime:
-        return training_time(
+        time = training_time(
             self.recipe,
             times,
             num_train=self.num_train,
@@ -320,9 +322,9 @@ class _ToTime:
             epochs=self.length.epochs,
             num_validations=self.length.num_validations,
             one_time_s=self.one_time_s,
-            checkpoint_s=self.checkpoint_s,
             is_random_before_head=self.is_random_before_head,
         )
+        return _with_checkpoints(self.profile, time)
 
 
 def _to_time(
@@ -335,5 +337,5 @@ def _to_time(
         num_val=0 if lab.sources.val is None else len(lab.sources.val),
         is_random_before_head=lab.task.is_random_before_head,
         one_time_s=one_time_s,
-        checkpoint_s=_stretched(profile.time, length).checkpoint_s,
+        profile=profile,
     )

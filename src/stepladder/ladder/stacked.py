@@ -61,6 +61,7 @@ def differ_in_their_end(recipe: Recipe, other: Recipe) -> bool:
         early=recipe.stopping.early,
         patience=recipe.stopping.patience,
         min_improvement_frac=recipe.stopping.min_improvement_frac,
+        allow_noise=recipe.stopping.allow_noise,
         monitor=recipe.stopping.monitor,
         restore_best=recipe.stopping.restore_best,
     )

@@ -119,12 +119,18 @@ def instruction_set() -> tuple[str, ...]:
     return tuple(name for name in _INSTRUCTIONS if name in present)
 
 
-def git_state(folder: Path) -> dict[str, Any] | None:
-    """Give the commit of the repository around a folder and whether files differ from it."""
+def git_state(folder: Path, *, only: str | None = None) -> dict[str, Any] | None:
+    """Give the commit of the repository around a folder and whether files differ from it.
+
+    Args:
+        only: look at these files below the folder alone, new ones among them: "*.py"; None: at
+            all that the repository knows of.
+    """
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         return None
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    which = ["--untracked-files=no"] if only is None else ["--untracked-files=all", "--", only]
+    changed = _git(folder, "status", "--porcelain", *which)
     return {"commit": commit, "is_changed": None if changed is None else bool(changed)}
 
 

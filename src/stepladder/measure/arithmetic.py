@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from stepladder.data.batch import Batch
 from stepladder.measure.facts import has_bf16
 from stepladder.measure.flops import count_flops
-from stepladder.measure.noise_scale import MAX_LARGE_FRAC, measure_noise_scale
+from stepladder.measure.leaves import count_moved
+from stepladder.measure.noise_scale import (
+    MAX_LARGE_FRAC,
+    TOO_FEW,
+    NoiseScale,
+    measure_noise_scale,
+)
 from stepladder.measure.probe import untouched
 from stepladder.measure.replays import (
     choose_times,
@@ -35,14 +41,25 @@ MAX_NOISE_GRADIENTS = _PAIRS[1] * _LARGE[0] // _SMALL
 
 @dataclass(frozen=True, kw_only=True)
 class Flops:
-    """Floating-point operations of one example: forward; forward and backward."""
+    """What the model does for one example.
+
+    Attributes:
+        forward, step: floating-point operations, forward; forward and backward.
+        activation_bytes: that its single operations read and write, forward.
+        weight_bytes: that they read, of which a batch needs no more than an example does.
+    """
 
     forward: float
     step: float
+    activation_bytes: float
+    weight_bytes: float
 
 
 def measure_flops(subject: Subject) -> Flops:
-    """Count the FLOPs of the recipe's loss and of its gradient, by what learns now."""
+    """Count the FLOPs of the recipe's loss and of its gradient, by what learns now.
+
+    And the bytes that its single operations move.
+    """
     num = subject.min_batch_size
     batch = subject.to_device(subject.batch_of(num))
     num = batch.ids.numel()
@@ -60,7 +77,13 @@ def measure_flops(subject: Subject) -> Flops:
 
         with torch.no_grad():
             forward_flops = count_flops(forward)
-        return Flops(forward=forward_flops / num, step=count_flops(forward_and_backward) / num)
+            moved = count_moved(subject.model, forward)
+        return Flops(
+            forward=forward_flops / num,
+            step=count_flops(forward_and_backward) / num,
+            activation_bytes=moved.activations / num,
+            weight_bytes=moved.weights,
+        )
 
 
 def measure_replays(
@@ -132,8 +155,8 @@ def _to_replay(subject: Subject, batch: Batch) -> tuple[nn.Module, Callable[[], 
 
 def estimate_noise_scale(
     subject: Subject, head: Subject | None, *, example_s: float, budget_s: float
-) -> float | None:
-    """Estimate the gradient noise scale at the weights as they are; None where it is unknown.
+) -> NoiseScale:
+    """Estimate the gradient noise scale at the weights as they are, or say why it is unknown.
 
     Where the trunk is frozen, each example goes through it once, and the gradients are those of the
     head on its features.
@@ -145,7 +168,7 @@ def estimate_noise_scale(
     small = _SMALL if subject.min_batch_size == 1 else _SMALL_BATCHNORM
     large = next((size for size in _LARGE if size <= MAX_LARGE_FRAC * subject.num_train), 0)
     if large <= small:
-        return None
+        return NoiseScale(unknown_because=TOO_FEW)
     least, most = _PAIRS
     pairs = min(most, max(least, int(budget_s / (large * example_s))))
     batch = subject.batch_of(pairs * large)

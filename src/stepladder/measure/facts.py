@@ -120,6 +120,14 @@ def store_encoding(task: Task) -> str | None:
     return str(store.manifest.encoding) if isinstance(store, Store) else None
 
 
+def stored_bytes(task: Task) -> float | None:
+    """Read the mean bytes of an example in the task's store; None where there is none."""
+    store = getattr(task, "store", None)
+    shards = store.manifest.shards if isinstance(store, Store) else ()
+    num_rows = sum(info.num_rows for info in shards)
+    return sum(info.size_bytes for info in shards) / num_rows if num_rows else None
+
+
 def source_pixels(task: Task) -> float | None:
     """Read the mean number of pixels of stored JPEGs, from the headers of some; None if unknown."""
     store = getattr(task, "store", None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ DTYPES = {
     Precision.FP16: torch.float16,
     Precision.FP16_MASTER: torch.float16,
 }
+_TF32 = "tf32"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +40,24 @@ def count_flops(run: Callable[[], object]) -> int:
     return int(counter.get_total_flops())
 
 
-def measure_peaks(device: torch.device, precision: Precision, *, budget_s: float) -> Peaks:
+def runs_in_tf32(precision: Precision, *, has_conv: bool, cudnn: bool, matmul: bool) -> bool:
+    """Say whether most of a model's 32-bit operations may run in TF32 on a GPU that has it.
+
+    Args:
+        has_conv: the model has convolutions, which then do most of its work.
+        cudnn, matmul: whether torch allows TF32 in convolutions (it does by default), and in matrix
+            products (by default it does not).
+    """
+    return precision is Precision.FP32 and (cudnn if has_conv else matmul)
+
+
+def measure_peaks(
+    device: torch.device, precision: Precision, *, has_conv: bool, budget_s: float
+) -> Peaks:
     """Time a large matrix product in a precision, and a large copy; the fastest call of each.
 
-    These are rates achieved, not those of a data sheet.
+    These are rates achieved, not those of a data sheet. On a GPU the product is in TF32 where the
+    model's own operations are, see `runs_in_tf32`.
     """
     is_cuda = device.type == "cuda"
     dtype = DTYPES[precision]
@@ -58,11 +74,32 @@ def measure_peaks(device: torch.device, precision: Precision, *, budget_s: float
     def copy() -> Tensor:
         return target.copy_(block)
 
-    times = time_in_turn({"multiply": multiply, "copy": copy}, device, budget_s=budget_s)
+    is_tf32 = is_cuda and runs_in_tf32(
+        precision,
+        has_conv=has_conv,
+        cudnn=torch.backends.cudnn.conv.fp32_precision == _TF32,  # type: ignore[attr-defined]
+        matmul=torch.backends.cuda.matmul.fp32_precision == _TF32,
+    )
+    with products_in_tf32(is_tf32):
+        times = time_in_turn({"multiply": multiply, "copy": copy}, device, budget_s=budget_s)
     return Peaks(
         flops_per_s=2 * side**3 / min(times["multiply"]),
         bandwidth_bytes_per_s=2 * num_bytes / min(times["copy"]),
     )
+
+
+@contextmanager
+def products_in_tf32(is_on: bool) -> Iterator[None]:
+    """Set what CUDA's 32-bit matrix products run in, for the block."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    if is_on != (before == _TF32):
+        matmul.fp32_precision = _TF32 if is_on else "ieee"
+    try:
+        yield
+    finally:
+        if matmul.fp32_precision != before:
+            matmul.fp32_precision = before
 
 
 def model_flops_utilisation(flops: float, seconds: float, *, peak_flops_per_s: float) -> float:

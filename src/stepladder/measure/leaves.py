@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.nn.modules.dropout import _DropoutNd as _Dropout
 from torch.utils._pytree import tree_leaves, tree_map
 
 NORMS = (BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_VIEWS = (nn.Identity, nn.Flatten, nn.Unflatten)
 _WHOLE = (BatchNorm, nn.MultiheadAttention)  # one operation, whatever modules lie inside
 
 
@@ -80,6 +82,40 @@ def record_calls(model: nn.Module, run: Callable[[], object]) -> list[Call]:
         for hook in hooks:
             hook.remove()
     return calls
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Bytes that leaf modules read and wrote: what goes from one to the next, and weights."""
+
+    activations: int
+    weights: int
+
+
+def count_moved(model: nn.Module, run: Callable[[], object]) -> Moved:
+    """Run a model and add up the bytes of what each leaf module reads and writes.
+
+    As if each were a kernel of its own and nothing stayed in a cache between two. What only gives
+    another view of its input moves nothing.
+    """
+    activations = weights = 0
+
+    def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        nonlocal activations, weights
+        if isinstance(module, _VIEWS) or (isinstance(module, _Dropout) and not module.training):
+            return
+        values = tree_leaves((args, dict(kwargs), output))
+        activations += sum(value.nbytes for value in values if isinstance(value, Tensor))
+        weights += sum(value.nbytes for value in (*module.parameters(), *module.buffers()))
+
+    leaves = {id(leaf): leaf for leaf in _leaves(model)}
+    hooks = [leaf.register_forward_hook(note, with_kwargs=True) for leaf in leaves.values()]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return Moved(activations=activations, weights=weights)
 
 
 def _leaves(module: nn.Module) -> list[nn.Module]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 import torch
@@ -16,6 +17,23 @@ from stepladder.train.step import autocast, split_batch
 MAX_LARGE_FRAC = 0.25
 """Share of the training examples that the larger batch may hold: beyond it, batches of a finite
 set are too alike, and the noise comes out too small."""
+
+
+TOO_FEW = f"the larger batch would be more than {MAX_LARGE_FRAC:.0%} of the training examples"
+_DROWNED = "by the gradients of two batch sizes, the signal or the noise is not above 0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseScale:
+    """The noise scale, or why it is unknown.
+
+    Attributes:
+        examples: None where it is unknown.
+        unknown_because: in words; None where it is known.
+    """
+
+    examples: float | None = None
+    unknown_because: str | None = None
 
 
 def noise_scale(
@@ -57,7 +75,7 @@ def measure_noise_scale(
     small: int,
     device: torch.device,
     precision: Precision = Precision.FP32,
-) -> float | None:
+) -> NoiseScale:
     """Estimate the noise scale from the gradients of whole batches and of their parts.
 
     The weights stay as they are; wrap the call in `untouched` where BatchNorm learns or dropout
@@ -69,8 +87,7 @@ def measure_noise_scale(
         small: examples in a part, fewer than in a batch.
 
     Returns:
-        Examples; None where nothing can be said, the larger batch exceeding a quarter of the
-        training set among others.
+        Unknown among others where the larger batch exceeds a quarter of the training set.
     """
     learning = [weight for weight in model.parameters() if weight.requires_grad]
 
@@ -87,12 +104,13 @@ def measure_noise_scale(
     for batch in batches:
         large = batch.ids.numel()
         if large > MAX_LARGE_FRAC * num_examples or large % small:
-            return None
+            return NoiseScale(unknown_because=TOO_FEW)
         parts = [gradient(part) for part in split_batch(batch, small)]
         whole = [torch.stack(members).mean(0) for members in zip(*parts, strict=True)]
         small_norms.append(fmean(_sq_norm(part) for part in parts))
         large_norms.append(_sq_norm(whole))
-    return noise_scale(small_norms, large_norms, small=small, large=large)
+    found = noise_scale(small_norms, large_norms, small=small, large=large)
+    return NoiseScale(examples=found, unknown_because=_DROWNED if found is None else None)
 
 
 def _sq_norm(gradient: list[Tensor]) -> float:

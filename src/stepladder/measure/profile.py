@@ -16,6 +16,7 @@ from stepladder.errors import UsageError
 from stepladder.machine import num_cores
 from stepladder.measure.arithmetic import (
     MAX_NOISE_GRADIENTS,
+    Flops,
     estimate_noise_scale,
     measure_flops,
     measure_replays,
@@ -23,13 +24,22 @@ from stepladder.measure.arithmetic import (
 from stepladder.measure.block import BlockTimes, training_time
 from stepladder.measure.cold import cold_compiler
 from stepladder.measure.compile_time import measure_compile
-from stepladder.measure.facts import machine_facts, model_facts, source_pixels, store_encoding
+from stepladder.measure.disk import measure_disk
+from stepladder.measure.facts import (
+    machine_facts,
+    model_facts,
+    source_pixels,
+    store_encoding,
+    stored_bytes,
+)
 from stepladder.measure.flops import Peaks, measure_peaks, model_flops_utilisation
 from stepladder.measure.head import TrunkTime, look_again, measure_trunk, on_features
 from stepladder.measure.larger_trunks import larger_trunks
+from stepladder.measure.noise_scale import NoiseScale
 from stepladder.measure.probe import is_out_of_memory
 from stepladder.measure.profile_memory import ProfileMemory, memory_key
 from stepladder.measure.provenance import provenance_of
+from stepladder.measure.saving import SaveTimes, checkpoints_s, measure_saves
 from stepladder.measure.steps import StepTimes, input_bytes, measure_steps, seconds_to_read
 from stepladder.measure.subject import Subject, open_subject
 from stepladder.measure.sweep import Sweep, choose_sizes, measure_sweep
@@ -68,6 +78,7 @@ def take_profile(
     num_validations: float,
     curve: Curve | None,
     known: ProfileMemory | None = None,
+    checkpoint_every_s: float | None = None,
     budget_s: float = PROFILE_S,
 ) -> Profile:
     """Measure a recipe on this machine; nothing of the job is changed by it.
@@ -77,11 +88,14 @@ def take_profile(
 
     Args:
         sources: the examples themselves, also where features are cached.
-        cache: where artefacts would be written; only its free space is looked at.
+        cache: where artefacts would be written: its free space is looked at, and where the folder
+            is there a checkpoint is saved below it, and removed.
         epochs, num_validations: until training ends, found elsewhere.
         curve: how training goes, found elsewhere.
         known: what earlier profiles of the same job found. Of a recipe that compiles, the first
             profile compiles cold, and takes that much longer.
+        checkpoint_every_s: seconds between two checkpoints; 0: after every step; None: the one at
+            the end alone.
         budget_s: seconds that it may take, about; the number of repetitions follows.
 
     Raises:
@@ -101,6 +115,7 @@ def take_profile(
             budgets_s={name: share * budget_s for name, share in _SHARES.items()},
         )
         found = measuring.measure(cache)
+        saves = measuring.saves(cache)
         time = training_time(
             recipe,
             measuring.block(),
@@ -111,7 +126,11 @@ def take_profile(
             one_time_s=measuring.one_time_s(),
             is_random_before_head=found["is_random_before_head"],
         )
-    profile = Profile(time=time, curve=curve, **found)
+    save_s = None
+    if saves is not None:
+        save_s = saves.first_s
+        time = replace(time, checkpoint_s=checkpoints_s(saves, time, every_s=checkpoint_every_s))
+    profile = Profile(time=time, curve=curve, save_s=save_s, **found)
     return replace(profile, provenance=provenance_of(profile))
 
 
@@ -125,6 +144,7 @@ class _Measuring:
         self.recipe = subject.recipe
         self._known = known
         self._budgets_s = budgets_s
+        self._facts = model_facts(subject)
         self.compile_s = 0.0
         if self.recipe.device.compile:  # first of all: nothing may have been compiled before
             self.compile_s = self._once("compile", lambda: measure_compile(subject))
@@ -155,18 +175,14 @@ class _Measuring:
         subject, recipe, steps = self.subject, self.recipe, self.steps
         val = subject.sources.val
         peaks = self._once("peaks", self._measure_peaks)
-        forward, step = self._once("flops", self._measure_flops) or (None, None)
+        flops: Flops | None = self._once("flops", self._measure_flops)
+        forward, step = (flops.forward, flops.step) if flops is not None else (None, None)
         sweep: Sweep = self._once("sweep", self._measure_sweep)
-        mfu = None
-        if peaks is not None and step is not None:
-            flops_of_step = step * subject.batch_size
-            mfu = model_flops_utilisation(
-                flops_of_step, steps.step_s, peak_flops_per_s=peaks.flops_per_s
-            )
+        noise = self._once("noise", self._measure_noise)
         is_built_in = isinstance(subject.task, ImageClassification)
         return {
             **asdict(machine_facts(subject.device, cache)),
-            **asdict(model_facts(subject)),
+            **asdict(self._facts),
             **self._head_times(),
             "num_train": subject.num_train,
             "num_val": len(val) if val is not None else 0,
@@ -174,6 +190,8 @@ class _Measuring:
             "example_bytes": self._example_bytes(),
             "store_encoding": store_encoding(subject.task),
             "source_pixels": self._once("source_pixels", lambda: source_pixels(subject.task)),
+            "stored_bytes": stored_bytes(subject.task),
+            "disk_bytes_per_s": self._once("disk", lambda: measure_disk(subject.task)),
             "peak_flops_per_s": peaks.flops_per_s if peaks is not None else None,
             "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s if peaks is not None else None,
             "phases_s": steps.phases_s,
@@ -188,9 +206,11 @@ class _Measuring:
             "memory_by_batch": sweep.memory_bytes,
             "forward_flops": forward,
             "step_flops": step,
-            "mfu": mfu,
+            "forward_bytes": self._forward_bytes(flops),
+            "mfu": self._mfu(peaks, forward, step),
             "op_replays": self._once("replays", self._measure_replays) or {},
-            "noise_scale": self._once("noise", self._measure_noise),
+            "noise_scale": noise.examples,
+            "noise_scale_unknown_because": noise.unknown_because,
             "larger_trunks": larger_trunks(recipe.model) if is_built_in else (),
         }
 
@@ -208,6 +228,34 @@ class _Measuring:
         """Give the work done once, but for the features, by name."""
         found = {"load": self._load_s(), "compile": self.compile_s}
         return {name: seconds for name, seconds in found.items() if seconds > 0}
+
+    def saves(self, cache: Path) -> SaveTimes | None:
+        """Time the saves of a training, once for the weights that learn."""
+
+        def measure() -> SaveTimes | None:
+            return _if_it_can(
+                lambda: measure_saves(self.stepping, cache),
+                foretold_s=0.0,
+                at_least_s=MIN_DEADLINE_S,
+            )
+
+        return self._once("save", measure)
+
+    def _mfu(self, peaks: Peaks | None, forward: float | None, step: float | None) -> float | None:
+        """Give what a step uses of the peak; the trunk's one pass where features are cached."""
+        if peaks is None or forward is None or step is None:
+            return None
+        flops, seconds = step * self.subject.batch_size, self.steps.step_s
+        if self.recipe.features.cached and self.trunk is not None:
+            flops, seconds = forward, self.trunk.example_s
+        return model_flops_utilisation(flops, seconds, peak_flops_per_s=peaks.flops_per_s)
+
+    def _forward_bytes(self, flops: Flops | None) -> float | None:
+        if flops is None:
+            return None
+        is_cached = self.recipe.features.cached
+        size = EVALUATION_BATCH_SIZE if is_cached else self.subject.batch_size
+        return flops.activation_bytes + flops.weight_bytes / size
 
     def _load_s(self) -> float:
         """Give the seconds to fill memory, once: with train, and with val at its first look."""
@@ -243,18 +291,19 @@ class _Measuring:
             lambda: measure_peaks(
                 self.subject.device,
                 self.recipe.device.precision,
+                has_conv=self._facts.num_conv2d > 0,
                 budget_s=self._budgets_s["peaks"],
             ),
             foretold_s=self._budgets_s["peaks"],
             at_least_s=MIN_DEADLINE_S,  # as for replays
         )
 
-    def _measure_flops(self) -> tuple[float, float] | None:
-        def measure() -> tuple[float, float]:
+    def _measure_flops(self) -> Flops | None:
+        def measure() -> Flops:
             whole = measure_flops(self.subject)
             if self.stepping is self.subject:
-                return whole.forward, whole.step
-            return whole.forward, measure_flops(self.stepping).step
+                return whole
+            return replace(whole, step=measure_flops(self.stepping).step)
 
         return _if_it_can(measure, foretold_s=self.steps.step_s, at_least_s=MIN_DEADLINE_S)
 
@@ -284,9 +333,9 @@ class _Measuring:
             at_least_s=MIN_DEADLINE_S,  # 16 bits that a CPU only imitates take their time
         )
 
-    def _measure_noise(self) -> float | None:
+    def _measure_noise(self) -> NoiseScale:
         has_features = self.head is not None and self.trunk is not None
-        return _if_it_can(
+        found = _if_it_can(
             lambda: estimate_noise_scale(
                 self.subject,
                 self.head,
@@ -296,6 +345,7 @@ class _Measuring:
             foretold_s=self._budgets_s["noise"] + MAX_NOISE_GRADIENTS * self.steps.step_s,
             at_least_s=PROBE_S,
         )
+        return found or NoiseScale(unknown_because="its gradients took all memory, or hung")
 
     def _read_s(self) -> float | None:
         """Give the seconds of one thread to read an example, of pictures and not of features."""

@@ -49,7 +49,12 @@ def memory_key(name: str, recipe: Recipe) -> Hashable:
 def _relevant(name: str, recipe: Recipe) -> Hashable:
     """Give what a part depends on: the recipe without what cannot change it."""
     if name == "peaks":
-        return recipe.device.precision, recipe.device.threads
+        return recipe.device.precision, recipe.device.threads, recipe.model.name
+    if name == "disk":  # of the store that all recipes of a job read
+        return None
+    if name == "save":  # of the weights that learn, and what the optimiser keeps of each
+        model = replace(recipe.model, fold_batchnorm=False)
+        return recipe.train, model, recipe.optimizer.name, recipe.device.precision
     physical = replace(recipe, seed=0, schedule=ScheduleConfig(), stopping=StoppingConfig())
     size = physical.batch.global_batch_size
     batch = BatchConfig(global_batch_size=size, micro_batch_size=physical.batch.micro_batch_size)

@@ -23,6 +23,7 @@ _READ = (
     "feature_bytes",
     "store_encoding",
     "source_pixels",
+    "stored_bytes",
     "device",
     "device_name",
     "num_cores",
@@ -36,7 +37,12 @@ _READ = (
 )
 _MODELLED = ("time", "step_fixed_s", "step_per_example_s", "mfu", "noise_scale")
 _REPLAYED = ("head_step_s", "head_validation_s", "op_replays")
-_SILENT = ("provenance", "no_advice_because", "curve")  # the curve says it itself
+_SILENT = (  # words; and the curve says it itself
+    "provenance",
+    "no_advice_because",
+    "noise_scale_unknown_because",
+    "curve",
+)
 
 
 def provenance_of(profile: Profile) -> Mapping[str, Provenance]:

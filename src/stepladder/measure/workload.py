@@ -45,7 +45,6 @@ __all__ = ["BlockTimes", "Plan", "Workload", "align_plans", "training_time"]
 _MAX_WARM_UP: Final = 20
 _MAX_STRETCH: Final = 4  # times min_s that a block may take for the sake of its autocorrelation
 _SHARE: Final = 0.25  # of min_s for validation, and for the head where features are cached
-_NO_HEAD: Final = "the model has no head that could learn from features alone"
 _NUM_READ: Final = 2  # batches: the first may have been begun
 _MIN_WAIT_FRAC: Final = 0.05  # wait for data from which on batches read ahead would flatter
 
@@ -170,7 +169,7 @@ class Workload:
     def _pilot_trunk(self, min_s: float) -> float:
         """Fix how many batches go through the trunk; gives what the first took more."""
         if self._base.trunk_and_head is None:
-            raise UsageError(_NO_HEAD)
+            raise _no_head(self._base)
         first_s, second_s = self._time_trunk(1), self._time_trunk(1)
         trunk_s = second_s
         if self._reading_sets_the_pace():
@@ -329,5 +328,14 @@ def _head_of(base: Subject) -> Subject:
     trunk = measure_trunk(base, budget_s=0.0)
     head = on_features(base, trunk) if trunk is not None else None
     if head is None:
-        raise UsageError(_NO_HEAD)
+        raise _no_head(base)
     return head
+
+
+def _no_head(base: Subject) -> UsageError:
+    return UsageError(
+        "the model has no head that could learn from features alone",
+        where=type(base.task).__name__,
+        fix="Let the task's split(model) give (trunk, head), with targets that are one tensor; or "
+        "go without --features.cached.",
+    )

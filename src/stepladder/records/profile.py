@@ -50,14 +50,14 @@ class TrainingTime:
         return self.steps_per_epoch * self.step_s
 
     @property
+    def loop_s(self) -> float:
+        """Steps and validations of all epochs."""
+        return self.epochs * self.epoch_s + self.num_validations * self.validation_s
+
+    @property
     def total_s(self) -> float:
         """Everything, from the start to the committed weights."""
-        return (
-            sum(self.one_time_s.values())
-            + self.epochs * self.epoch_s
-            + self.num_validations * self.validation_s
-            + self.checkpoint_s
-        )
+        return sum(self.one_time_s.values()) + self.loop_s + self.checkpoint_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +101,16 @@ class Profile:
         feature_bytes: the trunk's output for one example; None without a trunk.
         store_encoding: pixels or jpeg; None where the data is no store.
         source_pixels: mean pixels of a stored JPEG before decoding; None where unknown.
+        stored_bytes: bytes of an example on disk; None where the data is no store.
         device: cpu or cuda; device_name as people know it.
         num_cores: cores that this process may use.
         has_cuda, has_bf16, has_compiler: what the machine offers. has_bf16: in hardware.
         free_memory_bytes: host memory (device memory on CUDA) that is free.
         free_host_bytes: host memory that is free; None in ledgers of earlier versions.
         free_disk_bytes: where artefacts would be written.
-        peak_flops_per_s: achieved by a large matrix product here, in the recipe's precision.
+        disk_bytes_per_s: reading the store with none of it in memory; None: not to be known.
+        peak_flops_per_s: achieved by a large matrix product here, in the recipe's precision; in
+            TF32 where the model's own 32-bit operations run in it.
         bandwidth_bytes_per_s: achieved by a large copy here.
         phases_s: seconds of each phase of one mean step (data_wait, to_device, augment, forward,
             backward, optimizer).
@@ -120,7 +123,10 @@ class Profile:
         step_fixed_s, step_per_example_s: a and c of t(b) = a + c b.
         memory_by_batch: peak bytes of a step by batch size (two sizes); of live tensors on a CPU.
         forward_flops, step_flops: FLOPs of one example, forward; forward and backward.
-        mfu: model FLOPs utilisation of a step, in [0, 1].
+        forward_bytes: bytes that the single operations of a forward pass read and write for one
+            example in a batch of the recipe's size, the features' where those are cached.
+        mfu: model FLOPs utilisation, in [0, 1]: of a step, and where features are cached of the
+            trunk's forward pass.
         trunk_s: trunk forward of one example in evaluation batches; None without a trunk.
         head_step_s: one step of the head alone on features at the recipe's batch size.
         head_validation_s: one validation of the head alone on features.
@@ -128,6 +134,8 @@ class Profile:
             pointwise, ...), time of the replayed single operations over their time as they are.
         curve: how training goes under this recipe; None where it was too long to find out.
         noise_scale: gradient noise scale in examples; None: unknown.
+        noise_scale_unknown_because: why it is, in words; None where it is known.
+        save_s: the checkpoint at the end, best weights included; None: not measured.
         larger_trunks: names of larger trunks whose weights are at hand.
         provenance: by field name.
     """
@@ -149,6 +157,7 @@ class Profile:
     feature_bytes: int | None = None
     store_encoding: str | None = None
     source_pixels: float | None = None
+    stored_bytes: float | None = None
     device: str
     device_name: str
     num_cores: int
@@ -158,6 +167,7 @@ class Profile:
     free_memory_bytes: int
     free_host_bytes: int | None = None
     free_disk_bytes: int
+    disk_bytes_per_s: float | None = None
     peak_flops_per_s: float | None = None
     bandwidth_bytes_per_s: float | None = None
     phases_s: Mapping[str, float] = field(default_factory=dict)
@@ -172,6 +182,7 @@ class Profile:
     memory_by_batch: Mapping[int, int] = field(default_factory=dict)
     forward_flops: float | None = None
     step_flops: float | None = None
+    forward_bytes: float | None = None
     mfu: float | None = None
     trunk_s: float | None = None
     head_step_s: float | None = None
@@ -179,5 +190,7 @@ class Profile:
     op_replays: Mapping[str, float] = field(default_factory=dict)
     curve: Curve | None = None
     noise_scale: float | None = None
+    noise_scale_unknown_because: str | None = None
+    save_s: float | None = None
     larger_trunks: tuple[str, ...] = ()
     provenance: Mapping[str, Provenance] = field(default_factory=dict)

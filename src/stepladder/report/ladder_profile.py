@@ -58,12 +58,19 @@ class ProfileView:
 
 @dataclass(frozen=True, kw_only=True)
 class _Fact:
-    """A fact: its words, where its provenance is kept, and how to read it."""
+    """A fact: its words, where its provenance is kept, and how to read it.
+
+    Attributes:
+        mark: what a profile adds to its number.
+        why_unknown: says why a profile has none though it was looked for; empty: it was not.
+    """
 
     name: str
     field: str
     read: Callable[[Profile], float | None]
     say: Callable[[float], str]
+    mark: Callable[[Profile], str] = lambda _: ""
+    why_unknown: Callable[[Profile], str] = lambda _: ""
 
 
 def profile_view(profiles: Sequence[Profile]) -> ProfileView | None:
@@ -130,15 +137,18 @@ def _row(fact: _Fact, profiles: Sequence[Profile]) -> ProfileRow | None:
 
 def _cell(fact: _Fact, profile: Profile) -> str:
     value = fact.read(profile)
-    return fact.say(value) if value is not None and math.isfinite(value) else ""
+    if value is None or not math.isfinite(value):
+        return fact.why_unknown(profile)
+    return fact.say(value) + fact.mark(profile)
 
 
 def _note(profile: Profile) -> str:
     ridge, mfu = _ridge(profile), profile.mfu
     said = []
     if mfu is not None and math.isfinite(mfu):
+        what = "the trunk's one pass over the examples" if _is_cached(profile) else "a step"
         said.append(
-            f"At the end a step used {percent(mfu)} of the arithmetic that a large matrix product "
+            f"At the end {what} used {percent(mfu)} of the arithmetic that a large matrix product "
             "reaches on this machine (MFU)."
         )
     if ridge is not None:
@@ -146,12 +156,48 @@ def _note(profile: Profile) -> str:
             f"Work that does fewer than {tick_label(round(ridge, 1))} operations for each byte it "
             "moves is held back by memory here, not by arithmetic (the roofline's ridge)."
         )
+    intensity, attainable = _intensity(profile), _attainable(profile)
+    if ridge is not None and intensity is not None and attainable is not None:
+        side = "memory sets the pace" if intensity < ridge else "arithmetic sets the pace"
+        said.append(
+            f"The model's forward pass does {tick_label(float(f'{intensity:.2g}'))}, each of its "
+            f"layers by itself: {side}, and {_flops_per_s(attainable)} is the most to be reached."
+        )
     return " ".join(said)
 
 
 def _ridge(profile: Profile) -> float | None:
     peak, bandwidth = profile.peak_flops_per_s, profile.bandwidth_bytes_per_s
     return peak / bandwidth if peak and bandwidth else None
+
+
+def _intensity(profile: Profile) -> float | None:
+    """Give FLOPs for each byte that the forward pass moves."""
+    flops, moved = profile.forward_flops, profile.forward_bytes
+    return flops / moved if flops and moved else None
+
+
+def _attainable(profile: Profile) -> float | None:
+    """Give the rate that the roofline leaves: min(peak, intensity x bandwidth)."""
+    intensity = _intensity(profile)
+    peak, bandwidth = profile.peak_flops_per_s, profile.bandwidth_bytes_per_s
+    if intensity is None or not peak or not bandwidth:
+        return None
+    return min(peak, intensity * bandwidth)
+
+
+def _is_cached(profile: Profile) -> bool:
+    """Tell whether features were computed once, so that a step is one of the head alone."""
+    return "features" in profile.time.one_time_s
+
+
+def _of_the_trunk(profile: Profile) -> str:
+    return " of the trunk's pass" if _is_cached(profile) else ""
+
+
+def _why_no_noise_scale(profile: Profile) -> str:
+    why = profile.noise_scale_unknown_because
+    return f"unknown: {why}" if why else ""
 
 
 def _examples_per_s(profile: Profile) -> float | None:
@@ -236,6 +282,18 @@ _FACTS = (
         say=_flops,
     ),
     _Fact(
+        name="operations for each byte moved, forward",
+        field="forward_bytes",
+        read=_intensity,
+        say=_rounded,
+    ),
+    _Fact(
+        name="arithmetic that the roofline leaves to them",
+        field="forward_bytes",
+        read=_attainable,
+        say=_flops_per_s,
+    ),
+    _Fact(
         name="arithmetic that a large product reaches",
         field="peak_flops_per_s",
         read=lambda p: p.peak_flops_per_s,
@@ -247,7 +305,19 @@ _FACTS = (
         read=lambda p: p.bandwidth_bytes_per_s,
         say=_bytes_per_s,
     ),
-    _Fact(name="model FLOPs utilisation (MFU)", field="mfu", read=lambda p: p.mfu, say=percent),
+    _Fact(
+        name="bytes a second that the disk gives, nothing in memory",
+        field="disk_bytes_per_s",
+        read=lambda p: p.disk_bytes_per_s,
+        say=_bytes_per_s,
+    ),
+    _Fact(
+        name="model FLOPs utilisation (MFU)",
+        field="mfu",
+        read=lambda p: p.mfu,
+        say=percent,
+        mark=_of_the_trunk,
+    ),
     _Fact(
         name="weights that learn",
         field="trainable_bytes",
@@ -265,5 +335,9 @@ _FACTS = (
         field="noise_scale",
         read=lambda p: p.noise_scale,
         say=_rounded,
+        why_unknown=_why_no_noise_scale,
+    ),
+    _Fact(
+        name="the checkpoint at the end", field="save_s", read=lambda p: p.save_s, say=rough_time
     ),
 )

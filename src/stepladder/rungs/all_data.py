@@ -11,6 +11,7 @@ from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.formulas import all_data_bytes, host_bytes, predict_time, with_one_time
+from stepladder.rungs.reading import about_disk, streamed
 
 
 class AllData(Rung):
@@ -39,8 +40,8 @@ class AllData(Rung):
         now, growth = profile.time, 1 / recipe.data.fraction
         note = f"{growth:.3g} times the examples; epochs taken as equal"
         if _must_stream(profile, recipe):
-            now = with_one_time(now, load=0.0)
-            note += "; read each epoch, as memory does not hold all: what that adds is not counted"
+            now = streamed(profile, recipe, growth=growth)
+            note += f"; read each epoch, as memory does not hold all: {about_disk(profile)}"
         num_now = profile.num_train + profile.num_val
         num_after = profile.num_train * growth + profile.num_val
         per_example = num_after / num_now if num_now else 1.0

@@ -64,12 +64,7 @@ class EarlyStopping(Rung):
             note = "" if stop else f"would not have stopped in {curve.epochs:g} epochs"
         epochs = min(epochs, now.epochs)
         share = epochs / now.epochs if now.epochs > 0 else 1.0
-        after = replace(
-            now,
-            epochs=epochs,
-            num_validations=now.num_validations * share,
-            checkpoint_s=now.checkpoint_s * share,
-        )
+        after = replace(now, epochs=epochs, num_validations=now.num_validations * share)
         inputs = {"epochs": now.epochs, "epochs_to_stop": epochs, "patience": float(patience)}
         if variant != self.apply(profile, recipe):
             note = "; ".join(filter(None, (_ends_when(variant.stopping), note)))
@@ -102,6 +97,7 @@ class EarlyStopping(Rung):
             restore_best=restore_best,
             patience=math.ceil(epochs / every),
             min_improvement_frac=StoppingConfig().min_improvement_frac,
+            allow_noise=StoppingConfig().allow_noise,
         )
         return replace(recipe, stopping=stopping)
 

@@ -35,7 +35,12 @@ def predict_time(
     accuracy_gain: float | None = None,
     memory_frac: float | None = None,
 ) -> Prediction:
-    """Set the time that is predicted against the time now, each of the whole training."""
+    """Set the time that is predicted against the time now, each of the whole training.
+
+    The checkpoints of what is predicted are counted here, see `checkpoints_s`.
+    """
+    saves_s = checkpoints_s(profile.time, loop_s=after.loop_s, save_s=profile.save_s)
+    after = replace(after, checkpoint_s=saves_s)
     now_s, after_s = profile.time.total_s, after.total_s
     return Prediction(
         rung=name,
@@ -47,6 +52,20 @@ def predict_time(
         inputs={**(inputs or {}), "now_s": now_s, "after_s": after_s},
         note=note,
     )
+
+
+def checkpoints_s(now: TrainingTime, *, loop_s: float, save_s: float | None) -> float:
+    """Give the seconds of all checkpoints of a training whose steps and validations take so long.
+
+    One is written at the end, whatever happens; the others by the clock.
+
+    Args:
+        now: the training as it was measured, with its checkpoints.
+        save_s: the one at the end; None: not known, and all go by the clock.
+    """
+    at_end_s = min(save_s or 0.0, now.checkpoint_s)
+    share = loop_s / now.loop_s if now.loop_s > 0 else 1.0
+    return at_end_s + (now.checkpoint_s - at_end_s) * share
 
 
 def predict_replayed(name: str, profile: Profile, recipe: Recipe, *, variant: str) -> Prediction:

@@ -25,7 +25,7 @@ _REFERENCE: Gpu = GPUS[0]
 
 
 class UseGpu(Rung):
-    """Train on the GPU; not tried where `device.kind` is cpu: `--device.kind auto` takes it.
+    """Train on the GPU. Only told, with a bound, where `device.kind` is cpu: `auto` takes it.
 
     Trades: other orders of summation, and on recent GPUs convolutions in TF32.
     Source: Williams et al. 2009, "Roofline", CACM 52(4); the loader's bound: Mohan et al. 2021,
@@ -43,19 +43,12 @@ class UseGpu(Rung):
         """
         if profile.device == "cuda" or recipe.device.kind is DeviceChoice.CUDA:
             return "already on"
-        if profile.has_cuda:
-            is_left_out = recipe.device.kind is DeviceChoice.CPU
-            return "device.kind is cpu; --device.kind auto takes the GPU" if is_left_out else None
-        bound = self._bound(profile, recipe)
-        if bound is None:
-            return "no GPU on this machine"
-        gain = self._prediction(profile, bound).gain
-        load_s, compute_s = self._load_s(profile, recipe) or 0.0, self._compute_s(profile, recipe)
-        because = (
-            f", as the loader gives {1 / load_s:,.0f} examples/s" if load_s > compute_s else ""
-        )
-        digits = 0 if gain >= 9.95 else 1
-        return f"no GPU on this machine (a {_REFERENCE.name}: at most {gain:.{digits}f}×{because})"
+        if not profile.has_cuda:
+            return f"no GPU on this machine{self._at_most(profile, recipe)}"
+        if recipe.device.kind is DeviceChoice.CPU:
+            at_most = self._at_most(profile, recipe)
+            return f"device.kind is cpu; type --device.kind auto{at_most}"
+        return None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Bound the gain by what the loader gives, and by the roofline of the smallest GPU."""
@@ -68,6 +61,19 @@ class UseGpu(Rung):
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
         """Choose CUDA."""
         return replace(recipe, device=replace(recipe.device, kind=DeviceChoice.CUDA))
+
+    def _at_most(self, profile: Profile, recipe: Recipe) -> str:
+        """Say in brackets what the smallest GPU could give; nothing where that is not known."""
+        bound = self._bound(profile, recipe)
+        if bound is None:
+            return ""
+        gain = self._prediction(profile, bound).gain
+        load_s, compute_s = self._load_s(profile, recipe) or 0.0, self._compute_s(profile, recipe)
+        because = (
+            f", as the loader gives {1 / load_s:,.0f} examples/s" if load_s > compute_s else ""
+        )
+        times = f"{gain:.0e}" if gain >= 1e5 else f"{gain:.{0 if gain >= 9.95 else 1}f}"
+        return f" (a {_REFERENCE.name}: at most {times}×{because})"
 
     def _prediction(self, profile: Profile, bound: TrainingTime) -> Prediction:
         return predict_time(
@@ -120,7 +126,7 @@ class UseGpu(Rung):
 
     def _compute_s(self, profile: Profile, recipe: Recipe) -> float:
         """Give the least seconds that the model needs for an example of a step."""
-        flops_s = (profile.step_flops or 0.0) / _REFERENCE.flops_per_s(recipe.device.precision)
+        flops_s = (profile.step_flops or 0.0) / self._peak(profile, recipe)
         if recipe.features.cached:
             return (profile.trunk_s or 0.0) / self._speed(profile, recipe)
         now_s = model_s(profile) / recipe.batch.global_batch_size
@@ -131,5 +137,9 @@ class UseGpu(Rung):
         peak, bandwidth = profile.peak_flops_per_s, profile.bandwidth_bytes_per_s
         if not peak or not bandwidth:
             return math.inf
-        flops = _REFERENCE.flops_per_s(recipe.device.precision) / peak
+        flops = self._peak(profile, recipe) / peak
         return max(1.0, flops, _REFERENCE.bytes_per_s / bandwidth)
+
+    def _peak(self, profile: Profile, recipe: Recipe) -> float:
+        has_conv = profile.num_conv2d > 0
+        return _REFERENCE.flops_per_s(recipe.device.precision, has_conv=has_conv)

@@ -21,6 +21,8 @@ class Gpu:
         fp32_flops_per_s: in 32 bits, without tensor cores.
         bytes_per_s: memory bandwidth.
         price_per_hour: in the user's currency; None: not known.
+        tf32_flops_per_s: dense, of 32-bit operations on tensor cores, as convolutions are computed
+            in; None: it has none, or that is not known.
     """
 
     name: str
@@ -28,41 +30,50 @@ class Gpu:
     fp32_flops_per_s: float
     bytes_per_s: float
     price_per_hour: float | None = None
+    tf32_flops_per_s: float | None = None
 
-    def flops_per_s(self, precision: Precision) -> float:
-        """Give the peak in a precision."""
-        is_full = precision is Precision.FP32
-        return self.fp32_flops_per_s if is_full else self.half_flops_per_s
+    def flops_per_s(self, precision: Precision, *, has_conv: bool = False) -> float:
+        """Give the peak in a precision, of a model with convolutions or without."""
+        if precision is not Precision.FP32:
+            return self.half_flops_per_s
+        tf32 = self.tf32_flops_per_s if has_conv else None
+        return self.fp32_flops_per_s if tf32 is None else tf32
 
 
-def _gpu(name: str, half_tflops: float, fp32_tflops: float, gbytes_per_s: float) -> Gpu:
+def _gpu(
+    name: str, half_tflops: float, tf32_tflops: float | None, fp32_tflops: float, gb_per_s: float
+) -> Gpu:
     return Gpu(
         name=name,
         half_flops_per_s=half_tflops * 1e12,
         fp32_flops_per_s=fp32_tflops * 1e12,
-        bytes_per_s=gbytes_per_s * 1e9,
+        bytes_per_s=gb_per_s * 1e9,
+        tf32_flops_per_s=None if tf32_tflops is None else tf32_tflops * 1e12,
     )
 
 
 GPUS: tuple[Gpu, ...] = (
-    _gpu("T4", 65, 8.1, 320),  # NVIDIA T4 Tensor Core GPU, data sheet, 2019
-    _gpu("V100", 125, 15.7, 900),  # V100 SXM2, data sheet, 2020
-    _gpu("A10", 125, 31.2, 600),  # A10, data sheet, 2021
-    _gpu("L4", 121, 30.3, 300),  # L4, data sheet, 2023 (242 with sparsity)
-    _gpu("L40S", 362, 91.6, 864),  # L40S, data sheet, 2023 (733 with sparsity)
-    _gpu("A100", 312, 19.5, 1555),  # A100 40 GB SXM, data sheet, 2020
-    _gpu("A100 80GB", 312, 19.5, 2039),  # A100 80 GB SXM, data sheet, 2021
-    _gpu("H100 PCIe", 756, 51, 2000),  # H100, data sheet, 2023 (1,513 with sparsity)
-    _gpu("H100", 989, 67, 3350),  # H100 SXM, data sheet, 2023 (1,979 with sparsity)
-    _gpu("H200", 989, 67, 4800),  # H200 SXM, data sheet, 2024
+    _gpu("T4", 65, None, 8.1, 320),  # NVIDIA T4 Tensor Core GPU, data sheet, 2019
+    _gpu("V100", 125, None, 15.7, 900),  # V100 SXM2, data sheet, 2020
+    _gpu("A10", 125, 62.5, 31.2, 600),  # A10, data sheet, 2021
+    _gpu("L4", 121, 60, 30.3, 300),  # L4, data sheet, 2023 (twice as much with sparsity)
+    _gpu("L40S", 362, 183, 91.6, 864),  # L40S, data sheet, 2023 (twice with sparsity)
+    _gpu("A100", 312, 156, 19.5, 1555),  # A100 40 GB SXM, data sheet, 2020
+    _gpu("A100 80GB", 312, 156, 19.5, 2039),  # A100 80 GB SXM, data sheet, 2021
+    _gpu("H100 PCIe", 756, 378, 51, 2000),  # H100, data sheet, 2023 (twice with sparsity)
+    _gpu("H100", 989, 494, 67, 3350),  # H100 SXM, data sheet, 2023 (twice with sparsity)
+    _gpu("H200", 989, 494, 67, 4800),  # H200 SXM, data sheet, 2024 (twice with sparsity)
 )
 """GPUs in common use. Prices change by the week and the place, so none is given."""
+
+
+_OPTIONAL = "tf32_flops_per_s"
 
 
 def read_gpus(path: Path) -> tuple[Gpu, ...]:
     """Read a list of GPUs with prices from a CSV whose columns are the fields of Gpu.
 
-    An empty price stands for one that is not known.
+    An empty price stands for one that is not known; the column tf32_flops_per_s may be missing.
 
     Raises:
         DataError: if the file is missing, a column is, or a number is none above 0.
@@ -71,8 +82,12 @@ def read_gpus(path: Path) -> tuple[Gpu, ...]:
         with path.open(encoding="utf-8-sig", newline="") as file:  # as spreadsheets write it
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"the list of GPUs cannot be read ({error})", where=str(path)) from None
-    wanted = [field.name for field in fields(Gpu)]
+        raise DataError(
+            f"the list of GPUs cannot be read ({error})",
+            where=str(path),
+            fix="Give --ladder.prices FILE: a CSV in UTF-8 (see docs/rungs.md), or leave it out.",
+        ) from None
+    wanted = [field.name for field in fields(Gpu) if field.name != _OPTIONAL]
     missing = [name for name in wanted if not rows or name not in rows[0]]
     if missing:
         raise DataError(
@@ -91,14 +106,18 @@ def _from_row(row: dict[str, str | None], where: str) -> Gpu:
         except ValueError:
             value = math.nan
         if not (value > 0 and math.isfinite(value)):
-            raise DataError(f"{name}: {text!r} is no number above 0", where=where)
+            fix = "Write a number such as 6.5e13; a price that is not known is left empty."
+            raise DataError(f"{name}: {text!r} is no number above 0", where=where, fix=fix)
         return value
 
-    has_price = bool((row["price_per_hour"] or "").strip())
+    def number_if_given(name: str) -> float | None:
+        return number(name) if (row.get(name) or "").strip() else None
+
     return Gpu(
         name=(row["name"] or "").strip(),
         half_flops_per_s=number("half_flops_per_s"),
         fp32_flops_per_s=number("fp32_flops_per_s"),
         bytes_per_s=number("bytes_per_s"),
-        price_per_hour=number("price_per_hour") if has_price else None,
+        price_per_hour=number_if_given("price_per_hour"),
+        tf32_flops_per_s=number_if_given(_OPTIONAL),
     )

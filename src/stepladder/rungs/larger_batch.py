@@ -38,14 +38,18 @@ class LargerBatch(Rung):
     """Grow the batch to the knee of the throughput, and the learning rate with it.
 
     The knee is the smallest doubling within 10 % of the largest throughput from end to end, not the
-    edge of memory; a noise scale may say that a smaller one gets there sooner. Batch size, learning
-    rate, warm-up and all that counts in steps move together, and are kept or dropped together.
+    edge of memory. Where training stops early, the noise scale of the gradients, a rough number,
+    may say that a smaller one gets there sooner: SGD then takes that one. Adam-like rules go on to
+    gain from larger batches than it says, so that it only adds a variant for the probe. Batch size,
+    learning rate, warm-up and all that counts in steps move together, and are kept or dropped
+    together.
 
     Trades: memory; epochs, where the batch nears the noise scale; large batches may generalise
     worse, so held-out examples decide.
     Source: linear rule and warm-up: Goyal et al. 2017, arXiv:1706.02677; square root: Krizhevsky
-    2014, arXiv:1404.5997; noise scale: McCandlish et al. 2018, arXiv:1812.06162; generalisation
-    gap: Keskar et al. 2017, arXiv:1609.04836.
+    2014, arXiv:1404.5997; noise scale: McCandlish et al. 2018, arXiv:1812.06162; that it is larger
+    for Adam-like rules: Zhang et al. 2019, arXiv:1907.04164; generalisation gap: Keskar et al.
+    2017, arXiv:1609.04836.
     """
 
     name: ClassVar[str] = "larger_batch"
@@ -81,9 +85,7 @@ class LargerBatch(Rung):
         growth = larger / batch
         step_s = now.step_s * self._step_s(profile, larger) / self._step_s(profile, batch)
         floor_s = min(loader_floor_s(profile, recipe), now.step_s) * growth
-        more_epochs = 1.0
-        if recipe.stopping.early:
-            more_epochs = epochs_ratio(batch, larger, profile.noise_scale)
+        more_epochs = self._more_epochs(profile, recipe, larger)
         epochs = within_schedule(now.epochs * more_epochs, now, recipe)
         after = replace(
             now,
@@ -106,20 +108,34 @@ class LargerBatch(Rung):
         return self.variants(profile, recipe)[0]
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
-        """Give three learning rates for the best doubling, for a quarter of it, and an eighth."""
+        """Give three learning rates for the best doubling, for a quarter of it, and an eighth.
+
+        And for the one that the noise scale would choose, where that is another one.
+        """
         larger = self._best_batch(profile, recipe)
         doublings = batch_doublings(profile, recipe, limit=memory_batch(profile))
-        smaller = [size for size in (larger // 4, larger // 8) if size in doublings]
-        sizes = [larger, *smaller]
+        wanted = {larger, larger // 4, larger // 8}
+        if recipe.stopping.early:
+            wanted.add(self._soonest(profile, recipe))
         found = [
             self._moved(profile, recipe, size, lr_growth)
-            for size in sizes
+            for size in sorted(wanted & {larger, *doublings}, reverse=True)
             for lr_growth in self._lr_growths(profile, recipe, size)
         ]
         return tuple(dict.fromkeys(found))
 
     def _best_batch(self, profile: Profile, recipe: Recipe) -> int:
-        """Give the doubling with the least time to the same loss; this batch if none has less."""
+        """Give the doubling at the knee; for SGD that stops early, the one that ends soonest."""
+        if recipe.stopping.early and recipe.optimizer.name is OptimizerName.SGD:
+            return self._soonest(profile, recipe)
+        sizes = batch_doublings(profile, recipe, limit=memory_batch(profile))
+        return sizes[-1] if sizes else recipe.batch.global_batch_size
+
+    def _soonest(self, profile: Profile, recipe: Recipe) -> int:
+        """Give the doubling that gets to the same loss soonest, by the noise scale.
+
+        This batch if none gets there sooner.
+        """
         batch = recipe.batch.global_batch_size
         sizes = batch_doublings(profile, recipe, limit=memory_batch(profile))
 
@@ -128,6 +144,17 @@ class LargerBatch(Rung):
             return epochs * self._step_s(profile, size) / size
 
         return min((batch, *sizes), key=to_target)
+
+    def _more_epochs(self, profile: Profile, recipe: Recipe, larger: int) -> float:
+        """Give epochs with a larger batch over those with this one; 1 where they are fixed.
+
+        Beyond the batch that the noise scale would choose it says nothing of Adam-like rules.
+        """
+        if not recipe.stopping.early:
+            return 1.0
+        if recipe.optimizer.name is not OptimizerName.SGD:
+            larger = min(larger, self._soonest(profile, recipe))
+        return epochs_ratio(recipe.batch.global_batch_size, larger, profile.noise_scale)
 
     def _step_s(self, profile: Profile, batch: int) -> float:
         """Give t(b) = a + c b, and a little more than nothing where both are 0."""
@@ -177,6 +204,8 @@ class LargerBatch(Rung):
             return "epochs are fixed by the schedule"
         if profile.noise_scale is None:
             return "epochs taken as equal, as the noise scale is unknown"
+        if self._soonest(profile, recipe) == recipe.batch.global_batch_size:
+            return "epochs taken as equal, as the noise scale is that of SGD; a probe decides"
         return f"epochs by a noise scale of {profile.noise_scale:.0f} examples, a rough number"
 
 

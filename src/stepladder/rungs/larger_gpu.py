@@ -68,9 +68,11 @@ class LargerGpu(Rung):
         """
         peak, bandwidth = profile.peak_flops_per_s or 1.0, profile.bandwidth_bytes_per_s or 1.0
         own = self._own(profile)
+        has_conv = profile.num_conv2d > 0 and gpu.tf32_flops_per_s is not None  # like with like
         if own is not None:  # compare like with like: data sheet with data sheet
-            peak, bandwidth = own.flops_per_s(recipe.device.precision), own.bytes_per_s
-        more_flops = gpu.flops_per_s(recipe.device.precision) / peak
+            peak = own.flops_per_s(recipe.device.precision, has_conv=has_conv)
+            bandwidth = own.bytes_per_s
+        more_flops = gpu.flops_per_s(recipe.device.precision, has_conv=has_conv) / peak
         more_bytes = gpu.bytes_per_s / bandwidth
         if profile.mfu is None:
             speed = min(more_flops, more_bytes)

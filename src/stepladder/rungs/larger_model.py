@@ -58,7 +58,8 @@ class LargerModel(Rung):
         if self._next(profile, recipe) is None:
             return "no weights of a larger trunk are at hand"
         if profile.mfu is not None and profile.mfu >= _BUSY_MFU:
-            return f"no idle capacity: the step reaches {100 * profile.mfu:.0f} % of the peak"
+            what = "the trunk's pass" if recipe.features.cached else "the step"
+            return f"no idle capacity: {what} reaches {100 * profile.mfu:.0f} % of the peak"
         return None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:

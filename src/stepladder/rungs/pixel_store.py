@@ -17,6 +17,7 @@ from stepladder.rungs.formulas import (
     why_no_data_advice,
     with_one_time,
 )
+from stepladder.rungs.reading import about_disk, from_disk_s, no_faster_than_the_disk
 
 _NUM_COPIES = 2
 """A stored picture is copied out of the page cache, and into its batch."""
@@ -53,20 +54,32 @@ class PixelStore(Rung):
         return refusal or why_no_data_advice(profile, recipe)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Let reading take two copies of the pixels, after one pass that decodes."""
+        """Let reading take two copies of the pixels, after one pass that decodes.
+
+        What memory does not keep of the pixels comes from the disk in every epoch.
+        """
         cpu_s = profile.loader_cpu_s or 0.0
         copy_s = _NUM_COPIES * profile.example_bytes / (profile.bandwidth_bytes_per_s or 1.0)
         read_s = min(copy_s, cpu_s)
         threads = loader_threads(profile, recipe)
         num_examples = profile.num_train + profile.num_val
         store_s = num_examples * (cpu_s / max(1, profile.num_cores) + copy_s)
+        disk_s = from_disk_s(
+            profile, example_bytes=profile.example_bytes, num_examples=num_examples
+        )
         after = scale_loading(profile, recipe, threads=threads, cpu_s=cpu_s, cpu_s_after=read_s)
+        after = no_faster_than_the_disk(after, profile, recipe, disk_s=disk_s)
         return predict_time(
             self.name,
             profile,
             with_one_time(after, store=store_s),
-            inputs={"loader_cpu_s": cpu_s, "read_s": read_s, "store_s": store_s},
-            note="pixels read from the page cache; a disk slower than memory is not counted",
+            inputs={
+                "loader_cpu_s": cpu_s,
+                "read_s": read_s,
+                "disk_s": disk_s,
+                "store_s": store_s,
+            },
+            note=f"pixels read from the page cache; {about_disk(profile)}",
         )
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:  # noqa: ARG002

@@ -30,8 +30,9 @@ it paid. How to add one: [adding-a-rung.md](adding-a-rung.md).
 _TAIL = """
 A list of your own for `larger_gpu` (`--ladder.prices FILE.csv`) has the columns `name`,
 `half_flops_per_s` (dense, 16 bits), `fp32_flops_per_s`, `bytes_per_s` and `price_per_hour`; an
-empty price is one that you do not know. With prices, the GPU on which the whole training costs
-least is named; without them, the one on which it takes least time.
+empty price is one that you do not know. A column `tf32_flops_per_s` (dense) may be added:
+convolutions in 32 bits run at that rate on GPUs that have it. With prices, the GPU on which the
+whole training costs least is named; without them, the one on which it takes least time.
 """
 _MARKS = ("Trades:", "Source:")
 

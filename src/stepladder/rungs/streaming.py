@@ -10,7 +10,8 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.formulas import all_data_bytes, host_bytes, predict_time, with_one_time
+from stepladder.rungs.formulas import all_data_bytes, host_bytes, predict_time
+from stepladder.rungs.reading import about_disk, streamed
 
 
 class Streaming(Rung):
@@ -43,17 +44,17 @@ class Streaming(Rung):
         return next((reason for reason, holds in reasons.items() if holds), None)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Keep only the batches in flight; an epoch cannot be faster than from memory."""
+        """Keep only the batches in flight, and read in every step and validation."""
         held = _held_bytes(profile)
         batches = recipe.loader.prefetch_batches + 2
         in_flight = batches * recipe.batch.global_batch_size * profile.example_bytes
         return predict_time(
             self.name,
             profile,
-            with_one_time(profile.time, load=0.0),
+            streamed(profile, recipe),
             inputs={"held_bytes": float(held), "in_flight_bytes": float(in_flight)},
             memory_frac=min(1.0, in_flight / held) if held else None,
-            note="what the disk adds to each epoch is not counted",
+            note=about_disk(profile),
         )
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002

@@ -36,8 +36,12 @@ class EarlyStopping:
 
     A validation counts against patience when the mean improvement of the paired per-example values
     over the best, plus one standard error, is below a share of the best value: when even a
-    favourable reading of the noise shows nothing worth waiting for. The best itself is the lowest
-    mean. A value that is not finite is the worst possible.
+    favourable reading of the noise shows nothing worth waiting for. Without noise allowed, when the
+    mean has not fallen by more than that share. Either way, what stays as it was counts. The best
+    itself is the lowest mean. A value that is not finite is the worst possible.
+
+    Source: without noise allowed, and a share of 0, `EarlyStopping` of Keras and of Lightning with
+    their min_delta of 0.
     """
 
     def __init__(self, config: StoppingConfig) -> None:
@@ -62,9 +66,7 @@ class EarlyStopping:
         else:
             estimate = paired_improvement(self._best_values, values)
             improvement, sem = estimate.mean, estimate.sem if math.isfinite(estimate.sem) else 0.0
-            is_clear = improvement + sem >= self.config.min_improvement_frac * abs(self.best)
-            # a loss of exactly zero cannot be improved on, whatever the share
-            is_clear = is_clear and not (self.best == 0 and mean == 0)
+            is_clear = self._is_clear(self.best - mean, improvement + sem)
         self.num_without_improvement = 0 if is_clear else self.num_without_improvement + 1
         is_best = mean < self.best
         if is_best or not self._best_values.size:
@@ -76,6 +78,13 @@ class EarlyStopping:
             improvement_sem=sem,
             num_without_improvement=self.num_without_improvement,
         )
+
+    def _is_clear(self, fall: float, hopeful_fall: float) -> bool:
+        """Say whether the mean fell by enough, or with noise allowed may have."""
+        least = self.config.min_improvement_frac * abs(self.best)
+        if not self.config.allow_noise:
+            return fall > least
+        return hopeful_fall > 0 and hopeful_fall >= least  # of a best of 0, any share is 0
 
     @property
     def is_exhausted(self) -> bool:

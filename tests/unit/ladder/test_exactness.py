@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from stepladder.config.choices import MemoryFormat, Split, TrainMode
+from stepladder.config.choices import MemoryFormat, Precision, Split, TrainMode
 from stepladder.config.recipe import FeaturesConfig, Recipe
 from stepladder.ladder.exactness import Computed, Material, compute, describe_difference
 from stepladder.ladder.guard import TrialFailed
@@ -98,6 +98,14 @@ def test_head_on_features_computes_what_the_whole_model_does(blobs, recipe) -> N
         assert ("weights after a step" in before.numbers) is steps
         words = describe_difference(before, after, Exactness.ROUNDING)
         assert words.startswith(("same to 1e-", "equal"))
+
+
+def test_what_is_learnt_in_16_bits_is_compared_in_32(blobs, recipe) -> None:
+    task = blobs()
+    material = Material(task, open_sources(task))
+    half = replace(recipe, device=replace(recipe.device, precision=Precision.BF16))
+    found = [compute(one, material, device=CPU, steps=True) for one in (recipe, half)]
+    assert describe_difference(*found, Exactness.BITWISE) == "equal"
 
 
 def test_another_model_is_seen(blobs, recipe) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import stepladder
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import BatchConfig, DataConfig, ModelConfig, Recipe
 from stepladder.ladder.keys import (
+    code_key,
     job_key,
     machine_key,
     options_key,
@@ -114,6 +117,59 @@ def test_modules_that_a_file_imports_from_its_folder_count_and_others_do_not(
     assert key() == before
     (tmp_path / "deep.py").write_text("not python")
     assert key() != before, "what cannot be read as Python has no imports, but it counts"
+
+
+def git(folder: Path, *words: str) -> str:
+    name = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    command = ["git", "-C", str(folder), *name, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_code_is_its_commit_and_what_differs_from_it(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "package"
+    (package / "rungs").mkdir(parents=True)
+    rung = package / "rungs" / "it.py"
+    rung.write_text("gain = 1\n")
+    (tmp_path / "notes.md").write_text("one")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "one")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert code_key(package) == commit
+
+    (tmp_path / "notes.md").write_text("two")
+    (tmp_path / "job.py").write_text("")
+    assert code_key(package) == commit, "no verdict depends on what is not the code"
+
+    found = set()
+    for text in ("gain = 2\n", "gain = 3\n"):
+        rung.write_text(text)
+        assert code_key(package) == code_key(package)
+        found.add(code_key(package))
+    rung.write_text("gain = 1\n")
+    assert code_key(package) == commit
+    rung.with_name("new.py").write_text("")
+    found.add(code_key(package))
+    assert len(found) == 3
+    assert all(key.startswith(f"{commit}+") for key in found)
+
+
+def test_code_outside_a_repository_is_its_version_whatever_lies_around_it(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")  # an environment inside somebody's own project
+    package = tmp_path / "env" / "lib" / "site-packages" / "package"
+    package.mkdir(parents=True)
+    assert code_key(package) == stepladder.__version__
+
+
+def test_code_that_git_says_nothing_of_counts_by_its_content(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "package"
+    package.mkdir(parents=True)
+    (tmp_path / ".git").mkdir()
+    keys = []
+    for text in ("x = 1\n", "x = 2\n", "x = 1\n"):
+        (package / "it.py").write_text(text)
+        keys.append(code_key(package))
+    assert keys[0] == keys[2] != keys[1]
 
 
 def test_a_file_of_weights_counts_by_its_content(tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import stepladder
 from stepladder.config.choices import Split
 from stepladder.config.recipe import FeaturesConfig, StoppingConfig
+from stepladder.ladder import lab as lab_module
 from stepladder.ladder.trainings import STACKED_ROUNDS, Trainings
 from stepladder.records.profile import Provenance
 
@@ -160,6 +163,14 @@ def test_a_lab_leaves_nothing(make_lab, recipe) -> None:
     assert list(lab.cache.iterdir())
     lab.__exit__(None, None, None)
     assert not list(lab.cache.iterdir())
+
+
+def test_the_code_of_trials_is_that_of_this_package(make_lab, monkeypatch) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(lab_module, "code_key", lambda package: asked.append(package) or "abc+12")
+    lab = make_lab()
+    assert (lab.commit, lab.commit) == ("abc+12", "abc+12")
+    assert asked == [Path(stepladder.__file__).parent]
 
 
 @pytest.mark.parametrize("seed", [0, 7])

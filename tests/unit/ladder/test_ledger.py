@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from stepladder.config.choices import Where
+from stepladder.errors import ResourceError
 from stepladder.ladder.ledger import EARLIER_FILE, LEDGER_FILE, Ledger, trials_of
 from stepladder.records import read_jsonl, to_json
 from stepladder.records.climb import Baseline
@@ -187,9 +190,34 @@ def test_lines_of_another_version_are_passed_over(folder: Path) -> None:
 def test_a_prediction_is_a_line_of_its_own(folder: Path) -> None:
     ledger = begun(folder)
     assert TRIAL.prediction is not None
-    ledger.prediction(TRIAL.prediction)
-    kinds = [record["kind"] for record in read_jsonl(folder / LEDGER_FILE)]
-    assert kinds == ["climb", "prediction"]
+    ledger.prediction(TRIAL.prediction, recipe="recipe")
+    _, line = read_jsonl(folder / LEDGER_FILE)
+    assert line["kind"] == "prediction"
+    assert (line["rung"], line["recipe"]) == (TRIAL.rung, TRIAL.recipe)
+    assert line["prediction"] == to_json(TRIAL.prediction)
+
+
+def test_a_ledger_that_cannot_be_written_or_read_says_what_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = begun(folder)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(ResourceError, match="not written: No space left") as caught:
+            ledger.trial(TRIAL)
+    assert caught.value.where == str(ledger.path)
+    assert "free some space, then run the same command again" in str(caught.value)
+
+    ledger.path.unlink()
+    ledger.path.mkdir()
+    with pytest.raises(ResourceError, match="cannot be read") as caught:
+        list(trials_of(ledger.path))
+    assert caught.value.where == str(ledger.path)
+    assert "chmod u+r" in str(caught.value)
 
 
 def test_a_baseline_and_a_profile_come_back(folder: Path, profile: Profile) -> None:

@@ -159,17 +159,17 @@ def test_fewer_validations_are_timed_by_blocks_of_one_workload(
     assert opened == [recipe]
 
 
-def test_lengths_beside_work_done_once_are_timed_by_blocks(
+def test_lengths_that_rest_on_what_a_step_takes_are_timed_by_blocks(
     make_lab, profile, recipe, tmp_path
 ) -> None:
-    """What a step takes then decides how much a shorter training saves."""
+    """Half of the epochs, and all of the work done once."""
     time = replace(profile.time, one_time_s={"load": 0.05})
     half = replace(recipe, schedule=replace(recipe.schedule, max_epochs=3))
     speed = measure_speed(
         make_lab(recipe),
         replace(profile, time=time),
         (recipe, KNOWN),
-        (half, Length(epochs=3.0, num_validations=3.0)),
+        (half, Length(epochs=3.0, num_validations=1.0)),
         folder=tmp_path,
         watchdog=Watchdog(),
     )

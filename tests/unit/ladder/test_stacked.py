@@ -133,6 +133,6 @@ def test_where_each_way_to_stop_takes_a_training_no_probe_is_made(make_lab, reci
     ],
 )
 def test_other_changes_take_a_training_of_their_own(changed: Recipe) -> None:
-    patient = replace(Recipe(), stopping=StoppingConfig(patience=9))
-    assert differ_in_their_end(Recipe(), patient)
+    for stopping in (StoppingConfig(patience=9), StoppingConfig(allow_noise=False)):
+        assert differ_in_their_end(Recipe(), replace(Recipe(), stopping=stopping))
     assert not differ_in_their_end(Recipe(), changed)

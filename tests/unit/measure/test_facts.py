@@ -11,6 +11,7 @@ import torch
 
 from stepladder.config.choices import Encoding, TrainMode, WeightsSource
 from stepladder.config.recipe import ModelConfig, Recipe
+from stepladder.data.store import Store
 from stepladder.machine import instruction_set
 from stepladder.machine.compiler import compiler_missing
 from stepladder.measure import facts as facts_module
@@ -22,6 +23,7 @@ from stepladder.measure.facts import (
     model_facts,
     source_pixels,
     store_encoding,
+    stored_bytes,
 )
 from stepladder.measure.larger_trunks import FAMILIES, has_weights, larger_trunks
 from stepladder.task.image_classification import ImageClassification
@@ -91,11 +93,16 @@ def test_stored_jpegs_tell_their_size(tmp_path: Path, build_store: Callable) -> 
     assert (store_encoding(jpegs), store_encoding(pixels)) == ("jpeg", "pixels")
     assert source_pixels(jpegs) == 64
     assert source_pixels(pixels) is None
+    for task in (jpegs, pixels):
+        shards = Store.open(task.store.path).manifest.shards
+        num_bytes = sum((task.store.path / info.name).stat().st_size for info in shards)
+        assert stored_bytes(task) == num_bytes / sum(info.num_rows for info in shards)
 
 
 def test_data_without_a_store_tells_nothing_of_one(pictures: Callable) -> None:
     assert store_encoding(pictures()) is None
     assert source_pixels(pictures()) is None
+    assert stored_bytes(pictures()) is None
 
 
 def test_larger_trunks_are_those_further_on_in_the_family(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ from stepladder.measure.flops import (
     count_flops,
     measure_peaks,
     model_flops_utilisation,
+    products_in_tf32,
+    runs_in_tf32,
 )
 
 
@@ -30,6 +32,39 @@ def test_utilisation_is_flops_over_what_the_time_allows() -> None:
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16, Precision.FP16])
 def test_peaks_are_measured_in_each_precision(precision: Precision) -> None:
-    peaks = measure_peaks(torch.device("cpu"), precision, budget_s=0.0)
+    peaks = measure_peaks(torch.device("cpu"), precision, has_conv=True, budget_s=0.0)
     assert peaks.flops_per_s > 0
     assert peaks.bandwidth_bytes_per_s > 0
+
+
+@pytest.mark.parametrize(
+    ("precision", "has_conv", "cudnn", "matmul", "expected"),
+    [
+        (Precision.FP32, True, True, False, True),  # as torch sets them by default
+        (Precision.FP32, False, True, False, False),
+        (Precision.FP32, True, False, True, False),
+        (Precision.FP32, False, False, True, True),
+        (Precision.BF16, True, True, True, False),
+        (Precision.FP16_MASTER, True, True, True, False),
+    ],
+)
+def test_the_peak_is_in_tf32_where_the_models_operations_are(
+    precision: Precision, has_conv: bool, cudnn: bool, matmul: bool, expected: bool
+) -> None:
+    found = runs_in_tf32(precision, has_conv=has_conv, cudnn=cudnn, matmul=matmul)
+    assert found is expected
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+@pytest.mark.parametrize("before", ["none", "ieee", "tf32"])
+def test_tf32_is_set_for_the_products_alone(before: str, is_on: bool) -> None:
+    matmul = torch.backends.cuda.matmul
+    asked = matmul.fp32_precision
+    try:
+        matmul.fp32_precision = before
+        with products_in_tf32(is_on):
+            assert (matmul.fp32_precision == "tf32") is is_on
+        assert matmul.fp32_precision == before
+    finally:
+        matmul.fp32_precision = asked
+    assert torch.get_float32_matmul_precision() == "highest"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from stepladder.measure.leaves import enlarge, record_calls
+from stepladder.measure.leaves import count_moved, enlarge, record_calls
 
 X = torch.randn(2, 3, 8, 8)
 
@@ -61,3 +61,23 @@ def test_recorded_inputs_are_repeated_in_a_layout() -> None:
     assert torch.equal(large[2:4], X)
     assert more.tolist() == [[1, 2], [3, 4]] * 3
     assert same == "text"
+
+
+def test_moved_bytes_are_those_read_and_written_by_each_operation() -> None:
+    linear, relu = nn.Linear(3, 5), nn.ReLU()
+    model = nn.Sequential(nn.Flatten(), linear, relu, nn.Dropout(0.5)).eval()
+    moved = count_moved(model, lambda: model(torch.ones(2, 3, 1)))
+    assert moved.weights == 4 * (3 * 5 + 5)
+    assert moved.activations == 4 * 2 * ((3 + 5) + (5 + 5)), (
+        "no view, and no dropout when it is off"
+    )
+    model.train()
+    training = count_moved(model, lambda: model(torch.ones(2, 3, 1)))
+    assert training.activations == moved.activations + 4 * 2 * (5 + 5)
+
+
+def test_weights_are_read_once_a_batch() -> None:
+    layer = nn.Linear(3, 5)
+    one, two = (count_moved(layer, lambda n=n: layer(torch.ones(n, 3))) for n in (1, 2))
+    assert two.weights == one.weights
+    assert two.activations == 2 * one.activations

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from stepladder.config.choices import Split
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
-from stepladder.measure.noise_scale import measure_noise_scale, noise_scale
+from stepladder.measure.noise_scale import NoiseScale, measure_noise_scale, noise_scale
 from stepladder.task import Task
 
 CPU = torch.device("cpu")
@@ -48,7 +48,8 @@ def test_a_quadratic_gives_trace_over_squared_gradient() -> None:
     found = measure_noise_scale(
         Quadratic(), Point(d), batches(200, 32, d, sigma), num_examples=10**6, small=4, device=CPU
     )
-    assert found == pytest.approx(18, rel=0.1)
+    assert found.examples == pytest.approx(18, rel=0.1)
+    assert found.unknown_because is None
 
 
 def test_the_estimate_is_of_means_and_not_the_mean_of_estimates() -> None:
@@ -72,14 +73,23 @@ def test_it_is_unknown_where_a_mean_is_not_above_zero(
 
 
 def test_it_is_unknown_where_the_larger_batch_exceeds_a_quarter_of_the_examples() -> None:
-    def at(num_examples: int) -> float | None:
+    def at(num_examples: int) -> NoiseScale:
         some = batches(20, 32, 50, 0.6)
         return measure_noise_scale(
             Quadratic(), Point(50), some, num_examples=num_examples, small=4, device=CPU
         )
 
-    assert at(128) is not None
-    assert at(127) is None
+    assert at(128).examples is not None
+    few = at(127)
+    assert few.examples is None
+    assert "25% of the training examples" in (few.unknown_because or "")
+
+
+def test_where_the_gradients_tell_nothing_it_says_so() -> None:
+    same = batches(2, 8, 5, 0.0)  # without noise
+    found = measure_noise_scale(Quadratic(), Point(5), same, num_examples=100, small=2, device=CPU)
+    assert found.examples is None
+    assert "not above 0" in (found.unknown_because or "")
 
 
 def test_the_weights_and_their_gradients_stay_as_they_were() -> None:

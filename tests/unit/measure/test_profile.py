@@ -11,6 +11,7 @@ import torch
 
 from stepladder.config.choices import OptimizerName, TrainMode
 from stepladder.config.recipe import (
+    BatchConfig,
     DeviceConfig,
     FeaturesConfig,
     ModelConfig,
@@ -21,6 +22,7 @@ from stepladder.errors import UsageError
 from stepladder.machine.compiler import compiler_missing
 from stepladder.measure import profile as profile_module
 from stepladder.measure.profile import ProfileMemory, take_profile
+from stepladder.measure.saving import SaveTimes
 from stepladder.records import to_json
 from stepladder.records.from_json import from_json
 from stepladder.records.profile import Curve, Profile, Provenance
@@ -29,13 +31,13 @@ from stepladder.train.build import open_sources
 
 
 def profile(recipe: Recipe, task: Task, **options: Any) -> Profile:
-    values = {"epochs": 3.0, "num_validations": 3.0, "curve": None, "budget_s": 0.05, **options}
+    values = {"epochs": 3.0, "num_validations": 3.0, "curve": None, "budget_s": 0.05}
+    values |= {"cache": Path("not there"), **options}
     return take_profile(
         recipe,
         task,
         open_sources(task),
         device=torch.device("cpu"),
-        cache=Path("not there"),
         **values,
     )
 
@@ -54,8 +56,14 @@ def test_a_frozen_trunk(pictures: Callable, recipe: Callable[..., Recipe]) -> No
     conv, linear = 2 * 27 * 4 * 64, 2 * 4 * 3
     assert found.forward_flops == conv + linear
     assert found.step_flops == conv + 2 * linear  # of the head, the gradient of its weights alone
-    assert found.mfu is not None
-    assert 0 < found.mfu < 1
+    picture, planes, pooled = 3 * 64, 4 * 64, 4
+    activations = picture + planes + 2 * planes + 2 * planes + planes + pooled  # to the features
+    activations += 2 * pooled + pooled + 3  # dropout, and the head
+    weights = 4 * 27 + 4 + 4 * 4 + 4 * 3 + 3  # and a counter of BatchNorm, of 8 bytes
+    assert found.forward_bytes == 4 * activations + (4 * weights + 8) / 4  # four in a batch
+    assert found.peak_flops_per_s is not None
+    of_step = found.step_flops * 4 / (found.time.step_s * found.peak_flops_per_s)
+    assert found.mfu == pytest.approx(of_step)
     assert len(found.step_by_batch_s) == 3
     assert len(found.memory_by_batch) == 2
 
@@ -83,6 +91,57 @@ def test_cached_features_count_the_trunk_once(
     assert found.head_step_s == found.time.step_s
     assert found.step_flops == 2 * (2 * 4 * 3)  # the head, forward and its weights' gradient
     assert found.example_bytes == 3 * 8 * 8 * 4  # a picture's, not its features'
+    assert found.peak_flops_per_s is not None
+    assert found.forward_flops is not None
+    of_trunk = found.forward_flops / (found.trunk_s * found.peak_flops_per_s)
+    assert found.mfu == pytest.approx(of_trunk), "of the trunk's pass, not of the head's step"
+
+
+def test_checkpoints_are_a_part_of_the_time(
+    pictures: Callable, recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    found = profile(recipe(), pictures(), cache=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert found.save_s is not None
+    assert found.time.checkpoint_s == found.save_s > 0, "one, at the end"
+    each_step = profile(recipe(), pictures(), cache=tmp_path, checkpoint_every_s=0.0)
+    assert each_step.time.checkpoint_s > each_step.save_s
+    elsewhere = profile(recipe(), pictures(), cache=tmp_path / "not there")
+    assert (elsewhere.save_s, elsewhere.time.checkpoint_s) == (None, 0)
+
+
+def test_a_save_is_timed_once_for_the_weights_that_learn(
+    pictures: Callable,
+    recipe: Callable[..., Recipe],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = iter((SaveTimes(first_s=1.0, later_s=0.5), SaveTimes(first_s=9.0, later_s=0.5)))
+    monkeypatch.setattr(profile_module, "measure_saves", lambda *_: next(found))
+    known = ProfileMemory()
+    first = profile(recipe(), pictures(), known=known)
+    cached = recipe(features=FeaturesConfig(cached=True), batch=BatchConfig(global_batch_size=8))
+    second = profile(cached, pictures(), known=known)
+    all_learn = profile(recipe(train=TrainMode.ALL), pictures(), known=known)
+    assert [one.save_s for one in (first, second, all_learn)] == [1.0, 1.0, 9.0]
+
+
+def test_why_the_noise_scale_is_unknown_is_told(
+    pictures: Callable, recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = profile(recipe(), pictures(num_train=6))
+    assert few.noise_scale is None
+    assert "of the training examples" in (few.noise_scale_unknown_because or "")
+
+    def run_out(*args: object, **options: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(profile_module, "estimate_noise_scale", run_out)
+    found = profile(recipe(), pictures())
+    assert (found.noise_scale, found.noise_scale_unknown_because) == (
+        None,
+        "its gradients took all memory, or hung",
+    )
 
 
 def test_features_cannot_be_cached_without_a_frozen_trunk(

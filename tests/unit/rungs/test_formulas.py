@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import pytest
@@ -20,6 +21,7 @@ from stepladder.config.recipe import (
 from stepladder.records.profile import Profile
 from stepladder.rungs.formulas import (
     batch_doublings,
+    checkpoints_s,
     epochs_ratio,
     knee_batch,
     memory_batch,
@@ -65,6 +67,20 @@ def test_with_cached_features_the_model_is_one_time_work(make_profile: Make) -> 
     after = scale_model(profile, FEATURES, 0.5)
     assert after.one_time_s == pytest.approx({"features": 20 - 18 * 0.5})  # 1,800 pictures
     assert after.step_s == profile.time.step_s
+
+
+def test_checkpoints_go_by_the_clock_and_one_stays(make_profile: Make) -> None:
+    # 1,200 s of steps and validations, with one checkpoint of 2 s at the end and nine of 1 s
+    now = make_profile(checkpoint_s=11.0, one_time_s={"features": 77.0}).time
+    assert checkpoints_s(now, loop_s=1200.0, save_s=2.0) == 11
+    assert checkpoints_s(now, loop_s=400.0, save_s=2.0) == 2 + 3
+    assert checkpoints_s(now, loop_s=0.0, save_s=2.0) == 2
+    assert checkpoints_s(now, loop_s=600.0, save_s=None) == 5.5  # of an earlier ledger
+    short = make_profile(checkpoint_s=2.0, save_s=2.0)
+    found = predict_time("any", short, replace(short.time, step_s=0.1))
+    assert found.time is not None
+    assert found.time.checkpoint_s == 2
+    assert found.gain == pytest.approx(1202 / 302)
 
 
 def test_what_was_not_replayed_gives_no_gain_and_says_so(make_profile: Make) -> None:

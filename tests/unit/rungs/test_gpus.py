@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stepladder.config.choices import Precision
 from stepladder.config.recipe import Recipe
 from stepladder.errors import DataError
 from stepladder.records.profile import Profile
@@ -34,6 +35,37 @@ def test_a_list_is_read_with_prices_where_they_are_known(tmp_path: Path) -> None
     path = tmp_path / "gpus.csv"
     path.write_text(HEAD + "Small,4e12,1e12,1e11,\nLarge,40e12,8e12,2e11,2.5\n", encoding="utf-8")
     assert read_gpus(path) == (SMALL, replace(LARGE, price_per_hour=2.5))
+
+
+def test_a_list_may_tell_the_rate_of_tf32(tmp_path: Path) -> None:
+    path = tmp_path / "gpus.csv"
+    text = HEAD.replace("\n", ",tf32_flops_per_s\n") + "Small,4e12,1e12,1e11,,2e12\n"
+    path.write_text(text + "Large,40e12,8e12,2e11,2.5,\n", encoding="utf-8")
+    with_tf32 = replace(SMALL, tf32_flops_per_s=2e12)
+    assert read_gpus(path) == (with_tf32, replace(LARGE, price_per_hour=2.5))
+
+
+def test_convolutions_in_32_bits_run_at_the_rate_of_tf32() -> None:
+    gpu = replace(SMALL, tf32_flops_per_s=2e12)
+    assert gpu.flops_per_s(Precision.FP32, has_conv=True) == 2e12
+    assert gpu.flops_per_s(Precision.FP32) == 1e12
+    assert gpu.flops_per_s(Precision.BF16, has_conv=True) == 4e12
+    assert SMALL.flops_per_s(Precision.FP32, has_conv=True) == 1e12
+
+
+def test_a_gpu_with_tf32_computes_a_convnet_so_many_times_faster(
+    make_profile: Callable[..., Profile],
+) -> None:
+    large = replace(LARGE, tf32_flops_per_s=32e12)
+    busy = on_small(make_profile, mfu=0.6)
+    assert LargerGpu((SMALL, large)).predict(busy, Recipe()).gain == pytest.approx(32)
+    without_convolutions = replace(busy, num_conv2d=0)
+    found = LargerGpu((SMALL, large)).predict(without_convolutions, Recipe())
+    assert found.gain == pytest.approx(8)
+    # what the list does not tell of one GPU is not held against it
+    small = replace(SMALL, tf32_flops_per_s=4e12)
+    assert LargerGpu((small, LARGE)).predict(busy, Recipe()).gain == pytest.approx(8)
+    assert LargerGpu((small, large)).predict(busy, Recipe()).gain == pytest.approx(8)
 
 
 def test_a_list_that_a_spreadsheet_saved_is_read(tmp_path: Path) -> None:

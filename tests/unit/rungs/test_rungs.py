@@ -51,6 +51,7 @@ from stepladder.rungs.streaming import Streaming
 
 Make: TypeAlias = Callable[..., Profile]
 UNTIL_THE_END = Recipe(stopping=StoppingConfig(early=False))
+FIXED = {"stopping": UNTIL_THE_END.stopping}
 SGD = OptimizerConfig(name=OptimizerName.SGD)
 
 
@@ -93,6 +94,15 @@ def test_early_stopping_takes_the_epochs_of_the_curve(make_profile: Make) -> Non
     found = EarlyStopping().predict(make_profile(curve=curve), UNTIL_THE_END)
     assert found.gain == pytest.approx(2)
     assert found.provenance is Provenance.REPLAYED
+
+
+def test_early_stopping_still_writes_the_checkpoint_at_the_end(make_profile: Make) -> None:
+    curve = Curve(epochs=10, val_losses=(), epochs_to_stop=5.0, provenance=Provenance.REPLAYED)
+    profile = make_profile(curve=curve, checkpoint_s=9.0, save_s=3.0)
+    found = EarlyStopping().predict(profile, UNTIL_THE_END)
+    assert found.time is not None
+    assert found.time.checkpoint_s == 3 + 6 / 2
+    assert found.gain == pytest.approx(1209 / 606)
 
 
 def test_early_stopping_without_a_curve_says_that_it_assumes(make_profile: Make) -> None:
@@ -211,6 +221,17 @@ def test_cached_features_move_the_trunk_out_of_the_epochs(make_profile: Make) ->
     assert found.gain == pytest.approx(1200 / (features_s + 1000 * 0.01 + 10 * 0.1))
     # an epoch saves 120 s less 1.1 s
     assert found.inputs["break_even_epochs"] == pytest.approx(features_s / 118.9)
+
+
+def test_cached_features_load_no_pictures_into_memory(make_profile: Make) -> None:
+    times = {"trunk_s": 0.05, "loader_cpu_s": 0.02, "head_step_s": 0.01, "head_validation_s": 0.1}
+    held = make_profile(one_time_s={"load": 9.0, "compile": 3.0}, **times)
+    found = CachedFeatures().predict(held, Recipe(data=DataConfig(where=Where.MEMORY)))
+    features_s = 1800 * (0.05 + 0.02 / 2)
+    assert found.time is not None
+    assert found.time.one_time_s == pytest.approx({"features": features_s, "compile": 3.0})
+    # an epoch saves 120 s less 1.1 s, and the pass takes the place of loading
+    assert found.inputs["break_even_epochs"] == pytest.approx((features_s - 9) / 118.9)
 
 
 def test_beside_a_gpu_the_slower_of_reading_and_trunk_sets_the_pace(make_profile: Make) -> None:
@@ -342,10 +363,51 @@ def test_a_schedule_in_steps_has_no_more_epochs_for_a_larger_batch_either(
     assert found.time.epochs == pytest.approx(10.5)  # 100 steps an epoch
 
 
-def test_a_small_noise_scale_keeps_the_batch_small(make_profile: Make) -> None:
+def test_a_small_noise_scale_keeps_the_batch_of_sgd_small(make_profile: Make) -> None:
     # the least of (1 + B / Bn) t(B) / B is at sqrt(a Bn / c) = 31
-    profile = sweep(make_profile, noise_scale=100.0)
-    assert LargerBatch().predict(profile, Recipe()).inputs["larger_batch"] == 32
+    profile, recipe = sweep(make_profile, noise_scale=100.0), Recipe(optimizer=SGD)
+    assert LargerBatch().predict(profile, recipe).inputs["larger_batch"] == 32
+    assert LargerBatch().apply(profile, recipe).batch.global_batch_size == 32
+
+
+def test_where_the_schedule_ends_training_the_knee_is_best_whatever_the_noise_scale(
+    make_profile: Make,
+) -> None:
+    for optimizer in (SGD, OptimizerConfig()):
+        fixed = replace(UNTIL_THE_END, optimizer=optimizer)
+        found = LargerBatch().predict(sweep(make_profile, noise_scale=1.0), fixed)
+        assert found == replace(
+            LargerBatch().predict(sweep(make_profile), fixed),
+            inputs={**found.inputs, "noise_scale": 1.0},
+        )
+        assert found.inputs["larger_batch"] == 128
+
+
+def test_for_nadam_the_noise_scale_is_a_smaller_variant_and_bounds_no_more(
+    make_profile: Make,
+) -> None:
+    rung, recipe = LargerBatch(), Recipe(batch=BatchConfig(lr=0.01))
+    profile = sweep(make_profile, noise_scale=40.0, num_train=16_000)
+    # the least of (1 + B / Bn) t(B) / B is at sqrt(a Bn / c) = 20: the batch of 16, or 32
+    found = rung.variants(profile, recipe)
+    assert [one.batch.global_batch_size for one in found] == [128] * 3 + [32] * 3
+    other = rung.variants(sweep(make_profile, noise_scale=350.0), recipe)  # at 59
+    assert [one.batch.global_batch_size for one in other] == [128] * 3 + [64] * 3 + [32] * 3
+    fixed = rung.variants(sweep(make_profile, noise_scale=350.0), replace(recipe, **FIXED))
+    assert [one.batch.global_batch_size for one in fixed] == [128] * 3 + [32] * 3
+
+
+def test_the_noise_scale_of_sgd_is_no_reason_not_to_try_a_larger_batch_with_nadam(
+    make_profile: Make,
+) -> None:
+    hopeless = sweep(make_profile, noise_scale=1.0)  # for SGD no larger batch pays
+    assert LargerBatch().why_not(hopeless, Recipe()) is None
+    found = LargerBatch().predict(hopeless, Recipe())
+    assert found.gain == LargerBatch().predict(sweep(make_profile), Recipe()).gain
+    assert "as the noise scale is that of SGD" in found.note
+    some = sweep(make_profile, noise_scale=350.0)  # by it 64 is best
+    at_64 = (1 + 64 / 350) / (1 + 16 / 350)
+    assert LargerBatch().predict(some, Recipe()).inputs["more_epochs"] == pytest.approx(at_64)
 
 
 @pytest.mark.parametrize(
@@ -414,11 +476,6 @@ def test_the_probe_gets_three_rates_for_each_of_two_batches(make_profile: Make) 
     ("changes", "batch", "refusal"),
     [
         ({}, 128, "the batch is already at the knee of its throughput"),
-        (
-            {"noise_scale": 1.0},
-            16,
-            "a larger batch would need more epochs than its throughput saves",
-        ),
         ({"num_train": 200}, 16, "twice the batch would leave fewer than 8 steps an epoch"),
         (
             {"memory_by_batch": {1: 10**9, 2: 2 * 10**9}},
@@ -432,6 +489,13 @@ def test_a_larger_batch_says_what_stands_in_its_way(
 ) -> None:
     recipe = Recipe(batch=BatchConfig(global_batch_size=batch))
     assert LargerBatch().why_not(sweep(make_profile, **changes), recipe) == refusal
+
+
+def test_sgd_is_kept_from_a_larger_batch_only_where_it_would_stop_later(make_profile: Make) -> None:
+    profile, early = sweep(make_profile, noise_scale=1.0), Recipe(optimizer=SGD)
+    refusal = LargerBatch().why_not(profile, early)
+    assert refusal == "a larger batch would need more epochs than its throughput saves"
+    assert LargerBatch().why_not(profile, replace(early, **FIXED)) is None
 
 
 def test_checkpointing_is_for_a_batch_that_memory_blocks(make_profile: Make) -> None:
@@ -454,6 +518,13 @@ def test_a_larger_model_takes_the_published_ratio(make_profile: Make) -> None:
     assert (after.name, after.weights) == ("resnet34", WeightsSource.HUB)
     unknown = make_profile(larger_trunks=("vit_base_patch16_224",))
     assert "unknown" in LargerModel().predict(unknown, recipe).note
+
+
+def test_a_busy_trunk_is_told_from_a_busy_step(make_profile: Make) -> None:
+    busy = make_profile(larger_trunks=("resnet34",), mfu=0.7)
+    cached = Recipe(features=FeaturesConfig(cached=True))
+    refusal = LargerModel().why_not(busy, cached)
+    assert refusal == "no idle capacity: the trunk's pass reaches 70 % of the peak"
 
 
 def test_a_busy_device_has_no_room_for_a_larger_model(make_profile: Make) -> None:
@@ -592,6 +663,63 @@ def test_all_data_reads_each_epoch_what_memory_does_not_hold(make_profile: Make)
     assert AllData().apply(small, cached).data.where is Where.MEMORY, "nothing is held then"
 
 
+def test_streaming_reads_in_every_step_what_loading_read_once(make_profile: Make) -> None:
+    # 1,800 pictures of 120 kB, loaded in 18 s: 10 ms each, 0.16 s a step and 2 s a validation
+    full = {"free_memory_bytes": 10**6, "one_time_s": {"load": 18.0}}
+    held = Recipe(data=DataConfig(where=Where.MEMORY))
+    found = Streaming().predict(make_profile(**full), held)
+    assert found.time is not None
+    assert found.time.one_time_s == {}
+    assert (found.time.step_s, found.time.validation_s) == pytest.approx((1.16, 22))
+    assert found.gain == pytest.approx((18 + 1200) / (1160 + 220))
+    assert "its rate was not measured" in found.note
+    beside_a_gpu = make_profile(device="cuda", free_host_bytes=10**6, **full)
+    hidden = Streaming().predict(beside_a_gpu, held)
+    assert hidden.time is not None
+    assert hidden.time.step_s == 1  # reading is faster than the step
+
+
+def test_streaming_is_no_faster_than_the_disk(make_profile: Make) -> None:
+    # half of 216 MB stays in memory: 60 kB of each picture at 0.5 MB/s are 0.12 s
+    slow = make_profile(
+        free_memory_bytes=108 * 10**6,
+        stored_bytes=120_000.0,
+        disk_bytes_per_s=5e5,
+        one_time_s={"load": 18.0},
+    )
+    found = Streaming().predict(slow, Recipe(data=DataConfig(where=Where.MEMORY)))
+    assert found.time is not None
+    assert (found.time.step_s, found.time.validation_s) == pytest.approx((16 * 0.12, 24))
+    assert found.note == "what memory does not keep is read at 0.5 MB/s"
+
+
+def test_all_data_counts_what_reading_each_epoch_adds(make_profile: Make) -> None:
+    held = {"one_time_s": {"load": 18.0}, "free_memory_bytes": 10**9}
+    found = AllData().predict(make_profile(**held), SAMPLE)
+    assert found.time is not None
+    assert (found.time.step_s, found.time.validation_s) == pytest.approx((1.16, 22))
+    # 16,200 pictures are 1.944 GB, of which 944 MB come from the disk: 58 kB each, at 0.2 MB/s
+    slow = make_profile(**held, stored_bytes=120_000.0, disk_bytes_per_s=2e5)
+    from_disk_s = (1 - 1 / 1.944) * 120_000 / 2e5
+    found = AllData().predict(slow, SAMPLE)
+    assert found.time is not None
+    assert found.time.step_s == pytest.approx(16 * from_disk_s)
+
+
+def test_a_pixel_store_that_memory_does_not_keep_is_as_slow_as_its_disk(make_profile: Make) -> None:
+    jpegs = {"store_encoding": "jpeg", "loader_cpu_s": 0.1, "bandwidth_bytes_per_s": 1e10}
+    times = {"replay_host_s": 0.2, "disk_bytes_per_s": 5e5}
+    roomy = PixelStore().predict(make_profile(**jpegs, **times), Recipe())
+    full = make_profile(**jpegs, **times, free_memory_bytes=108 * 10**6)
+    slow = PixelStore().predict(full, Recipe())
+    assert roomy.time is not None
+    assert slow.time is not None
+    assert roomy.inputs["disk_s"] == 0
+    assert slow.inputs["disk_s"] == pytest.approx(0.12)  # half of 120 kB at 0.5 MB/s
+    assert roomy.time.step_s < 1 < slow.time.step_s == pytest.approx(16 * 0.12)
+    assert slow.gain < 1 < roomy.gain
+
+
 def test_pictures_are_held_by_the_host_and_not_by_the_gpu(make_profile: Make) -> None:
     held = Recipe(data=DataConfig(where=Where.MEMORY))
     small_gpu = make_profile(device="cuda", free_memory_bytes=10**6, free_host_bytes=10**10)
@@ -661,4 +789,9 @@ def test_a_gpu_that_the_job_leaves_out_is_named_and_not_tried(make_profile: Make
     profile = make_profile(has_cuda=True, loader_per_s=150.0)
     on_cpu = Recipe(device=DeviceConfig(kind=DeviceChoice.CPU))
     refusal = UseGpu().why_not(profile, on_cpu)
-    assert refusal == "device.kind is cpu; --device.kind auto takes the GPU"
+    assert refusal == (
+        "device.kind is cpu; type --device.kind auto "
+        "(a T4: at most 10×, as the loader gives 150 examples/s)"
+    )
+    unknown = UseGpu().why_not(make_profile(has_cuda=True), on_cpu)
+    assert unknown == "device.kind is cpu; type --device.kind auto"

@@ -38,6 +38,54 @@ def test_an_improvement_of_exactly_half_a_percent_counts_and_less_does_not() -> 
         assert stopping.judge(losses(after)).num_without_improvement == count
 
 
+@pytest.mark.parametrize("allow_noise", [True, False])
+def test_equal_validations_never_count_as_an_improvement_even_where_any_would(
+    allow_noise: bool,
+) -> None:
+    config = StoppingConfig(patience=3, min_improvement_frac=0.0, allow_noise=allow_noise)
+    pictures = losses(1.0, spread=0.5)
+    for values in (pictures, losses(1.0), losses(0.0), losses(-1.0)):
+        stopping = EarlyStopping(config)
+        counts = [stopping.judge(values).num_without_improvement for _ in range(4)]
+        assert counts == [0, 1, 2, 3]
+        assert stopping.is_exhausted
+
+
+def test_without_noise_a_fall_counts_and_an_equal_mean_of_other_values_does_not() -> None:
+    before, swapped, better = [*np.eye(2, 8), np.zeros(8)]
+    for allow_noise, counts in ((False, [0, 1, 0]), (True, [0, 0, 0])):
+        config = StoppingConfig(min_improvement_frac=0.0, allow_noise=allow_noise)
+        stopping = EarlyStopping(config)
+        judged = [stopping.judge(v.astype(np.float32)) for v in (before, swapped, better)]
+        assert [one.num_without_improvement for one in judged] == counts
+        assert [one.is_best for one in judged] == [True, False, True]
+
+
+def test_without_noise_an_improvement_has_to_be_more_than_the_share() -> None:
+    config = StoppingConfig(min_improvement_frac=0.5, allow_noise=False)
+    for after, count in ((0.4375, 0), (0.5, 1), (0.5625, 1)):  # exact in binary
+        stopping = EarlyStopping(config)
+        stopping.judge(losses(1.0))
+        assert stopping.judge(losses(after)).num_without_improvement == count
+
+
+def test_without_noise_it_stops_where_the_rule_of_keras_does() -> None:
+    random = np.random.default_rng(3)
+    history = [(random.random(40) < share).astype(np.float32) for share in (0.9, 0.6, *[0.5] * 60)]
+    stopping = EarlyStopping(StoppingConfig(min_improvement_frac=0.0, allow_noise=False))
+    best, waited, num_best = math.inf, 0, 0
+    while waited < 3:  # as in the source of its callback, with min_delta=0 and patience=3
+        assert not stopping.is_exhausted
+        errors = history.pop(0)
+        stopping.judge(errors)
+        waited += 1
+        if errors.mean() < best:
+            best, waited, num_best = float(errors.mean()), 0, num_best + 1
+    assert stopping.is_exhausted
+    assert stopping.best == pytest.approx(best)
+    assert num_best > 2
+
+
 def test_noise_in_the_paired_differences_gives_the_benefit_of_the_doubt() -> None:
     stopping = EarlyStopping(StoppingConfig())
     stopping.judge(losses(1.0))

@@ -1,0 +1,41 @@
+"""An error that a person meets in the ladder, the command or the functions says what to type."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import stepladder
+
+PACKAGE = Path(stepladder.__file__).parent
+ERRORS = {
+    *("StepladderError", "UsageError", "DataError", "ResourceError", "DivergedError"),
+    "NoAdvice",  # TrialFailed is a verdict's reason: nobody has to do anything
+}
+FILES = sorted(
+    file
+    for room in ("measure", "rungs", "ladder", "report", "api", "cli")
+    for file in (PACKAGE / room).rglob("*.py")
+)
+
+
+def errors_in(code: str) -> Iterator[tuple[int, set[str | None]]]:
+    """Yield the line and the keywords of each error that is made; None among them: a mapping."""
+    for node in ast.walk(ast.parse(code)):
+        is_named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if is_named and node.func.id in ERRORS:
+            yield node.lineno, {keyword.arg for keyword in node.keywords}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_an_error_says_what_to_type(file: Path) -> None:
+    found = errors_in(file.read_text(encoding="utf-8"))
+    assert [line for line, words in found if not words & {"fix", None}] == []
+
+
+def test_an_error_without_it_is_found() -> None:
+    code = "raise UsageError('a', where='b')\nraise DataError('a', fix='b')\nboom()\n"
+    assert list(errors_in(code)) == [(1, {"where"}), (2, {"fix"})]

@@ -1,0 +1,54 @@
+"""The disk's rate, read from a store whose pages were dropped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stepladder.data.store import Store
+from stepladder.measure import disk
+from stepladder.measure.disk import measure_disk
+from stepladder.task import Task
+from stepladder.task.image_classification import ImageClassification
+
+needs_fadvise = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="no posix_fadvise")
+
+
+@needs_fadvise
+def test_pages_of_the_largest_file_are_dropped_and_read(
+    tmp_path: Path, build_store: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(disk, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda _, start, size, advice: dropped.append((start, size, advice))
+    )
+    build_store(tmp_path / "store")
+    rate = measure_disk(ImageClassification(tmp_path / "store"))
+    assert rate is not None
+    assert rate > 0
+    store = Store.open(tmp_path / "store")
+    largest = max(info.size_bytes for info in store.manifest.shards)
+    assert dropped == [(0, largest, os.POSIX_FADV_DONTNEED)]
+
+
+def test_a_tiny_store_and_a_task_without_one_tell_nothing(
+    tmp_path: Path, build_store: Callable, pictures: Callable[..., Task]
+) -> None:
+    build_store(tmp_path / "store")
+    store = Store.open(tmp_path / "store")
+    assert max(info.size_bytes for info in store.manifest.shards) < 1 << 20
+    assert measure_disk(ImageClassification(tmp_path / "store")) is None
+    assert measure_disk(pictures()) is None
+
+
+def test_where_pages_cannot_be_dropped_nothing_is_claimed(
+    tmp_path: Path, build_store: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_store(tmp_path / "store")
+    monkeypatch.setattr(disk, "_LEAST_BYTES", 1)
+    monkeypatch.delattr(os, "posix_fadvise", raising=False)
+    assert measure_disk(ImageClassification(tmp_path / "store")) is None
