@@ -102,7 +102,7 @@ def test_head_on_features_computes_what_the_whole_model_does(blobs, recipe) -> N
 
 def test_what_is_learnt_in_16_bits_is_compared_in_32(blobs, recipe) -> None:
     task = blobs()
-    material = Material(task, open_sources(task))
+    material = Material(task=task, sources=open_sources(task))
     half = replace(recipe, device=replace(recipe.device, precision=Precision.BF16))
     found = [compute(one, material, device=CPU, steps=True) for one in (recipe, half)]
     assert describe_difference(*found, Exactness.BITWISE) == "equal"
