@@ -13,6 +13,7 @@ the same --runs, workloads that have ended are not climbed again.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from rows import markdown, write_rows
-from workloads import WORKLOADS, by_name
+from workloads import ADVISED_FILE, WORKLOADS, by_name
 
 from stepladder.ladder.calibration import Case, calibration_of
 
@@ -47,7 +48,7 @@ PREDICTORS: dict[str, Callable[[Case], float]] = {
 def climb(name: str, *, runs: Path, budget_s: float, quick: bool) -> bool:
     """Climb one workload, unless it has been; say whether it ended well."""
     out = runs / name
-    if (out / "climb.json").exists():
+    if (out / ADVISED_FILE).exists():
         return True
     command = [sys.executable, str(SCRIPT), name, "--work", str(runs / "stores")]
     command += ["--out", str(out), "--budget", str(budget_s), "--try-all"]
@@ -91,6 +92,14 @@ def summary(cases: Sequence[Case]) -> list[dict[str, Any]]:
     ]
 
 
+def advised_rows(names: Sequence[str], advised: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tell of each workload what is advised on it, and its first and last verdict."""
+    return [
+        {"workload": name, **{key: value or "-" for key, value in one.items()}}
+        for name, one in zip(names, advised, strict=True)
+    ]
+
+
 def case_row(case: Case) -> dict[str, Any]:
     return {
         "workload": case.run,
@@ -124,23 +133,29 @@ def main() -> None:
             if climb(name, runs=runs, budget_s=options.budget, quick=options.quick):
                 ended.append(name)
         cases = calibration_of([runs / name for name in ended]).cases
+        advised = [json.loads((runs / name / ADVISED_FILE).read_text()) for name in ended]
     counted = [case for case in cases if case.counts]
     failed = sorted(set(options.workloads) - set(ended))
+    kept = [one["was"] == "kept" for one in advised if one["advised"]]
     note = (
         f"{len(ended)} workloads climbed with every rung tried"
         + (f", {len(failed)} failed ({', '.join(failed)})" if failed else "")
         + f"; {len(cases)} rungs predicted and measured, {len(counted)} of them with a gain, "
         "predicted or measured, of at least 1.2 or at most 0.83: these count. Goals: 40 cases, "
-        "median_factor 1.15, p90_factor 1.4. A factor is exp |ln(predicted / measured)|."
+        "median_factor 1.15, p90_factor 1.4. A factor is exp |ln(predicted / measured)|. What is "
+        "advised on the job as written was kept, when its turn came, in "
+        f"{sum(kept)} of {len(kept)} climbs."
     )
     if options.quick:
         print(note, markdown(summary(counted)), sep="\n\n")
         if cases:
             print(markdown([case_row(case) for case in cases]))
+        print(markdown(advised_rows(ended, advised)))
         return
     write_rows("predictions", summary(counted), note=note)
     if cases:
         write_rows("predictions_cases", [case_row(case) for case in cases], note=note)
+    write_rows("advised", advised_rows(ended, advised), note=note)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -27,9 +28,16 @@ from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import resolve, settings_of_call
+from stepladder.ladder.advise import advise_on
+from stepladder.ladder.ledger import LEDGER_FILE, trials_of
+from stepladder.report.ladder import read_climb
+from stepladder.rungs import RUNGS
+from stepladder.task.load import BUILT_IN, load_task
+from stepladder.train.build import open_sources, resolve_auto
 from stepladder.train.display import Display
 
 ROOT = Path(__file__).parent.parent
+ADVISED_FILE = "advised.json"
 PHOTOS = ROOT / "demo_data" / "groceries"
 AS_WRITTEN = ROOT / "examples" / "demo" / "demo.yaml"
 
@@ -301,6 +309,26 @@ def job_of(workload: Workload, *, work: Path, out: Path, more: Mapping[str, obje
     return resolve(settings_of_call(settings), base=load_job(AS_WRITTEN)).job
 
 
+def advised_in(job: JobConfig, workload: Workload, run: Path) -> dict[str, str | None]:
+    """Give what is advised on the job as written, and how the climb decided on it.
+
+    By the profile that the climb took first; `was` is its first verdict, `is` its last; None where
+    nothing is advised.
+    """
+    task = load_task(workload.task or BUILT_IN, store=job.recipe.data.store, recipe=job.recipe)
+    job = resolve_auto(job, open_sources(task))
+    climb = read_climb(run, missing=[])
+    assert climb is not None
+    advice = advise_on(climb.profiles[0], job.recipe, job.ladder, rungs=RUNGS)
+    if advice.next is None:
+        return {"advised": None, "was": None, "is": None}
+    name = advice.next.rung
+    decided = [
+        str(one.verdict.decision) for one in trials_of(run / LEDGER_FILE) if one.rung == name
+    ]
+    return {"advised": name, "was": decided[0], "is": decided[-1]}
+
+
 def use_cores(num_cores: int) -> None:
     """Leave this process the first few cores; a system that cannot do so keeps all."""
     if hasattr(os, "sched_setaffinity"):
@@ -341,6 +369,8 @@ def main() -> None:
         more |= quick_settings(job.recipe)
         job = job_of(workload, work=options.work, out=options.out, more=more)
     stepladder.climb(config=job, task=workload.task, fresh=True, display=Display(io.StringIO()))
+    advised = advised_in(job, workload, options.out)
+    (options.out / ADVISED_FILE).write_text(json.dumps(advised, indent=1))
 
 
 if __name__ == "__main__":

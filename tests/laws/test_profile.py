@@ -234,6 +234,7 @@ def profile_of(recipe: Recipe, task: Task, cache: Path) -> Profile:
         open_sources(task),
         device=CPU,
         cache=cache,
+        saves=cache,
         epochs=2.0,
         num_validations=2.0,
         curve=None,

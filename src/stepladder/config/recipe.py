@@ -259,7 +259,7 @@ class StoppingConfig:
     min_improvement_frac: float = 0.005
     """Improvement over the best, as a share of it, that counts; 0 or more."""
     allow_noise: bool = True
-    """Count what a standard error of noise may hide; false: only above the share, as min_delta."""
+    """Count what a standard error of noise may hide; false: only above the share."""
     restore_best: bool = True
     """End with the best weights instead of the last."""
     validate_every_epochs: int = 1

@@ -148,6 +148,7 @@ class Climb:
             material.sources,
             device=self.lab.device,
             cache=self.disk or self.lab.cache,
+            saves=self.lab.cache,
             epochs=epochs,
             num_validations=num_validations,
             curve=self.lab.curve(self.recipe),

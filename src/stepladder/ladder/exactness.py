@@ -18,6 +18,7 @@ from stepladder.data.batch import Batch
 from stepladder.ladder.guard import TrialFailed
 from stepladder.measure.subject import Subject, open_subject
 from stepladder.models.features import evaluating
+from stepladder.optim.schedule import base_lr
 from stepladder.records.ladder import Exactness
 from stepladder.task.contract import Task
 from stepladder.train.build import Sources, make_stage_parts, make_train_reader
@@ -28,6 +29,8 @@ from stepladder.train.stage import stages_of
 from stepladder.train.step import autocast
 
 NUM_BATCHES: Final = 3
+_MOST_EXAMPLES: Final = 32
+_HALVES: Final = (Precision.BF16, Precision.FP16)
 MAX_DIFFERENCE: Final = 1e-3
 """Largest difference by rounding, relative to the largest number of the same tensor."""
 _LEAST_FRAC: Final = 1e-2
@@ -61,7 +64,9 @@ class Computed:
 def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: bool) -> Computed:
     """Compute losses, scores and gradients of the first batches, from the recipe's own weights.
 
-    In fp32, whatever the recipe's precision: in 16 bits rounding hides what else may differ.
+    In fp32 where the recipe computes in 16 bits, whose rounding hides what else may differ, and of
+    some examples of a batch, so that this takes no more memory than a step. With master weights a
+    step is another one, and stays as it is.
 
     Dropout layers drop nothing meanwhile: layout and compiling change which numbers are drawn, and
     not what is computed from them. A model that calls `dropout` with a rate of its own, which no
@@ -70,7 +75,7 @@ def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: 
     Args:
         steps: take optimiser steps as well, and give the weights after each.
     """
-    recipe = replace(recipe, device=replace(recipe.device, precision=Precision.FP32))
+    recipe = _comparable(recipe)
     found = Computed()
     with open_subject(recipe, material.task, material.sources, device=device) as base:
         _drop_nothing(base.model)
@@ -84,6 +89,27 @@ def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: 
             if steps:
                 _add_step(found, subject, moved, step)
     return found
+
+
+def is_compared_in_fp32(recipe: Recipe) -> bool:
+    """Say whether a recipe in 16 bits is compared in 32."""
+    return recipe.device.precision in _HALVES
+
+
+def _comparable(recipe: Recipe) -> Recipe:
+    """Give the recipe by which numbers are compared."""
+    size = min(recipe.batch.micro_batch_size or recipe.batch.global_batch_size, _MOST_EXAMPLES)
+    batch = replace(
+        recipe.batch,
+        global_batch_size=size,
+        base_batch_size=size,
+        micro_batch_size=None,
+        lr=base_lr(recipe.batch),
+        lr_all=base_lr(recipe.batch, is_second_stage=True),
+    )
+    if not is_compared_in_fp32(recipe):
+        return replace(recipe, batch=batch)
+    return replace(recipe, batch=batch, device=replace(recipe.device, precision=Precision.FP32))
 
 
 def describe_difference(before: Computed, after: Computed, exactness: Exactness) -> str:

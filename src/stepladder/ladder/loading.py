@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from statistics import median
 from typing import Final
 
 from stepladder.config.choices import Where
@@ -15,44 +14,39 @@ from stepladder.ladder.lab import Lab
 from stepladder.records.profile import Profile
 from stepladder.train.build import make_train_reader
 
-_LOOKS: Final = 9  # at each side; the first ones meet cold pages
+_LOOKS: Final = 8  # at each side, and one before that meets cold pages
 _LOOK_S: Final = 0.2
 _MIN_ROWS: Final = 32
 
-OneTime = dict[str, float]
+Looks = tuple[float, ...]
 
 
 def loading_s(
     lab: Lab, profile: Profile, before: Recipe, after: Recipe, *, watchdog: Watchdog
-) -> tuple[OneTime, OneTime]:
-    """Give the seconds to fill memory before and after, under the name load; empty where none is.
+) -> tuple[Looks, Looks]:
+    """Give looks at the seconds to fill memory before and after; empty where nothing is loaded.
 
-    As the profile found it where both read alike. Where they do not, memory is filled in turn with
-    a sample of the examples, as each recipe reads them.
+    What the profile found where both read alike, or `after` loads nothing. Elsewhere memory is
+    filled in turn with a sample of the examples, as each recipe reads them.
     """
     known_s = profile.time.one_time_s.get("load")
     sides = (before, after)
     if known_s is None or not any(_is_loaded(recipe) for recipe in sides):
-        return {}, {}
-    if _reading(before) == _reading(after):
-        return _named(before, known_s), _named(after, known_s)
+        return (), ()
+    if _reading(before) == _reading(after) or not _is_loaded(after):
+        first, second = ((known_s,) if _is_loaded(recipe) else () for recipe in sides)
+        return first, second
     num_known = profile.num_train + profile.num_val
     num_rows = max(_MIN_ROWS, math.ceil(_LOOK_S * num_known / max(known_s, 1e-9)))
-    looks: tuple[list[float], list[float]] = ([], [])
-    for at in range(_LOOKS):
-        for side in (0, 1) if at % 2 == 0 else (1, 0):
-            watchdog.expect(_LOOK_S)
-            looks[side].append(_example_s(lab, sides[side], num_rows))
     num_val = 0 if lab.sources.val is None else len(lab.sources.val)
-    first, second = (
-        _named(recipe, median(seconds[1:]) * (lab.num_train(recipe) + num_val))
-        for recipe, seconds in zip(sides, looks, strict=True)
-    )
-    return first, second
-
-
-def _named(recipe: Recipe, seconds: float) -> OneTime:
-    return {"load": seconds} if _is_loaded(recipe) else {}
+    looks: tuple[list[float], list[float]] = ([], [])
+    for at in range(1 + _LOOKS):
+        for side in (0, 1) if at % 2 == 0 else (1, 0):
+            if _is_loaded(sides[side]):
+                watchdog.expect(_LOOK_S)
+                example_s = _example_s(lab, sides[side], num_rows)
+                looks[side].append(example_s * (lab.num_train(sides[side]) + num_val))
+    return tuple(looks[0][1:]), tuple(looks[1][1:])
 
 
 def _is_loaded(recipe: Recipe) -> bool:

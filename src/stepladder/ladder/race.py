@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -38,11 +38,14 @@ class Side:
 
     Attributes:
         to_time: from what a block took to the time to a trained model.
+        loads_s: looks at what filling memory takes, one for each block in turn, so that their noise
+            is in the totals; empty where nothing is loaded.
         blocks: so far.
     """
 
     workload: Workload
     to_time: ToTime
+    loads_s: tuple[float, ...] = ()
     blocks: list[BlockTimes] = field(default_factory=list)
 
     def totals_s(self) -> tuple[float, ...]:
@@ -51,7 +54,16 @@ class Side:
 
     def pilot_s(self) -> float:
         """Time to a trained model by the warm-up."""
-        return self.to_time(self.workload.pilot).total_s
+        return self.to_time(self._with_load(self.workload.pilot)).total_s
+
+    def add(self, block: BlockTimes) -> None:
+        """Take one more block."""
+        self.blocks.append(self._with_load(block))
+
+    def _with_load(self, block: BlockTimes) -> BlockTimes:
+        if not self.loads_s:
+            return block
+        return replace(block, load_s=self.loads_s[len(self.blocks) % len(self.loads_s)])
 
     def mean_time(self) -> TrainingTime:
         """Time to a trained model from the means over blocks."""
@@ -132,7 +144,7 @@ class Race:
                 if side.workload not in timed:
                     self._watchdog.expect(side.blocks[0].wall_s if side.blocks else self.block_s)
                     timed[side.workload] = side.workload.block(self.block_s)
-                side.blocks.append(timed[side.workload])
+                side.add(timed[side.workload])
             if len(before.blocks) == 1:
                 _refuse_gross(before.totals_s()[0], after.totals_s()[0], "after one block")
 

@@ -157,7 +157,8 @@ def _at_the_end(climbing: Climb, baseline: Baseline) -> Baseline:
             if whole != baseline or climbing.recipe == lab.job.recipe:
                 return whole
             if baseline.is_extrapolated:
-                return _extrapolated(lab, profile, baseline)
+                is_dear = lab.job.recipe.device.compile  # compiled once more, for one look
+                return baseline if is_dear else _extrapolated(lab, profile, baseline)
             return _once_more(lab, profile, baseline)
     except TrialFailed:
         pass
@@ -254,6 +255,8 @@ def result_of(
 
 def _untried(climbing: Climb) -> tuple[str, ...]:
     """Name the rungs that were not tried, or not once more, for want of time."""
+    if climbing.why_no_advice is not None:
+        return ()  # it is that
     never = [t.rung for t in climbing.trials if t.verdict.decision is Decision.UNTRIED]
     return tuple(dict.fromkeys([*never, *climbing.left]))
 

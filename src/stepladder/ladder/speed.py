@@ -185,16 +185,17 @@ def measure_speed(
     try:
         race.warm_up()
         loads_s = loading_s(lab, profile, before[0], after[0], watchdog=watchdog)
-        ones_s = [
-            lab.one_time_s(recipe) | cold_s | load_s
-            for recipe, cold_s, load_s in (
-                (before[0], race.before.one_time_s, loads_s[0]),
-                (after[0], race.after.one_time_s, loads_s[1]),
-            )
-        ]
         sides = (
-            Side(race.before, _to_time(lab, profile, *before, ones_s[0])),
-            Side(race.after, _to_time(lab, profile, *after, ones_s[1])),
+            Side(
+                race.before,
+                _to_time(lab, profile, *before, race.before.one_time_s),
+                loads_s=loads_s[0],
+            ),
+            Side(
+                race.after,
+                _to_time(lab, profile, *after, race.after.one_time_s),
+                loads_s=loads_s[1],
+            ),
         )
         interval = _run(lab, race, sides, (before[1], after[1]))
     finally:
@@ -328,7 +329,7 @@ class _ToTime:
 
 
 def _to_time(
-    lab: Lab, profile: Profile, recipe: Recipe, length: Length, one_time_s: dict[str, float]
+    lab: Lab, profile: Profile, recipe: Recipe, length: Length, cold_s: dict[str, float]
 ) -> _ToTime:
     return _ToTime(
         recipe=recipe,
@@ -336,6 +337,6 @@ def _to_time(
         num_train=lab.num_train(recipe),
         num_val=0 if lab.sources.val is None else len(lab.sources.val),
         is_random_before_head=lab.task.is_random_before_head,
-        one_time_s=one_time_s,
+        one_time_s={**lab.one_time_s(recipe), **cold_s},
         profile=profile,
     )

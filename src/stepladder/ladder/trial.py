@@ -12,7 +12,7 @@ from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import resolve, settings_of_call
 from stepladder.ladder.comparison import Comparison, compare
-from stepladder.ladder.exactness import compute, describe_difference
+from stepladder.ladder.exactness import compute, describe_difference, is_compared_in_fp32
 from stepladder.ladder.guard import TrialFailed, Watchdog, guarded
 from stepladder.ladder.keys import recipe_values
 from stepladder.ladder.lab import Lab
@@ -302,7 +302,8 @@ def _check_exact(trying: _Trying, exactness: Exactness) -> str:
     for recipe in (before, after):
         trying.watchdog.expect(few_steps_s(trying.profile, before, recipe))
         results.append(compute(recipe, lab.material(recipe), device=lab.device, steps=steps))
-    return describe_difference(results[0], results[1], exactness)
+    found = describe_difference(results[0], results[1], exactness)
+    return f"{found} in fp32" if is_compared_in_fp32(after) else found
 
 
 def _trial(trying: _Trying) -> Trial:

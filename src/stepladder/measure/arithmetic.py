@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from stepladder.data.batch import Batch
 from stepladder.measure.facts import has_bf16
-from stepladder.measure.flops import count_flops
+from stepladder.measure.flops import count_flops, count_flops_by_operation
 from stepladder.measure.leaves import count_moved
 from stepladder.measure.noise_scale import (
     MAX_LARGE_FRAC,
@@ -47,12 +47,14 @@ class Flops:
         forward, step: floating-point operations, forward; forward and backward.
         activation_bytes: that its single operations read and write, forward.
         weight_bytes: that they read, of which a batch needs no more than an example does.
+        conv_frac: share of the forward operations that convolutions do.
     """
 
     forward: float
     step: float
     activation_bytes: float
     weight_bytes: float
+    conv_frac: float
 
 
 def measure_flops(subject: Subject) -> Flops:
@@ -76,13 +78,16 @@ def measure_flops(subject: Subject) -> Flops:
             torch.autograd.grad(forward(), subject.learning(), allow_unused=True)
 
         with torch.no_grad():
-            forward_flops = count_flops(forward)
+            by_operation = count_flops_by_operation(forward)
             moved = count_moved(subject.model, forward)
+        forward_flops = sum(by_operation.values())
+        conv_flops = sum(flops for name, flops in by_operation.items() if "conv" in name)
         return Flops(
             forward=forward_flops / num,
             step=count_flops(forward_and_backward) / num,
             activation_bytes=moved.activations / num,
             weight_bytes=moved.weights,
+            conv_frac=conv_flops / forward_flops if forward_flops else 0.0,
         )
 
 

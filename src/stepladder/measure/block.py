@@ -40,6 +40,7 @@ class BlockTimes:
         validation_s: one validation of the whole split; 0 without one.
         trunk_s: reading one example and its pass through the trunk; None unless features are
             cached.
+        load_s: filling memory, once; None where nothing is loaded, or it is counted elsewhere.
         phases_s: seconds of each phase of one step.
         steps_s: each step by itself, on the CPU; empty where steps are queued on a device.
         wall_s: the whole block.
@@ -49,6 +50,7 @@ class BlockTimes:
     num_steps: int
     validation_s: float
     trunk_s: float | None = None
+    load_s: float | None = None
     phases_s: Mapping[str, float] = field(default_factory=dict)
     steps_s: tuple[float, ...] = ()
     wall_s: float = 0.0
@@ -75,11 +77,13 @@ def mean_times(blocks: Sequence[BlockTimes]) -> BlockTimes:
     """Give the means over blocks that do the same work; num_steps are those of all together."""
     num = len(blocks)
     trunk_s = [block.trunk_s for block in blocks if block.trunk_s is not None]
+    load_s = [block.load_s for block in blocks if block.load_s is not None]
     return BlockTimes(
         step_s=sum(block.step_s for block in blocks) / num,
         num_steps=sum(block.num_steps for block in blocks),
         validation_s=sum(block.validation_s for block in blocks) / num,
         trunk_s=sum(trunk_s) / num if trunk_s else None,
+        load_s=sum(load_s) / num if load_s else None,
     )
 
 
@@ -100,13 +104,16 @@ def training_time(
     Args:
         num_train: training examples of an epoch.
         num_val: validation examples.
-        one_time_s: work done once, by name; features are counted from the block.
+        one_time_s: work done once, by name; features are counted from the block, and loading where
+            it has it.
         is_random_before_head: whether cached features are of random views.
     """
     one_time = dict(one_time_s or {})
     if times.trunk_s is not None:
         num_views = max(1, recipe.features.cached_views) if is_random_before_head else 1
         one_time["features"] = times.trunk_s * (num_train * num_views + num_val)
+    if times.load_s is not None:
+        one_time["load"] = times.load_s
     return TrainingTime(
         one_time_s=one_time,
         epochs=epochs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,13 +28,18 @@ def cold_compiler(recipe: Recipe, folder: Path, device: torch.device) -> Iterato
     Does nothing for a recipe that compiles nothing.
 
     Args:
-        folder: where compiled code is put.
+        folder: where compiled code is put; another, temporary one where its name has a space, as
+            torch does not quote it for the C++ compiler.
     """
     if not recipe.device.compile:
         yield
         return
     compiler_start_s(device)
-    with _empty_caches(folder):
+    with ExitStack() as stack:
+        if any(letter.isspace() for letter in str(folder.absolute())):
+            name = stack.enter_context(TemporaryDirectory(prefix="stepladder-compile-"))
+            folder = Path(name)
+        stack.enter_context(_empty_caches(folder))
         yield
 
 

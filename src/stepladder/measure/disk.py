@@ -10,10 +10,10 @@ from stepladder.data.store import Store
 from stepladder.task.contract import Task
 
 MAX_BYTES: Final = 1 << 26
-"""Read at most; their pages are in memory again afterwards."""
+"""Read at most; each piece is dropped right before, so that all is in memory again afterwards."""
 _LEAST_BYTES: Final = 1 << 20
 """Fewer tell of opening and of the first seek."""
-_PIECE: Final = 1 << 20
+_PIECE: Final = 1 << 22  # more than is read ahead
 _LOOK_S: Final = 0.5
 
 
@@ -40,10 +40,10 @@ def _rate(handle: int) -> float | None:
         num_bytes = min(MAX_BYTES, os.fstat(handle).st_size)
         if num_bytes < _LEAST_BYTES:
             return None
-        os.posix_fadvise(handle, 0, num_bytes, os.POSIX_FADV_DONTNEED)
         num_read = 0
         started = time.perf_counter()
         while num_read < num_bytes:
+            os.posix_fadvise(handle, num_read, _PIECE, os.POSIX_FADV_DONTNEED)
             got = os.preadv(handle, [buffer], num_read)
             num_read += got
             if got == 0 or time.perf_counter() - started > _LOOK_S:

@@ -20,6 +20,8 @@ DTYPES = {
     Precision.FP16_MASTER: torch.float16,
 }
 _TF32 = "tf32"
+MOSTLY = 0.5
+"""Share of the FLOPs above which convolutions set how fast a model is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +37,22 @@ def count_flops(run: Callable[[], object]) -> int:
 
     As torch counts them: a multiplication and an addition are two, pointwise work is none.
     """
+    return sum(count_flops_by_operation(run).values())
+
+
+def count_flops_by_operation(run: Callable[[], object]) -> dict[str, int]:
+    """Count them apart, by torch's name of the operation."""
     with FlopCounterMode(display=False) as counter:
         run()
-    return int(counter.get_total_flops())
+    found = counter.get_flop_counts().get("Global", {})
+    return {str(operation): int(number) for operation, number in found.items()}
 
 
 def runs_in_tf32(precision: Precision, *, has_conv: bool, cudnn: bool, matmul: bool) -> bool:
     """Say whether most of a model's 32-bit operations may run in TF32 on a GPU that has it.
 
     Args:
-        has_conv: the model has convolutions, which then do most of its work.
+        has_conv: convolutions do most of the model's work.
         cudnn, matmul: whether torch allows TF32 in convolutions (it does by default), and in matrix
             products (by default it does not).
     """

@@ -32,7 +32,7 @@ from stepladder.measure.facts import (
     store_encoding,
     stored_bytes,
 )
-from stepladder.measure.flops import Peaks, measure_peaks, model_flops_utilisation
+from stepladder.measure.flops import MOSTLY, Peaks, measure_peaks, model_flops_utilisation
 from stepladder.measure.head import TrunkTime, look_again, measure_trunk, on_features
 from stepladder.measure.larger_trunks import larger_trunks
 from stepladder.measure.noise_scale import NoiseScale
@@ -74,6 +74,7 @@ def take_profile(
     *,
     device: torch.device,
     cache: Path,
+    saves: Path | None = None,
     epochs: float,
     num_validations: float,
     curve: Curve | None,
@@ -88,8 +89,9 @@ def take_profile(
 
     Args:
         sources: the examples themselves, also where features are cached.
-        cache: where artefacts would be written: its free space is looked at, and where the folder
-            is there a checkpoint is saved below it, and removed.
+        cache: where artefacts would be written; only its free space is looked at.
+        saves: a folder of one's own, on the disk of the run: a checkpoint is saved below it, and
+            removed; None: none is.
         epochs, num_validations: until training ends, found elsewhere.
         curve: how training goes, found elsewhere.
         known: what earlier profiles of the same job found. Of a recipe that compiles, the first
@@ -115,7 +117,7 @@ def take_profile(
             budgets_s={name: share * budget_s for name, share in _SHARES.items()},
         )
         found = measuring.measure(cache)
-        saves = measuring.saves(cache)
+        saving = measuring.saves(saves) if saves is not None else None
         time = training_time(
             recipe,
             measuring.block(),
@@ -127,9 +129,9 @@ def take_profile(
             is_random_before_head=found["is_random_before_head"],
         )
     save_s = None
-    if saves is not None:
-        save_s = saves.first_s
-        time = replace(time, checkpoint_s=checkpoints_s(saves, time, every_s=checkpoint_every_s))
+    if saving is not None:
+        save_s = saving.first_s
+        time = replace(time, checkpoint_s=checkpoints_s(saving, time, every_s=checkpoint_every_s))
     profile = Profile(time=time, curve=curve, save_s=save_s, **found)
     return replace(profile, provenance=provenance_of(profile))
 
@@ -174,8 +176,10 @@ class _Measuring:
         """Give the fields of a Profile, but for its time, curve and provenance."""
         subject, recipe, steps = self.subject, self.recipe, self.steps
         val = subject.sources.val
-        peaks = self._once("peaks", self._measure_peaks)
         flops: Flops | None = self._once("flops", self._measure_flops)
+        conv_frac = flops.conv_frac if flops is not None else None
+        has_conv = (conv_frac or 0.0) > MOSTLY
+        peaks = self._once("peaks", lambda: self._measure_peaks(has_conv=has_conv))
         forward, step = (flops.forward, flops.step) if flops is not None else (None, None)
         sweep: Sweep = self._once("sweep", self._measure_sweep)
         noise = self._once("noise", self._measure_noise)
@@ -207,6 +211,7 @@ class _Measuring:
             "forward_flops": forward,
             "step_flops": step,
             "forward_bytes": self._forward_bytes(flops),
+            "conv_frac": conv_frac,
             "mfu": self._mfu(peaks, forward, step),
             "op_replays": self._once("replays", self._measure_replays) or {},
             "noise_scale": noise.examples,
@@ -229,12 +234,12 @@ class _Measuring:
         found = {"load": self._load_s(), "compile": self.compile_s}
         return {name: seconds for name, seconds in found.items() if seconds > 0}
 
-    def saves(self, cache: Path) -> SaveTimes | None:
+    def saves(self, folder: Path) -> SaveTimes | None:
         """Time the saves of a training, once for the weights that learn."""
 
         def measure() -> SaveTimes | None:
             return _if_it_can(
-                lambda: measure_saves(self.stepping, cache),
+                lambda: measure_saves(self.stepping, folder),
                 foretold_s=0.0,
                 at_least_s=MIN_DEADLINE_S,
             )
@@ -286,12 +291,12 @@ class _Measuring:
     def _measure_validation(self) -> float | None:
         return measure_validation(self.stepping, budget_s=self._budgets_s["validation"])
 
-    def _measure_peaks(self) -> Peaks | None:
+    def _measure_peaks(self, *, has_conv: bool) -> Peaks | None:
         return _if_it_can(
             lambda: measure_peaks(
                 self.subject.device,
                 self.recipe.device.precision,
-                has_conv=self._facts.num_conv2d > 0,
+                has_conv=has_conv,
                 budget_s=self._budgets_s["peaks"],
             ),
             foretold_s=self._budgets_s["peaks"],

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from stepladder.config.choices import Precision
 from stepladder.config.recipe import (
     BatchConfig,
     DeviceConfig,
@@ -54,7 +55,8 @@ def _relevant(name: str, recipe: Recipe) -> Hashable:
         return None
     if name == "save":  # of the weights that learn, and what the optimiser keeps of each
         model = replace(recipe.model, fold_batchnorm=False)
-        return recipe.train, model, recipe.optimizer.name, recipe.device.precision
+        has_master = recipe.device.precision is Precision.FP16_MASTER
+        return recipe.train, model, recipe.optimizer.name, has_master
     physical = replace(recipe, seed=0, schedule=ScheduleConfig(), stopping=StoppingConfig())
     size = physical.batch.global_batch_size
     batch = BatchConfig(global_batch_size=size, micro_batch_size=physical.batch.micro_batch_size)

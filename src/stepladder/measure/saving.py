@@ -22,6 +22,9 @@ from stepladder.train.session import MAX_CHECKPOINT_FRAC
 from stepladder.train.stage import frozen_names
 
 _ROOM: Final = 4  # times what the saves take, that has to be free on the disk
+_SLOW_S: Final = 2.0
+"""Of the first commit, from which on there is no second: the frozen weights are little of it."""
+_MOST_BYTES: Final = 4e9  # what a slow disk takes a minute for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +43,9 @@ class SaveTimes:
 def measure_saves(subject: Subject, folder: Path) -> SaveTimes | None:
     """Save a subject's state twice below a folder, as training does; nothing is left there.
 
-    With a validation split the best weights are written as well. None where the folder is not
-    there, cannot be written, or has little room.
+    With a validation split the best weights are written as well. Where the first commit is slow it
+    stands for the later ones too. None where the folder is not there, cannot be written, or has
+    little room, and where gigabytes would be written.
     """
     model, parts = subject.model, subject.parts
     names = frozen_names(model, parts.frozen)
@@ -51,7 +55,8 @@ def measure_saves(subject: Subject, folder: Path) -> SaveTimes | None:
     optimizer, facts = flatten_state(parts.update.optimizer, model)
     if not folder.is_dir():
         return None
-    if _ROOM * (2 * _num_bytes(learned) + _num_bytes(optimizer, frozen)) > disk_free_bytes(folder):
+    num_bytes = 2 * _num_bytes(learned) + _num_bytes(optimizer, frozen)
+    if num_bytes > _MOST_BYTES or _ROOM * num_bytes > disk_free_bytes(folder):
         return None
     random_tensors, random_state = capture_random_state()
     tensors = {"model": learned, "optimizer": optimizer, "random": random_tensors}
@@ -59,8 +64,10 @@ def measure_saves(subject: Subject, folder: Path) -> SaveTimes | None:
     try:
         with TemporaryDirectory(prefix=".save-", dir=folder) as name:
             saves = Checkpoints(Path(name) / "checkpoints", file_system=probe(Path(name)))
-            seconds = []
+            seconds: list[float] = []
             for idx in (1, 2):
+                if sum(seconds) > _SLOW_S:
+                    break
                 took_s = saves.save(f"step-{idx:09d}", tensors, values, frozen).seconds
                 if subject.sources.val is not None:
                     best = {"model": learned}
@@ -68,7 +75,7 @@ def measure_saves(subject: Subject, folder: Path) -> SaveTimes | None:
                 seconds.append(took_s)
     except (ResourceError, OSError):
         return None
-    return SaveTimes(first_s=seconds[0], later_s=seconds[1])
+    return SaveTimes(first_s=seconds[0], later_s=seconds[-1])
 
 
 def _num_bytes(*groups: dict[str, Tensor]) -> int:

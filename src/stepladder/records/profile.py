@@ -125,6 +125,7 @@ class Profile:
         forward_flops, step_flops: FLOPs of one example, forward; forward and backward.
         forward_bytes: bytes that the single operations of a forward pass read and write for one
             example in a batch of the recipe's size, the features' where those are cached.
+        conv_frac: share of the forward FLOPs that convolutions do.
         mfu: model FLOPs utilisation, in [0, 1]: of a step, and where features are cached of the
             trunk's forward pass.
         trunk_s: trunk forward of one example in evaluation batches; None without a trunk.
@@ -183,6 +184,7 @@ class Profile:
     forward_flops: float | None = None
     step_flops: float | None = None
     forward_bytes: float | None = None
+    conv_frac: float | None = None
     mfu: float | None = None
     trunk_s: float | None = None
     head_step_s: float | None = None

@@ -14,6 +14,7 @@ from stepladder.ladder.wording import (
     together_words,
 )
 from stepladder.records.climb import ClimbSummary, JointChange, NextStep
+from stepladder.records.ladder import Decision
 from stepladder.report.headline import Headline
 from stepladder.report.heatmap import short
 from stepladder.report.ladder import ClimbRecords, positive
@@ -79,6 +80,7 @@ def ladder_page(climb: ClimbRecords, *, status: str, train_s: float | None) -> L
     """
     step = climb.summary.next
     rungs = [trial.rung for trial in climb.trials]
+    never = {t.rung for t in climb.untried if t.verdict.decision is Decision.UNTRIED}
     end_note, found_note = _end_notes(climb.summary, train_s)
     return LadderPage(
         head=ladder_headline(climb, status),
@@ -90,7 +92,7 @@ def ladder_page(climb: ClimbRecords, *, status: str, train_s: float | None) -> L
         details=tuple(trial_details(climb.trials)),
         profile=profile_view(climb.profiles),
         untried=tuple(ladder_rows(climb.untried)),
-        not_again=", ".join(name for name in climb.summary.untried if name in rungs),
+        not_again=", ".join(name for name in climb.summary.untried if name not in never),
         end_note=end_note,
         found_note=found_note,
         together=_together(climb.summary.together),

@@ -135,12 +135,13 @@ def _caption(climb: ClimbRecords) -> str:
     if summary.is_as_written:
         said = unchanged_words(summary)
         return f"{said[0].upper()}{said[1:]}. The time is that of the training below."
-    noise = noise_words(summary).lstrip("; ")
-    source = f" Both were run to their ends{f' ({noise})' if noise else ''}."
+    words = noise_words(summary).lstrip("; ")
+    noise = f" ({words})" if words else ""
+    source = f" Both were run to their ends{noise}."
     if summary.baseline.is_extrapolated:
         epochs = summary.baseline.measured_epochs
         measured = f"{epochs:.2g} measured epochs" if epochs is not None else "fewer epochs"
-        source = f" The first time is extrapolated from {measured}; the second is measured."
+        source = f" The first time is extrapolated from {measured}{noise}; the second is measured."
     return (
         "Time to a trained model: the job as it was written, and with every step that was "
         f"shown to pay.{source}"

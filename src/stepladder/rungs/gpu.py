@@ -12,6 +12,7 @@ from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile, TrainingTime
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.formulas import (
+    is_mostly_conv,
     model_s,
     num_through_trunk,
     predict_time,
@@ -72,7 +73,7 @@ class UseGpu(Rung):
         because = (
             f", as the loader gives {1 / load_s:,.0f} examples/s" if load_s > compute_s else ""
         )
-        times = f"{gain:.0e}" if gain >= 1e5 else f"{gain:.{0 if gain >= 9.95 else 1}f}"
+        times = f"{gain:,.{0 if gain >= 9.95 else 1}f}"
         return f" (a {_REFERENCE.name}: at most {times}×{because})"
 
     def _prediction(self, profile: Profile, bound: TrainingTime) -> Prediction:
@@ -141,5 +142,5 @@ class UseGpu(Rung):
         return max(1.0, flops, _REFERENCE.bytes_per_s / bandwidth)
 
     def _peak(self, profile: Profile, recipe: Recipe) -> float:
-        has_conv = profile.num_conv2d > 0
+        has_conv = is_mostly_conv(profile)
         return _REFERENCE.flops_per_s(recipe.device.precision, has_conv=has_conv)

@@ -73,7 +73,8 @@ _OPTIONAL = "tf32_flops_per_s"
 def read_gpus(path: Path) -> tuple[Gpu, ...]:
     """Read a list of GPUs with prices from a CSV whose columns are the fields of Gpu.
 
-    An empty price stands for one that is not known; the column tf32_flops_per_s may be missing.
+    An empty price stands for one that is not known; the column tf32_flops_per_s may be missing:
+    what the built-in list says of a GPU of that name holds then.
 
     Raises:
         DataError: if the file is missing, a column is, or a number is none above 0.
@@ -119,5 +120,10 @@ def _from_row(row: dict[str, str | None], where: str) -> Gpu:
         fp32_flops_per_s=number("fp32_flops_per_s"),
         bytes_per_s=number("bytes_per_s"),
         price_per_hour=number_if_given("price_per_hour"),
-        tf32_flops_per_s=number_if_given(_OPTIONAL),
+        tf32_flops_per_s=number_if_given(_OPTIONAL) or _tf32_of((row["name"] or "").strip()),
     )
+
+
+def _tf32_of(name: str) -> float | None:
+    """Give what is known of a GPU whose row says nothing of TF32."""
+    return next((gpu.tf32_flops_per_s for gpu in GPUS if gpu.name == name), None)

@@ -64,13 +64,18 @@ class LargerBatch(Rung):
         if self._best_batch(profile, recipe) > batch:
             return None
         fixed_s, per_example_s = profile.step_fixed_s, profile.step_per_example_s
-        if batch >= knee_batch(fixed_s, per_example_s, profile.loader_per_s):
-            return "the batch is already at the knee of its throughput"
-        if 2 * batch > memory_batch(profile):
-            return "memory does not hold twice the batch"
-        if 2 * batch * MIN_STEPS_PER_EPOCH > profile.num_train:
-            return f"twice the batch would leave fewer than {MIN_STEPS_PER_EPOCH} steps an epoch"
-        return "a larger batch would need more epochs than its throughput saves"
+        knee = knee_batch(fixed_s, per_example_s, profile.loader_per_s)
+        few_steps = f"twice the batch would leave fewer than {MIN_STEPS_PER_EPOCH} steps an epoch"
+        reasons = {
+            "the batch is already at the knee of its throughput": batch >= knee,
+            "memory does not hold twice the batch": 2 * batch > memory_batch(profile),
+            few_steps: 2 * batch * MIN_STEPS_PER_EPOCH > profile.num_train,
+            "every larger batch would leave an epoch a last one of a single example": (
+                not batch_doublings(profile, recipe, limit=memory_batch(profile))
+            ),
+        }
+        more_epochs = "a larger batch would need more epochs than its throughput saves"
+        return next((reason for reason, holds in reasons.items() if holds), more_epochs)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Take the step from t(b) = a + c b, and the epochs from the noise scale."""
@@ -115,7 +120,7 @@ class LargerBatch(Rung):
         larger = self._best_batch(profile, recipe)
         doublings = batch_doublings(profile, recipe, limit=memory_batch(profile))
         wanted = {larger, larger // 4, larger // 8}
-        if recipe.stopping.early:
+        if self._stops_early(profile, recipe):
             wanted.add(self._soonest(profile, recipe))
         found = [
             self._moved(profile, recipe, size, lr_growth)
@@ -124,9 +129,13 @@ class LargerBatch(Rung):
         ]
         return tuple(dict.fromkeys(found))
 
+    def _stops_early(self, profile: Profile, recipe: Recipe) -> bool:
+        """Say whether epochs are not fixed by the schedule."""
+        return recipe.stopping.early and profile.num_val > 0
+
     def _best_batch(self, profile: Profile, recipe: Recipe) -> int:
         """Give the doubling at the knee; for SGD that stops early, the one that ends soonest."""
-        if recipe.stopping.early and recipe.optimizer.name is OptimizerName.SGD:
+        if self._stops_early(profile, recipe) and recipe.optimizer.name is OptimizerName.SGD:
             return self._soonest(profile, recipe)
         sizes = batch_doublings(profile, recipe, limit=memory_batch(profile))
         return sizes[-1] if sizes else recipe.batch.global_batch_size
@@ -150,7 +159,7 @@ class LargerBatch(Rung):
 
         Beyond the batch that the noise scale would choose it says nothing of Adam-like rules.
         """
-        if not recipe.stopping.early:
+        if not self._stops_early(profile, recipe):
             return 1.0
         if recipe.optimizer.name is not OptimizerName.SGD:
             larger = min(larger, self._soonest(profile, recipe))
@@ -200,7 +209,7 @@ class LargerBatch(Rung):
         return replace(recipe, batch=batch, schedule=schedule, stopping=stopping)
 
     def _about_epochs(self, profile: Profile, recipe: Recipe) -> str:
-        if not recipe.stopping.early:
+        if not self._stops_early(profile, recipe):
             return "epochs are fixed by the schedule"
         if profile.noise_scale is None:
             return "epochs taken as equal, as the noise scale is unknown"

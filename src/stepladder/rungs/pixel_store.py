@@ -69,6 +69,9 @@ class PixelStore(Rung):
         )
         after = scale_loading(profile, recipe, threads=threads, cpu_s=cpu_s, cpu_s_after=read_s)
         after = no_faster_than_the_disk(after, profile, recipe, disk_s=disk_s)
+        note = "pixels read from the page cache"
+        if disk_s > 0 or not profile.disk_bytes_per_s:
+            note += f"; {about_disk(profile)}"
         return predict_time(
             self.name,
             profile,
@@ -79,7 +82,7 @@ class PixelStore(Rung):
                 "disk_s": disk_s,
                 "store_s": store_s,
             },
-            note=f"pixels read from the page cache; {about_disk(profile)}",
+            note=note,
         )
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:  # noqa: ARG002

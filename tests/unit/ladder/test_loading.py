@@ -8,11 +8,17 @@ import pytest
 
 from stepladder.config.choices import Encoding, WeightsSource, Where
 from stepladder.config.recipe import ModelConfig, Recipe
+from stepladder.data.reader import Reader
 from stepladder.ladder import loading
 from stepladder.ladder.guard import Watchdog
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.loading import loading_s
+from stepladder.ladder.race import Side
+from stepladder.measure.block import BlockTimes, training_time
+from stepladder.measure.workload import Workload
+from stepladder.records.profile import TrainingTime
 from stepladder.task.image_classification import ImageClassification
+from stepladder.train.build import make_train_reader
 
 KNOWN_S = 9.0
 
@@ -38,46 +44,77 @@ def _loaded(profile):  # type: ignore[no-untyped-def]
     return replace(profile, time=replace(profile.time, one_time_s={"load": KNOWN_S}))
 
 
+def time_of(block: BlockTimes) -> TrainingTime:
+    return training_time(Recipe(), block, num_train=90, num_val=30, epochs=1.0, num_validations=1.0)
+
+
 def threads(recipe: Recipe, number: int) -> Recipe:
     return replace(recipe, loader=replace(recipe.loader, threads=number))
 
 
 def test_recipes_that_read_alike_load_as_the_profile_found(lab, loaded, held) -> None:
     other = replace(held, seed=3)
-    found = loading_s(lab, loaded, held, other, watchdog=Watchdog())
-    assert found == ({"load": KNOWN_S}, {"load": KNOWN_S})
+    assert loading_s(lab, loaded, held, other, watchdog=Watchdog()) == ((KNOWN_S,), (KNOWN_S,))
 
 
 def test_each_of_two_ways_to_read_is_timed(lab, loaded, held, monkeypatch) -> None:
     one, two = threads(held, 1), threads(held, 2)
-    measured = loading_s(lab, loaded, one, two, watchdog=Watchdog())
-    assert all(0 < side["load"] < KNOWN_S for side in measured), "120 small examples"
-
     asked: list[int | None] = []
 
     def example_s(_: object, recipe: Recipe, __: int) -> float:
         asked.append(recipe.loader.threads)
-        return 0.1 if recipe.loader.threads == 1 else 0.05
+        return 0.1 / len(asked)
 
     monkeypatch.setattr(loading, "_example_s", example_s)
-    found = loading_s(lab, loaded, one, two, watchdog=Watchdog())
-    assert found == ({"load": pytest.approx(12.0)}, {"load": pytest.approx(6.0)}), "90 + 30"
-    assert asked[:4] == [1, 2, 2, 1], "in turn"
+    before, after = loading_s(lab, loaded, one, two, watchdog=Watchdog())
+    assert asked[:6] == [1, 2, 2, 1, 1, 2], "in turn"
+    assert (len(before), len(after)) == (8, 8), "the first looks meet cold pages"
+    assert before[:2] == (pytest.approx(12 / 4), pytest.approx(12 / 5)), "90 + 30 examples"
+    assert after[:2] == (pytest.approx(12 / 3), pytest.approx(12 / 6))
+
+
+def test_a_look_fills_memory_with_a_sample(lab, held, monkeypatch) -> None:
+    opened: list[Reader] = []
+
+    def reader_of(*given: object) -> Reader:
+        opened.append(make_train_reader(*given))  # type: ignore[arg-type]
+        return opened[-1]
+
+    monkeypatch.setattr(loading, "make_train_reader", reader_of)
+    assert loading._example_s(lab, held, 45) > 0
+    assert [reader.stats.num_rows for reader in opened] == [45], (
+        "half of the 90, read before a step"
+    )
 
 
 def test_a_larger_sample_takes_longer_to_load(lab, loaded, held, monkeypatch) -> None:
     monkeypatch.setattr(loading, "_example_s", lambda *_: 0.1)
     half = replace(held, data=replace(held.data, fraction=0.5))
-    found = loading_s(lab, loaded, half, held, watchdog=Watchdog())
-    assert found == ({"load": pytest.approx(7.5)}, {"load": pytest.approx(12.0)})
+    before, after = loading_s(lab, loaded, half, held, watchdog=Watchdog())
+    assert set(before) == {pytest.approx(7.5)}
+    assert set(after) == {pytest.approx(12.0)}
 
 
-def test_nothing_is_loaded_that_is_streamed_or_read_once_for_features(lab, loaded, held) -> None:
+def test_nothing_is_loaded_that_is_streamed_or_read_once_for_features(
+    lab, loaded, held, monkeypatch
+) -> None:
     stream = replace(held, data=replace(held.data, where=Where.STREAM))
     cached = replace(held, features=replace(held.features, cached=True))
     watchdog = Watchdog()
-    assert loading_s(lab, loaded, held, cached, watchdog=watchdog) == ({"load": KNOWN_S}, {})
-    assert loading_s(lab, loaded, stream, stream, watchdog=watchdog) == ({}, {})
+    looked: list[Recipe] = []
+    monkeypatch.setattr(loading, "_example_s", lambda _, recipe, __: looked.append(recipe) or 0.1)
+    assert loading_s(lab, loaded, held, cached, watchdog=watchdog) == ((KNOWN_S,), ())
+    assert loading_s(lab, loaded, held, stream, watchdog=watchdog) == ((KNOWN_S,), ())
+    assert loading_s(lab, loaded, stream, stream, watchdog=watchdog) == ((), ())
+    assert looked == []
     before, after = loading_s(lab, loaded, stream, held, watchdog=watchdog)
-    assert before == {}
-    assert after["load"] > 0
+    assert (before, len(after)) == ((), 8)
+    assert all(recipe == held for recipe in looked), "what streams is not looked at"
+
+
+def test_the_noise_of_loading_is_in_the_blocks(lab, loaded, held) -> None:
+    side = Side(Workload.__new__(Workload), lambda block: time_of(block), loads_s=(1.0, 3.0))
+    for _ in range(3):
+        side.add(BlockTimes(step_s=0.0, num_steps=1, validation_s=0.0))
+    assert side.totals_s() == (1.0, 3.0, 1.0)
+    assert side.mean_time().one_time_s["load"] == pytest.approx(5 / 3)

@@ -43,6 +43,12 @@ def test_each_block_builds_its_code_anew(tmp_path: Path) -> None:
 
 
 @has_compiler
+def test_a_folder_with_a_space_in_its_name_does_not_stop_the_compiler(tmp_path: Path) -> None:
+    with cold_compiler(COMPILED, tmp_path / "my runs", CPU):
+        assert torch.compile(double_sine)(torch.zeros(8)).sum() == 0
+
+
+@has_compiler
 def test_what_a_process_does_once_is_timed_once() -> None:
     first = compiler_start_s(CPU)
     assert first >= 0

@@ -21,18 +21,29 @@ needs_fadvise = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="no 
 def test_pages_of_the_largest_file_are_dropped_and_read(
     tmp_path: Path, build_store: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dropped: list[tuple[int, int, int]] = []
+    done: list[tuple[str, int]] = []
     monkeypatch.setattr(disk, "_LEAST_BYTES", 1)
-    monkeypatch.setattr(
-        os, "posix_fadvise", lambda _, start, size, advice: dropped.append((start, size, advice))
-    )
+    monkeypatch.setattr(disk, "_PIECE", 4096)
+    preadv = os.preadv
+
+    def dropped(_: int, start: int, size: int, advice: int) -> None:
+        assert (size, advice) == (4096, os.POSIX_FADV_DONTNEED)
+        done.append(("dropped", start))
+
+    def read(handle: int, buffers: list[bytearray], start: int) -> int:
+        done.append(("read", start))
+        return preadv(handle, buffers, start)
+
+    monkeypatch.setattr(os, "posix_fadvise", dropped)
+    monkeypatch.setattr(os, "preadv", read)
     build_store(tmp_path / "store")
     rate = measure_disk(ImageClassification(tmp_path / "store"))
     assert rate is not None
     assert rate > 0
     store = Store.open(tmp_path / "store")
     largest = max(info.size_bytes for info in store.manifest.shards)
-    assert dropped == [(0, largest, os.POSIX_FADV_DONTNEED)]
+    pieces = range(0, largest, 4096)
+    assert done[-2 * len(pieces) :] == [(do, at) for at in pieces for do in ("dropped", "read")]
 
 
 def test_a_tiny_store_and_a_task_without_one_tell_nothing(

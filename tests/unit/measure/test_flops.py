@@ -9,6 +9,7 @@ from torch import nn
 from stepladder.config.choices import Precision
 from stepladder.measure.flops import (
     count_flops,
+    count_flops_by_operation,
     measure_peaks,
     model_flops_utilisation,
     products_in_tf32,
@@ -24,6 +25,14 @@ def test_a_linear_layer_takes_two_flops_for_each_weight_and_example() -> None:
 def test_a_convolution_takes_two_flops_for_each_weight_and_place() -> None:
     layer, x = nn.Conv2d(3, 4, 3, padding=1, bias=False), torch.ones(2, 3, 8, 8)
     assert count_flops(lambda: layer(x)) == 2 * (3 * 4 * 9) * 8 * 8 * 2
+
+
+def test_flops_are_told_apart_by_their_operation() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.Flatten(), nn.Linear(144, 5, bias=False))
+    found = count_flops_by_operation(lambda: net(torch.ones(2, 3, 8, 8)))
+    of_conv = sum(flops for name, flops in found.items() if "conv" in name)
+    assert of_conv == 2 * (3 * 4 * 9) * 6 * 6 * 2
+    assert sum(found.values()) - of_conv == 2 * 144 * 5 * 2
 
 
 def test_utilisation_is_flops_over_what_the_time_allows() -> None:

@@ -100,13 +100,13 @@ def test_cached_features_count_the_trunk_once(
 def test_checkpoints_are_a_part_of_the_time(
     pictures: Callable, recipe: Callable[..., Recipe], tmp_path: Path
 ) -> None:
-    found = profile(recipe(), pictures(), cache=tmp_path)
+    found = profile(recipe(), pictures(), saves=tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert found.save_s is not None
     assert found.time.checkpoint_s == found.save_s > 0, "one, at the end"
-    each_step = profile(recipe(), pictures(), cache=tmp_path, checkpoint_every_s=0.0)
+    each_step = profile(recipe(), pictures(), saves=tmp_path, checkpoint_every_s=0.0)
     assert each_step.time.checkpoint_s > each_step.save_s
-    elsewhere = profile(recipe(), pictures(), cache=tmp_path / "not there")
+    elsewhere = profile(recipe(), pictures(), saves=tmp_path / "not there")
     assert (elsewhere.save_s, elsewhere.time.checkpoint_s) == (None, 0)
 
 
@@ -119,10 +119,11 @@ def test_a_save_is_timed_once_for_the_weights_that_learn(
     found = iter((SaveTimes(first_s=1.0, later_s=0.5), SaveTimes(first_s=9.0, later_s=0.5)))
     monkeypatch.setattr(profile_module, "measure_saves", lambda *_: next(found))
     known = ProfileMemory()
-    first = profile(recipe(), pictures(), known=known)
+    more = {"known": known, "saves": tmp_path}
+    first = profile(recipe(), pictures(), **more)
     cached = recipe(features=FeaturesConfig(cached=True), batch=BatchConfig(global_batch_size=8))
-    second = profile(cached, pictures(), known=known)
-    all_learn = profile(recipe(train=TrainMode.ALL), pictures(), known=known)
+    second = profile(cached, pictures(), **more)
+    all_learn = profile(recipe(train=TrainMode.ALL), pictures(), **more)
     assert [one.save_s for one in (first, second, all_learn)] == [1.0, 1.0, 9.0]
 
 

@@ -41,6 +41,22 @@ def record_saves(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str], s
     return found
 
 
+def test_a_slow_commit_stands_for_the_later_ones(
+    pictures: Callable,
+    recipe: Callable[..., Recipe],
+    open_on: Open,
+    tmp_path: Path,
+    saved: list[tuple[str, set[str], set[str]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(saving, "_SLOW_S", 0.0)
+    with open_on(recipe(), pictures()) as subject:
+        found = measure_saves(subject, tmp_path)
+    assert found is not None
+    assert found.first_s == found.later_s > 0
+    assert [kind for kind, *_ in saved] == ["step", "best"]
+
+
 def test_a_commit_is_saved_twice_and_nothing_is_left(
     pictures: Callable,
     recipe: Callable[..., Recipe],

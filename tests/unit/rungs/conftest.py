@@ -27,6 +27,7 @@ def make_profile_of(profile_of: Callable[..., Profile]) -> Callable[..., Profile
         is_built_in=True,
         is_pretrained=True,
         num_conv2d=50,
+        conv_frac=0.99,
         num_batchnorm=50,
         weight_bytes=10**7,
         trainable_bytes=10**5,
