@@ -292,7 +292,8 @@ def main() -> None:
         note = (
             f"Caltech-101 subset (101 classes, 5 pictures a class held out of train for "
             f"validation), packaged tf_efficientnet_lite0 at {options.size} px, {STRICT}, "
-            "one run each on the CPU described beside the results; devices of steps 5 and 6 are this one CPU."
+            "one run each on the CPU described beside the results; devices of steps 5 and 6 are "
+            "this one CPU."
         )
         if options.quick:
             print(markdown(rows))
