@@ -78,15 +78,27 @@ def _loss_parts(climb: ClimbSummary, change: Interval, *, is_first: bool) -> lis
     return [f"test loss {losses}{read_once}", f"difference {difference}"]
 
 
+def is_within_noise(climb: ClimbSummary) -> bool:
+    """Say whether looks at the job as written differ by more than both ends do."""
+    runs_s = _runs_s(climb)
+    if climb.result is None or not runs_s:
+        return False
+    return min(runs_s) <= climb.result.total_s <= max(runs_s)
+
+
 def noise_words(climb: ClimbSummary) -> str:
     """Say what each look at the job as written found, where they are far apart; empty elsewhere."""
-    runs_s = climb.baseline.runs_s if climb.baseline is not None else ()
-    if climb.result is None or len(runs_s) < _MIN_RUNS:
-        return ""
+    runs_s = _runs_s(climb)
     said = f"; as written {' and '.join(rough_time(seconds) for seconds in runs_s)}"
-    if min(runs_s) <= climb.result.total_s <= max(runs_s):
+    if is_within_noise(climb):
         return f"{said}: the noise is larger than the effect"
-    return said if max(runs_s) > _FAR_APART * min(runs_s) else ""
+    return said if runs_s and max(runs_s) > _FAR_APART * min(runs_s) else ""
+
+
+def _runs_s(climb: ClimbSummary) -> tuple[float, ...]:
+    """Give the looks at the job as written; empty where there were not two."""
+    runs_s = climb.baseline.runs_s if climb.baseline is not None else ()
+    return runs_s if len(runs_s) >= _MIN_RUNS else ()
 
 
 def unchanged_words(climb: ClimbSummary) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from stepladder.ladder.calibration import calibration_from, calibration_words
 from stepladder.ladder.ending import (
     examples_words,
+    is_within_noise,
     losses_words,
     noise_words,
     unchanged_words,
@@ -116,7 +117,7 @@ def _figure(climb: ClimbRecords) -> tuple[str, str]:
     if climb.summary.is_as_written:
         return "As written", rough_time(after.total_s)
     times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}"
-    if noise_words(climb.summary):
+    if is_within_noise(climb.summary):
         return "No clear difference", times
     if ratio >= 1.05:
         return f"{gain(ratio)} faster", times

@@ -250,7 +250,15 @@ def test_a_difference_within_the_noise_is_no_speed_up(build_climb: Build, tmp_pa
     whole = baseline | {"total_s": 8.0, "runs_s": [6.0, 10.0], "is_extrapolated": False}
     text = page_of(changed(folder, baseline=whole, speedup=1.08)).text
     assert "No clear difference 8.0 s → 7.4 s" in text
-    assert "(as written 6.0 s and 10 s: the noise is larger than the effect)" in text
+    said = "as written 6.0 s and 10 s: the noise is larger than the effect)"
+    assert f"Both were run to their ends ({said}" in text
+    text = page_of(changed(folder, baseline=whole | {"is_extrapolated": True}, speedup=1.08)).text
+    assert f"epochs ({said}; the second is measured." in text
+    far = whole | {"total_s": 24.0, "runs_s": [20.0, 28.0], "is_extrapolated": True}
+    text = page_of(changed(folder, baseline=far, speedup=24 / 7.4)).text
+    assert "No clear difference" not in text
+    assert "3.2× faster 24 s → 7.4 s" in text
+    assert "epochs (as written 20 s and 28 s); the second is measured." in text
 
 
 def test_a_task_without_classes_ends_with_the_change_of_its_loss(
