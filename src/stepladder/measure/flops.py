@@ -20,8 +20,6 @@ DTYPES = {
     Precision.FP16_MASTER: torch.float16,
 }
 _TF32 = "tf32"
-MOSTLY = 0.5
-"""Share of the FLOPs above which convolutions set how fast a model is."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,13 +74,7 @@ def record_calls(model: nn.Module, run: Callable[[], object]) -> list[Call]:
             )
         )
 
-    leaves = {id(leaf): leaf for leaf in _leaves(model)}  # one that is used twice is there once
-    hooks = [leaf.register_forward_hook(note, with_kwargs=True) for leaf in leaves.values()]
-    try:
-        run()
-    finally:
-        for hook in hooks:
-            hook.remove()
+    _run_noting(model, run, note)
     return calls
 
 
@@ -108,14 +102,21 @@ def count_moved(model: nn.Module, run: Callable[[], object]) -> Moved:
         activations += sum(value.nbytes for value in values if isinstance(value, Tensor))
         weights += sum(value.nbytes for value in (*module.parameters(), *module.buffers()))
 
-    leaves = {id(leaf): leaf for leaf in _leaves(model)}
+    _run_noting(model, run, note)
+    return Moved(activations=activations, weights=weights)
+
+
+def _run_noting(
+    model: nn.Module, run: Callable[[], object], note: Callable[[nn.Module, Any, Any, Any], None]
+) -> None:
+    """Run a model and call `note` after each of its leaf modules, as a forward hook."""
+    leaves = {id(leaf): leaf for leaf in _leaves(model)}  # one that is used twice is there once
     hooks = [leaf.register_forward_hook(note, with_kwargs=True) for leaf in leaves.values()]
     try:
         run()
     finally:
         for hook in hooks:
             hook.remove()
-    return Moved(activations=activations, weights=weights)
 
 
 def _leaves(module: nn.Module) -> list[nn.Module]:

@@ -32,7 +32,7 @@ from stepladder.measure.facts import (
     store_encoding,
     stored_bytes,
 )
-from stepladder.measure.flops import MOSTLY, Peaks, measure_peaks, model_flops_utilisation
+from stepladder.measure.flops import Peaks, measure_peaks, model_flops_utilisation
 from stepladder.measure.head import TrunkTime, look_again, measure_trunk, on_features
 from stepladder.measure.larger_trunks import larger_trunks
 from stepladder.measure.noise_scale import NoiseScale
@@ -45,7 +45,7 @@ from stepladder.measure.subject import Subject, open_subject
 from stepladder.measure.sweep import Sweep, choose_sizes, measure_sweep
 from stepladder.measure.validation import measure_validation
 from stepladder.measure.watchdog import MIN_DEADLINE_S, PROBE_S, unless_hung
-from stepladder.records.profile import Curve, Profile
+from stepladder.records.profile import Curve, Profile, is_mostly_conv
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.train.build import EVALUATION_BATCH_SIZE, Sources
@@ -178,7 +178,7 @@ class _Measuring:
         val = subject.sources.val
         flops: Flops | None = self._once("flops", self._measure_flops)
         conv_frac = flops.conv_frac if flops is not None else None
-        has_conv = (conv_frac or 0.0) > MOSTLY
+        has_conv = is_mostly_conv(conv_frac)
         peaks = self._once("peaks", lambda: self._measure_peaks(has_conv=has_conv))
         forward, step = (flops.forward, flops.step) if flops is not None else (None, None)
         sweep: Sweep = self._once("sweep", self._measure_sweep)

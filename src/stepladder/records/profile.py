@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
+
+_MOSTLY: Final = 0.5
 
 
 class Provenance(StrEnum):
@@ -196,3 +199,12 @@ class Profile:
     save_s: float | None = None
     larger_trunks: tuple[str, ...] = ()
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
+
+
+def is_mostly_conv(conv_frac: float | None) -> bool:
+    """Say whether convolutions set how fast a model is: they do more than half of its FLOPs.
+
+    Args:
+        conv_frac: their share of the forward FLOPs, in [0, 1]; None: not counted.
+    """
+    return (conv_frac or 0.0) > _MOSTLY

@@ -20,15 +20,8 @@ _SMALL_WAIT_FRAC = 0.05
 """Share of a step that a wait for data may take and not matter."""
 _WAITS_APART_FRAC = 0.2
 """Share of itself by which a second estimate of the wait may differ."""
-_MOSTLY = 0.5
-"""Share of the forward FLOPs."""
 MIN_STEPS_PER_EPOCH = 8
 """Fewer steps than this in an epoch leave early stopping nothing to judge between."""
-
-
-def is_mostly_conv(profile: Profile) -> bool:
-    """Say whether convolutions do most of the model's work; what was not counted, not."""
-    return (profile.conv_frac or 0.0) > _MOSTLY
 
 
 def predict_time(

@@ -9,10 +9,9 @@ from typing import ClassVar
 from stepladder.config.choices import DeviceChoice
 from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Exactness, Prediction
-from stepladder.records.profile import Profile, TrainingTime
+from stepladder.records.profile import Profile, TrainingTime, is_mostly_conv
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.formulas import (
-    is_mostly_conv,
     model_s,
     num_through_trunk,
     predict_time,
@@ -142,5 +141,5 @@ class UseGpu(Rung):
         return max(1.0, flops, _REFERENCE.bytes_per_s / bandwidth)
 
     def _peak(self, profile: Profile, recipe: Recipe) -> float:
-        has_conv = is_mostly_conv(profile)
+        has_conv = is_mostly_conv(profile.conv_frac)
         return _REFERENCE.flops_per_s(recipe.device.precision, has_conv=has_conv)

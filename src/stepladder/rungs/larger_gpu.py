@@ -7,9 +7,9 @@ from typing import ClassVar
 from stepladder.config.choices import Precision
 from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Exactness, Prediction
-from stepladder.records.profile import Profile
+from stepladder.records.profile import Profile, is_mostly_conv
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.formulas import is_mostly_conv, predict_time, scale_model
+from stepladder.rungs.formulas import predict_time, scale_model
 from stepladder.rungs.gpus import GPUS, Gpu
 
 _COMPUTE_BOUND_MFU = 0.5
@@ -70,11 +70,12 @@ class LargerGpu(Rung):
         peak, bandwidth = profile.peak_flops_per_s or 1.0, profile.bandwidth_bytes_per_s or 1.0
         own = self._own(profile)
         is_fp32 = recipe.device.precision is Precision.FP32
-        has_conv = is_mostly_conv(profile) and gpu.tf32_flops_per_s is not None
+        is_conv = is_mostly_conv(profile.conv_frac)
+        has_conv = is_conv and gpu.tf32_flops_per_s is not None
         if own is not None:  # compare like with like: data sheet with data sheet
             peak = own.flops_per_s(recipe.device.precision, has_conv=has_conv)
             bandwidth = own.bytes_per_s
-        elif is_fp32 and is_mostly_conv(profile) and not has_conv:
+        elif is_fp32 and is_conv and not has_conv:
             peak = min(peak, gpu.fp32_flops_per_s)  # perhaps TF32 here: no more is claimed
         more_flops = gpu.flops_per_s(recipe.device.precision, has_conv=has_conv) / peak
         more_bytes = gpu.bytes_per_s / bandwidth

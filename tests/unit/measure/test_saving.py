@@ -41,36 +41,26 @@ def record_saves(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str], s
     return found
 
 
-def test_a_slow_commit_stands_for_the_later_ones(
+@pytest.mark.parametrize(("slow_s", "num_commits"), [(1e9, 2), (0.0, 1)], ids=["fast", "slow"])
+def test_a_commit_is_saved_twice_unless_it_is_slow_and_nothing_is_left(
     pictures: Callable,
     recipe: Callable[..., Recipe],
     open_on: Open,
     tmp_path: Path,
     saved: list[tuple[str, set[str], set[str]]],
     monkeypatch: pytest.MonkeyPatch,
+    slow_s: float,
+    num_commits: int,
 ) -> None:
-    monkeypatch.setattr(saving, "_SLOW_S", 0.0)
-    with open_on(recipe(), pictures()) as subject:
-        found = measure_saves(subject, tmp_path)
-    assert found is not None
-    assert found.first_s == found.later_s > 0
-    assert [kind for kind, *_ in saved] == ["step", "best"]
-
-
-def test_a_commit_is_saved_twice_and_nothing_is_left(
-    pictures: Callable,
-    recipe: Callable[..., Recipe],
-    open_on: Open,
-    tmp_path: Path,
-    saved: list[tuple[str, set[str], set[str]]],
-) -> None:
+    monkeypatch.setattr(saving, "_SLOW_S", slow_s)
     with open_on(recipe(), pictures()) as subject:
         found = measure_saves(subject, tmp_path)
     assert found is not None
     assert found.first_s > 0
     assert found.later_s > 0
+    assert (found.first_s == found.later_s) == (num_commits == 1), "one stands for both"
     assert list(tmp_path.iterdir()) == []
-    assert [kind for kind, *_ in saved] == ["step", "best"] * 2
+    assert [kind for kind, *_ in saved] == ["step", "best"] * num_commits
     for _, learned, frozen in saved:
         assert learned == {"head.1.weight", "head.1.bias"}
         assert "trunk.0.weight" in frozen
