@@ -91,6 +91,7 @@ profiles = st.builds(
     has_head=likely,
     is_trunk_frozen=st.booleans(),
     is_random_before_head=rarely,
+    default_threads=st.sampled_from((None, None, 1, 0)),
     is_pretrained=st.booleans(),
     num_conv2d=st.integers(0, 60),
     num_batchnorm=st.integers(0, 60),

@@ -30,9 +30,9 @@ from stepladder.data.feature_source import FeatureSource
 from stepladder.data.memory import MemoryPictures, decoded_bytes, resolve_where
 from stepladder.data.order import Order, rank_slice
 from stepladder.data.ordered import map_in_order
-from stepladder.data.threads import reading_threads
+from stepladder.data.threads import num_reading_threads, reading_threads
 from stepladder.errors import ResourceError, UsageError
-from stepladder.machine import available_memory_bytes, num_cores
+from stepladder.machine import available_memory_bytes
 
 __all__ = ["PictureSource", "Reader", "ReaderStats", "Source", "resolve_where"]
 
@@ -79,6 +79,7 @@ class Reader:
         pin_memory: yield page-locked tensors; None: where there is CUDA.
 
     Attributes:
+        num_threads: that read; 0: that of the consumer.
         num_examples: of an epoch, over all ranks.
         steps_per_epoch: batches of an epoch, the last one, which may be smaller, among them.
 
@@ -122,9 +123,8 @@ class Reader:
         self.num_examples = self.order.num_samples
         self.steps_per_epoch = -(-self.num_examples // global_batch_size)
         _check_choices(source, where, fraction)
-        default = num_cores() if source.default_threads is None else source.default_threads
-        self._num_threads = (threads or default) if default else 0
-        self._prefetch = prefetch_batches if self._num_threads else 0
+        self.num_threads = num_reading_threads(threads, source.default_threads)
+        self._prefetch = prefetch_batches if self.num_threads else 0
         self._where = where
         self._memory: MemoryPictures | None = None
         self._open: weakref.WeakSet[Generator[Batch]] = weakref.WeakSet()
@@ -149,7 +149,7 @@ class Reader:
             raise ValueError(f"epoch {epoch}, position {start}: there is no such place")
         if isinstance(self.source, ArrivalSource):
             return self._arrivals(self.source, start)
-        is_ahead = self._num_threads > 0 or isinstance(self.source, PictureSource)
+        is_ahead = self.num_threads > 0 or isinstance(self.source, PictureSource)
         batches = (self._batches if is_ahead else self._batches_at_once)(epoch, start)
         self._open.add(batches)
         return batches
@@ -168,7 +168,7 @@ class Reader:
 
     def _batches(self, epoch: int, start: int) -> Generator[Batch]:
         ids_of = self._local_ids(epoch, start)
-        with reading_threads(self._num_threads) as pool:
+        with reading_threads(self.num_threads) as pool:
             source = self._load(pool)
             pending = deque(
                 self._begin(pool, source, ids) for ids in itertools.islice(ids_of, self._prefetch)
@@ -223,7 +223,7 @@ class Reader:
             held = MemoryPictures(self.source, in_order.samples(0, 0, self.num_examples))
             start_s = time.perf_counter()
             starts = range(0, self.num_examples, self.source.rows_per_task)
-            for cost in map_in_order(pool, held.fill, starts, ahead=4 * max(1, self._num_threads)):
+            for cost in map_in_order(pool, held.fill, starts, ahead=4 * max(1, self.num_threads)):
                 self.stats.add(cost)
             self.stats.wait_s += time.perf_counter() - start_s
             self._memory = held

@@ -8,7 +8,20 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+from stepladder.machine import num_cores
+
 THREAD_NAME = "stepladder-read"
+
+
+def num_reading_threads(named: int, default: int | None) -> int:
+    """Give how many threads read; 0: the caller's own, as the data comes.
+
+    Args:
+        named: by the user; 0: none is.
+        default: of the source, see `Source.default_threads`.
+    """
+    most = num_cores() if default is None else default
+    return (named or most) if most else 0
 
 
 class Inline(Executor):

@@ -54,6 +54,7 @@ class ModelFacts:
     has_head: bool
     is_trunk_frozen: bool
     is_random_before_head: bool
+    default_threads: int | None
     is_pretrained: bool
     num_conv2d: int
     num_batchnorm: int
@@ -100,6 +101,7 @@ def model_facts(subject: Subject) -> ModelFacts:
         has_head=subject.trunk_and_head is not None,
         is_trunk_frozen=subject.is_trunk_frozen,
         is_random_before_head=subject.task.is_random_before_head or is_stochastic,
+        default_threads=train.default_threads,
         is_pretrained=is_pretrained(subject.task, subject.recipe),
         num_conv2d=sum(isinstance(module, nn.Conv2d) for module in modules),
         num_batchnorm=sum(isinstance(module, BatchNorm) for module in modules),

@@ -13,7 +13,6 @@ import torch
 
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
-from stepladder.machine import num_cores
 from stepladder.measure.arithmetic import (
     MAX_NOISE_GRADIENTS,
     Flops,
@@ -275,7 +274,7 @@ class _Measuring:
         two sets the pace.
         """
         trunk_s = self.trunk.example_s if self.trunk is not None else 0.0
-        read_s = (self.read_s or 0.0) / (self.recipe.loader.threads or num_cores())
+        read_s = (self.read_s or 0.0) / self.subject.reading_threads
         return trunk_s + read_s if self.subject.device.type == "cpu" else max(trunk_s, read_s)
 
     # -- parts ------------------------------------------------------------------------------

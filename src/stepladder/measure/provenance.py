@@ -14,6 +14,7 @@ _READ = (
     "has_head",
     "is_trunk_frozen",
     "is_random_before_head",
+    "default_threads",
     "is_pretrained",
     "num_conv2d",
     "num_batchnorm",

@@ -16,6 +16,7 @@ from stepladder.config.choices import Where
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.data.reader import Reader, Source, resolve_where
+from stepladder.data.threads import num_reading_threads
 from stepladder.measure.probe import untouched
 from stepladder.models.checkpointing import set_checkpointing
 from stepladder.models.forwards import as_built
@@ -82,6 +83,12 @@ class Subject:
     def num_train(self) -> int:
         """Training examples of an epoch."""
         return max(1, round(len(self.sources.train) * self.recipe.data.fraction))
+
+    @property
+    def reading_threads(self) -> int:
+        """Threads that read the training data; the main thread is one."""
+        default = self.sources.train.default_threads
+        return max(1, num_reading_threads(self.recipe.loader.threads, default))
 
     @property
     def min_batch_size(self) -> int:

@@ -19,7 +19,6 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.data.reader import Reader
 from stepladder.errors import UsageError
-from stepladder.machine import num_cores
 from stepladder.measure.block import BlockTimes, Plan, align_plans, training_time
 from stepladder.measure.cold import cold_compiler, compiler_start_s
 from stepladder.measure.diverged import diverged_error
@@ -177,7 +176,7 @@ class Workload:
             trunk_s = self._time_trunk(1)
         fits = round(min_s / (trunk_s * EVALUATION_BATCH_SIZE))
         if self.plan.trunk_begins_dry:  # each thread reads a batch: they come as many at a time
-            fits = max(1, fits) * (self.recipe.loader.threads or num_cores())
+            fits = max(1, fits) * self._base.reading_threads
         self.plan = replace(self.plan, num_trunk_batches=max(1, fits))
         self.pilot = replace(self.pilot, trunk_s=trunk_s)
         return (first_s - second_s) * EVALUATION_BATCH_SIZE

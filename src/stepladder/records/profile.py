@@ -97,6 +97,8 @@ class Profile:
         has_head: the model has the form head(trunk(x)).
         is_trunk_frozen: no weight of the trunk learns.
         is_random_before_head: the same example may reach the head with other features.
+        default_threads: that read where the recipe names none; None: one a core; 0: the main
+            thread, whatever the recipe names.
         is_pretrained: the trunk has learnt weights.
         num_conv2d, num_batchnorm: such layers in the model.
         weight_bytes, trainable_bytes: all weights; those that learn.
@@ -152,6 +154,7 @@ class Profile:
     has_head: bool
     is_trunk_frozen: bool
     is_random_before_head: bool
+    default_threads: int | None = None
     is_pretrained: bool
     num_conv2d: int
     num_batchnorm: int

@@ -173,8 +173,10 @@ def host_bytes(profile: Profile) -> int:
 
 
 def loader_threads(profile: Profile, recipe: Recipe) -> int:
-    """Give the number of reading threads."""
-    return recipe.loader.threads or max(1, profile.num_cores)
+    """Give the number of reading threads; the main thread is one."""
+    if profile.default_threads == 0:
+        return 1
+    return recipe.loader.threads or profile.default_threads or max(1, profile.num_cores)
 
 
 def reading_s(profile: Profile, recipe: Recipe) -> float:

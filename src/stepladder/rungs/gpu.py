@@ -54,7 +54,7 @@ class UseGpu(Rung):
         """Bound the gain by what the loader gives, and by the roofline of the smallest GPU."""
         bound = self._bound(profile, recipe)
         if bound is None:
-            note = "not measured: the loader's rate, so no bound is known"
+            note = "not measured: the loader's rate or the FLOPs, so no bound is known"
             return predict_time(self.name, profile, profile.time, note=note)
         return self._prediction(profile, bound)
 
@@ -92,7 +92,7 @@ class UseGpu(Rung):
         """Let each part take what loader or GPU need at least; None: the loader is not known.
 
         A step cannot be shorter than its wait for data: T_real / T_replay bounds what faster
-        computing leaves, not the FLOPs alone.
+        computing leaves, not the FLOPs alone. Where neither is known, nothing bounds it.
         """
         now, load_s = profile.time, self._load_s(profile, recipe)
         if load_s is None:
@@ -103,6 +103,8 @@ class UseGpu(Rung):
             pass_s = num_through_trunk(profile, recipe) * through_s
             return with_one_time(now, features=min(features_s, pass_s))
         step_s = recipe.batch.global_batch_size * max(load_s, self._compute_s(profile, recipe))
+        if step_s <= 0:
+            return None
         validation_s = max(
             profile.num_val * load_s, now.validation_s / self._speed(profile, recipe)
         )

@@ -34,6 +34,8 @@ class LoaderThreads(Rung):
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
         """Refuse where all cores read already, or a Dataset might not bear it."""
         threads = recipe.loader.threads
+        if profile.default_threads == 0:
+            return "the data is read in the main thread, in order"
         if threads == 0 and profile.store_encoding is None:
             return "a Dataset need not be safe for several threads; --loader.threads N names more"
         if threads == 0 or threads >= profile.num_cores:

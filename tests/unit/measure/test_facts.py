@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,19 @@ def test_what_learns_is_counted(
     assert facts.has_head
     assert not facts.is_built_in
     assert not facts.is_random_before_head
+    assert facts.default_threads == 1  # a Dataset need not bear several
+
+
+def test_a_subject_tells_what_reads_for_it(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    plain = recipe()
+    with open_on(plain, pictures()) as subject:
+        assert subject.reading_threads == 1
+        assert subject.reader().num_threads == 1
+    named = replace(plain, loader=replace(plain.loader, threads=3))
+    with open_on(named, pictures()) as subject:
+        assert subject.reading_threads == subject.reader().num_threads == 3
 
 
 def test_a_users_model_is_taken_for_one_that_knows_nothing_yet(

@@ -89,6 +89,15 @@ def test_without_a_loaders_rate_no_bound_is_claimed(make_profile: Make) -> None:
     assert UseGpu().why_not(make_profile(), Recipe()) == "no GPU on this machine"
 
 
+def test_where_neither_data_nor_arithmetic_is_known_nothing_bounds_a_gpu(
+    make_profile: Make,
+) -> None:
+    profile = make_profile(step_s=1.0, replay_host_s=1.0, has_cuda=True)
+    found = UseGpu().predict(profile, Recipe())
+    assert found.gain == 1
+    assert "no bound is known" in found.note
+
+
 def test_early_stopping_takes_the_epochs_of_the_curve(make_profile: Make) -> None:
     curve = Curve(epochs=10, val_losses=(), epochs_to_stop=5.0, provenance=Provenance.REPLAYED)
     found = EarlyStopping().predict(make_profile(curve=curve), UNTIL_THE_END)
@@ -221,6 +230,10 @@ def test_cached_features_move_the_trunk_out_of_the_epochs(make_profile: Make) ->
     assert found.gain == pytest.approx(1200 / (features_s + 1000 * 0.01 + 10 * 0.1))
     # an epoch saves 120 s less 1.1 s
     assert found.inputs["break_even_epochs"] == pytest.approx(features_s / 118.9)
+    of_dataset = replace(profile, default_threads=1)  # one thread reads, on however many cores
+    found = CachedFeatures().predict(of_dataset, Recipe())
+    assert found.time is not None
+    assert found.time.one_time_s["features"] == pytest.approx(1800 * (0.05 + 0.02))
 
 
 def test_cached_features_load_no_pictures_into_memory(make_profile: Make) -> None:
@@ -541,6 +554,8 @@ def test_loader_threads_are_named_only_for_stores(make_profile: Make) -> None:
     assert LoaderThreads().apply(profile, one).loader.threads == 2
     dataset = make_profile(loader_cpu_s=0.1, store_encoding=None)
     assert "Dataset" in (LoaderThreads().why_not(dataset, Recipe()) or "")
+    in_order = make_profile(loader_cpu_s=0.1, store_encoding=None, default_threads=0)
+    assert "main thread" in (LoaderThreads().why_not(in_order, one) or "")
 
 
 @pytest.mark.parametrize(("side", "factor"), [(500, None), (600, 2), (1100, 4), (2200, 8)])
