@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from torch import Tensor, nn
 
@@ -69,13 +72,16 @@ def build_trunk(config: ModelConfig, *, image_size: int | None = None) -> Trunk:
 
 
 def hub_weights(name: str) -> Path:
-    """Fetch the safetensors file of a timm model from the Hugging Face hub, or find it cached.
+    """Find the safetensors file of a timm model in the hub's local cache, or fetch it.
+
+    What is cached is taken without a question to the hub: without a network that takes half a
+    minute of retries.
 
     Raises:
         UsageError: if the model has no safetensors file there.
         ResourceError: if the hub cannot be reached.
     """
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     source = import_timm().get_pretrained_cfg(name)
@@ -85,7 +91,11 @@ def hub_weights(name: str) -> Path:
     file = source.hf_hub_filename or "model.safetensors"
     if not file.endswith(".safetensors"):
         raise _no_safetensors(name)
+    cached = try_to_load_from_cache(repository, file, revision=revision or None)
+    if isinstance(cached, str):
+        return Path(cached)
     try:
+        _look_up_hub()
         return Path(hf_hub_download(repository, file, revision=revision or None))
     except LocalEntryNotFoundError as error:
         raise _unreachable(name, error) from error
@@ -93,6 +103,18 @@ def hub_weights(name: str) -> Path:
         raise _no_safetensors(name) from error
     except Exception as error:
         raise _unreachable(name, error) from error
+
+
+def _look_up_hub() -> None:
+    """Ask for the hub's address; where there is none, what follows would retry for long.
+
+    Raises:
+        OSError: if its name is not known here. A proxy knows names that this machine does not.
+    """
+    from huggingface_hub import constants
+
+    if not constants.HF_HUB_OFFLINE and not getproxies():
+        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
 
 
 def _refuse_unknown(config: ModelConfig) -> None:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import pickle
+import socket
 import struct
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -116,6 +118,26 @@ def test_hub_offline_says_what_to_do_instead(
         build_trunk(small(WeightsSource.HUB))
 
 
+def test_a_hub_without_an_address_is_not_asked_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("stepladder.models.trunk.getproxies", dict)
+    monkeypatch.setattr(socket, "getaddrinfo", _no_address)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", _never)
+    with pytest.raises(ResourceError, match="Name or service not known"):
+        build_trunk(small(WeightsSource.HUB))
+
+
+def _no_address(host: str, *_: object) -> NoReturn:
+    raise socket.gaierror(-2, f"Name or service not known: {host}")
+
+
+def _never(*_: object, **__: object) -> NoReturn:
+    raise AssertionError("nothing is fetched")
+
+
 def test_hub_weights_in_the_cache_need_no_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,8 +150,9 @@ def test_hub_weights_in_the_cache_need_no_connection(
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text("0" * 40)
     save_file(source.state_dict(), snapshot / "model.safetensors")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(socket, "getaddrinfo", _no_address)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", _never)
     trunk = build_trunk(small(WeightsSource.HUB))
     assert torch.equal(trunk.model.conv_stem.weight, source.conv_stem.weight)
 
