@@ -31,6 +31,8 @@ _DOUBT: Final = 1.1  # what the times of a profile may be wrong by
 _NEXT_TO_NOTHING: Final = 0.005  # of a gain that such an error changes
 _COMPILE_S: Final = 30.0
 """Taken for compiling, of which twenty times are granted: a large model takes minutes."""
+COLD_NOISE: Final = 0.15
+"""What one cold compilation may be off by, in 95 %: five of one model took 34 to 42 s."""
 _EXTENSION_FRAC: Final = 0.15  # of the budget, for as many blocks again
 
 
@@ -240,9 +242,25 @@ def _run(
 def _bound(sides: tuple[Side, Side], lengths: tuple[Length, Length], confidence: float) -> Interval:
     by_block = (sides[0].totals_s(), sides[1].totals_s())
     times = (sides[0].mean_time(), sides[1].mean_time())
-    return combined_speedup(
+    found = combined_speedup(
         by_block, _by_seed(times, lengths), confidence=confidence, min_blocks=MIN_PAIRS
     )
+    return widened(found, times, is_one=sides[0].workload is sides[1].workload)
+
+
+def widened(
+    interval: Interval, times: tuple[TrainingTime, TrainingTime], *, is_one: bool
+) -> Interval:
+    """Widen bounds by what a compilation may be off: it is timed cold once, and in no block.
+
+    Args:
+        times: before and after.
+        is_one: both have the same compilation, so that an error is one of both.
+    """
+    shares = [time.one_time_s.get("compile", 0.0) / time.total_s for time in times]
+    share = abs(shares[0] - shares[1]) if is_one else math.hypot(*shares)
+    factor = math.exp(COLD_NOISE * share)
+    return replace(interval, low=interval.low / factor, high=interval.high * factor)
 
 
 def _by_seed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,10 @@ from stepladder.ladder import speed as speed_module
 from stepladder.ladder.guard import TrialFailed, Watchdog
 from stepladder.ladder.lab import Lab, Outcomes
 from stepladder.ladder.race import MIN_PAIRS, Race
-from stepladder.ladder.speed import Length, length_of, measure_speed, pair_lengths
+from stepladder.ladder.speed import Length, length_of, measure_speed, pair_lengths, widened
 from stepladder.measure.workload import Workload
-from stepladder.records.ladder import Outcome
-from stepladder.records.profile import Provenance
+from stepladder.records.ladder import Interval, Outcome
+from stepladder.records.profile import Provenance, TrainingTime
 
 
 def length(epochs_of: dict[int, float], why_not: str | None = None) -> Length:
@@ -73,6 +74,21 @@ def test_a_length_tells_its_seeds_and_leaves_out_those_that_diverged(
     assert measured.by_seed == ((10.0, 10.0), (20.0, 20.0))
     assert measured.epochs == 15.0
     assert measured.why_not == "diverged"
+
+
+def test_a_compilation_that_is_timed_once_widens_the_bounds_by_its_share() -> None:
+    steps = TrainingTime(epochs=1.0, steps_per_epoch=60.0, step_s=1.0)
+    compiled = replace(steps, one_time_s={"compile": 60.0, "features": 30.0})
+    found = Interval(estimate=2.0, low=1.8, high=2.2)
+    assert widened(found, (steps, steps), is_one=False) == found
+    one = widened(found, (steps, compiled), is_one=False)  # two fifths of the time after
+    noise = math.exp(speed_module.COLD_NOISE * 60 / 150)
+    assert one.low == pytest.approx(1.8 / noise)
+    assert one.high == pytest.approx(2.2 * noise)
+    assert one.estimate == 2.0
+    both = widened(found, (compiled, compiled), is_one=False)
+    assert both.low == pytest.approx(1.8 / noise ** math.sqrt(2))
+    assert widened(found, (compiled, compiled), is_one=True) == found
 
 
 KNOWN = Length(epochs=6.0, num_validations=6.0)
