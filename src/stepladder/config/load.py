@@ -69,7 +69,11 @@ def _read(path: Path, option: Option, node: yaml.Node) -> Setting:
     where = place(path, node)
     if not isinstance(node, yaml.ScalarNode):
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "a group"
-        raise UsageError(f"{option.key}: {kind} is not {option.wanted}", where=where)
+        raise UsageError(
+            f"{option.key}: {kind} is not {option.wanted}",
+            where=where,
+            fix="Write one value after the colon.",
+        )
     try:
         return Setting(value=from_yaml(node, option.wanted), origin=where)
     except UnfitValueError as error:

@@ -7,6 +7,7 @@ document, UTF-8, keys that are names and stand once.
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -104,7 +105,11 @@ class _StrictLoader(yaml.SafeLoader):
             )
         self.depth += 1
         if self.depth > _MAX_DEPTH:
-            raise UsageError(f"nested deeper than {_MAX_DEPTH} levels", where=where)
+            raise UsageError(
+                f"nested deeper than {_MAX_DEPTH} levels",
+                where=where,
+                fix="Options are in groups of one level: batch, then below it lr: 0.01.",
+            )
         node: yaml.Node | None = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -112,23 +117,35 @@ class _StrictLoader(yaml.SafeLoader):
 
 def _read_text(path: Path) -> str:
     if path.is_dir():
-        raise UsageError("this is a folder, not a YAML file", where=str(path))
+        raise UsageError(
+            "this is a folder, not a YAML file",
+            where=str(path),
+            fix="Name a file, or a folder's pictures: stepladder prepare FOLDER",
+        )
     if not path.is_file():
         raise UsageError("there is no such file", where=str(path), fix=_nearest_file(path))
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"cannot be read ({error.strerror})", where=str(path)) from None
+        raise UsageError(
+            f"cannot be read ({error.strerror})",
+            where=str(path),
+            fix=f"Look at its permissions: ls -l {shlex.quote(str(path))}",
+        ) from None
     if len(data) > MAX_BYTES:
         raise UsageError(
-            f"larger than {MAX_BYTES:,} bytes, too large for a config", where=str(path)
+            f"larger than {MAX_BYTES:,} bytes, too large for a config",
+            where=str(path),
+            fix="Name a file of options; stepladder train --show-config prints all there are.",
         )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise UsageError("not UTF-8 text", where=f"{path}:{line}") from None
+        raise UsageError(
+            "not UTF-8 text", where=f"{path}:{line}", fix="Save the file as UTF-8."
+        ) from None
 
 
 def _refuse_syntax(path: Path, error: yaml.MarkedYAMLError) -> NoReturn:
@@ -150,13 +167,15 @@ def _refuse_syntax(path: Path, error: yaml.MarkedYAMLError) -> NoReturn:
     ) from None
 
 
-def _nearest_file(path: Path) -> str | None:
+def _nearest_file(path: Path) -> str:
     try:
         names = [item.name for item in path.parent.iterdir() if item.is_file()]
     except OSError:
         return f"There is no folder {path.parent} either."
     close = difflib.get_close_matches(path.name, names, n=1)
-    return f"Did you mean {path.with_name(close[0])}?" if close else None
+    if close:
+        return f"Did you mean {path.with_name(close[0])}?"
+    return "Name a file that is there, or have one written: stepladder init NAME"
 
 
 def _kind(node: yaml.Node) -> str:

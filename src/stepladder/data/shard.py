@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import weakref
 import zlib
 from bisect import bisect_right
@@ -231,4 +232,8 @@ def _open(path: Path) -> int:
                 why="Each shard of a store is held open.",
                 fix="Allow more: ulimit -n 65536",
             ) from None
-        raise ResourceError(f"it cannot be opened ({error.strerror})", where=str(path)) from None
+        raise ResourceError(
+            f"it cannot be opened ({error.strerror})",
+            where=str(path),
+            fix=f"Look at its permissions and at the disk: ls -l {shlex.quote(str(path))}",
+        ) from None

@@ -218,7 +218,11 @@ def _split_of_cell(cell: str | None, *, path: Path, row: int) -> Split | None:
         return None
     split = SPLIT_NAMES.get(cell.lower())
     if split is None:
-        raise DataError(f"split {cell!r} is not train, val or test", where=f"{path}: row {row}")
+        raise DataError(
+            f"split {cell!r} is not train, val or test",
+            where=f"{path}: row {row}",
+            fix="Write one of the three there, or leave the column out: pictures are then split.",
+        )
     return split
 
 

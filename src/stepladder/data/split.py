@@ -125,7 +125,8 @@ def _pattern_groups(listing: Listing, pattern: str) -> list[str | None]:
         compiled = re.compile(pattern)
     except re.error as error:
         raise UsageError(
-            f"prepare.group_by: {pattern!r} is no regular expression ({error})"
+            f"prepare.group_by: {pattern!r} is no regular expression ({error})",
+            fix="Write one in quotes, as in --group-by '(scene[0-9]+)', or --group-by folder.",
         ) from None
     groups: list[str | None] = []
     for picture in listing.pictures:

@@ -12,6 +12,8 @@ from stepladder.errors import DataError
 
 _OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _MAX_ROWS_NAMED = 5
+_SAVE_AGAIN = "Save it as a comma-separated file, cells with commas or quotes in double quotes."
+_WANTED = "Write a header, as path,label, and below it one row for each picture."
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +60,15 @@ def read_table(
     except UnicodeDecodeError:
         raise DataError("not UTF-8 text", where=str(path), fix="Save it as UTF-8.") from None
     except csv.Error as error:
-        raise DataError(f"not a CSV ({error})", where=str(path)) from None
+        raise DataError(f"not a CSV ({error})", where=str(path), fix=_SAVE_AGAIN) from None
     if not header:
-        raise DataError("the table is empty", where=str(path))
+        raise DataError("the table is empty", where=str(path), fix=_WANTED)
     path_at = _column(header, path_column, option="path-column", path=path)
     label_at = _column(header, label_column, option="label-column", path=path)
     split_at = header.index(split_column) if split_column in header else None
     group_at = header.index(group_column) if group_column in header else None
     if not body:
-        raise DataError("a header and no rows", where=str(path))
+        raise DataError("a header and no rows", where=str(path), fix=_WANTED)
     _check_rows(body, header, path=path)
     _check_filled(body, header, [path_at, label_at], path=path)
     if split_at is not None and not any(cells[split_at].strip() for _, cells in body):
@@ -89,7 +91,11 @@ def _column(header: Sequence[str], name: str, *, option: str, path: Path) -> int
     if header.count(name) == 1:
         return header.index(name)
     if name in header:
-        raise DataError(f"two columns are named {name!r}", where=f"{path}: row 1")
+        raise DataError(
+            f"two columns are named {name!r}",
+            where=f"{path}: row 1",
+            fix=f"Rename one of them, or name another column: --{option} NAME",
+        )
     for delimiter, word in _OTHER_DELIMITERS.items():
         if len(header) == 1 and delimiter in header[0]:
             raise DataError(

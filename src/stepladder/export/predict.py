@@ -68,7 +68,11 @@ def predict(
             predictions += _predict_batch(trained, part, decoded)
     if predictions and all(item.error for item in predictions):
         first = predictions[0]
-        raise DataError(f"no picture can be read; the first {first.error}", where=str(first.path))
+        raise DataError(
+            f"no picture can be read; the first {first.error}",
+            where=str(first.path),
+            fix="Give JPEG or PNG pictures, or folders of them.",
+        )
     return predictions
 
 
@@ -115,7 +119,11 @@ def _read(file: Path, trained: Trained) -> Pixels | str:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         if not path.exists():
-            raise DataError("there is no such picture or folder", where=str(path))
+            raise DataError(
+                "there is no such picture or folder",
+                where=str(path),
+                fix="Give pictures or folders after the run: stepladder predict RUN PICTURES",
+            )
         return [path]
     found = sorted(
         Path(folder) / name

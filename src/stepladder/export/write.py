@@ -76,7 +76,9 @@ def export_run(
         write_json(path.with_suffix(".json"), facts)
     except OSError as error:
         raise ResourceError(
-            f"the model cannot be written ({error.strerror})", where=str(path)
+            f"the model cannot be written ({error.strerror})",
+            where=str(path),
+            fix="Name a file that can be written: --out FILE",
         ) from error
     return path
 
@@ -110,6 +112,7 @@ def trace(trained: Trained) -> torch.export.ExportedProgram:
         raise UsageError(
             f"the model cannot be traced ({type(error).__name__}: {first})",
             why="torch.export follows tensor operations, and no choice that depends on values.",
+            fix="Use torch.where or torch.cond in its forward() where it chooses by values.",
         ) from error
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)

@@ -173,6 +173,7 @@ def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConf
             where="train",
             fix="Climb with --train head, then with --train all.",
         )
+    _rungs(job)  # so that a list of prices that cannot be read is told of before anything is done
     device = choose_device(job.recipe.device.kind)
     use_threads(job.recipe)
     if device.type == "cpu":

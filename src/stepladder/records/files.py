@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from enum import Enum
@@ -80,9 +81,13 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError("the file does not exist", where=str(path)) from None
+        raise DataError("the file does not exist", where=str(path), fix=_fix(path)) from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(f"not valid JSON ({error})", where=str(path)) from None
+        raise DataError(f"not valid JSON ({error})", where=str(path), fix=_fix(path)) from None
+
+
+def _fix(path: Path) -> str:
+    return f"List all that is damaged: stepladder verify {shlex.quote(str(path.parent))}"
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:

@@ -81,6 +81,7 @@ def _run_file(file: Path) -> ModuleType:
         raise UsageError(
             f"the Task's file fails: {type(error).__name__}: {error}",
             where=f"{file}:{_line_in(path, error)}",
+            fix="Mend that line; with --debug the whole trace is printed.",
         ) from error
     return module
 
@@ -93,7 +94,11 @@ def _find(module: ModuleType, attribute: str, file: str) -> object:
         return value
     if inspect.isabstract(value):
         missing = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
-        raise UsageError(f"{attribute} lacks {missing}", where=file)
+        raise UsageError(
+            f"{attribute} lacks {missing}",
+            where=file,
+            fix=f"Write them in class {attribute}; examples/own_task.py is a whole one.",
+        )
     tasks = [
         key
         for key, item in vars(module).items()

@@ -70,7 +70,10 @@ class Conditions:
         try:
             return cls(**{field.name: state[field.name] for field in fields(cls)})
         except KeyError as error:
-            raise DataError(f"the checkpoint does not say its {error.args[0]}") from None
+            raise DataError(
+                f"the checkpoint does not say its {error.args[0]}",
+                fix="Use the version of stepladder that wrote it, or train anew: --overwrite",
+            ) from None
 
 
 def differences(old: Conditions, new: Conditions, *, accept_new_data: bool = False) -> list[str]:

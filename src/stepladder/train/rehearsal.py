@@ -167,4 +167,7 @@ def _features_s(sources: Sources, *, num_train: int) -> float:
 def _require_equal(run: Session, weights: dict[str, torch.Tensor]) -> None:
     for name, tensor in run.model.state_dict().items():
         if not torch.equal(tensor.cpu(), weights[name]):
-            raise DataError(f"{name} did not come back from the checkpoint as it was saved")
+            raise DataError(
+                f"{name} did not come back from the checkpoint as it was saved",
+                fix="Look at what the model's own load_state_dict() or hooks do with it.",
+            )

@@ -118,7 +118,10 @@ def _require_storable(name: str, tensor: Tensor) -> None:
     is_plain = tensor.layout == torch.strided and not tensor.is_meta
     if tensor.dtype not in _NAMES or not is_plain or name == "__metadata__":
         kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
-        raise DataError(f"the tensor {name!r} ({kind}) cannot be kept in a checkpoint")
+        raise DataError(
+            f"the tensor {name!r} ({kind}) cannot be kept in a checkpoint",
+            fix="Where it need not be kept: register_buffer(name, tensor, persistent=False).",
+        )
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
+from stepladder.errors import DataError
 from stepladder.ladder import climb as climb_module
 from stepladder.ladder import run as run_module
 from stepladder.ladder.lab import Lab
@@ -63,6 +64,17 @@ def test_another_loss_that_is_allowed_is_asked_anew_and_the_same_is_not(
     (new,) = trials_of(folder / LEDGER_FILE)
     assert new.options != old.options
     assert list(trials_of(folder / EARLIER_FILE)) == [old]
+
+
+@pytest.mark.slow
+def test_a_list_of_prices_that_is_not_there_is_told_of_when_all_is_climbed(
+    again: Callable[..., tuple[dict[str, Any], str]],
+) -> None:
+    again()
+    with pytest.raises(DataError) as caught:
+        again(prices=Path("none.csv"))
+    assert caught.value.where == "none.csv"
+    assert "--ladder.prices" in str(caught.value.fix)
 
 
 @pytest.mark.slow
