@@ -18,10 +18,10 @@ from stepladder.ladder.joint import Joint, compare_together, undone_trial, with_
 from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
-from stepladder.ladder.room import why_not_here
+from stepladder.ladder.room import why_no_time, why_not_here
 from stepladder.ladder.together import with_enabled
 from stepladder.ladder.trial import apply_change, run_trial
-from stepladder.ladder.wording import gain, rough_time, together_row
+from stepladder.ladder.wording import gain, together_row
 from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
 from stepladder.measure.probe import is_out_of_memory
 from stepladder.measure.profile import PROFILE_S, ProfileMemory, take_profile
@@ -36,7 +36,6 @@ from stepladder.train.evaluate import EvaluationCancelled
 _LATER: Final = 0.5
 """Time of a profile after the first, over that of the first: parts of the earlier ones hold."""
 _PROFILE_FRAC: Final = 0.1  # of the budget, for the first profile
-_LEAST_FRAC: Final = 0.02  # of the budget, without which no trial is begun
 _RESERVE_FRAC: Final = 0.2  # of the budget, at most, for the training at the end
 _MIN_TOGETHER: Final = 2
 
@@ -176,7 +175,7 @@ class Climb:
         for rung in self._worth_another_look():
             if self.why_no_advice is not None:
                 break  # without sound times, what was found at first is the last word
-            if self._why_no_time() is None:
+            if why_no_time(self.lab.time_left(), self.options) is None:
                 self._take(rung)
             else:
                 self.left.append(rung.name)
@@ -233,7 +232,7 @@ class Climb:
         too_small = None if self.options.try_all else self.why_skip(rung, prediction)
         if too_small is not None:
             return self._untried(rung, Decision.SKIPPED, too_small, prediction), self.recipe
-        no_time = self._why_no_time()
+        no_time = why_no_time(self.lab.time_left(), self.options, self.profile, prediction)
         if no_time is not None:
             return self._untried(rung, Decision.UNTRIED, no_time, prediction), self.recipe
         self.display.message(f"trying {rung.name}: predicted {gain(prediction.gain)}")
@@ -282,15 +281,6 @@ class Climb:
         if rung.aim is Aim.TIME and prediction.gain < least:
             because = f": {prediction.note}" if prediction.note else ""
             return f"predicted {prediction.gain:.2f}×, below {least:.2f}×{because}"
-        return None
-
-    def _why_no_time(self) -> str | None:
-        """Say why no trial is begun any more, or None."""
-        left_s, limit_s = self.lab.time_left(), self.options.budget_s
-        if left_s <= 0:
-            return "the budget ended before"
-        if limit_s is not None and left_s < _LEAST_FRAC * limit_s:
-            return f"the budget leaves {rough_time(left_s)}, too little for a trial"
         return None
 
     def _from_ledger(self, rung: Rung) -> tuple[Trial, Recipe] | None:

@@ -22,6 +22,7 @@ from stepladder.train.wording import clean, percent
 
 _MIN_RUNS: Final = 2
 _FAR_APART: Final = 1.1
+ONE_EACH: Final = "of one training each"
 
 
 def end_line(climb: Mapping[str, Any], width: int = WIDTH) -> str:
@@ -50,7 +51,7 @@ def end_words(climb: ClimbSummary) -> str:
         shares = f"{100 * before.test_accuracy:.1f} → {100 * after.test_accuracy:.1f} %"
         parts.append(f"test {shares}{_read_once(climb)}")
     if climb.test_change is not None:
-        parts.append(f"difference {plus_minus(climb.test_change)}")
+        parts.append(f"difference {plus_minus(climb.test_change)} {_each_once(climb)}")
     elif climb.loss_change is not None:
         parts += _loss_parts(climb, climb.loss_change, is_first=len(parts) == 1)
     elif climb.num_test:
@@ -75,7 +76,12 @@ def _loss_parts(climb: ClimbSummary, change: Interval, *, is_first: bool) -> lis
     if not losses or climb.baseline is None:
         return [f"test loss {loss_interval(change)}{read_once}"]
     difference = loss_interval(change, climb.baseline.test_loss)
-    return [f"test loss {losses}{read_once}", f"difference {difference}"]
+    return [f"test loss {losses}{read_once}", f"difference {difference} {_each_once(climb)}"]
+
+
+def _each_once(climb: ClimbSummary) -> str:
+    """Say what the difference is of: its bounds know of the examples, and of no other seed."""
+    return ONE_EACH + (", alike but for rounding" if climb.learns_alike else "")
 
 
 def is_within_noise(climb: ClimbSummary) -> bool:

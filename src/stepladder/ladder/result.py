@@ -19,6 +19,7 @@ from stepladder.ladder.climb import Climb
 from stepladder.ladder.fault import faults_told
 from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.lab import Lab
+from stepladder.ladder.learning import learning_key
 from stepladder.ladder.whole import epochs_of, outside_clock_s, run_whole
 from stepladder.ladder.wording import rough_time
 from stepladder.machine import environment
@@ -239,6 +240,7 @@ def result_of(
         are_pictures=climbing.profile.is_built_in,
         test_change=accuracy,
         loss_change=loss,
+        learns_alike=learning_key(climbing.recipe) == learning_key(lab.job.recipe),
         together=climbing.together,
         speedup=baseline.total_s / total_s,
         is_as_written=is_as_written,

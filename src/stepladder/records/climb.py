@@ -111,6 +111,8 @@ class ClimbSummary:
         are_pictures: the job is the built-in one, whose examples are pictures.
         test_change: change in test accuracy, paired by example, in [-1, 1].
         loss_change: change in mean test loss; negative is better.
+        learns_alike: what was kept changes no more than rounding, so that both ends differ as two
+            trainings of one recipe do.
         why_not_compared: why the job as written was not judged on test; None: it was.
         together: the loss against the job as written, tested again at the end; None: fewer than two
             kept rungs may lose any.
@@ -132,6 +134,7 @@ class ClimbSummary:
     are_pictures: bool = False
     test_change: Interval | None = None
     loss_change: Interval | None = None
+    learns_alike: bool = False
     why_not_compared: str | None = None
     together: JointChange | None = None
     speedup: float | None = None

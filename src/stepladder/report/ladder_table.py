@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from stepladder.ladder.calibration import calibration_from, calibration_words
 from stepladder.ladder.ending import (
+    ONE_EACH,
     examples_words,
     is_within_noise,
     losses_words,
@@ -165,11 +166,21 @@ def _result_words(summary: ClimbSummary) -> str:
         if change is None:
             return f"Test accuracy {shares}{num}: not compared.{how}"
         also = f" {_loss_words(summary, loss)}; less is better." if loss else ""
-        difference = f" (difference {plus_minus(change)} points{num})"
-        return f"Test accuracy {shares}{difference}.{also}{how}"
+        difference = f" (difference {plus_minus(change)} points {ONE_EACH}{num})"
+        return f"Test accuracy {shares}{difference}.{also}{how}{_alike_words(summary)}"
     if loss is not None:
-        return f"{_loss_words(summary, loss)}{num}; less is better.{how}"
+        words = f"{_loss_words(summary, loss)}{num}; less is better."
+        return f"{words}{how}{_alike_words(summary)}"
     return "The results on test were not compared."
+
+
+def _alike_words(summary: ClimbSummary) -> str:
+    if not summary.learns_alike:
+        return ""
+    return (
+        " What was kept changes no more than rounding: two trainings of one recipe may lie as far "
+        "apart."
+    )
 
 
 def _loss_words(summary: ClimbSummary, change: Interval) -> str:

@@ -11,10 +11,12 @@ from stepladder.config.options import LadderConfig
 from stepladder.ladder.advise import advise_on
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.ledger import Ledger
-from stepladder.ladder.room import why_not_here
+from stepladder.ladder.room import why_no_time, why_not_here
+from stepladder.ladder.wording import rough_time
 from stepladder.records.ladder import Decision
 from stepladder.rungs import RUNGS
 from stepladder.rungs.cached_features import CachedFeatures
+from stepladder.rungs.compile import Compile
 from stepladder.rungs.pixel_store import PixelStore
 from stepladder.train.display import Display
 
@@ -71,3 +73,18 @@ def test_a_climb_writes_the_refusal_down(make_lab, tmp_path, large, recipe) -> N
     (trial,) = climbing.trials
     assert trial.verdict.decision is Decision.NOT_HERE
     assert trial.verdict.reason == REFUSED
+
+
+def test_work_that_a_trial_does_whole_has_to_fit_in_what_is_left(large, recipe) -> None:
+    options = LadderConfig(budget_s=300.0)
+    compiled = Compile().predict(large, recipe)
+    compile_s = compiled.inputs["compile_s"]
+    assert why_no_time(compile_s + 1, options, large, compiled) is None
+    found = why_no_time(compile_s - 1, options, large, compiled)
+    left, needed = rough_time(compile_s - 1), rough_time(compile_s)
+    assert found == f"the budget leaves {left}, and compiling takes {needed}"
+    features = CachedFeatures().predict(large, recipe)  # timed by parts
+    assert features.time is not None
+    assert features.time.one_time_s["features"] > 10
+    assert why_no_time(10.0, options, large, features) is None
+    assert why_no_time(float("inf"), replace(options, budget_s=None), large, compiled) is None

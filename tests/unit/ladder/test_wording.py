@@ -201,11 +201,13 @@ def test_a_kept_rung_tells_the_numbers_that_it_chose() -> None:
 
 
 def test_the_end_is_told_with_its_noise() -> None:
-    assert end_line(CLIMB, WIDE) == (
+    assert end_line(CLIMB, 200) == (
         " end to end                          240× (24 min → 6.0 s), test 75.0 → 75.3 % "
-        "(661 examples, read once), difference +0.3 ± 0.9"
+        "(661 examples, read once), difference +0.3 ± 0.9 of one training each"
     )
-    assert "(661 pictures, read once)" in end_line(CLIMB | {"are_pictures": True}, WIDE)
+    alike = end_line(CLIMB | {"learns_alike": True}, 200)
+    assert alike.endswith("difference +0.3 ± 0.9 of one training each, alike but for rounding")
+    assert "(661 pictures, read once)" in end_line(CLIMB | {"are_pictures": True}, 200)
     assert end_line({"baseline": BASELINE}) == (
         " end to end                          not measured: the climb did not end"
     )
@@ -285,7 +287,7 @@ def test_losses_are_told_at_both_ends_to_the_same_digits(
         "result": {"total_s": 3.0, "test_loss": after},
         "loss_change": dict(zip(("estimate", "low", "high"), change, strict=True)),
     }
-    assert end_line(ends, 300).endswith(f"test loss {said}")
+    assert end_line(ends, 300).endswith(f"test loss {said} of one training each")
 
 
 def test_a_small_loss_has_the_digits_that_show_its_change() -> None:

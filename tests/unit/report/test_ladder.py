@@ -72,7 +72,8 @@ def test_the_page_tells_the_climb_first_and_then_the_training(
     page = page_of(build_climb(build_run(tmp_path / "run")))
     order = [
         "196× faster 24 min → 7.4 s", "extrapolated from 3 measured epochs",
-        "Test accuracy 75.0 % → 75.3 % (difference +0.3 ± 0.9 points, over 661 examples read once)",
+        "Test accuracy 75.0 % → 75.3 % (difference +0.3 ± 0.9 points of one training "
+        "each, over 661 examples read once)",
         "64.9 % → 66.0 % validation accuracy", "The ladder",
         "early_stopping: 24 min to 4.3 min, 5.65× [5.56, 5.74]",
             "end to end: 7.4 s",
