@@ -100,7 +100,7 @@ def jobs(store: Path, profile: Profile) -> dict[str, tuple[Profile, Recipe]]:
         model=replace(head.model, fold_batchnorm=True),
     )
     # of few examples BatchNorm makes all or nothing, and a rounding of it is another gradient
-    batch = replace(head.batch, global_batch_size=8, lr=1e-4)
+    batch = replace(head.batch, global_batch_size=8)
     learns = replace(head, train=TrainMode.ALL, batch=batch)
     all_learn = replace(profile, is_trunk_frozen=False, num_train=400)
     return {

@@ -38,6 +38,12 @@ _LEAST_FRAC: Final = 1e-2
 
 A gradient that is zero by algebra, such as that of a bias before BatchNorm, is rounding alone.
 """
+WEIGHTS: Final = "weights after a step"
+_KNOWN: Final = 1e-2
+"""Of a gradient: how far two of them may be apart for their steps to be compared.
+
+Rules like Adam take a whole step along a gradient however small, and its sign may be rounding.
+"""
 _RATES: Final = ("drop_prob", "drop_rate", "dropout")
 """Where layers keep the rate of a dropout that they call as a function: attention, DropPath."""
 
@@ -52,13 +58,24 @@ class Material:
 
 @dataclass
 class Computed:
-    """What a recipe computes from the first batches, by kind."""
+    """What a recipe computes from the first batches, by kind.
+
+    Attributes:
+        numbers: tensors in the order in which they are computed.
+        slopes: of each step the gradients of all that learns, in the order of the weights after it.
+    """
 
     numbers: dict[str, list[Tensor]] = field(default_factory=dict)
+    slopes: list[list[Tensor]] = field(default_factory=list)
 
     def add(self, kind: str, value: Tensor) -> None:
         """Keep a copy on the CPU."""
-        self.numbers.setdefault(kind, []).append(value.detach().to("cpu", torch.float64, copy=True))
+        self.numbers.setdefault(kind, []).append(_copy(value))
+
+
+def _copy(value: Tensor) -> Tensor:
+    dtype = torch.float64 if value.dtype is torch.float64 else torch.float32
+    return value.detach().to("cpu", dtype, copy=True)
 
 
 def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: bool) -> Computed:
@@ -73,21 +90,19 @@ def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: 
     layer holds, still draws.
 
     Args:
-        steps: take optimiser steps as well, and give the weights after each.
+        steps: take optimiser steps after that, and give the weights after each.
     """
     recipe = _comparable(recipe)
     found = Computed()
     with open_subject(recipe, material.task, material.sources, device=device) as base:
         _drop_nothing(base.model)
         subject = _on_features(base) if recipe.features.cached else base
-        for step, batch in enumerate(_batches(base)):
-            if recipe.features.cached:
-                moved = _features(base, batch)
-            else:
-                moved = base.task.augment(base.to_device(batch), seed=recipe.seed, epoch=0)
-            _add_losses(found, subject, moved, step)
-            if steps:
-                _add_step(found, subject, moved, step)
+        moved = [_moved(base, batch) for batch in _batches(base)]
+        for step, batch in enumerate(moved):
+            _add_losses(found, subject, batch, step)
+        for step, batch in enumerate(moved if steps else ()):
+            _add_slopes(found, subject, batch, step)
+            _add_step(found, subject, batch, step)
     return found
 
 
@@ -121,6 +136,8 @@ def describe_difference(before: Computed, after: Computed, exactness: Exactness)
     largest, kind = 0.0, ""
     for name in before.numbers.keys() & after.numbers.keys():
         pairs = zip(before.numbers[name], after.numbers[name], strict=True)
+        if name == WEIGHTS and exactness is not Exactness.BITWISE:
+            pairs = zip(before.numbers[name], _along_known(before, after), strict=True)
         least = _LEAST_FRAC * max(_largest(value) for value in before.numbers[name])
         difference = max(_difference(a, b, least=least) for a, b in pairs)
         if not difference <= largest:  # a nan counts as larger than anything
@@ -130,6 +147,17 @@ def describe_difference(before: Computed, after: Computed, exactness: Exactness)
     if exactness is Exactness.BITWISE or not largest <= MAX_DIFFERENCE:
         raise TrialFailed(f"other results: {kind} differ by {largest:.1g}")
     return f"same to 1e{math.ceil(math.log10(largest))}"
+
+
+def _along_known(before: Computed, after: Computed) -> Iterator[Tensor]:
+    """Give the weights after each step, those before where a gradient was not known so far."""
+    weights = zip(before.numbers[WEIGHTS], after.numbers[WEIGHTS], strict=True)
+    known: list[Tensor] = []
+    for slopes in zip(before.slopes, after.slopes, strict=True):
+        agree = [(a - b).abs() <= _KNOWN * a.abs() for a, b in zip(*slopes, strict=True)]
+        known = [a & b for a, b in zip(known, agree, strict=True)] if known else agree
+        for is_known, (one, other) in zip(known, weights, strict=False):
+            yield torch.where(is_known, other, one)
 
 
 def _difference(before: Tensor, after: Tensor, *, least: float) -> float:
@@ -164,6 +192,13 @@ def _batches(subject: Subject) -> Iterator[Batch]:
         reader.close()
 
 
+def _moved(base: Subject, batch: Batch) -> Batch:
+    """Give a batch as a step takes it: on the device, augmented, or as its features."""
+    if base.recipe.features.cached:
+        return _features(base, batch)
+    return base.task.augment(base.to_device(batch), seed=base.recipe.seed, epoch=0)
+
+
 def _on_features(base: Subject) -> Subject:
     """Give the same subject with steps that take features."""
     task = FeatureTask(base.task)
@@ -187,26 +222,45 @@ def _features(subject: Subject, batch: Batch) -> Batch:
 def _add_losses(found: Computed, subject: Subject, batch: Batch, step: int) -> None:
     """Add losses and gradients as in a step, and the scores as in a validation."""
     recipe, device, model, task = subject.recipe, subject.device, subject.model, subject.task
-    learning = [weight for weight in model.parameters() if weight.requires_grad]
-    judged = learning
     parts = task.split(model)
-    if parts is not None:
-        judged = [weight for weight in parts[1].parameters() if weight.requires_grad]
-    seed_step(recipe.seed, step, 0, device)
-    with autocast(device, recipe.device.precision):
-        result = task.loss(model, batch)
-    losses = (result[0] if isinstance(result, tuple) else result).float()
-    losses.mean().backward()  # type: ignore[no-untyped-call]
-    found.add("losses", losses)
-    for weight in judged:
+    judged = model if parts is None else parts[1]
+    found.add("losses", _backward(subject, batch, step))
+    for weight in _learning(judged):
         if weight.grad is not None:
             found.add("gradients", weight.grad)
-    for weight in learning:
-        weight.grad = None
+    _forget_gradients(model)
     with evaluating(model), autocast(device, recipe.device.precision):
         outputs = task.metrics(model, batch).outputs if _is_plain(batch) else None
     if outputs is not None:
         found.add("scores", outputs)
+
+
+def _add_slopes(found: Computed, subject: Subject, batch: Batch, step: int) -> None:
+    """Add the gradients that the next step goes along, zero where there is none."""
+    _backward(subject, batch, step)
+    pairs = [(weight, weight.grad) for weight in _learning(subject.model)]
+    found.slopes.append([_copy(torch.zeros_like(w) if g is None else g) for w, g in pairs])
+    _forget_gradients(subject.model)
+
+
+def _backward(subject: Subject, batch: Batch, step: int) -> Tensor:
+    """Compute the gradients of a batch, and give its losses."""
+    recipe, device = subject.recipe, subject.device
+    seed_step(recipe.seed, step, 0, device)
+    with autocast(device, recipe.device.precision):
+        result = subject.task.loss(subject.model, batch)
+    losses = (result[0] if isinstance(result, tuple) else result).float()
+    losses.mean().backward()  # type: ignore[no-untyped-call]
+    return losses
+
+
+def _learning(model: nn.Module) -> list[nn.Parameter]:
+    return [weight for weight in model.parameters() if weight.requires_grad]
+
+
+def _forget_gradients(model: nn.Module) -> None:
+    for weight in _learning(model):
+        weight.grad = None
 
 
 def _is_plain(batch: Batch) -> bool:
@@ -216,6 +270,5 @@ def _is_plain(batch: Batch) -> bool:
 
 def _add_step(found: Computed, subject: Subject, batch: Batch, step: int) -> None:
     subject.parts.step(batch, step=step, lr=subject.lr)
-    for weight in subject.model.parameters():
-        if weight.requires_grad:
-            found.add("weights after a step", weight)
+    for weight in _learning(subject.model):
+        found.add(WEIGHTS, weight)

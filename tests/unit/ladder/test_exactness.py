@@ -9,11 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from stepladder.config.choices import MemoryFormat, Precision, Split, TrainMode
+from stepladder.config.choices import MemoryFormat, OptimizerName, Precision, Split, TrainMode
 from stepladder.config.recipe import FeaturesConfig, Recipe
-from stepladder.ladder.exactness import Computed, Material, compute, describe_difference
+from stepladder.ladder.exactness import (
+    WEIGHTS,
+    Computed,
+    Material,
+    compute,
+    describe_difference,
+)
 from stepladder.ladder.guard import TrialFailed
 from stepladder.records.ladder import Exactness
+from stepladder.task import Task
 from stepladder.train.build import open_sources
 
 CPU = torch.device("cpu")
@@ -50,25 +57,32 @@ def test_more_than_rounding_is_another_result(after: list[float]) -> None:
         )
 
 
-def test_a_gradient_that_is_zero_by_algebra_is_rounding(blobs, recipe) -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.Sequential(
-                nn.Conv2d(2, 8, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 9, 3)
-            )
+class Convolution(nn.Module):
+    """A bias before BatchNorm, whose gradient is zero by algebra."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layers(x[:, :, None, None] * torch.ones(3, 3))
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(2, 8, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 9, 3)
+        )
 
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x[:, :, None, None] * torch.ones(3, 3))
+
+
+def convolving(blobs: type[Task]) -> Task:
     class Convolves(blobs):  # type: ignore[misc,valid-type]
         def build_model(self, recipe: Recipe) -> nn.Module:
-            return Net()
+            return Convolution()
 
         def split(self, model: nn.Module) -> None:
             return None
 
-    task = Convolves()
+    return Convolves()
+
+
+def test_a_gradient_that_is_zero_by_algebra_is_rounding(blobs, recipe) -> None:
+    task = convolving(blobs)
     material = Material(task=task, sources=open_sources(task))
     plain = replace(recipe, train=TrainMode.ALL)
     last = replace(plain, device=replace(plain.device, memory_format=MemoryFormat.CHANNELS_LAST))
@@ -77,6 +91,48 @@ def test_a_gradient_that_is_zero_by_algebra_is_rounding(blobs, recipe) -> None:
     assert min(float(one.abs().max()) for one in biases) < 1e-6, "a bias before BatchNorm"
     words = describe_difference(before, after, Exactness.ROUNDING)
     assert words.startswith(("same to 1e-", "equal"))
+
+
+@pytest.mark.parametrize("name", [OptimizerName.ADAMW, OptimizerName.NADAM])
+def test_a_fused_optimizer_takes_the_same_steps_where_gradients_are_more_than_rounding(
+    blobs, recipe, name: OptimizerName
+) -> None:
+    """A bias before BatchNorm has a gradient of rounding, along which Adam takes whole steps."""
+    task = convolving(blobs)
+    material = Material(task=task, sources=open_sources(task))
+    optimizer = replace(recipe.optimizer, name=name)
+    batch = replace(recipe.batch, lr=0.01)
+    plain = replace(recipe, train=TrainMode.ALL, optimizer=optimizer, batch=batch)
+    fused = replace(plain, optimizer=replace(optimizer, fused=True))
+    decayed = replace(plain, optimizer=replace(optimizer, weight_decay=0.5))
+    before, same, other = (
+        compute(r, material, device=CPU, steps=True) for r in (plain, fused, decayed)
+    )
+    words = describe_difference(before, same, Exactness.ROUNDING)
+    assert words.startswith(("same to 1e-", "equal"))
+    with pytest.raises(TrialFailed, match="weights after a step differ by"):
+        describe_difference(before, other, Exactness.ROUNDING)
+
+
+def stepped(*steps: tuple[list[float], list[float]]) -> Computed:
+    """Give what is computed of one tensor of weights, by step: its gradient, and it after that."""
+    found = Computed()
+    for slope, weights in steps:
+        found.slopes.append([torch.tensor(slope)])
+        found.add(WEIGHTS, torch.tensor(weights))
+    return found
+
+
+def test_steps_along_gradients_that_are_rounding_are_not_compared() -> None:
+    before = stepped(([1.0, 1e-9], [0.9, 0.51]), ([1.0, 1.0], [0.8, 0.52]))
+    after = stepped(([1.0, -1e-9], [0.9, 0.49]), ([1.0, 1.0], [0.8, 0.50]))
+    assert describe_difference(before, after, Exactness.ROUNDING) == "equal"
+    with pytest.raises(TrialFailed, match="weights after a step differ by"):
+        describe_difference(before, after, Exactness.BITWISE)
+    known = stepped(([1.0, 0.1], [0.9, 0.49]), ([1.0, 1.0], [0.8, 0.50]))
+    same = stepped(([1.0, 0.1], [0.9, 0.51]), ([1.0, 1.0], [0.8, 0.52]))
+    with pytest.raises(TrialFailed, match="weights after a step differ by"):
+        describe_difference(same, known, Exactness.ROUNDING)
 
 
 def test_small_numbers_of_a_kind_are_compared_with_its_largest() -> None:
