@@ -5,12 +5,14 @@ the best that single steps in any order reach. Goals: the climb's end state take
 time than the search's, and the rung that was advised first was kept in at least 90 % of the
 workloads.
 
-    python bench/advice.py [--workloads NAME ...] [--repeats 3] [--log FILE] [--quick]
+    python bench/advice.py [--workloads NAME ...] [--repeats 5] [--log FILE] [--quick]
 
 Both go by one ledger: what the climb has tried on a recipe is not tried on it again. Both end
-states are then trained from cold, in turn, and the medians compared; where they are one recipe
-there is nothing to compare. The search is slow: as many trials as there are rungs, in each of its
-rounds. Each finished workload is a line in --log; with the same file, an interrupted bench goes on.
+states are then trained from cold, in turn, each time in a process of its own with nothing ready
+(cold_training.py), and the medians compared; where they are one recipe there is nothing to compare.
+The search is slow: as many trials as there are rungs, in each of its rounds. Each finished workload
+is a line in --log; with the same file, an interrupted bench goes on, and one that is whole is only
+written again.
 """
 
 from __future__ import annotations
@@ -27,18 +29,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from climb_record import verdicts
+from cold_training import train_cold
+from log import Log
 from rows import markdown, write_rows
-from workloads import (
-    WORKLOADS,
-    Workload,
-    by_name,
-    forget_artefacts,
-    job_of,
-    quick_settings,
-    use_cores,
-)
+from workloads import WORKLOADS, Workload, by_name, job_of, quick_settings, store_of, use_cores
 
-import stepladder
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.ladder.advise import advise_on
@@ -48,12 +44,15 @@ from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
 from stepladder.ladder.trial import change_between
 from stepladder.machine import keep_freed_memory
-from stepladder.records import read_jsonl
+from stepladder.records import to_json
 from stepladder.records.ladder import Decision
 from stepladder.rungs import RUNGS, Rung
 from stepladder.task.load import BUILT_IN, load_task
 from stepladder.train.build import choose_device, open_sources, resolve_auto
 from stepladder.train.display import Display
+
+ROUNDS = "rounds"
+"""Key of what a row of the log rests on; it goes beside the rows."""
 
 
 def greedy(climbing: Climb) -> tuple[Recipe, list[str]]:
@@ -99,6 +98,7 @@ class Ends:
         advised: the rung that is advised on the job as written; None: nothing is.
         advised_was: how the climb decided on it first; empty where nothing was advised.
         order: what the search took, in its order.
+        verdicts: of the climb and then of the search, in their order.
     """
 
     climbed: Recipe
@@ -106,6 +106,7 @@ class Ends:
     advised: str | None
     advised_was: str
     order: tuple[str, ...]
+    verdicts: tuple[dict[str, Any], ...]
 
 
 def climb_and_search(job: JobConfig, workload: Workload, folder: Path) -> Ends:
@@ -131,22 +132,39 @@ def climb_and_search(job: JobConfig, workload: Workload, folder: Path) -> Ends:
         advised = advice.next.rung if advice.next else None
         was = next((str(one.verdict.decision) for one in tried if one.rung == advised), "")
         found, order = greedy(climb_of(lab, folder))
-    return Ends(climbed=climbed, found=found, advised=advised, advised_was=was, order=tuple(order))
-
-
-def train_s(job: JobConfig, recipe: Recipe, workload: Workload, folder: Path) -> float:
-    """Train by a recipe from cold; give seconds to the trained model."""
-    forget_artefacts(recipe.data.store)
-    run = stepladder.train(
-        config=replace(job, recipe=recipe, run=replace(job.run, dir=folder)),
-        task=workload.task,
-        display=Display(io.StringIO()),
+        decided = tuple(verdicts(trials_of(folder / LEDGER_FILE)))
+    return Ends(
+        climbed=climbed,
+        found=found,
+        advised=advised,
+        advised_was=was,
+        order=tuple(order),
+        verdicts=decided,
     )
-    return float(run.summary["train_s"])
+
+
+def train_ends(
+    job: JobConfig, ends: Ends, workload: Workload, options: argparse.Namespace, work: Path
+) -> list[dict[str, Any]]:
+    """Train both ends from cold, in turn; give a record of each training."""
+    trainings = []
+    store = store_of(workload, options.stores)
+    for at in range(options.repeats):
+        both = [("climb", ends.climbed), ("search", ends.found)]
+        for label, recipe in both[:: -1 if at % 2 else 1]:
+            run = replace(job.run, dir=work / f"{label}{at}")
+            trained = train_cold(
+                replace(job, recipe=recipe, run=run),
+                task=workload.task,
+                store=store,
+                num_cores=workload.num_cores,
+            )
+            trainings.append({"end": label, "round": at, **trained})
+    return trainings
 
 
 def measure(name: str, options: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """Climb, search, and compare the two ends, in this process."""
+    """Climb and search in this process, and compare the two ends; give a row with its rounds."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a trunk without weights stays without
     workload = by_name(name)
     use_cores(workload.num_cores)
@@ -156,12 +174,13 @@ def measure(name: str, options: argparse.Namespace, work: Path) -> dict[str, Any
         job = job_of(workload, work=options.stores, out=work / "run", more=more)
     ends = climb_and_search(job, workload, work / "search")
     is_same = ends.climbed == ends.found
-    times: dict[str, list[float]] = {"climb": [], "search": []}
-    for at in range(0 if is_same else options.repeats):
-        both = [("climb", ends.climbed), ("search", ends.found)]
-        for label, recipe in both[:: -1 if at % 2 else 1]:
-            times[label].append(train_s(job, recipe, workload, work / f"{label}{at}"))
+    trainings = [] if is_same else train_ends(job, ends, workload, options, work)
+    times = {
+        end: [one["seconds"] for one in trainings if one["end"] == end]
+        for end in ("climb", "search")
+    }
     climb_s, search_s = (statistics.median(times[at] or [1.0]) for at in ("climb", "search"))
+    change = change_between(ends.climbed, ends.found)
     return {
         "workload": name,
         "advised": ends.advised or "nothing",
@@ -172,7 +191,10 @@ def measure(name: str, options: argparse.Namespace, work: Path) -> dict[str, Any
         "n": len(times["climb"]),
         "search_order": ", ".join(ends.order) or "-",
         "same_recipe": is_same,
-        "differs_in": ", ".join(change_between(ends.climbed, ends.found)) or "-",
+        "differs_in": ", ".join(change) or "-",
+        ROUNDS: to_json(
+            {"trainings": trainings, "verdicts": ends.verdicts, "from_climb_to_search": change}
+        ),
     }
 
 
@@ -198,7 +220,7 @@ def main() -> None:
     )
     names = [workload.name for workload in WORKLOADS]
     parser.add_argument("--workloads", nargs="+", choices=names, default=names, metavar="NAME")
-    parser.add_argument("--repeats", type=int, default=3, help="trainings of each end state")
+    parser.add_argument("--repeats", type=int, default=5, help="trainings of each end state")
     parser.add_argument("--log", type=Path, help="lines of what is done; default: in /tmp")
     parser.add_argument("--quick", action="store_true", help="tiny: does it run?")
     parser.add_argument("--one", choices=names, help=argparse.SUPPRESS)
@@ -209,19 +231,18 @@ def main() -> None:
         if options.one:
             print(json.dumps(measure(options.one, options, work)))
             return
-        log = options.log or work / "log.jsonl"
-        done = {row["workload"]: row for row in read_jsonl(log)}
+        log = Log(options.log or work / "log.jsonl")
         for name in options.workloads:
-            if name in done:
+            if log.find(workload=name):
                 continue
             print(f"climbing and searching {name}", flush=True)
             row = in_own_process(name, options, options.stores or work / "stores")
             if row is not None:
-                print(row, flush=True)
-                done[name] = row
-                with log.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-        rows = [done[name] for name in options.workloads if name in done]
+                log.add(row)
+                print({key: value for key, value in row.items() if key != ROUNDS}, flush=True)
+        found = [row for name in options.workloads if (row := log.find(workload=name))]
+        rounds = [{"workload": row["workload"], **row.pop(ROUNDS, {})} for row in found]
+        rows = found
     if not rows:
         raise SystemExit("no workload ended")
     kept = [row["advised_was"] == "kept" for row in rows if row["advised"] != "nothing"]
@@ -230,12 +251,13 @@ def main() -> None:
         f"{len(rows)} of {len(options.workloads)} workloads. The climb's end state takes at most "
         f"1.1 times the time of the greedy search's in {near} (goal: all). What was advised first "
         f"was kept in {sum(kept)} of {len(kept)} (goal: 90 %). Seconds to a trained model, medians "
-        "of n trainings from cold, in turn; n = 0: one recipe."
+        "of n trainings from cold, in turn, each in a process of its own, from before the call to "
+        "its return, without the last evaluation; n = 0: one recipe."
     )
     if options.quick:
         print(note, markdown(rows), sep="\n\n")
     else:
-        write_rows("advice", rows, note=note)
+        write_rows("advice", rows, note=note, rounds=rounds, place=log.environment)
 
 
 if __name__ == "__main__":

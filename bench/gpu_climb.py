@@ -4,12 +4,14 @@ The job: 30,607 pictures of 299 x 299 in a pixel store (generated, with class st
 `legacy_xception` without weights, frozen, 257 classes. Goals: from the store to a trained head in
 under 20 s on one current data-centre GPU, with under 5 % of it waiting for data. Published: 42 min
 on one T4, 5.7 min on eight. The published recipe is timed on the same GPU, so that what the method
-gave stands apart from what the hardware gave.
+gave stands apart from what the hardware gave. Both are trained in turn, each time from cold in a
+process of its own (cold_training.py); of the published recipe a few epochs, extrapolated.
 
     bench/gpu.sh [WHEELS]                or, where the packages are there:
-    python bench/gpu_climb.py [--work FOLDER] [--budget 240] [--repeats 3] [--quick]
+    python bench/gpu_climb.py [--work FOLDER] [--log FILE] [--budget 240] [--repeats 5] [--quick]
 
-Without a GPU it says so and does nothing; --quick --cpu runs it in tiny on a CPU.
+With the same --work and --log, an interrupted bench goes on, and one that is whole is only written
+again. Without a GPU it says so and does nothing; --quick --cpu runs it in tiny on a CPU.
 """
 
 from __future__ import annotations
@@ -20,14 +22,19 @@ import shutil
 import statistics
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from climb_record import climb_record
+from cold_training import train_cold
 from gpu_pictures import make_store
+from log import Log
+from measure import ratio
 from rows import markdown, write_rows
-from workloads import forget_artefacts, quick_settings
+from workloads import quick_settings
 
 import stepladder
 from stepladder.config.load import load_job
@@ -52,6 +59,9 @@ FULL = {
 }
 
 
+Row = dict[str, Any]
+
+
 def quiet() -> Display:
     return Display(io.StringIO())
 
@@ -66,37 +76,41 @@ def job_for(store: Path, run: Path, quick: bool, **more: object) -> JobConfig:
     return resolve(settings_of_call(tiny), base=load_job(STEP4)).job
 
 
-def published(store: Path, work: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Train by the published recipe on this device for some epochs, and extrapolate."""
-    limits = {"schedule.max_epochs": options.published_epochs, "stopping.early": False}
-    job = job_for(store, work / "published", options.quick, **limits)
-    summary = stepladder.train(config=job, display=quiet()).summary
-    epoch_s = summary["train_s"] / summary["epochs"]
-    return {
-        "what": f"published recipe, this device ({summary['epochs']} epochs, extrapolated)",
-        "seconds": epoch_s * PUBLISHED_EPOCHS,
-        "epochs": PUBLISHED_EPOCHS,
-        "val_accuracy": summary["val_accuracy"],
-        "data_wait_frac": summary["data_wait_frac"],
-        "n": 1,
-    }
+def climbed(job: JobConfig) -> Path:
+    """Climb a job, unless its folder holds the whole climb; give the folder."""
+    if not (job.run.dir / "climb.json").exists():
+        stepladder.climb(config=job, display=quiet(), fresh=True)
+        torch.cuda.empty_cache()  # the trainings are processes of their own, on the same GPU
+    return job.run.dir
 
 
-def ours(store: Path, work: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Climb, then train by what was kept, from cold, several times."""
-    job = job_for(store, work / "climb", options.quick, **{"ladder.budget_s": options.budget})
-    run = stepladder.climb(config=job, display=quiet(), fresh=True)
-    shutil.copy(run.path / "trials.jsonl", work / "trials_frozen.jsonl")
-    recipe = load_job(run.path / "config.yaml").recipe
-    summaries = []
-    for at in range(options.repeats):
-        forget_artefacts(store)
-        again = replace(job, recipe=recipe, run=replace(job.run, dir=work / f"kept{at}"))
-        summaries.append(stepladder.train(config=again, display=quiet()).summary)
-    seconds = [summary["train_s"] for summary in summaries]
-    middle = summaries[seconds.index(statistics.median_low(seconds))]
+def train_rounds(
+    jobs: Mapping[str, JobConfig], store: Path, work: Path, *, repeats: int, log: Log
+) -> None:
+    """Train each job from cold, once a round, each round beginning with another one."""
+    names = list(jobs)
+    for at in range(repeats):
+        turn = at % len(names)
+        for name in [*names[turn:], *names[:turn]]:
+            if log.find(training=name, round=at):
+                continue
+            run = replace(jobs[name].run, dir=work / f"{name}{at}")
+            trained = train_cold(replace(jobs[name], run=run), store=store)
+            log.add({"training": name, "round": at, **trained})
+            print(name, at, trained, flush=True)
+
+
+def extrapolated_s(training: Mapping[str, Any]) -> float:
+    """Give the seconds of all published epochs from a training of a few."""
+    once_s = training["seconds"] - training["train_s"]
+    return float(once_s + PUBLISHED_EPOCHS * training["train_s"] / training["epochs"])
+
+
+def end_row(what: str, trainings: Sequence[Mapping[str, Any]], seconds: list[float]) -> Row:
+    """Summarise the rounds of a recipe; what is not a time is of the round in the middle."""
+    middle = trainings[seconds.index(statistics.median_low(seconds))]
     return {
-        "what": "store to trained head, kept recipe, cold",
+        "what": what,
         "seconds": statistics.median(seconds),
         "epochs": middle["epochs"],
         "val_accuracy": middle["val_accuracy"],
@@ -107,12 +121,46 @@ def ours(store: Path, work: Path, options: argparse.Namespace) -> dict[str, Any]
     }
 
 
-def full_fine_tune(store: Path, work: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+def frozen(store: Path, work: Path, options: argparse.Namespace, log: Log) -> tuple[list[Row], str]:
+    """Climb, then train by the published recipe and by what was kept; give rows and what they say.
+
+    The times of one round are paired.
+    """
+    limits = {"schedule.max_epochs": options.published_epochs, "stopping.early": False}
+    as_published = job_for(store, work / "published", options.quick, **limits)
+    job = job_for(store, work / "climb", options.quick, **{"ladder.budget_s": options.budget})
+    run = climbed(job)
+    shutil.copy(run / "trials.jsonl", work / "trials_frozen.jsonl")
+    kept = replace(job, recipe=load_job(run / "config.yaml").recipe)
+    jobs = {"published": as_published, "kept": kept}
+    train_rounds(jobs, store, work, repeats=options.repeats, log=log)
+    of = {
+        name: [one for at in range(options.repeats) if (one := log.find(training=name, round=at))]
+        for name in jobs
+    }
+    before_s = [extrapolated_s(training) for training in of["published"]]
+    after_s = [float(training["seconds"]) for training in of["kept"]]
+    epochs = of["published"][0]["epochs"]
+    before = end_row(
+        f"published recipe, this device ({epochs} epochs, extrapolated)", of["published"], before_s
+    )
+    before["epochs"] = PUBLISHED_EPOCHS
+    after = end_row("store to trained head, kept recipe, cold", of["kept"], after_s)
+    method = ratio(before_s, after_s)
+    hardware = PUBLISHED_S["one T4"] / before["seconds"]
+    said = (
+        f"Of {PUBLISHED_S['one T4'] / after['seconds']:.0f} times over the published 42 min on one "
+        f"T4, the method gave {method['median']:.1f} ({method['min']:.1f} to {method['max']:.1f}; "
+        f"same GPU, the published recipe) and GPU and software {hardware:.1f}. "
+    )
+    return frozen_rows(before, after), said
+
+
+def full_fine_tune(store: Path, work: Path, options: argparse.Namespace) -> list[Row]:
     """Climb with all layers learning; give the model FLOPs utilisation before and after."""
     more = {**FULL, "ladder.budget_s": options.budget}
     job = job_for(store, work / "full", options.quick, **more)
-    run = stepladder.climb(config=job, display=quiet(), fresh=True)
-    records = read_jsonl(run.path / "trials.jsonl")
+    records = read_jsonl(climbed(job) / "trials.jsonl")
     profiles = [record["profile"] for record in records if record.get("kind") == "profile"]
     return [
         {
@@ -130,7 +178,7 @@ def full_fine_tune(store: Path, work: Path, options: argparse.Namespace) -> list
     ]
 
 
-def frozen_rows(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+def frozen_rows(before: Row, after: Row) -> list[Row]:
     """Put the published times beside ours, with the method's share of the difference."""
     rows = [
         {"what": f"published, {name}", "seconds": seconds, "epochs": "-"}
@@ -155,7 +203,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder with 20 GB free; default: temporary")
     parser.add_argument("--budget", type=float, default=240, help="seconds for each climb")
     parser.add_argument("--published-epochs", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5, help="trainings of each")
+    parser.add_argument("--log", type=Path, help="lines of what is trained; default: in --work")
     parser.add_argument("--workers", type=int, default=8, help="processes that draw pictures")
     parser.add_argument("--quick", action="store_true", help="tiny: does it run?")
     parser.add_argument("--cpu", action="store_true", help="run without a GPU; for --quick")
@@ -167,28 +216,25 @@ def main() -> None:
         work = options.work or Path(temporary)
         store = work / "pictures"
         if not store.exists():
-            rows = {"train": 96, "val": 24} if options.quick else NUM_ROWS
+            num_rows = {"train": 96, "val": 24} if options.quick else NUM_ROWS
             classes, size = (4, 96) if options.quick else (NUM_CLASSES, SIZE)
-            make_store(store, rows, num_classes=classes, size=size, workers=options.workers)
-        before = published(store, work, options)
-        print(before, flush=True)
-        after = ours(store, work, options)
-        print(after, flush=True)
+            make_store(store, num_rows, num_classes=classes, size=size, workers=options.workers)
+        log = Log(options.log or work / "log.jsonl")
+        rows, said = frozen(store, work, options, log)
+        print(said, flush=True)
         full = full_fine_tune(store, work, options)
-    method = before["seconds"] / after["seconds"]
-    hardware = PUBLISHED_S["one T4"] / before["seconds"]
-    note = (
-        f"Of {method * hardware:.0f} times over the published 42 min on one T4, the method gave "
-        f"{method:.1f} (same GPU, the published recipe) and GPU and software {hardware:.1f}. "
+        climbs = [climb_record(work / name) for name in ("climb", "full")]
+    note = said + (
         "Goals: under 20 s from the store to the trained head, data_wait_frac under 0.05. "
         "Generated pictures, a trunk without weights: accuracy is of these pictures alone."
     )
-    frozen = frozen_rows(before, after)
     if options.quick:
-        print(note, markdown(frozen), markdown(full), sep="\n\n")
+        print(note, markdown(rows), markdown(full), sep="\n\n")
         return
-    write_rows("gpu_frozen", frozen, note=note)
-    write_rows("gpu_full_fine_tune", full, note="A full fine-tune of the same model, by profile.")
+    rounds, place = [*log.lines, {"climb": climbs[0]}], log.environment
+    write_rows("gpu_frozen", rows, note=note, rounds=rounds, place=place)
+    note = "A full fine-tune of the same model, by profile."
+    write_rows("gpu_full_fine_tune", full, note=note, rounds=climbs[1:], place=place)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -75,6 +76,7 @@ def make_store(
 ) -> None:
     """Write a pixel store of generated pictures, in parallel."""
     work = out.with_name(out.name + ".work")
+    shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
     work.mkdir(parents=True)
     infos: list[ShardInfo] = []
     counts: dict[str, tuple[int, ...]] = {}

@@ -19,6 +19,18 @@ def environment() -> dict[str, Any]:
     return {**describe_machine(), "load_average": os.getloadavg()}
 
 
+def cold_caches(folder: Path) -> dict[str, str]:
+    """Give the variables by which a process finds nothing that torch.compile made before.
+
+    Args:
+        folder: an empty one, for this process alone.
+    """
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }
+
+
 def rotated_trials(contenders: Mapping[str, Callable[[], float]], n: int) -> dict[str, list[float]]:
     """Run every contender once a round for n rounds, each round beginning with another one.
 

@@ -83,12 +83,12 @@ def write_table(rows: Iterable[Row], path: Path) -> Path:
     return path
 
 
-def forget_pages(rows: Iterable[Row]) -> None:
-    """Ask the kernel to drop the pictures from its page cache, so that each reader begins cold."""
+def forget_pages(files: Iterable[Path]) -> None:
+    """Ask the kernel to drop files from its page cache, so that each reader begins cold."""
     if not hasattr(os, "posix_fadvise"):
         return
-    for picture, _, _ in rows:
-        handle = os.open(picture, os.O_RDONLY)
+    for path in files:
+        handle = os.open(path, os.O_RDONLY)
         try:
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:

@@ -7,7 +7,8 @@ formulas were frozen; median at most ln 1.15, nine of ten at most ln 1.4.
     python bench/predictions.py [--budget 300] [--runs FOLDER] [--workloads NAME ...] [--quick]
 
 Each workload of bench/workloads.py is climbed with every rung tried, in a process of its own. With
-the same --runs, workloads that have ended are not climbed again.
+the same --runs, workloads that have ended are not climbed again: the results are written again from
+their folders, with the machine and the versions that the last of them names.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from climb_record import climb_record, environment_of
 from rows import markdown, write_rows
 from workloads import ADVISED_FILE, WORKLOADS, by_name
 
@@ -134,6 +136,8 @@ def main() -> None:
                 ended.append(name)
         cases = calibration_of([runs / name for name in ended]).cases
         advised = [json.loads((runs / name / ADVISED_FILE).read_text()) for name in ended]
+        rounds = [{"workload": name, **climb_record(runs / name)} for name in ended]
+        place = environment_of(runs / ended[-1]) if ended else None
     counted = [case for case in cases if case.counts]
     failed = sorted(set(options.workloads) - set(ended))
     kept = [one["was"] == "kept" for one in advised if one["advised"]]
@@ -152,10 +156,10 @@ def main() -> None:
             print(markdown([case_row(case) for case in cases]))
         print(markdown(advised_rows(ended, advised)))
         return
-    write_rows("predictions", summary(counted), note=note)
+    write_rows("predictions", summary(counted), note=note, rounds=rounds, place=place)
     if cases:
-        write_rows("predictions_cases", [case_row(case) for case in cases], note=note)
-    write_rows("advised", advised_rows(ended, advised), note=note)
+        write_rows("predictions_cases", [case_row(case) for case in cases], note=note, place=place)
+    write_rows("advised", advised_rows(ended, advised), note=note, place=place)
 
 
 if __name__ == "__main__":

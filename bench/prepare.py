@@ -180,6 +180,7 @@ def main() -> None:
         "cpu_ratio": {name: ratio(cpu_ms[name], cpu_ms[OURS]) for name in GOALS},
         "goals": GOALS,
         "figures": figures,
+        "figures_cpu_ms": cpu_ms,
         "environment": environment(),
     }
     table = tabulate(result)

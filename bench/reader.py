@@ -215,7 +215,11 @@ def measure(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], lis
         baseline = figures["DataLoader, 2 workers"]
         for name, rates in figures.items():
             one, share = summary(rates), ratio(rates, baseline)
-            result.setdefault(kind, {})[name] = {"images_per_s": one, "ratio": share}
+            result.setdefault(kind, {})[name] = {
+                "images_per_s": one,
+                "ratio": share,
+                "figures": rates,
+            }
             spread = f"{one['min']:,.0f} to {one['max']:,.0f}"
             paired = f"{share['median']:.2f} ({share['min']:.2f} to {share['max']:.2f})"
             lines.append([kind, name, f"{one['median']:,.0f}", spread, paired])
@@ -225,7 +229,7 @@ def measure(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], lis
 
 def measure_memory(
     folder: Path, jpegs: list[bytes], size: int, rounds: int
-) -> dict[str, dict[str, float | int]]:
+) -> dict[str, dict[str, Any]]:
     """Stream a store and one four times larger."""
     write_store(folder / "quarter", jpegs[: len(jpegs) // 4], Encoding.PIXELS, size)
     stores = {"a quarter": folder / "quarter", "whole": folder / "pixels"}
@@ -236,10 +240,11 @@ def measure_memory(
     return {
         **{name: summary(values) for name, values in figures.items()},
         "ratio": ratio(figures["whole"], figures["a quarter"]),
+        "figures": figures,
     }
 
 
-def memory_line(memory: dict[str, dict[str, float | int]]) -> str:
+def memory_line(memory: dict[str, dict[str, Any]]) -> str:
     quarter, whole = (memory[name]["median"] / 1e6 for name in ("a quarter", "whole"))
     share = memory["ratio"]
     return (

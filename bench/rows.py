@@ -7,16 +7,32 @@ from typing import Any
 
 from measure import environment, write_results
 
+from stepladder.records import to_json
 
-def write_rows(name: str, rows: Sequence[Mapping[str, Any]], *, note: str) -> None:
-    """Print rows, and write them to results/NAME.json and results/NAME.md."""
+
+def write_rows(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    note: str,
+    rounds: Sequence[Mapping[str, Any]] = (),
+    place: Mapping[str, Any] | None = None,
+) -> None:
+    """Print rows, and write them to results/NAME.json and results/NAME.md.
+
+    Args:
+        rounds: what the rows summarise, a record each; into the JSON alone. Empty: each row is a
+            round.
+        place: machine and versions that were measured; None: those of this moment.
+    """
     table = markdown(rows)
-    place = environment()
+    place = environment() if place is None else place
     head = f"# {name}\n\n{note}\n\n"
     print(f"{note}\n\n{table}")
-    write_results(
-        name, {"note": note, "rows": rows, "environment": place}, head + table + machine(place)
-    )
+    result = {"note": note, "rows": rows, "environment": place}
+    if rounds:
+        result["rounds"] = to_json(rounds)
+    write_results(name, result, head + table + machine(place))
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:

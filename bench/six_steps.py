@@ -1,11 +1,12 @@
 """The six published steps, at a scale that two cores can carry, and the published numbers beside.
 
-    python bench/six_steps.py --caltech TAR [--size 128] [--quick]
+    python bench/six_steps.py --caltech TAR [--size 128] [--log FILE] [--quick]
     python bench/six_steps.py --page         write docs/six-steps.md again from the results
 
 Runs examples/six_steps/step1.yaml to step6.yaml on the Caltech-101 subset with the packaged trunk
 (no Xception weights without a network) and smaller pictures; batch, learning rate, dropout, share
-of the data and stopping are the listings' own. Then writes docs/six-steps.md.
+of the data and stopping are the listings' own. Then writes docs/six-steps.md. Every step is a line
+in --log; with the same file, only steps that it lacks are run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from log import Log
 from pictures import caltech_rows, take_few, write_table
 from rows import markdown, write_rows
 
@@ -126,6 +128,8 @@ PUBLISHED = (
 )
 """Databricks, 2019 and its update for TensorFlow 2.5: Caltech-256, frozen Xception, NAdam."""
 
+NUMBERS = range(1, len(PUBLISHED) + 1)
+
 
 def run_step(step: int, store: Path, run: Path, *, quick: bool) -> dict[str, Any]:
     """Train a step's config with the packaged trunk; give its summary."""
@@ -139,6 +143,30 @@ def run_step(step: int, store: Path, run: Path, *, quick: bool) -> dict[str, Any
         recipe = replace(recipe, schedule=replace(recipe.schedule, max_epochs=2))
     job = replace(job, recipe=recipe, run=replace(job.run, dir=run))
     return stepladder.train(config=job, display=Display(io.StringIO())).summary
+
+
+def run_missing(log: Log, folder: Path, options: argparse.Namespace) -> None:
+    """Run the steps that the log lacks; their summaries become its lines.
+
+    Raises:
+        SystemExit: without the pictures.
+    """
+    missing = [step for step in NUMBERS if log.find(step=step, size=options.size) is None]
+    if not missing:
+        return
+    if options.caltech is None:
+        print("six_steps needs --caltech TAR: skipped.")
+        sys.exit(0)
+    pictures = caltech_rows(options.caltech, folder)
+    if options.quick:
+        pictures = take_few(pictures, num_classes=5, count=25)
+    table = write_table(pictures, folder / "pictures.csv")
+    store = folder / "store"
+    stepladder.prepare(table, store, size=options.size, display=Display(io.StringIO()))
+    for step in missing:
+        summary = run_step(step, store, folder / f"step{step}", quick=options.quick)
+        log.add({"step": step, "size": options.size, "summary": summary})
+        print(row_of(step, summary), flush=True)
 
 
 def row_of(step: int, summary: dict[str, Any]) -> dict[str, Any]:
@@ -268,27 +296,16 @@ def main() -> None:
     )
     parser.add_argument("--caltech", type=Path, help="tar of the Caltech-101 subset")
     parser.add_argument("--size", type=int, default=128, help="pixels of a picture's side")
+    parser.add_argument("--log", type=Path, help="lines of what is done; default: in /tmp")
     parser.add_argument("--page", action="store_true", help="only write the page again")
     parser.add_argument("--quick", action="store_true", help="tiny: does it run?")
     options = parser.parse_args()
     if not options.page:
-        if options.caltech is None:
-            print("six_steps needs --caltech TAR: skipped.")
-            sys.exit(0)
-        rows = []
         with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            pictures = caltech_rows(options.caltech, folder)
-            if options.quick:
-                pictures = take_few(pictures, num_classes=5, count=25)
-            table = write_table(pictures, folder / "pictures.csv")
-            store = folder / "store"
-            quiet = Display(io.StringIO())
-            stepladder.prepare(table, store, size=options.size, display=quiet)
-            for step in range(1, len(PUBLISHED) + 1):
-                summary = run_step(step, store, folder / f"step{step}", quick=options.quick)
-                rows.append(row_of(step, summary))
-                print(rows[-1], flush=True)
+            log = Log(options.log or Path(temporary) / "log.jsonl")
+            run_missing(log, Path(temporary), options)
+        found = [log.find(step=step, size=options.size) for step in NUMBERS]
+        rows = [row_of(one["step"], one["summary"]) for one in found if one is not None]
         note = (
             f"Caltech-101 subset (101 classes, 5 pictures a class held out of train for "
             f"validation), packaged tf_efficientnet_lite0 at {options.size} px, {STRICT}, "
@@ -298,7 +315,7 @@ def main() -> None:
         if options.quick:
             print(markdown(rows))
             return
-        write_rows("six_steps", rows, note=note)
+        write_rows("six_steps", rows, note=note, rounds=log.lines, place=log.environment)
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else None
     PAGE.write_text(page(results))
     print(f"wrote {PAGE.relative_to(ROOT)}")

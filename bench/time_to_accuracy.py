@@ -13,7 +13,8 @@ Same weights, same pictures. Each contender is a script of its own in bench/cont
 fresh process with an empty folder and the pictures dropped from the page cache; its clock runs from
 after its imports to its committed best weights, preparing included, and test pictures outside.
 
-Every finished contender is a line in --log; with the same file, an interrupted bench goes on.
+Every finished contender is a line in --log; with the same file, an interrupted bench goes on, and
+one that is whole is only written again.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from log import Log
+from measure import cold_caches
 from pictures import Row, caltech_rows, demo_rows, forget_pages, take_few, write_table
 from rows import markdown, write_rows
 
@@ -50,35 +53,13 @@ SCRIPTS = {
 }
 
 
-class Log:
-    """Finished contenders, a line each; what is there is not run again."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.lines = (
-            [json.loads(line) for line in path.read_text().splitlines()] if (path.exists()) else []
-        )
-
-    def find(self, **key: object) -> dict[str, Any] | None:
-        """Give the line with these values, or None."""
-        for line in self.lines:
-            if all(line.get(name) == value for name, value in key.items()):
-                return dict(line)
-        return None
-
-    def add(self, line: dict[str, Any]) -> None:
-        self.lines.append(line)
-        with self.path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-
-
 def run_contender(words: Sequence[str], *, table: Path, seed: int, more: Sequence[str]) -> Any:
-    """Run a script in a fresh process and an empty folder; give its last line."""
-    with tempfile.TemporaryDirectory() as folder:
+    """Run a script in a fresh process and an empty folder, nothing compiled; give its last line."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as caches:
         script, *flags = words
         command = [sys.executable, str(CONTENDERS / script), *flags, *more]
         command += ["--pictures", str(table), "--out", folder, "--seed", str(seed)]
-        environment = os.environ | {SPAWNED: str(time.time())}
+        environment = os.environ | cold_caches(Path(caches)) | {SPAWNED: str(time.time())}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
@@ -113,22 +94,25 @@ def rounds_of(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
 def measure(
     dataset: str, rows: Sequence[Row], options: argparse.Namespace, log: Log, folder: Path
 ) -> None:
-    """Run all contenders on a set of pictures."""
+    """Run the contenders that the log lacks on a set of pictures."""
     table = write_table(rows, folder / f"{dataset}.csv")
     more = ["--size", "64", "--max-epochs", "3"] if options.quick else []
     names = options.contenders or list(SCRIPTS)
+    todo = [
+        (idx, name)
+        for idx, name in rounds_of(names, options.rounds)
+        if not log.find(dataset=dataset, contender=name, round=idx)
+    ]
     kept = options.kept
-    if kept is None and OURS in names:
+    if kept is None and OURS in (name for _, name in todo):
         kept = kept_recipe(log, dataset, table, more, folder)
-    for idx, name in rounds_of(names, options.rounds):
-        if log.find(dataset=dataset, contender=name, round=idx):
-            continue
+    for idx, name in todo:
         words = list(SCRIPTS[name])
         if words[0] == "ours.py":
             words += ["--config", str(kept if name == OURS else JOB)]
         if name == "floor" and not options.quick and shutil.which("g++"):
             words += ["--compile"]
-        forget_pages(rows)
+        forget_pages(path for path, _, _ in rows)
         result = run_contender(words, table=table, seed=idx, more=more)
         shown = {key: value for key, value in result.items() if key != "kept_config"}
         print(dataset, idx, name, shown, flush=True)
@@ -138,7 +122,7 @@ def measure(
 def table_rows(dataset: str, log: Log, rounds: int) -> list[dict[str, Any]]:
     """Summarise the rounds: a row a contender, times as multiples of (c) in the same round."""
     by_name: dict[str, dict[int, dict[str, Any]]] = {}
-    for line in log.lines:
+    for line in log.records:
         if line["dataset"] == dataset and 0 <= line["round"] < rounds:
             by_name.setdefault(line["contender"], {})[line["round"]] = line
     ours = by_name.get(OURS, {})
@@ -214,7 +198,7 @@ def main() -> None:
     if options.quick:
         print(markdown(summary))
     else:
-        write_rows("time_to_accuracy", summary, note=note)
+        write_rows("time_to_accuracy", summary, note=note, rounds=log.lines, place=log.environment)
 
 
 if __name__ == "__main__":

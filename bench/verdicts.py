@@ -4,7 +4,10 @@ Goal: kept at most 5 times of 100. The change (how a JPEG is decoded, in a job w
 another recipe of the same work, so that blocks are run and judged as in any trial. The jobs: a net
 of two layers; the demo as it is written, and with its features computed once.
 
-    python bench/verdicts.py [--trials 100] [--jobs rings demo features]
+    python bench/verdicts.py [--trials 100] [--jobs rings demo features] [--log FILE]
+
+Every trial is a line in --log; with the same file, an interrupted bench goes on, and one that is
+whole is only written again.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from log import Log
 from rows import write_rows
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -123,18 +128,32 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
     parser.add_argument("--block", type=float, default=LadderConfig().block_s, help="seconds")
+    parser.add_argument("--log", type=Path, help="lines of what is done; default: in /tmp")
     given = parser.parse_args()
     rows = []
-    for name in given.jobs:
-        with tempfile.TemporaryDirectory() as folder:
-            trials = try_often(*JOBS[name](), Path(folder), given)
-        rows.append({"job": name, **row(trials, given.block)})
-        print(rows[-1], flush=True)
-    write_rows("verdicts", rows, note=NOTE)
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        log = Log(given.log or work / "log.jsonl")
+        for name in given.jobs:
+            (work / name).mkdir()
+            try_often(name, work / name, given, log)
+            rows.append({"job": name, **row(trials_in(log, name, given), given.block)})
+            print(rows[-1], flush=True)
+    write_rows("verdicts", rows, note=NOTE, rounds=log.lines, place=log.environment)
 
 
-def try_often(recipe: Recipe, task: Task, folder: Path, given: argparse.Namespace) -> list[Trial]:
-    """Run A/A trials in one lab."""
+def trials_in(log: Log, name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Give the trials of a job that the log has, at most as many as are asked for."""
+    key = {"job": name, "block_s": given.block}
+    return [one for one in log.records if key.items() <= one.items()][: given.trials]
+
+
+def try_often(name: str, folder: Path, given: argparse.Namespace, log: Log) -> None:
+    """Run the A/A trials of a job that the log lacks, in one lab."""
+    num_left = given.trials - len(trials_in(log, name, given))
+    if num_left <= 0:
+        return
+    recipe, task = JOBS[name]()
     sources, device, rung = open_sources(task), torch.device("cpu"), Identity()
     job = JobConfig(recipe=recipe, ladder=LadderConfig(block_s=given.block))
     keep_freed_memory()
@@ -153,15 +172,26 @@ def try_often(recipe: Recipe, task: Task, folder: Path, given: argparse.Namespac
             curve=None,
         )
         prediction = rung.predict(profile, recipe)
-        return [
-            run_trial(lab, rung, profile, recipe, prediction).trial for _ in range(given.trials)
-        ]
+        for _ in range(num_left):
+            trial = run_trial(lab, rung, profile, recipe, prediction).trial
+            log.add({"job": name, "block_s": given.block, **record(trial)})
 
 
-def row(trials: list[Trial], block_s: float) -> dict[str, object]:
+def record(trial: Trial) -> dict[str, Any]:
+    """Give what a trial found, block by block."""
+    return {
+        "decision": trial.verdict.decision,
+        "gain": trial.verdict.speed,
+        "before_s": trial.before_s,
+        "after_s": trial.after_s,
+        "took_s": trial.took_s,
+    }
+
+
+def row(trials: Sequence[dict[str, Any]], block_s: float) -> dict[str, object]:
     """Count decisions, and give the spread of the estimates."""
-    decisions = Counter(trial.verdict.decision for trial in trials)
-    gains = [trial.verdict.speed.estimate for trial in trials if trial.verdict.speed]
+    decisions = Counter(trial["decision"] for trial in trials)
+    gains = [trial["gain"]["estimate"] for trial in trials if trial["gain"]]
     return {
         "trials": len(trials),
         "block_s": block_s,
@@ -170,7 +200,7 @@ def row(trials: list[Trial], block_s: float) -> dict[str, object]:
         "undecided": decisions[Decision.UNDECIDED],
         "median gain": float(np.median(gains)),
         "standard deviation of ln gain": float(np.log(gains).std(ddof=1)),
-        "blocks, mean": float(np.mean([len(trial.before_s) for trial in trials])),
+        "blocks, mean": float(np.mean([len(trial["before_s"]) for trial in trials])),
     }
 
 

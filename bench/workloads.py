@@ -28,6 +28,7 @@ from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import resolve, settings_of_call
+from stepladder.data.pixel_copy import copies_folder
 from stepladder.ladder.advise import advise_on
 from stepladder.ladder.ledger import LEDGER_FILE, trials_of
 from stepladder.report.ladder import read_climb
@@ -284,11 +285,18 @@ def enlarge_some(folder: Path) -> None:
         enlarge(path, idx).save(place / path.name, "JPEG", quality=90)
 
 
-def forget_artefacts(store: Path) -> None:
-    """Remove what earlier trainings left beside a store, so that the next one begins cold."""
-    for path in store.parent.glob(f"{store.name}.*"):
-        if path.is_dir():
-            shutil.rmtree(path)
+def forget_artefacts(store: Path | None) -> None:
+    """Remove what earlier trainings left beside a store, so that the next one begins cold.
+
+    Args:
+        store: None: the job has none, and what it leaves lies in its run's folder.
+    """
+    if store is None:
+        return
+    features = store.with_name(f"{store.name}.features")  # as in train/features.py
+    for folder in (features, copies_folder(store)):
+        if folder.is_dir():
+            shutil.rmtree(folder)
 
 
 def job_of(workload: Workload, *, work: Path, out: Path, more: Mapping[str, object]) -> JobConfig:
@@ -368,6 +376,7 @@ def main() -> None:
     if options.quick:
         more |= quick_settings(job.recipe)
         job = job_of(workload, work=options.work, out=options.out, more=more)
+    forget_artefacts(store_of(workload, options.work))  # of other climbs on the same pictures
     stepladder.climb(config=job, task=workload.task, fresh=True, display=Display(io.StringIO()))
     advised = advised_in(job, workload, options.out)
     (options.out / ADVISED_FILE).write_text(json.dumps(advised, indent=1))

@@ -13,14 +13,6 @@ import pytest
 from stepladder.ladder.calibration import Case
 from stepladder.records.ladder import Interval
 
-BENCH = Path(__file__).parents[3] / "bench"
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the scripts be imported as they import each other."""
-    monkeypatch.syspath_prepend(str(BENCH))
-
 
 def module(name: str) -> ModuleType:
     return importlib.import_module(name)

@@ -1,0 +1,73 @@
+"""What a climb's folder says of it, as a plain record beside a benchmark's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from stepladder.ladder.ledger import LEDGER_FILE, trials_of
+from stepladder.records import read_json, to_json
+from stepladder.records.climb import Baseline, Result
+from stepladder.records.ladder import Decision, Trial
+from stepladder.report.ladder import read_climb
+
+ENVIRONMENT_FILE = "env.json"
+
+
+def climb_record(run: Path) -> dict[str, Any]:
+    """Give the seconds of a climb that ended, its verdicts in order, and what was kept."""
+    climb = read_climb(run, missing=[])
+    assert climb is not None, f"{run} holds a climb"
+    trials = list(trials_of(run / LEDGER_FILE))
+    summary = climb.summary
+    record = {
+        "climb_s": summary.climb_s,
+        "as_written": _end(summary.baseline),
+        "kept": _end(summary.result),
+        "speedup": summary.speedup,
+        "test_change": summary.test_change,
+        "kept_change": kept_change(trials),
+        "verdicts": verdicts(trials),
+        "commit": (environment_of(run).get("git") or {}).get("commit"),
+    }
+    return dict(to_json(record))
+
+
+def environment_of(run: Path) -> dict[str, Any]:
+    """Give the machine and the versions that a run's folder names."""
+    return dict(read_json(run / ENVIRONMENT_FILE))
+
+
+def verdicts(trials: Iterable[Trial]) -> list[dict[str, Any]]:
+    """Give each verdict in its order, a rung that was looked at again twice."""
+    return [
+        {
+            "rung": trial.rung,
+            "decision": trial.verdict.decision,
+            "reason": trial.verdict.reason,
+            "gain": trial.verdict.speed,
+            "accuracy": trial.verdict.accuracy,
+            "num_blocks": len(trial.before_s),
+            "took_s": trial.took_s,
+        }
+        for trial in trials
+    ]
+
+
+def kept_change(trials: Sequence[Trial]) -> dict[str, list[Any]]:
+    """Give the options that the kept rungs changed, to [as written, kept]."""
+    last = {trial.rung: trial for trial in trials}
+    change: dict[str, list[Any]] = {}
+    for trial in trials:
+        if trial is last[trial.rung] and trial.verdict.decision is Decision.KEPT:
+            for option, (before, after) in trial.change.items():
+                change[option] = [change.get(option, [before])[0], after]
+    return change
+
+
+def _end(end: Baseline | Result | None) -> dict[str, Any] | None:
+    if end is None:
+        return None
+    names = ("total_s", "epochs", "val_accuracy", "test_accuracy")
+    return {name: getattr(end, name) for name in names}
