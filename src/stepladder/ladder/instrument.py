@@ -14,14 +14,14 @@ import torch
 
 from stepladder.config.choices import Precision
 from stepladder.config.recipe import BatchConfig, Recipe
-from stepladder.errors import ResourceError
+from stepladder.errors import ResourceError, UsageError
 from stepladder.ladder.head_task import HeadTask
 from stepladder.ladder.learning import instrument_recipe, model_key
 from stepladder.measure.probe import untouched
 from stepladder.models.features import evaluating
 from stepladder.task.contract import Task
-from stepladder.train.build import EVALUATION_BATCH_SIZE, Sources, make_model
-from stepladder.train.feature_pass import TrunkPass, read_batch
+from stepladder.train.build import Sources, make_model
+from stepladder.train.feature_pass import TrunkPass, batch_size_on, read_batch
 from stepladder.train.features import open_features, why_no_features
 
 _MAX_HEADS: Final = 64
@@ -45,15 +45,21 @@ class Instrument:
     folder: Path
     max_s: float
     _features: dict[Recipe, Sources | None] = field(default_factory=dict)
+    _refused_s: dict[Recipe, float] = field(default_factory=dict)
     _heads: dict[tuple[Recipe, int], HeadTask] = field(default_factory=dict)
 
     def features(self, recipe: Recipe) -> Sources | None:
         """Give the splits as features; None where the head does not learn the same from them."""
         wanted = instrument_recipe(recipe)
-        key = replace(model_key(wanted), seed=0, device=wanted.device)
+        key = _trunk_key(wanted)
         if key not in self._features:
             self._features[key] = self._compute(wanted)
         return self._features[key]
+
+    def refused_s(self, recipe: Recipe) -> float | None:
+        """Give the seconds of features that take too long; None: they do not, or are not valid."""
+        self.features(recipe)
+        return self._refused_s.get(_trunk_key(instrument_recipe(recipe)))
 
     def head(self, recipe: Recipe, seed: int) -> HeadTask:
         """Give the task of the recipe's head, its first weights drawn from a seed."""
@@ -79,7 +85,11 @@ class Instrument:
             model = make_model(recipe, task, self.device)
             refusal = why_no_features(recipe, task, model, self.sources.train)
             way = TrunkPass(recipe=recipe, task=task, model=model, device=self.device)
-            if refusal is not None or self._forecast_s(way) > self.max_s:
+            if refusal is not None:
+                return None
+            forecast_s = self._forecast_s(way)
+            if forecast_s > self.max_s:
+                self._refused_s[_trunk_key(recipe)] = forecast_s
                 return None
             try:
                 return open_features(
@@ -90,24 +100,35 @@ class Instrument:
                     folder=self.folder,
                     device=self.device,
                 )
-            except ResourceError:  # nobody asked for them: without, the job itself is trained
+            except (ResourceError, UsageError):  # nobody asked for them: the job itself is trained
                 for part in self.folder.glob("*.partial"):
                     shutil.rmtree(part, ignore_errors=True)
                 return None
 
     def _forecast_s(self, way: TrunkPass) -> float:
-        """Forecast the seconds of all features from a batch, the second after a first."""
+        """Forecast the seconds of all features from a batch, the second after a first.
+
+        Each example is read once, and each of its views goes through the trunk.
+        """
         train = self.sources.train
+        num_train = len(train) * way.recipe.data.fraction
         num_val = 0 if self.sources.val is None else len(self.sources.val)
-        num_all = (len(train) * way.recipe.data.fraction + num_val) * max(1, way.num_views)
-        rows = np.arange(min(EVALUATION_BATCH_SIZE, len(train)))
-        seconds = 0.0
+        num_passes = num_train * max(1, way.num_views) + num_val
+        rows = np.arange(min(batch_size_on(self.device), len(train)))
+        read_s = pass_s = 0.0
         with evaluating(way.model):
             for _ in range(2):
                 started = time.perf_counter()
-                way.features(read_batch(train, rows)).cpu()
-                seconds = time.perf_counter() - started
-        return seconds / len(rows) * num_all
+                batch = read_batch(train, rows)
+                read_s = time.perf_counter() - started
+                way.features(batch).cpu()
+                pass_s = time.perf_counter() - started - read_s
+        return (read_s * (num_train + num_val) + pass_s * num_passes) / len(rows)
+
+
+def _trunk_key(recipe: Recipe) -> Recipe:
+    """Give what of a recipe of the instrument tells its features from others."""
+    return replace(model_key(recipe), seed=0, device=recipe.device)
 
 
 def _without_bf16(recipe: Recipe) -> Recipe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from stepladder.ladder.folds import Parts
 from stepladder.ladder.keys import code_key
 from stepladder.ladder.learn import OnValidation, Weights
 from stepladder.ladder.learning import learning_key
+from stepladder.ladder.too_long import OUTCOMES_FRAC, too_long
 from stepladder.ladder.trainings import PROBE_ROUNDS, Trainings
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Curve, Provenance
@@ -36,8 +36,6 @@ from stepladder.train.stopping import EarlyStopping
 
 BUDGET_S: Final = 600.0
 """Budget that shares are taken of where the user sets no limit."""
-_OUTCOMES_FRAC: Final = 0.2  # of the budget, for the trainings of one recipe
-_ROOM: Final = 1.5  # in a budget that is recommended: part of it is spent by then
 _CURVE_FRAC: Final = 0.1
 _SHOW_FRAC: Final = 0.03  # for a training that only shows what the job as written gets right
 _DISAGREEMENT: Final = 0.05  # share of examples that two trainings are taken to judge otherwise
@@ -159,7 +157,7 @@ class Lab:
             num_seeds=self.job.ladder.num_seeds,
             seed=self.seed,
             folder=self.cache,
-            max_features_s=_OUTCOMES_FRAC * self.budget_s,
+            max_features_s=OUTCOMES_FRAC * self.budget_s,
         )
 
     # -- trainings to the end ---------------------------------------------------------------
@@ -207,7 +205,7 @@ class Lab:
 
     def _probe(self, recipe: Recipe, *, also: Sequence[Recipe] = ()) -> tuple[Outcome, ...]:
         trainings = self._trainings
-        if trainings.forecast_s(recipe) > self.allowed_s(_OUTCOMES_FRAC):
+        if trainings.forecast_s(recipe) > self.allowed_s(OUTCOMES_FRAC):
             return ()
         num = self.job.ladder.num_seeds * PROBE_ROUNDS if trainings.is_stacked(recipe) else 1
         parts = self._parts(recipe)[:num]
@@ -296,9 +294,9 @@ class Lab:
         else:
             num_new = len(pairs) - num_known
             each_s = trainings.forecast_all_s(recipe, num_new) / num_new
-            affordable = num_known + int(self.allowed_s(_OUTCOMES_FRAC) / max(each_s, 1e-9))
+            affordable = num_known + int(self.allowed_s(OUTCOMES_FRAC) / max(each_s, 1e-9))
             if affordable < _MIN_SEEDS:
-                return Outcomes(why_not=_too_long(len(pairs), each_s))
+                return Outcomes(why_not=self._too_long(recipe, len(pairs), each_s))
             pairs = pairs[:affordable]
         return Outcomes(found=trainings.train_all(recipe, pairs, also=also))
 
@@ -365,11 +363,14 @@ class Lab:
         recipe = self.job.recipe
         if not self._is_too_long(recipe):
             return None
-        return _too_long(1, self._trainings.forecast_s(recipe))
+        return self._too_long(recipe, 1, self._trainings.forecast_s(recipe))
+
+    def _too_long(self, recipe: Recipe, num: int, each_s: float) -> str:
+        return too_long(num, each_s, features_s=self._trainings.features_refused_s(recipe))
 
     def _is_too_long(self, recipe: Recipe) -> bool:
         # a share of the whole budget, not of what is left: the last word comes after it
-        return self._trainings.forecast_s(recipe) > _OUTCOMES_FRAC * self.budget_s
+        return self._trainings.forecast_s(recipe) > OUTCOMES_FRAC * self.budget_s
 
     def _train_own(self, recipe: Recipe, *, on_validation: OnValidation | None = None) -> _Own:
         ended: list[Weights] = []
@@ -385,12 +386,3 @@ class Lab:
 def _form(recipe: Recipe) -> tuple[bool, bool]:
     """Give what decides in which form pictures are read."""
     return recipe.data.decode_once, recipe.loader.scaled_decode
-
-
-def _too_long(num: int, each_s: float) -> str:
-    """Say what is not affordable, and the budget whose share it is."""
-    each = f"{each_s / 3600:.1f} h" if each_s > 5400 else f"{each_s / 60:.1f} min"
-    minutes = math.ceil(_ROOM * num * each_s / _OUTCOMES_FRAC / 60)
-    budget = f"{minutes}m" if minutes < 120 else f"{math.ceil(minutes / 60)}h"
-    trainings = f"{num} trainings of {each} each" if num > 1 else f"a training of {each}"
-    return f"not compared: it would take {trainings}; --budget {budget} allows for it"

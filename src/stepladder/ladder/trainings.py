@@ -73,6 +73,10 @@ class Instruments:
         """Give the splits as features; None where the head does not learn the same from them."""
         return self._of(recipe).features(recipe)
 
+    def refused_s(self, recipe: Recipe) -> float | None:
+        """Give the seconds of features that take too long; None: they do not, or are not valid."""
+        return self._of(recipe).refused_s(recipe)
+
     def head(self, recipe: Recipe, seed: int) -> HeadTask:
         """Give the task of the recipe's head, its first weights drawn from a seed."""
         return self._of(recipe).head(recipe, seed)
@@ -123,6 +127,10 @@ class Trainings:
             folder=self.folder / "features",
             max_s=self.max_features_s,
         )
+
+    def features_refused_s(self, recipe: Recipe) -> float | None:
+        """Give the seconds of features that take too long; None: they do not, or are not valid."""
+        return self.instrument.refused_s(recipe)
 
     def plain(self, recipe: Recipe) -> Parts:
         """Give the job's own splits, as the recipe's training reads them."""

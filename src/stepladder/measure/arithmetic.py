@@ -28,8 +28,7 @@ from stepladder.measure.replays import (
 from stepladder.measure.subject import Subject
 from stepladder.models.features import evaluating
 from stepladder.models.folding import fold_batchnorm
-from stepladder.train.build import EVALUATION_BATCH_SIZE
-from stepladder.train.feature_pass import TrunkPass
+from stepladder.train.feature_pass import TrunkPass, batch_size_on
 from stepladder.train.step import split_batch
 
 _SMALL, _SMALL_BATCHNORM = 2, 8  # BatchNorm over two examples would be another model
@@ -97,7 +96,7 @@ def measure_replays(
     """Replay the single operations of a frozen trunk, or else of the whole model and its gradient.
 
     Args:
-        is_cached: the trunk gets evaluation batches, and not those of training.
+        is_cached: the trunk gets the batches of features, and not those of training.
         example_s: about what the model takes for an example.
 
     Returns:
@@ -109,7 +108,9 @@ def measure_replays(
         config, has_conv=has_conv, has_bf16=has_bf16(device), is_cuda=device.type == "cuda"
     )
     batch = subject.to_device(subject.batch_of(min(2, subject.num_train)))
-    size = EVALUATION_BATCH_SIZE if is_cached else min(subject.batch_size, EVALUATION_BATCH_SIZE)
+    size = batch_size_on(device)
+    if not is_cached:
+        size = min(subject.batch_size, size)
     recorded = batch.ids.numel()
     with untouched(subject.model), subject.as_built():
         model, run = _to_replay(subject, batch)
@@ -191,10 +192,13 @@ def estimate_noise_scale(
 
 
 def _batches(subject: Subject, batch: Batch, size: int, *, is_on_features: bool) -> Iterator[Batch]:
+    """Cut a batch into equal ones, and leave out what is left of it at the end."""
     way = TrunkPass(
         recipe=subject.recipe, task=subject.task, model=subject.model, device=subject.device
     )
     for part in split_batch(batch, size):
+        if part.ids.numel() < size:
+            return
         moved = subject.to_device(part)
         moved = subject.task.augment(moved, seed=subject.recipe.seed, epoch=0)
         if is_on_features:

@@ -38,8 +38,9 @@ class BlockTimes:
         step_s: one full step, waiting for data and copying included.
         num_steps: behind it.
         validation_s: one validation of the whole split; 0 without one.
-        trunk_s: reading one example and its pass through the trunk; None unless features are
-            cached.
+        trunk_s: reading one training example and putting it, or each of its views, through the
+            trunk; None unless features are cached.
+        held_out_trunk_s: the same of a held-out example, which has no views; None: no other.
         load_s: filling memory, once; None where nothing is loaded, or it is counted elsewhere.
         phases_s: seconds of each phase of one step.
         steps_s: each step by itself, on the CPU; empty where steps are queued on a device.
@@ -50,6 +51,7 @@ class BlockTimes:
     num_steps: int
     validation_s: float
     trunk_s: float | None = None
+    held_out_trunk_s: float | None = None
     load_s: float | None = None
     phases_s: Mapping[str, float] = field(default_factory=dict)
     steps_s: tuple[float, ...] = ()
@@ -76,14 +78,18 @@ def align_plans(one: Plan, other: Plan) -> tuple[Plan, Plan]:
 def mean_times(blocks: Sequence[BlockTimes]) -> BlockTimes:
     """Give the means over blocks that do the same work; num_steps are those of all together."""
     num = len(blocks)
-    trunk_s = [block.trunk_s for block in blocks if block.trunk_s is not None]
-    load_s = [block.load_s for block in blocks if block.load_s is not None]
+
+    def mean(name: str) -> float | None:
+        known: list[float] = [s for block in blocks if (s := getattr(block, name)) is not None]
+        return sum(known) / len(known) if known else None
+
     return BlockTimes(
         step_s=sum(block.step_s for block in blocks) / num,
         num_steps=sum(block.num_steps for block in blocks),
         validation_s=sum(block.validation_s for block in blocks) / num,
-        trunk_s=sum(trunk_s) / num if trunk_s else None,
-        load_s=sum(load_s) / num if load_s else None,
+        trunk_s=mean("trunk_s"),
+        held_out_trunk_s=mean("held_out_trunk_s"),
+        load_s=mean("load_s"),
     )
 
 
@@ -97,7 +103,6 @@ def training_time(
     num_validations: float,
     one_time_s: Mapping[str, float] | None = None,
     checkpoint_s: float = 0.0,
-    is_random_before_head: bool = False,
 ) -> TrainingTime:
     """Give the time to a trained model from what a block took.
 
@@ -106,12 +111,12 @@ def training_time(
         num_val: validation examples.
         one_time_s: work done once, by name; features are counted from the block, and loading where
             it has it.
-        is_random_before_head: whether cached features are of random views.
     """
     one_time = dict(one_time_s or {})
     if times.trunk_s is not None:
-        num_views = max(1, recipe.features.cached_views) if is_random_before_head else 1
-        one_time["features"] = times.trunk_s * (num_train * num_views + num_val)
+        held_out_s = times.held_out_trunk_s
+        of_val_s = num_val * (times.trunk_s if held_out_s is None else held_out_s)
+        one_time["features"] = num_train * times.trunk_s + of_val_s
     if times.load_s is not None:
         one_time["load"] = times.load_s
     return TrainingTime(

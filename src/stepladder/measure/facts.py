@@ -24,6 +24,7 @@ from stepladder.machine import (
 )
 from stepladder.machine.compiler import compiler_missing
 from stepladder.measure.subject import Subject
+from stepladder.models.checkpointing import can_checkpoint
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
 
@@ -58,6 +59,7 @@ class ModelFacts:
     is_pretrained: bool
     num_conv2d: int
     num_batchnorm: int
+    num_blocks: int
     weight_bytes: int
     trainable_bytes: int
 
@@ -77,10 +79,18 @@ def machine_facts(device: torch.device, cache: Path) -> MachineFacts:
         has_cuda=torch.cuda.is_available(),
         has_bf16=has_bf16(device),
         has_compiler=compiler_missing(device.type) is None,
-        free_memory_bytes=torch.cuda.mem_get_info(device)[0] if is_cuda else free_host_bytes,
+        free_memory_bytes=_device_bytes(device) if is_cuda else free_host_bytes,
         free_host_bytes=free_host_bytes,
         free_disk_bytes=disk_free_bytes(cache),
     )
+
+
+def _device_bytes(device: torch.device) -> int:
+    """Give the memory of a GPU that this process may have: what is free, and what torch holds.
+
+    Torch keeps what it freed, so that what is free alone would shrink from one probe to the next.
+    """
+    return int(torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
 
 
 def has_bf16(device: torch.device) -> bool:
@@ -105,9 +115,25 @@ def model_facts(subject: Subject) -> ModelFacts:
         is_pretrained=is_pretrained(subject.task, subject.recipe),
         num_conv2d=sum(isinstance(module, nn.Conv2d) for module in modules),
         num_batchnorm=sum(isinstance(module, BatchNorm) for module in modules),
+        num_blocks=num_blocks(subject.model) if can_checkpoint(subject.model) else 0,
         weight_bytes=sum(weight.nbytes for weight in weights),
         trainable_bytes=sum(weight.nbytes for weight in weights if weight.requires_grad),
     )
+
+
+def num_blocks(model: nn.Module) -> int:
+    """Count the blocks of the longest row of alike ones in a model; 0: there is none."""
+    rows = (
+        list(module.children())
+        for module in model.modules()
+        if isinstance(module, (nn.Sequential, nn.ModuleList))
+    )
+    return max((len(row) for row in rows if _are_alike_blocks(row)), default=0)
+
+
+def _are_alike_blocks(row: list[nn.Module]) -> bool:
+    """Say whether modules are of one kind, and made of several."""
+    return len({type(one) for one in row}) == 1 and any(True for _ in row[0].children())
 
 
 def is_pretrained(task: Task, recipe: Recipe) -> bool:

@@ -17,8 +17,8 @@ from stepladder.data.reader import Source
 from stepladder.measure.subject import Subject
 from stepladder.measure.timing import seconds_of
 from stepladder.models.features import evaluating
-from stepladder.train.build import EVALUATION_BATCH_SIZE, Sources, make_clock, make_stage_parts
-from stepladder.train.feature_pass import TrunkPass
+from stepladder.train.build import Sources, make_clock, make_stage_parts
+from stepladder.train.feature_pass import TrunkPass, batch_size_on, num_views
 from stepladder.train.features import FeatureTask
 from stepladder.train.stage import stages_of
 
@@ -28,14 +28,16 @@ MAX_ROWS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class TrunkTime:
-    """Evaluation batches through the trunk.
+    """Batches through the trunk, as large as features are computed in.
 
     Attributes:
         example_s: forward pass of one example.
-        batch: an evaluation batch in host memory, with its features as inputs.
+        augment_s: making a random view of one, where features of such views are kept; else 0.
+        batch: one of the batches in host memory, with its features as inputs.
     """
 
     example_s: float
+    augment_s: float = 0.0
     batch: Batch
 
     @property
@@ -46,19 +48,23 @@ class TrunkTime:
 
 
 def measure_trunk(subject: Subject, *, budget_s: float) -> TrunkTime | None:
-    """Time the trunk's forward pass on an evaluation batch that lies on the device.
+    """Time the trunk's forward pass on a batch that lies on the device.
 
     None where the model has no trunk, or its output is not one tensor with a row an example.
     """
     if subject.trunk_and_head is None:
         return None
-    batch = subject.batch_of(EVALUATION_BATCH_SIZE)
+    batch = subject.batch_of(batch_size_on(subject.device))
     features, seconds = _through_trunk(subject, batch, budget_s=budget_s)
     num_examples = batch.ids.numel()
     if not isinstance(features, Tensor) or len(features) != num_examples:
         return None
     plain = features.to("cpu", copy=True).clone()  # an ordinary tensor: autograd may keep it
-    return TrunkTime(example_s=seconds / num_examples, batch=Batch(plain, batch.targets, batch.ids))
+    return TrunkTime(
+        example_s=seconds / num_examples,
+        augment_s=_augment_s(subject, batch) / num_examples,
+        batch=Batch(plain, batch.targets, batch.ids),
+    )
 
 
 def look_again(subject: Subject, trunk: TrunkTime, *, budget_s: float) -> TrunkTime:
@@ -66,7 +72,7 @@ def look_again(subject: Subject, trunk: TrunkTime, *, budget_s: float) -> TrunkT
 
     Another process can slow a whole look down, and never speeds one up.
     """
-    batch = subject.batch_of(EVALUATION_BATCH_SIZE)
+    batch = subject.batch_of(batch_size_on(subject.device))
     _, seconds = _through_trunk(subject, batch, budget_s=budget_s)
     return replace(trunk, example_s=min(trunk.example_s, seconds / batch.ids.numel()))
 
@@ -89,10 +95,22 @@ def _through_trunk(subject: Subject, batch: Batch, *, budget_s: float) -> tuple[
     return outputs[0], seconds
 
 
+def _augment_s(subject: Subject, batch: Batch) -> float:
+    """Time the making of one random view of a batch; 0 where none are kept."""
+    if not num_views(subject.recipe, subject.task):
+        return 0.0
+    on_device, seed = subject.to_device(batch), subject.recipe.seed
+
+    def augment() -> None:
+        subject.task.augment(on_device, seed=seed, epoch=0)
+
+    return min(seconds_of(augment, subject.device) for _ in range(2))
+
+
 def on_features(subject: Subject, trunk: TrunkTime) -> Subject | None:
     """Give the subject whose steps train the head alone, on made-up features.
 
-    The features of one evaluation batch, with its targets, stand for all examples. None where the
+    The features of one batch, with its targets, stand for all examples. None where the
     targets are not one tensor. The model is the subject's own: its head learns on.
     """
     if not (trunk.batch.targets is None or isinstance(trunk.batch.targets, Tensor)):

@@ -1,11 +1,18 @@
-"""Larger trunks of the same family whose weights are at hand."""
+"""Larger trunks of the same family whose weights are at hand, and what a trunk computes."""
 
 from __future__ import annotations
 
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
 from stepladder.config.choices import WeightsSource
 from stepladder.config.recipe import ModelConfig
+from stepladder.measure.flops import count_flops
 from stepladder.models import packaged
 from stepladder.models.torchvision_shim import import_timm
+from stepladder.models.trunk import build_trunk
 
 FAMILIES: tuple[tuple[str, ...], ...] = (
     tuple(f"tf_efficientnet_lite{size}" for size in range(5)),
@@ -56,3 +63,34 @@ def has_weights(name: str) -> bool:
     file = source.hf_hub_filename or "model.safetensors"
     found = try_to_load_from_cache(repository, file, revision=revision or None)
     return isinstance(found, str) and file.endswith(".safetensors")
+
+
+class TrunkCost(NamedTuple):
+    """What a trunk takes for one picture.
+
+    Attributes:
+        flops: of a forward pass.
+        num_features: width of the features.
+    """
+
+    flops: int
+    num_features: int
+
+
+@cache
+def trunk_cost(name: str, side: int) -> TrunkCost | None:
+    """Count what a trunk of timm takes, on torch's meta device: no weights, no arithmetic.
+
+    None where it cannot be built or run there.
+
+    Args:
+        side: of a picture, in pixels.
+    """
+    config = ModelConfig(name=name, weights=WeightsSource.NONE)
+    try:
+        with torch.device("meta"), torch.no_grad():
+            trunk = build_trunk(config, image_size=side).eval()
+            picture = torch.empty(1, 3, side, side)
+            return TrunkCost(count_flops(lambda: trunk(picture)), trunk.num_features)
+    except Exception:  # whatever a model does that has no numbers
+        return None

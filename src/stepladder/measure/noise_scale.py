@@ -96,7 +96,10 @@ def measure_noise_scale(
             result = task.loss(model, part)
         losses = result[0] if isinstance(result, tuple) else result
         found = torch.autograd.grad(losses.float().mean(), learning, allow_unused=True)
-        return [grad.float() for grad in found if grad is not None]
+        return [
+            torch.zeros_like(weight, dtype=torch.float32) if grad is None else grad.float()
+            for weight, grad in zip(learning, found, strict=True)
+        ]
 
     small_norms: list[float] = []
     large_norms: list[float] = []

@@ -12,7 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory")
+_MESSAGES = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "status_alloc_failed",  # of cuBLAS, of cuDNN
+    "allocation_failed",  # of cuDNN from version 9 on
+)
 
 
 @contextmanager

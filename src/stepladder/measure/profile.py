@@ -20,6 +20,7 @@ from stepladder.measure.arithmetic import (
     measure_flops,
     measure_replays,
 )
+from stepladder.measure.attempt import attempt
 from stepladder.measure.block import BlockTimes, training_time
 from stepladder.measure.cold import cold_compiler
 from stepladder.measure.compile_time import measure_compile
@@ -35,7 +36,6 @@ from stepladder.measure.flops import Peaks, measure_peaks, model_flops_utilisati
 from stepladder.measure.head import TrunkTime, look_again, measure_trunk, on_features
 from stepladder.measure.larger_trunks import larger_trunks
 from stepladder.measure.noise_scale import NoiseScale
-from stepladder.measure.probe import is_out_of_memory
 from stepladder.measure.profile_memory import ProfileMemory, memory_key
 from stepladder.measure.provenance import provenance_of
 from stepladder.measure.saving import SaveTimes, checkpoints_s, measure_saves
@@ -43,11 +43,12 @@ from stepladder.measure.steps import StepTimes, input_bytes, measure_steps, seco
 from stepladder.measure.subject import Subject, open_subject
 from stepladder.measure.sweep import Sweep, choose_sizes, measure_sweep
 from stepladder.measure.validation import measure_validation
-from stepladder.measure.watchdog import MIN_DEADLINE_S, PROBE_S, unless_hung
+from stepladder.measure.watchdog import MIN_DEADLINE_S, PROBE_S
 from stepladder.records.profile import Curve, Profile, is_mostly_conv
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
-from stepladder.train.build import EVALUATION_BATCH_SIZE, Sources
+from stepladder.train.build import Sources
+from stepladder.train.feature_pass import batch_size_on, num_views
 
 __all__ = ["PROFILE_S", "ProfileMemory", "take_profile"]
 
@@ -125,7 +126,6 @@ def take_profile(
             epochs=epochs,
             num_validations=num_validations,
             one_time_s=measuring.one_time_s(),
-            is_random_before_head=found["is_random_before_head"],
         )
     save_s = None
     if saving is not None:
@@ -145,6 +145,7 @@ class _Measuring:
         self.recipe = subject.recipe
         self._known = known
         self._budgets_s = budgets_s
+        self._pass_size = batch_size_on(subject.device)
         self._facts = model_facts(subject)
         self.compile_s = 0.0
         if self.recipe.device.compile:  # first of all: nothing may have been compiled before
@@ -174,7 +175,7 @@ class _Measuring:
     def measure(self, cache: Path) -> dict[str, Any]:
         """Give the fields of a Profile, but for its time, curve and provenance."""
         subject, recipe, steps = self.subject, self.recipe, self.steps
-        val = subject.sources.val
+        val, test = subject.sources.val, subject.sources.test
         flops: Flops | None = self._once("flops", self._measure_flops)
         conv_frac = flops.conv_frac if flops is not None else None
         has_conv = is_mostly_conv(conv_frac)
@@ -189,6 +190,7 @@ class _Measuring:
             **self._head_times(),
             "num_train": subject.num_train,
             "num_val": len(val) if val is not None else 0,
+            "num_test": len(test) if test is not None else 0,
             "no_advice_because": steps.no_advice_because,
             "example_bytes": self._example_bytes(),
             "store_encoding": store_encoding(subject.task),
@@ -220,12 +222,16 @@ class _Measuring:
 
     def block(self) -> BlockTimes:
         """Give the measured parts of the time to a trained model."""
-        is_cached = self.recipe.features.cached
-        return BlockTimes(
-            step_s=self.steps.step_s,
-            num_steps=1,
-            validation_s=self.validation_s,
-            trunk_s=self._through_trunk_s() if is_cached else None,
+        times = BlockTimes(step_s=self.steps.step_s, num_steps=1, validation_s=self.validation_s)
+        if not self.recipe.features.cached or self.trunk is None:
+            return times
+        held_out_s = trunk_s = self.trunk.example_s
+        if views := num_views(self.recipe, self.subject.task):
+            trunk_s = views * (trunk_s + self.trunk.augment_s)
+        return replace(
+            times,
+            trunk_s=self._with_reading(trunk_s),
+            held_out_trunk_s=self._with_reading(held_out_s),
         )
 
     def one_time_s(self) -> dict[str, float]:
@@ -237,11 +243,11 @@ class _Measuring:
         """Time the saves of a training, once for the weights that learn."""
 
         def measure() -> SaveTimes | None:
-            return _if_it_can(
+            return attempt(
                 lambda: measure_saves(self.stepping, folder),
                 foretold_s=0.0,
                 at_least_s=MIN_DEADLINE_S,
-            )
+            ).value
 
         return self._once("save", measure)
 
@@ -258,7 +264,7 @@ class _Measuring:
         if flops is None:
             return None
         is_cached = self.recipe.features.cached
-        size = EVALUATION_BATCH_SIZE if is_cached else self.subject.batch_size
+        size = self._pass_size if is_cached else self.subject.batch_size
         return flops.activation_bytes + flops.weight_bytes / size
 
     def _load_s(self) -> float:
@@ -267,13 +273,12 @@ class _Measuring:
         num_train = self.subject.num_train
         return (self.steps.load_s or 0.0) * (1 + (len(val) if val is not None else 0) / num_train)
 
-    def _through_trunk_s(self) -> float:
-        """Give the seconds to read an example and put it through the trunk.
+    def _with_reading(self, trunk_s: float) -> float:
+        """Give the seconds to read an example and compute on it for so long.
 
         On a CPU the reading threads take their share of the cores; beside a GPU the slower of the
         two sets the pace.
         """
-        trunk_s = self.trunk.example_s if self.trunk is not None else 0.0
         read_s = (self.read_s or 0.0) / self.subject.reading_threads
         return trunk_s + read_s if self.subject.device.type == "cpu" else max(trunk_s, read_s)
 
@@ -291,7 +296,7 @@ class _Measuring:
         return measure_validation(self.stepping, budget_s=self._budgets_s["validation"])
 
     def _measure_peaks(self, *, has_conv: bool) -> Peaks | None:
-        return _if_it_can(
+        return attempt(
             lambda: measure_peaks(
                 self.subject.device,
                 self.recipe.device.precision,
@@ -300,7 +305,7 @@ class _Measuring:
             ),
             foretold_s=self._budgets_s["peaks"],
             at_least_s=MIN_DEADLINE_S,  # as for replays
-        )
+        ).value
 
     def _measure_flops(self) -> Flops | None:
         def measure() -> Flops:
@@ -309,13 +314,13 @@ class _Measuring:
                 return whole
             return replace(whole, step=measure_flops(self.stepping).step)
 
-        return _if_it_can(measure, foretold_s=self.steps.step_s, at_least_s=MIN_DEADLINE_S)
+        return attempt(measure, foretold_s=self.steps.step_s, at_least_s=MIN_DEADLINE_S).value
 
     def _measure_sweep(self) -> Sweep:
         budget_s = self._budgets_s["sweep"]
         sizes = choose_sizes(
             self.subject.batch_size,
-            num_examples=self.subject.num_train,
+            num_examples=self.stepping.num_train,  # of features, a part is made up
             example_s=self.example_s,
             budget_s=budget_s,
             min_size=self.subject.min_batch_size,
@@ -326,7 +331,7 @@ class _Measuring:
         example_s = self.example_s
         if self.recipe.features.cached and self.trunk is not None:
             example_s = self.trunk.example_s
-        return _if_it_can(
+        return attempt(
             lambda: measure_replays(
                 self.subject,
                 is_cached=self.recipe.features.cached,
@@ -335,11 +340,11 @@ class _Measuring:
             ),
             foretold_s=self._budgets_s["replays"] + self.steps.step_s,
             at_least_s=MIN_DEADLINE_S,  # 16 bits that a CPU only imitates take their time
-        )
+        ).value
 
     def _measure_noise(self) -> NoiseScale:
         has_features = self.head is not None and self.trunk is not None
-        found = _if_it_can(
+        found = attempt(
             lambda: estimate_noise_scale(
                 self.subject,
                 self.head,
@@ -349,14 +354,14 @@ class _Measuring:
             foretold_s=self._budgets_s["noise"] + MAX_NOISE_GRADIENTS * self.steps.step_s,
             at_least_s=PROBE_S,
         )
-        return found or NoiseScale(unknown_because="its gradients took all memory, or hung")
+        return found.value or NoiseScale(unknown_because=f"its gradients {found.failed_because}")
 
     def _read_s(self) -> float | None:
         """Give the seconds of one thread to read an example, of pictures and not of features."""
         if not self.recipe.features.cached:
             return self.steps.loader_cpu_s
         source = self.subject.sources.train
-        return self._once("read", lambda: seconds_to_read(source, EVALUATION_BATCH_SIZE))
+        return self._once("read", lambda: seconds_to_read(source, self._pass_size))
 
     def _head_times(self) -> dict[str, float | None]:
         times: dict[str, float | None] = {"trunk_s": None, "feature_bytes": None}
@@ -385,15 +390,3 @@ class _Measuring:
 
     def _once(self, name: str, measure: Callable[[], Value]) -> Value:
         return self._known.once(memory_key(name, self.recipe), measure)
-
-
-def _if_it_can(
-    measure: Callable[[], Value], *, foretold_s: float, at_least_s: float
-) -> Value | None:
-    """Give what is measured; None where memory runs out, or it hangs."""
-    try:
-        return unless_hung(measure, foretold_s=foretold_s, at_least_s=at_least_s)
-    except Exception as error:
-        if is_out_of_memory(error):
-            return None
-        raise

@@ -10,6 +10,7 @@ from stepladder.records.profile import Profile, Provenance
 _READ = (
     "num_train",
     "num_val",
+    "num_test",
     "is_built_in",
     "has_head",
     "is_trunk_frozen",
@@ -18,6 +19,7 @@ _READ = (
     "is_pretrained",
     "num_conv2d",
     "num_batchnorm",
+    "num_blocks",
     "weight_bytes",
     "trainable_bytes",
     "example_bytes",

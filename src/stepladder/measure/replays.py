@@ -105,19 +105,19 @@ def replay_operations(
     totals: dict[str, float] = defaultdict(float)
     for key, idx in places.items():
         call, count = calls[idx], counts[key]
-        functions = {
-            name: _replay(found[idx], setting, times=times, device=device)
-            for name, (setting, found) in settings.items()
-        }
-        if (module := folded.get(id(call.module))) is not None:
-            rest = replace(call, module=module)
-            functions[_FOLDED] = _replay(rest, now, times=times, device=device)
         try:
+            functions = {
+                name: _replay(found[idx], setting, times=times, device=device)
+                for name, (setting, found) in settings.items()
+            }
+            if (module := folded.get(id(call.module))) is not None:
+                rest = replace(call, module=module)
+                functions[_FOLDED] = _replay(rest, now, times=times, device=device)
             timed = time_in_turn(functions, device, budget_s=budget_s / len(places), max_rounds=7)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            continue  # a module that does not take more examples than it was seen with
+            continue  # a module that takes no more examples than it was seen with, or no copy of it
         seconds = {name: count * lower_median(values) for name, values in timed.items()}
         for name in settings:
             totals[name] += seconds[name]

@@ -64,9 +64,10 @@ def choose_sizes(
 
 
 def fit_line(sizes: ArrayLike, seconds: ArrayLike) -> tuple[float, float]:
-    """Fit t(b) = a + c b by least squares, with a not below 0.
+    """Fit t(b) = a + c b by least squares, with neither a nor c below 0.
 
-    Where the free fit has a negative a, the line through the origin is the best one left.
+    Where the free fit has a negative a, the line through the origin is the best one left; where it
+    has a negative c, a step that takes the same at each size.
 
     Returns:
         (a, c), in seconds, and seconds an example.
@@ -75,6 +76,8 @@ def fit_line(sizes: ArrayLike, seconds: ArrayLike) -> tuple[float, float]:
     c, a = np.polyfit(b, t, 1)
     if a < 0:
         return 0.0, float(b @ t / (b @ b))
+    if c < 0:
+        return float(t.mean()), 0.0
     return float(a), float(c)
 
 

@@ -30,14 +30,10 @@ from stepladder.measure.timing import seconds_of, wait_for
 from stepladder.models.features import evaluating
 from stepladder.stats import autocorrelation_length
 from stepladder.task.contract import Task
-from stepladder.train.build import (
-    EVALUATION_BATCH_SIZE,
-    Sources,
-    use_threads,
-)
+from stepladder.train.build import Sources, use_threads
 from stepladder.train.clock import Phase
 from stepladder.train.evaluate import evaluate
-from stepladder.train.feature_pass import TrunkPass
+from stepladder.train.feature_pass import TrunkPass, batch_size_on
 
 __all__ = ["BlockTimes", "Plan", "Workload", "align_plans", "training_time"]
 
@@ -51,8 +47,9 @@ _MIN_WAIT_FRAC: Final = 0.05  # wait for data from which on batches read ahead w
 class Workload:
     """Runs a recipe in blocks, its training state going on from one to the next.
 
-    Where features are cached, a block is some evaluation batches through the trunk and steps of the
-    head on features. Pictures that the recipe holds in memory are held in part: a step cannot tell.
+    Where features are cached, a block is some batches through the trunk, in each of the views that
+    are kept, and steps of the head on features. Pictures that the recipe holds in memory are held
+    in part: a step cannot tell.
 
     Args:
         recipe: what is run.
@@ -77,15 +74,19 @@ class Workload:
         self._trunk_batches: Iterator[Batch] | None = None
         self._rows_of: dict[int, NDArray[np.int64]] = {}  # by step since the last look
         opened = open_subject(recipe, task, sources, device=device)
-        self._base = self._stack.enter_context(opened)
+        self._base = base = self._stack.enter_context(opened)
+        self._way = TrunkPass(
+            recipe=base.recipe, task=base.task, model=base.model, device=base.device
+        )
+        self._pass_size = batch_size_on(device)
         if recipe.features.cached:
-            self._trunk_batches = self._stack.enter_context(_evaluation_batches(self._base))
+            self._trunk_batches = self._stack.enter_context(_stored_batches(base, self._pass_size))
 
     @property
     def planned_s(self) -> float:
         """About what a block takes, by the warm-up."""
         plan, pilot, reader = self.plan, self.pilot, self._val_reader
-        trunk_s = plan.num_trunk_batches * EVALUATION_BATCH_SIZE * (pilot.trunk_s or 0.0)
+        trunk_s = plan.num_trunk_batches * self._pass_size * (pilot.trunk_s or 0.0)
         share = 0.0 if reader is None else plan.num_val_batches / reader.steps_per_epoch
         return trunk_s + plan.num_steps * pilot.step_s + share * pilot.validation_s
 
@@ -101,8 +102,7 @@ class Workload:
         if self.plan.num_steps == 0:
             self.warm_up(min_s)
         started = time.perf_counter()
-        has_trunk = self._trunk_batches is not None
-        trunk_s = self._time_trunk(self.plan.num_trunk_batches) if has_trunk else None
+        trunk_s, held_out_trunk_s = self._time_features()
         timed = self._time_steps(self.plan.num_steps)
         validation_s = self._time_validation(self.plan.num_val_batches)
         self._check_finite()
@@ -110,8 +110,19 @@ class Workload:
             timed,
             validation_s=validation_s,
             trunk_s=trunk_s,
+            held_out_trunk_s=held_out_trunk_s,
             wall_s=time.perf_counter() - started,
         )
+
+    def _time_features(self) -> tuple[float | None, float | None]:
+        """Time the trunk on training examples; of held-out ones take the share that was piloted."""
+        if self._trunk_batches is None:
+            return None, None
+        trunk_s = self._time_trunk(self.plan.num_trunk_batches)
+        pilot = self.pilot
+        if pilot.held_out_trunk_s is None or not pilot.trunk_s:
+            return trunk_s, None
+        return trunk_s, trunk_s * pilot.held_out_trunk_s / pilot.trunk_s
 
     def _check_finite(self) -> None:
         bad = self._subject.parts.update.read_first_bad()
@@ -125,7 +136,8 @@ class Workload:
     def close(self) -> None:
         """End the readers, forget the model, and put threads and random states back."""
         self._stack.close()
-        for name in ("_base", "_subject", "_reader", "_batches", "_val_reader", "_trunk_batches"):
+        readers = ("_reader", "_batches", "_val_reader", "_trunk_batches")
+        for name in ("_base", "_way", "_subject", *readers):
             self.__dict__.pop(name, None)
 
     def warm_up(self, min_s: float) -> None:
@@ -174,24 +186,31 @@ class Workload:
         if self._reading_sets_the_pace():
             self.plan = replace(self.plan, trunk_begins_dry=True)
             trunk_s = self._time_trunk(1)
-        fits = round(min_s / (trunk_s * EVALUATION_BATCH_SIZE))
+        fits = round(min_s / (trunk_s * self._pass_size))
         if self.plan.trunk_begins_dry:  # each thread reads a batch: they come as many at a time
             fits = max(1, fits) * self._base.reading_threads
         self.plan = replace(self.plan, num_trunk_batches=max(1, fits))
         self.pilot = replace(self.pilot, trunk_s=trunk_s)
-        return (first_s - second_s) * EVALUATION_BATCH_SIZE
+        if self._way.num_views:
+            self._time_trunk(1, num_views=0)
+            held_out_s = self._time_trunk(self.plan.num_trunk_batches, num_views=0)
+            self.pilot = replace(self.pilot, held_out_trunk_s=held_out_s)
+        return (first_s - second_s) * self._pass_size
 
     def _reading_sets_the_pace(self) -> bool:
         """Say whether a batch takes longer to read, with nothing read ahead, than the trunk."""
-        base, batches = self._base, self._trunk_batches
+        way, batches = self._way, self._trunk_batches
         assert batches is not None
-        way = TrunkPass(recipe=base.recipe, task=base.task, model=base.model, device=base.device)
         self._forget_read_ahead(batches)
         started = time.perf_counter()
         read = [next(batches) for _ in range(_NUM_READ)]
         read_s = (time.perf_counter() - started) / _NUM_READ
-        with evaluating(base.model):
-            return read_s > seconds_of(lambda: way.features(read[-1]), base.device)
+
+        def compute() -> None:
+            way.features(read[-1], num_views=way.num_views)
+
+        with evaluating(way.model):
+            return read_s > seconds_of(compute, way.device)
 
     def _forget_read_ahead(self, batches: Iterator[Batch]) -> None:
         for _ in range(self.recipe.loader.prefetch_batches):
@@ -279,32 +298,37 @@ class Workload:
         per_example_s = (time.perf_counter() - started) / max(1, result.rows.size)
         return per_example_s * reader.num_examples
 
-    def _time_trunk(self, num_batches: int) -> float:
-        """Read batches and put them through the trunk; gives the seconds of one example."""
-        base, batches = self._base, self._trunk_batches
+    def _time_trunk(self, num_batches: int, *, num_views: int | None = None) -> float:
+        """Read batches and put them through the trunk; gives the seconds of one example.
+
+        Args:
+            num_views: of each example; 0: the example as it is; None: as a training example's.
+        """
+        way, batches = self._way, self._trunk_batches
         assert batches is not None
-        way = TrunkPass(recipe=base.recipe, task=base.task, model=base.model, device=base.device)
-        with evaluating(base.model):
+        views = way.num_views if num_views is None else num_views
+        with evaluating(way.model):
             if self.plan.trunk_begins_dry:
                 self._forget_read_ahead(batches)
-                way.features(next(batches)).cpu()  # the next batch is read meanwhile, as ever
-            wait_for(base.device)
+                # the next batch is read meanwhile, as ever
+                way.features(next(batches), num_views=views).cpu()
+            wait_for(way.device)
             started, num_examples = time.perf_counter(), 0
             for _ in range(num_batches):
                 batch = next(batches)
-                way.features(batch).cpu()
+                way.features(batch, num_views=views).cpu()
                 num_examples += batch.ids.numel()
         return (time.perf_counter() - started) / num_examples
 
 
 @contextmanager
-def _evaluation_batches(base: Subject) -> Iterator[Iterator[Batch]]:
-    """Give evaluation batches of real training examples without end, in the stored order."""
+def _stored_batches(base: Subject, batch_size: int) -> Iterator[Iterator[Batch]]:
+    """Give batches of real training examples without end, in the stored order."""
     loader = base.recipe.loader
     reader = Reader(
         base.sources.train,
         seed=0,
-        global_batch_size=EVALUATION_BATCH_SIZE,
+        global_batch_size=batch_size,
         mode=OrderMode.SEQUENTIAL,
         threads=loader.threads,
         prefetch_batches=loader.prefetch_batches,

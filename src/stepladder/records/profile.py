@@ -92,7 +92,7 @@ class Profile:
     Attributes:
         time: time to a trained model under this recipe.
         no_advice_because: why the timelines carry no advice, or None.
-        num_train, num_val: examples.
+        num_train, num_val, num_test: examples; num_test is 0 in ledgers of earlier versions.
         is_built_in: the recipe's model and head groups describe the model (a built-in Task).
         has_head: the model has the form head(trunk(x)).
         is_trunk_frozen: no weight of the trunk learns.
@@ -101,6 +101,8 @@ class Profile:
             thread, whatever the recipe names.
         is_pretrained: the trunk has learnt weights.
         num_conv2d, num_batchnorm: such layers in the model.
+        num_blocks: alike blocks in the longest row of them, where gradient checkpointing can be
+            turned on; 0: none, or not known.
         weight_bytes, trainable_bytes: all weights; those that learn.
         example_bytes: one decoded example in memory.
         feature_bytes: the trunk's output for one example; None without a trunk.
@@ -110,7 +112,9 @@ class Profile:
         device: cpu or cuda; device_name as people know it.
         num_cores: cores that this process may use.
         has_cuda, has_bf16, has_compiler: what the machine offers. has_bf16: in hardware.
-        free_memory_bytes: host memory (device memory on CUDA) that is free.
+        free_memory_bytes: memory for a step. On a CPU, host memory that is free; on CUDA, device
+            memory that is free or that torch holds in this process, weights and all, as peaks in
+            memory_by_batch count them. In ledgers of earlier versions only what was free.
         free_host_bytes: host memory that is free; None in ledgers of earlier versions.
         free_disk_bytes: where artefacts would be written.
         disk_bytes_per_s: reading the store with none of it in memory; None: not to be known.
@@ -133,7 +137,8 @@ class Profile:
         conv_frac: share of the forward FLOPs that convolutions do.
         mfu: model FLOPs utilisation, in [0, 1]: of a step, and where features are cached of the
             trunk's forward pass.
-        trunk_s: trunk forward of one example in evaluation batches; None without a trunk.
+        trunk_s: trunk forward of one example, in batches as features are computed in; None
+            without a trunk.
         head_step_s: one step of the head alone on features at the recipe's batch size.
         head_validation_s: one validation of the head alone on features.
         op_replays: by variant (channels_last, bf16, channels_last+bf16, folded, fused_optimizer,
@@ -150,6 +155,7 @@ class Profile:
     no_advice_because: str | None = None
     num_train: int
     num_val: int
+    num_test: int = 0
     is_built_in: bool
     has_head: bool
     is_trunk_frozen: bool
@@ -158,6 +164,7 @@ class Profile:
     is_pretrained: bool
     num_conv2d: int
     num_batchnorm: int
+    num_blocks: int = 0
     weight_bytes: int
     trainable_bytes: int
     example_bytes: int

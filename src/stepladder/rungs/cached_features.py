@@ -9,7 +9,14 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.formulas import num_through_trunk, predict_time, reading_s, with_one_time
+from stepladder.rungs.formulas import (
+    num_kept,
+    num_through_trunk,
+    predict_time,
+    source_reading_s,
+    through_trunk_s,
+    with_one_time,
+)
 
 
 class CachedFeatures(Rung):
@@ -46,35 +53,33 @@ class CachedFeatures(Rung):
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Move the trunk from every epoch into one pass, and train the head alone.
 
-            gain = E (t_load + t_trunk + t_head) / [(t_load + t_trunk) + E t_head]
+            gain = E (t_load + t_trunk + t_head) / [(t_load + V t_trunk) + E t_head]
 
-        for each example over E epochs, as seconds of steps and validations were measured. On a CPU,
-        reading adds to computing; beside a GPU, the slower of the two sets the pace. Pictures that
-        were held in memory are loaded no more: the pass reads each once.
+        for each example over E epochs, with V views of it, as seconds of steps and validations were
+        measured; see `through_trunk_s`. Pictures that were held in memory are loaded no more: the
+        pass reads each once.
         """
         now = profile.time
-        trunk_s = profile.trunk_s or 0.0
-        load_s = reading_s(profile, recipe)
-        pass_s = trunk_s + load_s if profile.device == "cpu" else max(trunk_s, load_s)
-        features_s = pass_s * num_through_trunk(profile, recipe)
+        load_s = source_reading_s(profile, recipe)
+        pass_s = through_trunk_s(profile, recipe, read_s=load_s)
         head_step_s = profile.head_step_s or 0.0
         validation_s = profile.head_validation_s
         after = replace(
-            with_one_time(now, features=features_s, load=0.0),  # the pass reads what it needs
+            with_one_time(now, features=pass_s, load=0.0),  # the pass reads what it needs
             step_s=head_step_s,
             validation_s=now.validation_s if validation_s is None else validation_s,
         )
         load_once_s = now.one_time_s.get("load", 0.0)
-        saved_s = now.total_s - load_once_s - (after.total_s - features_s)
+        saved_s = now.total_s - load_once_s - (after.total_s - pass_s)
         epoch_saves_s = saved_s / max(now.epochs, 1e-9)
         inputs = {
-            "trunk_s": trunk_s,
+            "trunk_s": profile.trunk_s or 0.0,
             "load_s": load_s,
             "head_step_s": head_step_s,
             "num_through_trunk": float(num_through_trunk(profile, recipe)),
         }
         if epoch_saves_s > 0:
-            inputs["break_even_epochs"] = max(0.0, features_s - load_once_s) / epoch_saves_s
+            inputs["break_even_epochs"] = max(0.0, pass_s - load_once_s) / epoch_saves_s
         views = recipe.features.cached_views
         note = f"{views} fixed views of each example instead of new ones each epoch"
         is_random = profile.is_random_before_head
@@ -84,7 +89,7 @@ class CachedFeatures(Rung):
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
         """Give the bytes of all features."""
-        return (profile.feature_bytes or 0) * num_through_trunk(profile, recipe)
+        return (profile.feature_bytes or 0) * num_kept(profile, recipe)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
         """Ask for features."""

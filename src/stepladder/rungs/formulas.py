@@ -144,10 +144,41 @@ def loader_floor_s(profile: Profile, recipe: Recipe) -> float:
     return recipe.batch.global_batch_size / profile.loader_per_s if profile.loader_per_s else 0.0
 
 
+def num_views(profile: Profile, recipe: Recipe) -> int:
+    """Count what goes through the trunk of a training example when features are cached."""
+    return max(1, recipe.features.cached_views) if profile.is_random_before_head else 1
+
+
 def num_through_trunk(profile: Profile, recipe: Recipe) -> int:
-    """Count the examples that go through the trunk once when features are cached."""
-    views = max(1, recipe.features.cached_views) if profile.is_random_before_head else 1
-    return profile.num_train * views + profile.num_val
+    """Count the examples that go through the trunk once when features are cached, each view one."""
+    return profile.num_train * num_views(profile, recipe) + profile.num_val
+
+
+def num_kept(profile: Profile, recipe: Recipe) -> int:
+    """Count the rows of cached features on the disk: those of test come after training."""
+    return num_through_trunk(profile, recipe) + profile.num_test
+
+
+def through_trunk_s(profile: Profile, recipe: Recipe, *, read_s: float) -> float:
+    """Give the seconds of the one pass that computes features.
+
+        training example = read + views (augment + trunk),    held-out example = read + trunk
+
+    on a CPU; beside a GPU the slower of reading and computing sets the pace. An example is read
+    once, whatever the number of its views.
+
+    Args:
+        read_s: reading and decoding one example.
+    """
+    trunk_s = view_s = profile.trunk_s or 0.0
+    if profile.is_random_before_head:
+        batch = recipe.batch.global_batch_size
+        view_s += profile.phases_s.get("augment", 0.0) / batch
+    train_s, val_s = (
+        read_s + compute_s if profile.device == "cpu" else max(read_s, compute_s)
+        for compute_s in (num_views(profile, recipe) * view_s, trunk_s)
+    )
+    return profile.num_train * train_s + profile.num_val * val_s
 
 
 def trunk_share_s(profile: Profile, recipe: Recipe, features_s: float) -> float:
@@ -186,6 +217,17 @@ def reading_s(profile: Profile, recipe: Recipe) -> float:
         return profile.loader_cpu_s / threads
     is_of_features = recipe.features.cached
     return 1 / profile.loader_per_s if profile.loader_per_s and not is_of_features else 0.0
+
+
+def source_reading_s(profile: Profile, recipe: Recipe) -> float:
+    """Give the seconds of reading one example from where it is stored, on all reading threads.
+
+    Where memory holds the pictures that is what loading each of them took: their loader only
+    copies. 0: unknown.
+    """
+    num_loaded = profile.num_train + profile.num_val
+    load_s = profile.time.one_time_s.get("load", 0.0)
+    return load_s / num_loaded if load_s and num_loaded else reading_s(profile, recipe)
 
 
 def scale_loading(

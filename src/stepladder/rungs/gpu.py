@@ -13,7 +13,7 @@ from stepladder.records.profile import Profile, TrainingTime, is_mostly_conv
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.formulas import (
     model_s,
-    num_through_trunk,
+    num_views,
     predict_time,
     reading_s,
     with_one_time,
@@ -35,6 +35,7 @@ class UseGpu(Rung):
     name: ClassVar[str] = "gpu"
     level: ClassVar[int] = 3
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
+    is_prediction_only: ClassVar[bool] = True
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
         """Refuse where there is none, and say what one could give at most.
@@ -59,8 +60,8 @@ class UseGpu(Rung):
         return self._prediction(profile, bound)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
-        """Choose CUDA."""
-        return replace(recipe, device=replace(recipe.device, kind=DeviceChoice.CUDA))
+        """Leave the recipe: a climb measures on one device, and `auto` has taken the GPU."""
+        return recipe
 
     def _at_most(self, profile: Profile, recipe: Recipe) -> str:
         """Say in brackets what the smallest GPU could give; nothing where that is not known."""
@@ -99,8 +100,9 @@ class UseGpu(Rung):
             return None
         if recipe.features.cached:
             features_s = now.one_time_s.get("features", 0.0)
-            through_s = max(load_s, (profile.trunk_s or 0.0) / self._speed(profile, recipe))
-            pass_s = num_through_trunk(profile, recipe) * through_s
+            trunk_s = (profile.trunk_s or 0.0) / self._speed(profile, recipe)
+            train_s = max(load_s, num_views(profile, recipe) * trunk_s)  # each example read once
+            pass_s = profile.num_train * train_s + profile.num_val * max(load_s, trunk_s)
             return with_one_time(now, features=min(features_s, pass_s))
         step_s = recipe.batch.global_batch_size * max(load_s, self._compute_s(profile, recipe))
         if step_s <= 0:

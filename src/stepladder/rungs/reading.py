@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from stepladder.config.recipe import Recipe
 from stepladder.records.profile import Profile, TrainingTime
-from stepladder.rungs.formulas import host_bytes, reading_s, with_one_time
+from stepladder.rungs.formulas import host_bytes, source_reading_s, with_one_time
 
 
 def from_disk_s(profile: Profile, *, example_bytes: float, num_examples: float) -> float:
@@ -56,9 +56,7 @@ def streamed(profile: Profile, recipe: Recipe, *, growth: float = 1.0) -> Traini
         growth: times as many training examples as now.
     """
     now = profile.time
-    num_loaded = profile.num_train + profile.num_val
-    load_s = now.one_time_s.get("load", 0.0)
-    example_s = load_s / num_loaded if load_s and num_loaded else reading_s(profile, recipe)
+    example_s = source_reading_s(profile, recipe)
     num_examples = profile.num_train * growth + profile.num_val
     disk_s = from_disk_s(
         profile, example_bytes=profile.stored_bytes or 0.0, num_examples=num_examples

@@ -83,7 +83,10 @@ class Timeline:
 
 
 class _Lap:
-    """Adds the time between entering and leaving to one phase; made once and used again."""
+    """Adds the time between entering and leaving to one phase; made once and used again.
+
+    The device's marks count as a part of the phase: they are the host's work in it.
+    """
 
     __slots__ = ("clock", "device", "phase", "started", "total_s")
 
@@ -97,16 +100,16 @@ class _Lap:
     def __enter__(self) -> None:
         if self.clock.open_lap is not None:
             raise RuntimeError(f"phase {self.phase} began inside {self.clock.open_lap.phase}")
+        self.started = self.clock.now()
         self.clock.open_lap = self
         if self.device is not None:
             self.device.enter(self.phase)
-        self.started = self.clock.now()
 
     def __exit__(self, *_: object) -> None:
-        self.total_s += self.clock.now() - self.started
+        self.clock.open_lap = None
         if self.device is not None:
             self.device.leave(self.phase)
-        self.clock.open_lap = None
+        self.total_s += self.clock.now() - self.started
 
 
 class Clock:
@@ -127,7 +130,8 @@ class Clock:
         self.device = device
         self.open_lap: _Lap | None = None
         self._laps = {
-            phase: _Lap(self, phase, device if phase in ON_DEVICE else None) for phase in Phase
+            phase: _Lap(self, phase, device if phase is not Phase.DATA_WAIT else None)
+            for phase in Phase
         }
         self._before_wall_s = 0.0
         self._started = now()
@@ -196,6 +200,8 @@ class DeviceTimeline:
 
     The gap between the end of one step's work and the start of the next step's is what the device
     really waited: the data wait. Time in `next()` while the device still has work costs nothing.
+    What the device idles while the host does something else with a name (a checkpoint, a log), or
+    before the timeline is closed, is no such wait: it is left out.
 
     Args:
         make_event: makes a timing event; replaced in tests.
@@ -205,7 +211,7 @@ class DeviceTimeline:
         self._make_event = make_event
         self._pool: list[DeviceEvent] = []
         self._open: DeviceEvent | None = None
-        self._pending: deque[tuple[Phase, DeviceEvent, DeviceEvent]] = deque()
+        self._pending: deque[tuple[Phase, DeviceEvent | None, DeviceEvent]] = deque()
         self._last: DeviceEvent | None = None
         self._totals: dict[str, float] = {}
         self._wall_s = 0.0
@@ -215,31 +221,39 @@ class DeviceTimeline:
         event.record()
         return event
 
-    def enter(self, phase: Phase) -> None:  # noqa: ARG002  (the pair is named when it closes)
-        """Mark the start of a phase on the stream."""
-        self._open = self._event()
+    def enter(self, phase: Phase) -> None:
+        """Mark the start of a phase on the stream; the host's own phases are marked at the end."""
+        self._open = self._event() if phase in ON_DEVICE else None
 
     def leave(self, phase: Phase) -> None:
         """Mark the end of a phase, and read the marks that the device has passed."""
-        if self._open is None:
-            return
         self._pending.append((phase, self._open, self._event()))
         self._open = None
         while self._pending and self._pending[0][2].query():
             self._read(*self._pending.popleft())
 
-    def _read(self, phase: Phase, start: DeviceEvent, end: DeviceEvent) -> None:
+    def _read(self, phase: Phase, start: DeviceEvent | None, end: DeviceEvent) -> None:
+        if start is not None:
+            self._count(phase, start, end)
+            self._pool.append(start)
+        self._begin_at(end)
+
+    def _count(self, phase: Phase, start: DeviceEvent, end: DeviceEvent) -> None:
+        """Add a phase, and the gap between the last mark and its start."""
         if self._last is not None:
             gap_s = max(0.0, self._last.elapsed_time(start) / 1e3)
             self._wall_s += gap_s
             if phase is Phase.TO_DEVICE:
                 self._add(Phase.DATA_WAIT, gap_s)
-            self._pool.append(self._last)
         seconds = start.elapsed_time(end) / 1e3
         self._add(phase, seconds)
         self._wall_s += seconds
-        self._pool.append(start)
-        self._last = end
+
+    def _begin_at(self, event: DeviceEvent) -> None:
+        """Let the next gap begin at a mark."""
+        if self._last is not None:
+            self._pool.append(self._last)
+        self._last = event
 
     def _add(self, phase: Phase, seconds: float) -> None:
         self._totals[phase.value] = self._totals.get(phase.value, 0.0) + seconds
@@ -249,9 +263,10 @@ class DeviceTimeline:
         return Timeline(wall_s=self._wall_s, phases_s=dict(self._totals))
 
     def close(self) -> Timeline:
-        """Wait for the device once, and give the timeline up to here."""
+        """Wait for the device once, and give the timeline up to here; the next gap begins here."""
         while self._pending:
             phase, start, end = self._pending.popleft()
             end.synchronize()
             self._read(phase, start, end)
+        self._begin_at(self._event())
         return self.so_far()

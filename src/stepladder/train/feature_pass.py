@@ -13,8 +13,10 @@ from stepladder.data.batch import Batch
 from stepladder.data.reader import PictureSource, Source
 from stepladder.models.features import evaluating
 from stepladder.task.contract import Task
-from stepladder.train.build import MEMORY_FORMATS
+from stepladder.train.build import EVALUATION_BATCH_SIZE, MEMORY_FORMATS
 from stepladder.train.step import autocast
+
+_BATCH_ON_GPU = 128  # fewer leave most of one idle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,11 @@ class TrunkPass:
         with autocast(self.device, self.recipe.device.precision):
             features: Tensor = parts[0](batch.inputs)
         return features
+
+
+def batch_size_on(device: torch.device) -> int:
+    """Give how many examples go through the trunk at once when features are computed."""
+    return EVALUATION_BATCH_SIZE if device.type == "cpu" else _BATCH_ON_GPU
 
 
 def num_views(recipe: Recipe, task: Task) -> int:

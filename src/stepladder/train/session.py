@@ -359,17 +359,17 @@ class Session:
             return
         with self.clock.phase(Phase.CHECKPOINT):
             saved = save_session(self)
-        self._last_commit = time.monotonic()
-        self._last_commit_took_s = saved.seconds
-        self.committed_step = self.position.step
-        self.events.write(
-            "checkpoint",
-            step=self.position.step,
-            epoch=self.position.epoch,
-            name=saved.name,
-            seconds=saved.seconds,
-            num_bytes=saved.num_bytes,
-        )
+            self._last_commit = time.monotonic()
+            self._last_commit_took_s = saved.seconds
+            self.committed_step = self.position.step
+            self.events.write(
+                "checkpoint",
+                step=self.position.step,
+                epoch=self.position.epoch,
+                name=saved.name,
+                seconds=saved.seconds,
+                num_bytes=saved.num_bytes,
+            )
 
     def reason_to_stop(self) -> str | None:
         """Say why the stage should end now, or None."""

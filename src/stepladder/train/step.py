@@ -149,24 +149,25 @@ class Step:
     def _take(
         self, batch: Batch, *, step: int, lr: float, wants_norm: bool, global_count: int | None
     ) -> None:
-        if self._is_random:
-            seed_step(self._seed, step, self._rank, self._device)
         scale = self._world_size / (global_count or batch.ids.numel())
         step_loss: Tensor | None = None
         for part in split_batch(batch, self._micro_batch_size):
-            with self._clock.phase(Phase.FORWARD), self._autocast:
-                losses, logs = self._losses(part)
+            with self._clock.phase(Phase.FORWARD):  # with the sums that a log line needs
+                if self._is_random and step_loss is None:
+                    seed_step(self._seed, step, self._rank, self._device)
+                with self._autocast:
+                    losses, logs = self._losses(part)
+                total = losses.detach().sum(dtype=torch.float32)
+                step_loss = total if step_loss is None else step_loss + total
+                for name, values in logs.items():
+                    self._log_sums[name] = self._log_sums.get(name, 0.0) + self._read(values.sum())
             with self._clock.phase(Phase.BACKWARD):
                 self._update.backward(losses, weight=scale)
-            total = losses.detach().sum(dtype=torch.float32)
-            step_loss = total if step_loss is None else step_loss + total
-            for name, values in logs.items():
-                self._log_sums[name] = self._log_sums.get(name, 0.0) + self._read(values.sum())
         assert step_loss is not None
         with self._clock.phase(Phase.OPTIMIZER):
             self._update(step_loss, step=step, lr=lr, wants_norm=wants_norm)
-        self._loss_sum += self._read(step_loss)
-        self._num_examples += batch.ids.numel()
+            self._loss_sum += self._read(step_loss)
+            self._num_examples += batch.ids.numel()
 
     def _zero(self) -> Tensor | float:
         if self._is_free:

@@ -48,11 +48,12 @@ def test_memory_of_a_gpu_and_of_its_host_are_told_apart(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (14, 16))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (14, 32))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 10)
     monkeypatch.setattr(facts_module, "compiler_missing", lambda device: None)
     monkeypatch.setattr(facts_module, "available_memory_bytes", lambda: 256)
     facts = machine_facts(torch.device("cuda"), tmp_path)
-    assert (facts.free_memory_bytes, facts.free_host_bytes) == (14, 256)
+    assert (facts.free_memory_bytes, facts.free_host_bytes) == (14 + 10, 256), "torch holds ten"
 
 
 def test_bf16_follows_the_processors_instructions() -> None:

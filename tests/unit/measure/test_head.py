@@ -5,11 +5,55 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 import torch
 
 from stepladder.config.choices import TrainMode
-from stepladder.config.recipe import Recipe
+from stepladder.config.recipe import FeaturesConfig, Recipe
+from stepladder.data.batch import Batch
+from stepladder.measure import head as head_module
 from stepladder.measure.head import look_again, measure_trunk, on_features
+
+
+def test_the_trunk_is_timed_on_a_batch_as_features_are_computed_in(
+    pictures: Callable,
+    recipe: Callable[..., Recipe],
+    open_on: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(head_module, "batch_size_on", lambda device: 48)  # as a GPU has its own
+    sizes: list[int] = []
+    with open_on(recipe(), pictures()) as subject:
+        parts = subject.trunk_and_head
+        parts[0].register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+        trunk = measure_trunk(subject, budget_s=0.0)
+        look_again(subject, trunk, budget_s=0.0)
+    assert set(sizes) == {48}
+    assert len(trunk.batch.inputs) == 48
+
+
+def test_making_a_view_is_timed_where_views_are_kept(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    seen: list[int] = []
+
+    class Augmented(pictures):
+        is_random_before_head = True
+
+        def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
+            seen.append(batch.ids.numel())
+            return batch
+
+    kept = recipe(features=FeaturesConfig(cached=True, cached_views=2))
+    with open_on(kept, Augmented()) as subject:
+        trunk = measure_trunk(subject, budget_s=0.0)
+    assert trunk.augment_s > 0
+    assert set(seen) == {32}
+    seen.clear()
+    with open_on(recipe(), Augmented()) as subject:
+        trunk = measure_trunk(subject, budget_s=0.0)
+    assert trunk.augment_s == 0
+    assert seen == []
 
 
 def test_the_trunk_is_timed_on_an_evaluation_batch(

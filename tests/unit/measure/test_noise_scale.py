@@ -92,6 +92,31 @@ def test_where_the_gradients_tell_nothing_it_says_so() -> None:
     assert "not above 0" in (found.unknown_because or "")
 
 
+class Skipping(Quadratic):
+    """Loss of two numbers, of which the parts with an odd first example use the second alone."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        a, b = model.a, model.b
+        used = (b,) if batch.inputs[0] % 2 else (a, b)
+        return torch.stack([2 * weight.expand(batch.ids.numel()) for weight in used]).sum(0)
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Parameter(torch.zeros(())) for _ in range(2))
+
+
+def test_a_weight_that_a_part_does_not_use_has_no_gradient_there() -> None:
+    rows = torch.tensor([0, 0, 1, 1])
+    found = measure_noise_scale(
+        Skipping(), Pair(), [Batch(rows, None, rows)], num_examples=100, small=2, device=CPU
+    )
+    # gradients (2, 2) and (0, 2), (1, 2) together: squares 6 and 5, so G^2 = (20 - 12) / 2 = 4,
+    # and tr = (6 - 5) / (1/2 - 1/4) = 4
+    assert found.examples == pytest.approx(1.0)
+
+
 def test_the_weights_and_their_gradients_stay_as_they_were() -> None:
     point = Point(5)
     before = point.weight.detach().clone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from stepladder.config.recipe import (
 )
 from stepladder.errors import UsageError
 from stepladder.machine.compiler import compiler_missing
+from stepladder.measure import head as head_module
 from stepladder.measure import profile as profile_module
+from stepladder.measure.head import TrunkTime
 from stepladder.measure.profile import ProfileMemory, take_profile
 from stepladder.measure.saving import SaveTimes
 from stepladder.records import to_json
@@ -224,15 +227,70 @@ def test_flops_without_a_peak_and_a_peak_without_flops_give_no_mfu(
     assert found.mfu is None
 
 
-def test_a_fault_of_the_model_is_no_lack_of_memory(
-    pictures: Callable, recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("probe", "unknown"),
+    [
+        ("measure_flops", {"step_flops": None, "mfu": None}),
+        ("measure_peaks", {"peak_flops_per_s": None, "mfu": None}),
+        ("measure_replays", {"op_replays": {}}),
+        ("measure_saves", {"save_s": None}),
+        (
+            "estimate_noise_scale",
+            {"noise_scale_unknown_because": "its gradients raised ValueError: its own"},
+        ),
+    ],
+)
+def test_a_probe_that_cannot_do_with_a_model_whose_steps_run_leaves_its_numbers_unknown(
+    probe: str,
+    unknown: dict[str, object],
+    pictures: Callable,
+    recipe: Callable[..., Recipe],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(subject: object) -> None:
+    def fail(*args: object, **options: object) -> None:
         raise ValueError("its own")
 
-    monkeypatch.setattr(profile_module, "measure_flops", fail)
+    monkeypatch.setattr(profile_module, probe, fail)
+    found = profile(recipe(), pictures(), saves=tmp_path)
+    assert {name: getattr(found, name) for name in unknown} == unknown
+    assert found.time.step_s > 0
+
+
+def test_a_fault_in_a_step_itself_ends_the_profile(
+    pictures: Callable, recipe: Callable[..., Recipe]
+) -> None:
+    def fail(batch: object) -> None:
+        raise ValueError("its own")
+
+    task = pictures()
+    task.on_loss = fail
     with pytest.raises(ValueError, match="its own"):
-        profile(recipe(), pictures())
+        profile(recipe(), task)
+
+
+def test_batch_sizes_are_those_that_were_run(
+    pictures: Callable, recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_module, "MAX_ROWS", 3)  # of features; the batch is of four
+    found = profile(recipe(features=FeaturesConfig(cached=True)), pictures())
+    assert set(found.step_by_batch_s) == {1, 2, 3}
+
+
+def test_with_views_an_example_is_read_once_and_computed_once_for_each(
+    pictures: Callable, recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(subject: object, trunk: TrunkTime, *, budget_s: float) -> TrunkTime:
+        return replace(trunk, example_s=1.0, augment_s=0.5)
+
+    monkeypatch.setattr(profile_module, "look_again", slow)
+    task = pictures()
+    task.is_random_before_head = True
+    found = profile(recipe(features=FeaturesConfig(cached=True, cached_views=3)), task)
+    read_s = found.loader_cpu_s  # one thread reads a Dataset
+    assert read_s is not None
+    wanted_s = 70 * (3 * 1.5 + read_s) + 12 * (1 + read_s)
+    assert found.time.one_time_s["features"] == pytest.approx(wanted_s)
 
 
 def test_a_profile_of_an_earlier_version_is_read(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, ItemsView
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepladder.config.choices import OptimizerName, WeightsSource, Where
 from stepladder.config.recipe import DataConfig, ModelConfig, OptimizerConfig, Recipe
@@ -20,6 +22,7 @@ from stepladder.measure.steps import (
     measure_steps,
     seconds_to_read,
 )
+from stepladder.measure.subject import Subject
 from stepladder.task.image_classification import ImageClassification
 from stepladder.train.clock import Timeline
 
@@ -48,16 +51,33 @@ class Ticking(FakeTime):
         return self.s
 
 
-class Hidden(dict[str, Tensor]):
-    """Values to log whose listing takes its time, where no phase looks."""
+class Counted(TorchDispatchMode):
+    """Within it a second passes with each operation of torch."""
 
-    def __init__(self, take_time: Callable[[], None]) -> None:
+    def __init__(self, time: FakeTime) -> None:
         super().__init__()
-        self.take_time = take_time
+        self.time = time
 
-    def items(self) -> ItemsView[str, Tensor]:
-        self.take_time()
-        return super().items()
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        self.time.move(1.0)
+        return func(*args, **(kwargs or {}))
+
+
+def hide_in_steps(subject: Subject, take_time: Callable[[], None]) -> None:
+    """Let something take its time in each step where no phase looks."""
+    step = subject.parts.step
+
+    def late(*args: Any, **options: Any) -> None:
+        take_time()
+        step(*args, **options)
+
+    subject.parts = replace(subject.parts, step=late)
 
 
 def test_phases_add_up_and_carry_advice(
@@ -84,13 +104,34 @@ def test_a_fifth_of_the_time_hidden_in_an_unnamed_place_refuses_advice(
 ) -> None:
     time, task = FakeTime(), pictures()
     task.on_loss = lambda batch: time.move(1 - hidden_s)
-    task.logs = Hidden(lambda: time.move(hidden_s))
     with open_on(recipe(), task) as subject:
+        hide_in_steps(subject, lambda: time.move(hidden_s))
         subject.clock.now = time
         found = measure_steps(subject, budget_s=0.1)
     assert found.unexplained_frac == pytest.approx(hidden_s, rel=0.1)
     assert (found.no_advice_because is None) == has_advice
     assert has_advice or "in no named phase" in found.no_advice_because
+
+
+def test_every_operation_of_a_step_lies_in_a_phase(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    time, task = FakeTime(), pictures()
+    task.logs = {"ones": torch.ones(4)}
+    with open_on(recipe(), task) as subject:
+        reader = subject.reader()
+        batches = reader.endless()
+        subject.step_on(batches)
+        subject.clock.now = time
+        before = subject.clock.host()
+        with Counted(time):
+            for _ in range(3):
+                subject.step_on(batches)
+        part = difference(before, subject.clock.host())
+        batches.close()
+        reader.close()
+    assert part.wall_s >= 3 * 10
+    assert part.unexplained_s == pytest.approx(0, abs=1e-6)
 
 
 def test_one_gap_that_another_process_made_is_looked_at_again(
@@ -104,8 +145,8 @@ def test_one_gap_that_another_process_made_is_looked_at_again(
             time.move(100.0)
 
     task.on_loss = lambda batch: time.move(1.0)
-    task.logs = Hidden(interrupt)
     with open_on(recipe(), task) as subject:
+        hide_in_steps(subject, interrupt)
         subject.clock.now = time
         found = measure_steps(subject, budget_s=0.1)
     assert next(listed) == NUM_STEPS_BEFORE + 4 + 4 + 2 + 2  # real ones, and once more

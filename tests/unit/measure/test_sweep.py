@@ -19,6 +19,11 @@ def test_the_fixed_part_is_never_below_zero() -> None:
     assert fit_line([1, 2, 3], [0, 2, 4]) == pytest.approx((0, 16 / 14))
 
 
+def test_a_step_never_takes_less_for_more_examples() -> None:
+    # the free fit of (1, 5), (2, 4), (3, 3) is 6 - b; a constant: 4
+    assert fit_line([1, 2, 3], [5, 4, 3]) == pytest.approx((4, 0))
+
+
 @pytest.mark.parametrize(
     ("budget_s", "sizes"), [(1e3, (16, 32, 128)), (300.0, (8, 16, 32)), (1.0, (4, 8, 16))]
 )

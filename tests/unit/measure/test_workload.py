@@ -129,6 +129,90 @@ def test_features_are_timed_by_the_trunk_and_the_head_apart(make: Make) -> None:
     assert block.validation_s > 0
 
 
+class FakeTime:
+    """A clock that moves only when told."""
+
+    def __init__(self) -> None:
+        self.s = 0.0
+
+    def __call__(self) -> float:
+        return self.s
+
+    def move(self, seconds: float) -> None:
+        self.s += seconds
+
+
+class Timed(Points):
+    """Reading a row takes 1 s, a view of it 2 s, its way through the trunk 10 s, a loss 1 s."""
+
+    is_random_before_head = True
+
+    def __init__(self) -> None:
+        super().__init__(num_train=320)
+        self.time = FakeTime()
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        model = super().build_model(recipe)
+        model.trunk.register_forward_pre_hook(lambda _, args: self.time.move(10.0 * len(args[0])))
+        return model
+
+    def data(self, split: Split) -> TensorDataset | None:
+        rows = super().data(split)
+        return None if rows is None else TimedRows(self.time, *rows.tensors)
+
+    def augment(self, batch: Batch, **_: object) -> Batch:
+        self.time.move(2.0 * len(batch.inputs))
+        return batch
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        self.time.move(1.0)
+        return super().loss(model, batch)
+
+
+class TimedRows(TensorDataset):
+    def __init__(self, time: FakeTime, *tensors: Tensor) -> None:
+        super().__init__(*tensors)
+        self.time = time
+
+    def __getitem__(self, row: int) -> tuple[Tensor, ...]:
+        self.time.move(1.0)
+        return super().__getitem__(row)
+
+
+@pytest.mark.parametrize(
+    ("num_views", "trunk_s", "held_out_s"), [(1, 1 + 12, 1 + 10), (3, 1 + 3 * 12, 1 + 10)]
+)
+def test_with_views_an_example_is_read_once_and_computed_once_for_each(
+    num_views: int,
+    trunk_s: float,
+    held_out_s: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = Timed()
+    sources = open_sources(task)
+    sources.train.default_threads = 0  # in this thread, when a batch is asked for
+    monkeypatch.setattr(time, "perf_counter", task.time)
+    recipe = replace(RECIPE, features=FeaturesConfig(cached=True, cached_views=num_views))
+    workload = Workload(recipe, task, sources, device=torch.device("cpu"), cache=tmp_path)
+    try:
+        block = workload.block(MIN_S)
+    finally:
+        workload.close()
+    assert block.trunk_s == pytest.approx(trunk_s)
+    assert block.held_out_trunk_s == pytest.approx(held_out_s)
+
+
+def test_the_trunk_gets_batches_as_features_are_computed_in(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workload_module, "batch_size_on", lambda device: 16)  # a GPU has its own
+    workload = make(replace(RECIPE, features=FeaturesConfig(cached=True)), Points(num_train=320))
+    workload.block(MIN_S)
+    assert workload._trunk_batches is not None
+    assert len(next(workload._trunk_batches).ids) == 16
+
+
 class Slow(Points):
     """Rows that a reading thread waits for, as on a slow disk."""
 
@@ -266,10 +350,11 @@ def test_closing_ends_the_readers_and_puts_random_states_back(make: Make) -> Non
 
 def test_time_to_a_trained_model_adds_its_parts() -> None:
     times = BlockTimes(step_s=0.5, num_steps=3, validation_s=2.0, trunk_s=0.1)
-    recipe = replace(RECIPE, features=FeaturesConfig(cached=True, cached_views=3))
+    recipe = replace(RECIPE, features=FeaturesConfig(cached=True))
     given = {"num_train": 40, "num_val": 10, "epochs": 4.0, "num_validations": 4.0}
     time = training_time(recipe, times, **given, one_time_s={"compile": 7.0}, checkpoint_s=1.0)
     assert time.one_time_s == {"compile": 7.0, "features": pytest.approx(5.0)}
     assert time.total_s == pytest.approx(7 + 5 + 4 * 5 * 0.5 + 4 * 2 + 1)
-    views = training_time(recipe, times, **given, is_random_before_head=True)
-    assert views.one_time_s == {"features": pytest.approx(0.1 * (3 * 40 + 10))}
+    with_views = replace(times, trunk_s=0.3, held_out_trunk_s=0.1)  # of a training example, all
+    views = training_time(recipe, with_views, **given)
+    assert views.one_time_s == {"features": pytest.approx(0.3 * 40 + 0.1 * 10)}

@@ -130,6 +130,61 @@ def test_on_a_device_data_wait_is_the_gap_between_steps_and_nothing_waits() -> N
     assert timeline.unexplained_s == pytest.approx(1.5)
 
 
+@pytest.mark.parametrize("phase", [Phase.LOGGING, Phase.CHECKPOINT, Phase.TEST])
+def test_what_a_device_idles_while_the_host_does_something_else_is_no_wait_for_data(
+    phase: Phase,
+) -> None:
+    host, stream = FakeTime(), FakeTime()
+    device = DeviceTimeline(lambda: StreamEvent(stream, host))
+    clock = Clock(device, now=host)
+    for _ in range(2):
+        stream.s += 2  # waits for data
+        with clock.phase(Phase.TO_DEVICE):
+            stream.s += 1
+        with clock.phase(phase):
+            stream.s += 30
+    timeline = device.close()
+    assert timeline.phases_s == {"to_device": 2, "data_wait": 2}
+    assert timeline.wall_s == 4
+
+
+def test_a_wait_for_data_begins_where_the_timeline_was_closed() -> None:
+    host, stream = FakeTime(), FakeTime()
+    device = DeviceTimeline(lambda: StreamEvent(stream, host))
+    clock = Clock(device, now=host)
+    with clock.phase(Phase.FORWARD):
+        stream.s += 1
+    stream.s += 100  # nobody trains
+    before = device.close()
+    stream.s += 2
+    with clock.phase(Phase.TO_DEVICE):
+        stream.s += 1
+    after = device.close()
+    assert after.wall_s - before.wall_s == 3
+    assert after.phases_s == {"forward": 1, "data_wait": 2, "to_device": 1}
+
+
+def test_the_devices_marks_are_the_hosts_work_in_a_phase() -> None:
+    host, stream = FakeTime(), FakeTime()
+
+    class SlowEvent(StreamEvent):
+        def record(self) -> None:
+            super().record()
+            host.s += 1
+
+        def query(self) -> bool:
+            host.s += 1
+            return super().query()
+
+    clock = Clock(DeviceTimeline(lambda: SlowEvent(stream, host)), now=host)
+    for _ in range(3):
+        with clock.phase(Phase.FORWARD):
+            host.s += 5
+    timeline = clock.host()
+    assert timeline.wall_s == 3 * (5 + 3)
+    assert timeline.unexplained_s == 0
+
+
 def test_events_are_used_again_once_read() -> None:
     host, stream = FakeTime(), FakeTime()
     made = []
