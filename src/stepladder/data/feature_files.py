@@ -4,6 +4,9 @@
     ROOT/KEY/targets.npy     (rows, ...); missing where the examples have no targets
     ROOT/KEY/manifest.json   what the key was made of, the number format, sha256 of the files
 
+NumPy lacks bfloat16: such features are kept as their two bytes in a uint16, the upper half of the
+float32 of the same value.
+
 KEY is the sha256 of everything that the features depend on, so that other weights, pictures or
 settings are another folder.
 """
@@ -40,16 +43,9 @@ from stepladder.errors import DataError
 from stepladder.machine import available_memory_bytes
 from stepladder.records import Json, read_json, to_json
 
-FEATURES_VERSION: Final = 1
+FEATURES_VERSION: Final = 2  # 1: bfloat16 as float32
 
 _WAIT_S: Final = 0.2
-_DTYPES: Final = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
-    )
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +142,8 @@ class FeatureFolder:
     def _read(self, manifest: Mapping[str, Any]) -> Features:
         has_targets = TARGETS in manifest["sha256"]
         return Features(
-            features=_read(self.path / FEATURES, _DTYPES[manifest["dtype"]]),
-            targets=_read(self.path / TARGETS, None) if has_targets else None,
+            features=_read(self.path / FEATURES, manifest["dtype"]),
+            targets=_read(self.path / TARGETS, manifest["targets_dtype"]) if has_targets else None,
             seconds=float(manifest["seconds"]),
         )
 
@@ -181,9 +177,9 @@ class FeatureFolder:
             os.close(handle)
 
 
-def _read(path: Path, dtype: torch.dtype | None) -> Tensor:
+def _read(path: Path, dtype: str) -> Tensor:
     is_large = path.stat().st_size > MEMORY_FRAC * available_memory_bytes()
     # "c" is private to us: torch wants an array that may be written
     array = np.load(path, mmap_mode="c" if is_large else None, allow_pickle=False)
     tensor = torch.from_numpy(array)
-    return tensor if dtype is None else tensor.to(dtype)
+    return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor

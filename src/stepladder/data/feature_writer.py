@@ -49,7 +49,7 @@ class FeatureWriter:
         self._work, self._target, self._facts = work, target, facts
         self._num_rows = num_rows
         self._files: dict[str, _ArrayFile] = {}
-        self._dtype = ""
+        self._dtypes: dict[str, str] = {}
         self.num_done, self.seconds = self._progress()
         self._synced = time.monotonic()
 
@@ -67,7 +67,9 @@ class FeatureWriter:
             arrays[TARGETS] = _storable(targets)
         with disk_errors_named(self._target.parent):
             if not self._files:
-                self._dtype = str(features.dtype).removeprefix("torch.")
+                self._dtypes["dtype"] = _dtype_name(features)
+                if targets is not None:
+                    self._dtypes["targets_dtype"] = _dtype_name(targets)
                 self._begin(arrays)
             for name, array in arrays.items():
                 self._files[name].append(array)
@@ -116,7 +118,7 @@ class FeatureWriter:
         manifest = {
             **self._facts,
             "num_rows": self._num_rows,
-            "dtype": self._dtype,
+            **self._dtypes,
             "seconds": self.seconds,
             "sha256": {name: sha256_of(self._work / name) for name in self._files},
         }
@@ -178,11 +180,16 @@ class _ArrayFile:
         self._file.close()
 
 
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def _storable(tensor: Tensor) -> np.ndarray:
-    """Give rows as NumPy keeps them; bfloat16, which it lacks, as float32, which holds it."""
+    """Give rows as NumPy keeps them; bfloat16, which it lacks, as its two bytes in a uint16."""
+    tensor = tensor.detach().cpu()
     if tensor.dtype is torch.bfloat16:
-        tensor = tensor.float()
-    return np.ascontiguousarray(tensor.detach().cpu().numpy())
+        tensor = tensor.view(torch.uint16)
+    return np.ascontiguousarray(tensor.numpy())
 
 
 def sha256_of(path: Path) -> str:

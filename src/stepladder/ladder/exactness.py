@@ -18,12 +18,13 @@ from stepladder.data.batch import Batch
 from stepladder.ladder.guard import TrialFailed
 from stepladder.measure.subject import Subject, open_subject
 from stepladder.models.features import evaluating
+from stepladder.models.tf32 import without_tf32
 from stepladder.optim.schedule import base_lr
 from stepladder.records.ladder import Exactness
 from stepladder.task.contract import Task
 from stepladder.train.build import Sources, make_stage_parts, make_train_reader
 from stepladder.train.feature_pass import TrunkPass
-from stepladder.train.features import FeatureTask
+from stepladder.train.features import FeatureTask, require_features
 from stepladder.train.randomness import seed_step
 from stepladder.train.stage import stages_of
 from stepladder.train.step import autocast
@@ -81,9 +82,9 @@ def _copy(value: Tensor) -> Tensor:
 def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: bool) -> Computed:
     """Compute losses, scores and gradients of the first batches, from the recipe's own weights.
 
-    In fp32 where the recipe computes in 16 bits, whose rounding hides what else may differ, and of
-    some examples of a batch, so that this takes no more memory than a step. With master weights a
-    step is another one, and stays as it is.
+    In fp32 where the recipe computes in 16 bits, and never in TF32: such rounding hides what else
+    may differ. Of some examples of a batch, so that this takes no more memory than a step. With
+    master weights a step is another one, and stays as it is.
 
     Dropout layers drop nothing meanwhile: layout and compiling change which numbers are drawn, and
     not what is computed from them. A model that calls `dropout` with a rate of its own, which no
@@ -91,11 +92,17 @@ def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: 
 
     Args:
         steps: take optimiser steps after that, and give the weights after each.
+
+    Raises:
+        UsageError: if features are to be cached, and cannot be computed once.
     """
     recipe = _comparable(recipe)
     found = Computed()
-    with open_subject(recipe, material.task, material.sources, device=device) as base:
+    opened = open_subject(recipe, material.task, material.sources, device=device)
+    with without_tf32(device), opened as base:
         _drop_nothing(base.model)
+        if recipe.features.cached:
+            require_features(base.recipe, base.task, base.model, base.sources.train)
         subject = _on_features(base) if recipe.features.cached else base
         moved = [_moved(base, batch) for batch in _batches(base)]
         for step, batch in enumerate(moved):

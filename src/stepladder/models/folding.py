@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from stepladder.errors import UsageError
+from stepladder.models.tf32 import without_tf32
 
 _MAX_ERROR = {torch.float32: 1e-3, torch.float64: 1e-6}
 """How far folded outputs may lie from the others, as a share of the largest; else 5 %: half."""
@@ -36,11 +37,11 @@ def fold_batchnorm(trunk: nn.Module, *inputs: Any, **named: Any) -> nn.Module:
     Raises:
         UsageError: if the folded trunk computes something else.
     """
-    device = next(trunk.parameters()).device.type
+    device = next(trunk.parameters()).device
     args, kwargs = tree_map(
         lambda leaf: leaf[:2] if isinstance(leaf, Tensor) and leaf.dim() else leaf, (inputs, named)
     )
-    with torch.no_grad(), torch.autocast(device, enabled=False):
+    with torch.no_grad(), torch.autocast(device.type, enabled=False), without_tf32(device):
         trace, wanted = _trace(trunk, args, kwargs)
         folded = _without(trunk, trace.pairs())
         for ours, theirs in zip(

@@ -10,7 +10,13 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.formulas import all_data_bytes, host_bytes, predict_time, with_one_time
+from stepladder.rungs.formulas import (
+    all_data_bytes,
+    host_bytes,
+    num_kept,
+    predict_time,
+    with_one_time,
+)
 from stepladder.rungs.reading import about_disk, streamed
 
 
@@ -59,6 +65,13 @@ class AllData(Rung):
             inputs={"fraction": recipe.data.fraction, "num_train": float(profile.num_train)},
             note=note,
         )
+
+    def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
+        """Give the bytes of cached features of all examples; those of the sample are kept apart."""
+        if not recipe.features.cached:
+            return 0
+        whole = replace(profile, num_train=round(profile.num_train / recipe.data.fraction))
+        return (profile.feature_bytes or 0) * num_kept(whole, recipe)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
         """Use all, read each epoch where memory does not hold them."""

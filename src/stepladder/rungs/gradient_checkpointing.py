@@ -12,6 +12,14 @@ from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.formulas import batch_doublings, memory_batch, predict_time
 
+_INPUT_FRAC = 2 / 34
+"""Of what a block of a transformer keeps, its input: a recomputed block keeps that alone.
+
+Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models",
+4.1 and 5, arXiv:2205.05198.
+"""
+_MIN_LAYERS = 4
+
 
 class GradientCheckpointing(Rung):
     """Compute activations again in the backward pass, so that a larger batch fits into memory.
@@ -39,18 +47,28 @@ class GradientCheckpointing(Rung):
         return "memory does not limit the batch" if wanted <= memory_batch(profile) else None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
-        """Add a forward pass; n layers keep about 2 sqrt(n) activations instead of n."""
-        now, num_layers = profile.time, profile.num_conv2d
+        """Add a forward pass; what is kept of the activations see `_kept_frac`."""
+        now = profile.time
         forward_s = profile.phases_s.get("forward", 0.0)
         return predict_time(
             self.name,
             profile,
             replace(now, step_s=now.step_s + forward_s),
             inputs={"forward_s": forward_s, "step_s": now.step_s},
-            memory_frac=2 / math.sqrt(num_layers) if num_layers > 4 else None,
+            memory_frac=_kept_frac(profile),
             note="costs a forward pass a step; pays only by the batch that it makes possible",
         )
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
         """Ask for checkpointing."""
         return replace(recipe, device=replace(recipe.device, gradient_checkpointing=True))
+
+
+def _kept_frac(profile: Profile) -> float | None:
+    """Give the share of the activations that is kept; None: not known.
+
+    Of n convolutions about 2 sqrt(n) in n. Of n alike blocks one block, and the inputs of all.
+    """
+    if profile.num_conv2d > _MIN_LAYERS:
+        return 2 / math.sqrt(profile.num_conv2d)
+    return 1 / profile.num_blocks + _INPUT_FRAC if profile.num_blocks > 1 else None

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from stepladder.config.choices import WeightsSource
 from stepladder.config.recipe import Recipe
+from stepladder.measure.larger_trunks import trunk_cost
 from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.formulas import predict_time, scale_model
+from stepladder.rungs.formulas import num_kept, predict_time, scale_model
 
 _BUSY_MFU = 0.5
 """Model FLOPs utilisation from which on the device has little left to give."""
-_LITE = ((0.407, 224), (0.631, 240), (0.899, 260), (1.644, 280), (2.640, 300))
-"""Billions of multiply-adds, and at what sides. Google 2020, README of EfficientNet-Lite."""
-_B = (
-    (0.39, 224),
-    (0.70, 240),
-    (1.0, 260),
-    (1.8, 300),
-    (4.2, 380),
-    (9.9, 456),
-    (19, 528),
-    (37, 600),
-)
-"""The same of B0 to B7. Tan and Le 2019, "EfficientNet", table 2, arXiv:1905.11946."""
-_RESNET = {"18": 1.8, "34": 3.6, "50": 3.8, "101": 7.6, "152": 11.3}
-"""At 224. He et al. 2016, "Deep Residual Learning", table 1, arXiv:1512.03385."""
-_GMACS_AT_224 = {
-    **{f"tf_efficientnet_lite{i}": g * (224 / side) ** 2 for i, (g, side) in enumerate(_LITE)},
-    **{f"tf_efficientnet_b{i}": g * (224 / side) ** 2 for i, (g, side) in enumerate(_B)},
-    **{f"resnet{layers}": g for layers, g in _RESNET.items()},
-}
-"""One forward pass at 224 pixels; work goes with the area."""
+
+
+class _Growth(NamedTuple):
+    """The larger trunk over this one.
+
+    Attributes:
+        flops: ratio of the FLOPs; width: of the features.
+    """
+
+    flops: float
+    width: float
 
 
 class LargerModel(Rung):
@@ -55,28 +47,35 @@ class LargerModel(Rung):
         """Refuse where no weights are at hand, or the device is busy."""
         if not profile.is_built_in:
             return "the task builds its own model"
-        if self._next(profile, recipe) is None:
+        larger = self._next(profile, recipe)
+        if larger is None:
             return "no weights of a larger trunk are at hand"
         if profile.mfu is not None and profile.mfu >= _BUSY_MFU:
             what = "the trunk's pass" if recipe.features.cached else "the step"
             return f"no idle capacity: {what} reaches {100 * profile.mfu:.0f} % of the peak"
+        if self._growth(profile, recipe) is None:
+            return f"not known: how much more {larger} computes"
         return None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Scale the model's share of the time by the published multiply-adds of the trunks."""
-        larger = self._next(profile, recipe) or ""
-        now_gmacs, then_gmacs = (_gmacs(name) for name in (recipe.model.name, larger))
-        if now_gmacs is None or then_gmacs is None:
-            note = f"{larger}: its time is unknown, as its FLOPs are not in the table"
-            return predict_time(self.name, profile, profile.time, note=note)
-        ratio = then_gmacs / now_gmacs
+        """Scale the model's share of the time by the FLOPs of the trunks, counted."""
+        larger, growth = self._next(profile, recipe), self._growth(profile, recipe)
+        assert growth is not None  # refused before
         return predict_time(
             self.name,
             profile,
-            scale_model(profile, recipe, ratio),
-            inputs={"flops_ratio": ratio},
-            note=f"{larger}: {ratio:.1f} times the FLOPs, taken as that much more time",
+            scale_model(profile, recipe, growth.flops),
+            inputs={"flops_ratio": growth.flops},
+            note=f"{larger}: {growth.flops:.1f} times the FLOPs, taken as that much more time",
         )
+
+    def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
+        """Give the bytes of cached features of the larger trunk."""
+        growth = self._growth(profile, recipe) if recipe.features.cached else None
+        if growth is None:
+            return 0
+        example_bytes = growth.width * (profile.feature_bytes or 0)
+        return math.ceil(example_bytes * num_kept(profile, recipe))
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
         """Name the larger trunk, with the weights of the hub."""
@@ -90,7 +89,12 @@ class LargerModel(Rung):
         rest = names[names.index(name) + 1 :] if name in names else names
         return rest[0] if rest else None
 
-
-def _gmacs(name: str) -> float | None:
-    plain = name.partition(".")[0]
-    return _GMACS_AT_224.get(plain) or _GMACS_AT_224.get(f"tf_{plain}")
+    def _growth(self, profile: Profile, recipe: Recipe) -> _Growth | None:
+        """Compare the trunk after this one with it; None where that cannot be counted."""
+        larger = self._next(profile, recipe)
+        side = math.isqrt(profile.example_bytes // 3)
+        now = trunk_cost(recipe.model.name, side)
+        then = trunk_cost(larger, side) if larger else None
+        if now is None or then is None or now.flops == 0:
+            return None
+        return _Growth(then.flops / now.flops, then.num_features / now.num_features)

@@ -10,6 +10,7 @@ from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.formulas import (
+    all_data_bytes,
     is_held_in_memory,
     loader_threads,
     predict_time,
@@ -54,7 +55,7 @@ class PixelStore(Rung):
         return refusal or why_no_data_advice(profile, recipe)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Let reading take two copies of the pixels, after one pass that decodes.
+        """Let reading take two copies of the pixels, after one pass that decodes all pictures.
 
         What memory does not keep of the pixels comes from the disk in every epoch.
         """
@@ -63,7 +64,8 @@ class PixelStore(Rung):
         read_s = min(copy_s, cpu_s)
         threads = loader_threads(profile, recipe)
         num_examples = profile.num_train + profile.num_val
-        store_s = num_examples * (cpu_s / max(1, profile.num_cores) + copy_s)
+        num_decoded = profile.num_train / recipe.data.fraction + profile.num_val + profile.num_test
+        store_s = num_decoded * (cpu_s / max(1, profile.num_cores) + copy_s)
         disk_s = from_disk_s(
             profile, example_bytes=profile.example_bytes, num_examples=num_examples
         )
@@ -85,9 +87,9 @@ class PixelStore(Rung):
             note=note,
         )
 
-    def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:  # noqa: ARG002
-        """Give the bytes of all decoded pictures."""
-        return profile.example_bytes * (profile.num_train + profile.num_val)
+    def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
+        """Give the bytes of all decoded pictures, of test and what a sample leaves out included."""
+        return int(all_data_bytes(profile, recipe) + profile.example_bytes * profile.num_test)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
         """Ask for a store of pixels."""

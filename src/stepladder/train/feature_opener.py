@@ -15,15 +15,13 @@ from stepladder.data.feature_files import FeatureFolder
 from stepladder.data.feature_source import HeldFeatures
 from stepladder.data.feature_writer import FeatureWriter
 from stepladder.data.reader import Reader, Source
-from stepladder.errors import DataError
+from stepladder.errors import DataError, UsageError
 from stepladder.models.features import evaluating
 from stepladder.records import Json, to_json
-from stepladder.train.build import EVALUATION_BATCH_SIZE
 from stepladder.train.evaluate import EvaluationCancelled
-from stepladder.train.feature_pass import TrunkPass
-from stepladder.train.feature_rules import agree
+from stepladder.train.feature_pass import TrunkPass, batch_size_on
+from stepladder.train.feature_rules import NOT_OWN, NOT_OWN_FIX, agree
 
-_BATCH_ON_GPU = 128
 _NUM_CHECKED = 2
 
 
@@ -52,6 +50,8 @@ class FeatureOpener:
         """Give a split's features, from the disk or through the trunk.
 
         Raises:
+            UsageError: if all rows were computed just now, and two come out otherwise once more.
+            DataError: if what was written just now is damaged.
             ResourceError: if they cannot be written.
             EvaluationCancelled: if is_cancelled says so; what is computed is kept.
         """
@@ -63,11 +63,12 @@ class FeatureOpener:
         held = self._load(place, source, num_views, reader)
         while held is None:
             with place.writing(reader.num_examples, on_wait=self._wait) as writer:
+                is_fresh = writer is not None and writer.num_done == 0
                 if writer is not None:
                     self.done = before
                     self._compute(reader, writer, num_views)
                     writer.publish()
-            held = self._load(place, source, num_views, reader)
+            held = self._load(place, source, num_views, reader, is_fresh=is_fresh)
         reader.close()
         self.done = before + reader.num_examples
         return held
@@ -76,7 +77,7 @@ class FeatureOpener:
         """Read in the stored order, and of train only what is used."""
         recipe = self.way.recipe
         micro = recipe.batch.micro_batch_size or 1
-        size = EVALUATION_BATCH_SIZE if self.way.device.type == "cpu" else _BATCH_ON_GPU
+        size = batch_size_on(self.way.device)
         return Reader(
             source,
             seed=0,
@@ -111,35 +112,58 @@ class FeatureOpener:
         return dict(to_json(facts))
 
     def _load(
-        self, place: FeatureFolder, source: Source, num_views: int, reader: Reader
+        self,
+        place: FeatureFolder,
+        source: Source,
+        num_views: int,
+        reader: Reader,
+        *,
+        is_fresh: bool = False,
     ) -> HeldFeatures | None:
-        """Give stored features that are whole and those of this trunk; others are removed."""
+        """Give stored features that are whole and those of this trunk; others are removed.
+
+        Args:
+            is_fresh: this process has computed them just now: to do so again would not help.
+        """
         try:
             found = place.load()
-            if found is None:
-                return None
-            rows = reader.order.samples(0, 0, reader.num_examples)
-            held = HeldFeatures(source, found, rows if len(rows) < len(source) else None)
-            self._check(held, source, rows, num_views)
         except DataError as error:
-            self.on_message(f"{error.what}: they are computed again ({place.path})")
-            place.remove()
+            if is_fresh:
+                raise
+            self._remove(place, error.what)
             return None
-        return held
+        if found is None:
+            return None
+        rows = reader.order.samples(0, 0, reader.num_examples)
+        held = HeldFeatures(source, found, rows if len(rows) < len(source) else None)
+        if self._is_current(held, source, rows, num_views):
+            return held
+        if is_fresh:
+            place.remove()
+            raise _not_own(source, rows)
+        self._remove(place, "the features on disk are of another trunk or other data")
+        return None
 
-    def _check(self, held: HeldFeatures, source: Source, rows: np.ndarray, num_views: int) -> None:
+    def _remove(self, place: FeatureFolder, why: str) -> None:
+        self.on_message(f"{why}: they are computed again ({place.path})")
+        place.remove()
+
+    def _is_current(
+        self, held: HeldFeatures, source: Source, rows: np.ndarray, num_views: int
+    ) -> bool:
         """Compute two rows again: the key cannot know what code or a user's data has changed.
 
-        Raises:
-            DataError: if they are others.
+        On a GPU those on disk may come from operations in TF32 and the two rows from others, as
+        the size of the batch chooses among them.
         """
-        some = rows[:: max(1, len(rows) - 1)][:_NUM_CHECKED]
+        if len(held.features) != len(rows):
+            return False
+        some = _first_and_last(rows)
         fresh = self.way.fresh(source, some, num_views=num_views)
         features, targets = held.read(some)
-        precision = self.way.recipe.device.precision
-        is_same = len(held.features) == len(rows) and agree(features, fresh.inputs, precision)
-        if not is_same or (targets is not None and not torch.equal(targets, fresh.targets)):
-            raise DataError("the features on disk are of another trunk or other data")
+        precision, is_cuda = self.way.recipe.device.precision, self.way.device.type == "cuda"
+        is_same = agree(features, fresh.inputs, precision, is_tf32=is_cuda)
+        return is_same and (targets is None or torch.equal(targets, fresh.targets))
 
     def _compute(self, reader: Reader, writer: FeatureWriter, num_views: int) -> None:
         """Put the rows that are still missing through the trunk."""
@@ -169,3 +193,18 @@ class FeatureOpener:
     def _check_cancelled(self) -> None:
         if self.is_cancelled():
             raise EvaluationCancelled
+
+
+def _first_and_last(rows: np.ndarray) -> np.ndarray:
+    """Give the first and the last of some rows; of one row, that one."""
+    return rows[:: max(1, len(rows) - 1)][:_NUM_CHECKED]
+
+
+def _not_own(source: Source, rows: np.ndarray) -> UsageError:
+    names = " and ".join(source.describe(int(row)) for row in _first_and_last(rows))
+    return UsageError(
+        f"features cannot be computed once: {NOT_OWN}",
+        where="features.cached",
+        why=f"Computed once more, two of them came out otherwise: {names}.",
+        fix=NOT_OWN_FIX,
+    )

@@ -17,12 +17,19 @@ from stepladder.data.reader import Source
 from stepladder.errors import UsageError
 from stepladder.models.features import evaluating
 from stepladder.models.forwards import as_built
+from stepladder.models.tf32 import without_tf32
 from stepladder.task.contract import Metrics, Task
 from stepladder.train.feature_pass import TrunkPass, read_batch
 from stepladder.train.step import autocast, split_batch
 
 TOLERANCE = 1e-3
+TOLERANCE_TF32 = 1e-2
 TOLERANCE_HALF = 5e-2
+NOT_OWN = "the features of an example depend on the others of its batch, or on chance"
+NOT_OWN_FIX = (
+    "Take out of the trunk what looks at the whole batch (BatchNorm without running statistics, a "
+    "mean over the batch), or train without --features.cached."
+)
 _NUM_PROBED = 2
 _WITHOUT = "Train without --features.cached."
 
@@ -38,7 +45,8 @@ def why_no_features(
     """Say why the head cannot learn from features that were computed once; None: it can.
 
     Two examples are put through the whole model and through trunk and head apart: the losses have
-    to agree. Model and random states stay as they were.
+    to agree, and so have their features in a larger batch. Model and random states stay as they
+    were.
 
     Args:
         model: as `make_model` gave it, on its device.
@@ -63,9 +71,14 @@ def require_features(recipe: Recipe, task: Task, model: nn.Module, train: Source
         )
 
 
-def agree(a: Tensor, b: Tensor, precision: Precision) -> bool:
-    """Say whether two results are the same but for rounding, in a precision."""
-    tolerance = TOLERANCE if precision is Precision.FP32 else TOLERANCE_HALF
+def agree(a: Tensor, b: Tensor, precision: Precision, *, is_tf32: bool = False) -> bool:
+    """Say whether two results are the same but for rounding, in a precision.
+
+    Args:
+        is_tf32: one of them at least may come from 32-bit operations in TF32.
+    """
+    full = TOLERANCE_TF32 if is_tf32 else TOLERANCE
+    tolerance = full if precision is Precision.FP32 else TOLERANCE_HALF
     if a.shape != b.shape or a.numel() == 0:
         return a.shape == b.shape
     a, b = a.double(), b.double()
@@ -113,7 +126,12 @@ def _probe(recipe: Recipe, task: Task, model: nn.Module, source: Source) -> _Ref
         return _Refusal("the targets of an example are not one tensor")
     on_device = trunk_pass.on_device(batch)
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices), evaluating(model), as_built(model):  # nothing to compile
+    with (
+        torch.random.fork_rng(devices),
+        evaluating(model),
+        as_built(model),  # nothing to compile
+        without_tf32(device),
+    ):
         if trunk_pass.num_views and (why := _why_no_views(recipe, task, on_device)) is not None:
             return why
         features = trunk_pass.features(batch)
@@ -132,14 +150,21 @@ def _probe(recipe: Recipe, task: Task, model: nn.Module, source: Source) -> _Ref
                     "the task's loss or metrics do not run on head and features alone "
                     f"({type(error).__name__}: {first})"
                 )
-    is_same = all(agree(a, b, recipe.device.precision) for a, b in zip(apart, whole, strict=True))
-    if is_same:
-        return None
-    return _Refusal(
-        "head(trunk(inputs)) does not give the losses of the whole model",
-        "Either the trunk is random, or loss and metrics change the inputs before the model: put "
-        "that into the trunk, or train without --features.cached.",
-    )
+        among = _among_others(trunk_pass, source)
+    precision = recipe.device.precision
+    if not all(agree(a, b, precision) for a, b in zip(apart, whole, strict=True)):
+        return _Refusal(
+            "head(trunk(inputs)) does not give the losses of the whole model",
+            "Either the trunk is random, or loss and metrics change the inputs before the model: "
+            "put that into the trunk, or train without --features.cached.",
+        )
+    return None if agree(among, features, precision) else _Refusal(NOT_OWN, NOT_OWN_FIX)
+
+
+def _among_others(way: TrunkPass, source: Source) -> Tensor:
+    """Give the features of the probed examples, computed in a batch with others."""
+    rows = np.arange(min(2 * _NUM_PROBED, len(source)))
+    return way.features(read_batch(source, rows))[:_NUM_PROBED]
 
 
 def _why_no_views(recipe: Recipe, task: Task, batch: Batch) -> _Refusal | None:

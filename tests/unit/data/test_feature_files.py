@@ -57,6 +57,23 @@ def test_what_is_written_comes_back_to_the_bit(dtype: torch.dtype, tmp_path: Pat
     assert found.seconds == 1.5
 
 
+def test_bfloat16_takes_two_bytes_a_number_and_numpy_can_tell_what_it_is(tmp_path: Path) -> None:
+    features = FEATURES.bfloat16()
+    stored = np.load(write(tmp_path, features).path / "features.npy")
+    assert stored.nbytes == features.nbytes == 2 * 30
+    upper = stored.astype("<u4") << 16
+    assert np.array_equal(upper.view("<f4"), features.float().numpy())
+
+
+def test_targets_keep_their_number_format(tmp_path: Path) -> None:
+    targets = FEATURES[:, 0].bfloat16()
+    found = write(tmp_path, targets=targets).load()
+    assert found is not None
+    assert found.targets is not None
+    assert found.targets.dtype is torch.bfloat16
+    assert torch.equal(found.targets, targets)
+
+
 def test_targets_may_be_missing_and_features_may_have_any_shape(tmp_path: Path) -> None:
     features = torch.randn(5, 2, 3, 4)
     found = write(tmp_path, features, None).load()

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from stepladder.config.choices import MemoryFormat, OptimizerName, Precision, Split, TrainMode
 from stepladder.config.recipe import FeaturesConfig, Recipe
+from stepladder.errors import UsageError
 from stepladder.ladder.exactness import (
     WEIGHTS,
     Computed,
@@ -19,7 +20,9 @@ from stepladder.ladder.exactness import (
     describe_difference,
 )
 from stepladder.ladder.guard import TrialFailed
-from stepladder.records.ladder import Exactness
+from stepladder.ladder.trial import run_trial
+from stepladder.records.ladder import Decision, Exactness
+from stepladder.rungs.cached_features import CachedFeatures
 from stepladder.task import Task
 from stepladder.train.build import open_sources
 
@@ -154,6 +157,48 @@ def test_head_on_features_computes_what_the_whole_model_does(blobs, recipe) -> N
         assert ("weights after a step" in before.numbers) is steps
         words = describe_difference(before, after, Exactness.ROUNDING)
         assert words.startswith(("same to 1e-", "equal"))
+
+
+class Centred(nn.Module):
+    """Takes the mean over the batch away."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+@pytest.fixture
+def centred(blobs: type[Task]) -> Task:
+    """The blobs with a trunk whose features depend on the others of a batch."""
+
+    class CentredTask(blobs):  # type: ignore[misc,valid-type]
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            model = super().build_model(recipe)
+            model.trunk.append(Centred())
+            return model
+
+    return CentredTask()
+
+
+def test_features_that_training_would_refuse_are_not_compared(centred: Task, recipe) -> None:
+    material = Material(task=centred, sources=open_sources(centred))
+    compute(recipe, material, device=CPU, steps=False)
+    cached = replace(recipe, features=FeaturesConfig(cached=True))
+    with pytest.raises(UsageError, match="the others of its batch"):
+        compute(cached, material, device=CPU, steps=False)
+
+
+def test_a_climb_drops_features_that_training_would_refuse(
+    centred: Task, make_lab, profile, recipe
+) -> None:
+    measured = replace(profile, has_head=True, is_trunk_frozen=True, trunk_s=1e-3, head_step_s=1e-5)
+    rung = CachedFeatures()
+    assert rung.why_not(measured, recipe) is None
+    result = run_trial(
+        make_lab(recipe, centred), rung, measured, recipe, rung.predict(measured, recipe)
+    )
+    assert result.recipe == recipe
+    assert result.trial.verdict.decision is Decision.DROPPED
+    assert "the others of its batch" in result.trial.verdict.reason
 
 
 def test_what_is_learnt_in_16_bits_is_compared_in_32(blobs, recipe) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
-from stepladder.config.choices import Split, TrainMode
+from stepladder.config.choices import Precision, Split, TrainMode
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import DataConfig, FeaturesConfig, Recipe, StoppingConfig
 from stepladder.data.batch import Batch
@@ -36,6 +36,7 @@ from stepladder.train.build import (
 from stepladder.train.checkpoint import Checkpoints, load_best
 from stepladder.train.evaluate import EvaluationCancelled
 from stepladder.train.feature_pass import read_batch
+from stepladder.train.feature_rules import agree
 from stepladder.train.features import (
     FeatureTask,
     features_folder,
@@ -117,7 +118,7 @@ def test_each_example_passes_the_trunk_once_whatever_the_epochs(
 ) -> None:
     task = still()
     summary = run(cached(tmp_path / "run"), task)
-    probed, checked = 2 * 3, 2 * 3  # two rows by three results; two rows of each split
+    probed, checked = 2 * 3 + 4, 2 * 3  # two rows by three results, and among others; of a split
     assert task.num_passed == 37 + 20 + 15 + probed + checked
     assert summary["phases_s"]["features"] > 0
     assert summary["epochs"] == 5
@@ -226,7 +227,7 @@ def test_what_is_computed_before_a_signal_is_not_computed_again(
         opened(still(), tmp_path / "features", recipe, is_cancelled=lambda: next(asked))
     task = still()
     opened(task, tmp_path / "features", recipe)
-    probed, checked = 2 * 3, 2 * 2
+    probed, checked = 2 * 3 + 4, 2 * 2
     assert task.num_passed == (37 - 32) + 20 + probed + checked
 
 
@@ -279,6 +280,33 @@ def test_data_that_changed_under_an_unchanged_name_is_noticed(
     assert not torch.equal(before.train.read(rows).inputs, after.train.read(rows).inputs)
 
 
+def test_a_part_that_other_data_gave_is_computed_anew_and_kept(
+    tmp_path: Path, cached: MakeJob, still: Any
+) -> None:
+    class Drifting(still):  # type: ignore[misc]
+        """Reads other numbers under the same name once `by` is set."""
+
+        by = 0.0
+
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            model = super().build_model(recipe)
+            model.trunk.register_forward_pre_hook(lambda _, inputs: (inputs[0] + self.by,))
+            return model
+
+    recipe = cached(tmp_path).recipe
+    asked = iter([False, True])
+    with pytest.raises(EvaluationCancelled):
+        opened(Drifting(), tmp_path / "features", recipe, is_cancelled=lambda: next(asked))
+    moved = Drifting()
+    moved.by = 5.0
+    told: list[str] = []
+    features = opened(moved, tmp_path / "features", recipe, on_message=told.append)
+    assert ["other data" in text for text in told] == [True]
+    fresh = opened(moved, tmp_path / "others", recipe)
+    rows = np.arange(37)
+    assert torch.equal(features.train.read(rows).inputs, fresh.train.read(rows).inputs)
+
+
 def test_features_lie_beside_the_store_else_in_the_run(
     tmp_path: Path, cached: MakeJob, still: Any, run: RunJob, build_store: Any
 ) -> None:
@@ -298,7 +326,7 @@ def test_a_dry_run_computes_a_few_batches_and_leaves_nothing(
     task = still(num_train=400, num_val=300)
     plan = run(cached(tmp_path / "run"), task, dry_run=True)
     assert list(tmp_path.iterdir()) == []
-    probed, steps, validation = 2 * 3, 2 * 8, 3 * 32  # two batches, and a look at a third
+    probed, steps, validation = 2 * 3 + 4, 2 * 8, 3 * 32  # two batches, and a look at a third
     assert task.num_passed == probed + steps + validation
     assert plan["steps_per_epoch"] == 50
     assert 0 < plan["features_s"] < plan["at_most_s"]
@@ -336,6 +364,25 @@ def _random_trunk(self: Any, recipe: Recipe) -> nn.Module:
     return nn.Sequential(Shaken(), nn.Linear(8, 3))
 
 
+class Centred(nn.Module):
+    """Takes the mean over the batch away, in batches of more than `alone` rows."""
+
+    def __init__(self, alone: int = 0) -> None:
+        super().__init__()
+        self.alone = alone
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0) if len(x) > self.alone else x
+
+
+def _centred_trunk(self: Any, recipe: Recipe) -> nn.Module:
+    return nn.Sequential(Centred(), nn.Linear(2, 3))
+
+
+def _trunk_without_statistics(self: Any, recipe: Recipe) -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False), nn.Linear(2, 3))
+
+
 def _loss_on_pairs(self: Any, model: nn.Module, batch: Batch) -> Tensor:
     logits: Tensor = model(batch.inputs.reshape(-1, 2))
     return nn.functional.cross_entropy(logits, batch.targets, reduction="none")
@@ -357,6 +404,11 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "arriving": (_data(Arriving()), "IterableDataset"),
     "noisy": (_data(Noisy()), "other values"),
     "random trunk": ({"build_model": _random_trunk, **SEQUENTIAL}, "does not give the losses"),
+    "centred": ({"build_model": _centred_trunk, **SEQUENTIAL}, "the others of its batch"),
+    "no statistics": (
+        {"build_model": _trunk_without_statistics, **SEQUENTIAL},
+        "the others of its batch",
+    ),
     "scaled": ({"loss": _scaled_loss}, "does not give the losses"),
     "scaled metrics": ({"metrics": _scaled_metrics}, "does not give the losses"),
     "pairs": ({"loss": _loss_on_pairs}, "do not run on head and features alone"),
@@ -377,6 +429,42 @@ def test_what_cannot_be_cached_is_refused_in_words(
             run(job, task, dry_run=dry_run)
         assert caught.value.fix is not None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_features_that_come_out_otherwise_once_more_are_refused_and_removed(
+    tmp_path: Path, cached: MakeJob, still: Any
+) -> None:
+    class Late(still):  # type: ignore[misc]
+        """The few rows of a probe do not show what the trunk does."""
+
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            model = super().build_model(recipe)
+            model.trunk.append(Centred(alone=4))
+            return model
+
+    task = Late()
+    with pytest.raises(UsageError, match="the others of its batch") as caught:
+        opened(task, tmp_path / "features", cached(tmp_path).recipe, on_message=pytest.fail)
+    assert caught.value.where == "features.cached"
+    assert caught.value.fix is not None
+    probed, checked = 2 * 3 + 4, 2
+    assert task.num_passed == 37 + probed + checked
+    assert not list((tmp_path / "features").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("off", "is_same", "is_same_in_tf32"),
+    [
+        (5e-4, True, True),
+        (5e-3, False, True),
+        (5e-2, False, False),
+    ],
+)
+def test_tf32_rounds_more(off: float, is_same: bool, is_same_in_tf32: bool) -> None:
+    a = torch.ones(7)
+    assert agree(a, a * (1 + off), Precision.FP32) is is_same
+    assert agree(a, a * (1 + off), Precision.FP32, is_tf32=True) is is_same_in_tf32
+    assert agree(a, a * (1 + 0.8 * off), Precision.BF16), "as ever"
 
 
 @pytest.mark.parametrize("mode", [TrainMode.ALL, TrainMode.HEAD_THEN_ALL])
