@@ -39,6 +39,7 @@ from stepladder.ladder.climb import Climb
 from stepladder.ladder.comparison import Comparison
 from stepladder.ladder.keys import recipe_key
 from stepladder.ladder.lab import Lab
+from stepladder.ladder.learning import learning_key
 from stepladder.ladder.ledger import Ledger
 from stepladder.ladder.speed import Speed
 from stepladder.ladder.variants import Choice
@@ -244,6 +245,18 @@ def _let_through() -> dict[str, Job]:
 
 def test_every_rung_has_jobs_that_it_lets_through(let_through: dict[str, Job]) -> None:
     assert let_through.keys() == {rung.name for rung in RUNGS}
+
+
+@thoroughly
+@given(job=jobs)
+def test_what_is_said_to_change_learning_is_known_to_the_trainings_that_judge_it(job: Job) -> None:
+    profile, recipe = job
+    for rung in applicable(job):
+        variants = () if rung.is_prediction_only else rung.variants(profile, recipe)
+        for variant in variants:
+            learns_alike = learning_key(variant) == learning_key(recipe)
+            is_statistical = rung.exactness_of(variant) is Exactness.STATISTICAL
+            assert learns_alike != is_statistical, rung.name
 
 
 @thoroughly

@@ -3,53 +3,77 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
 from stepladder.config.options import LadderConfig
-from stepladder.ladder.race import PILOT_PAIRS, wanted_blocks
+from stepladder.ladder.lab import Lab
+from stepladder.ladder.race import Race, Side
+from stepladder.ladder.speed import Length, bound_gain
 from stepladder.ladder.verdict import Evidence, judge
+from stepladder.measure.workload import BlockTimes, Workload
 from stepladder.records.ladder import Aim, Decision, Exactness
-from stepladder.stats import combined_speedup
+from stepladder.records.profile import TrainingTime
 
 OPTIONS = LadderConfig()
-TRIALS = 1000
+TRIALS = 500
+LENGTH = Length(epochs=1, num_validations=0)
 
 
-def noisy_blocks(
-    random: np.random.Generator, *, gain: float, drift: float, noise: float, num: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draw pairs of block times in ABBA order: a machine that drifts, and noise of its own."""
-    steps = random.normal(0, drift, size=2 * num)
-    load = np.zeros(2 * num)
-    for idx in range(1, 2 * num):
-        load[idx] = 0.9 * load[idx - 1] + steps[idx]  # autocorrelated over some ten blocks
-    load += random.normal(0, noise, size=2 * num)
-    pairs = load.reshape(num, 2)
-    is_swapped = np.arange(num) % 2 == 1
-    before = np.where(is_swapped, pairs[:, 1], pairs[:, 0])
-    after = np.where(is_swapped, pairs[:, 0], pairs[:, 1])
-    return np.exp(before), np.exp(after) / gain
+@dataclass
+class Machine:
+    """A machine that drifts, autocorrelated over some ten blocks, and has noise of its own."""
+
+    random: np.random.Generator
+    drift: float
+    noise: float
+    load: float = 0.0
+
+    def seconds(self) -> float:
+        self.load = 0.9 * self.load + self.random.normal(0, self.drift)
+        return math.exp(self.load + self.random.normal(0, self.noise))
 
 
-def decide(random: np.random.Generator, **kind: float) -> Decision:
-    """Decide a trial as `measure_speed` does: a pilot, its number of blocks, one extension."""
-    before, after = noisy_blocks(random, num=2 * 16, **kind)
-    num = wanted_blocks(
-        tuple(before[:PILOT_PAIRS]),
-        tuple(after[:PILOT_PAIRS]),
-        at_least=OPTIONS.num_blocks,
-        confidence=0.975,
-    )
-    decision = Decision.UNDECIDED
-    for blocks in (num, 2 * num):
-        speed = combined_speedup((before[:blocks], after[:blocks]), None, confidence=0.975)
-        evidence = Evidence(aim=Aim.TIME, exactness=Exactness.ROUNDING, speed=speed)
-        decision = judge(evidence, OPTIONS).decision
-        if decision is not Decision.UNDECIDED:
-            break
-    return decision
+@dataclass(eq=False)
+class Simulated:
+    """A recipe whose blocks take what the machine says."""
+
+    machine: Machine
+    gain: float
+    planned_s: float = 0.0
+
+    def block(self, min_s: float) -> BlockTimes:
+        step_s = self.machine.seconds() / self.gain
+        return BlockTimes(step_s=step_s, num_steps=1, validation_s=0.0, wall_s=step_s)
+
+
+class Raced(Race):
+    """A real race of simulated recipes."""
+
+    def __init__(self, machine: Machine, gain: float) -> None:
+        self.block_s, self.is_cut, self._pair = 0.1, False, 0
+        self._time_left = lambda: math.inf
+        self._watchdog = SimpleNamespace(expect=lambda _: None)
+        self.before = cast("Workload", Simulated(machine, 1.0))
+        self.after = cast("Workload", Simulated(machine, gain))
+
+
+def total(block: BlockTimes) -> TrainingTime:
+    return TrainingTime(epochs=1, steps_per_epoch=1, step_s=block.step_s)
+
+
+def decide(random: np.random.Generator, *, gain: float, drift: float, noise: float) -> Decision:
+    """Decide a trial by the product's own race, bounds and verdict."""
+    race = Raced(Machine(random, drift, noise), gain)
+    lab = SimpleNamespace(job=SimpleNamespace(ladder=OPTIONS), allowed_s=lambda _: math.inf)
+    sides = Side(race.before, total), Side(race.after, total)
+    speed = bound_gain(cast("Lab", lab), race, sides, (LENGTH, LENGTH))
+    evidence = Evidence(aim=Aim.TIME, exactness=Exactness.ROUNDING, speed=speed)
+    return judge(evidence, OPTIONS).decision
 
 
 @pytest.mark.parametrize("noise", [0.003, 0.02, 0.1])
@@ -67,6 +91,16 @@ def test_at_the_noise_of_a_shared_machine_a_change_of_nothing_is_hardly_ever_kep
     random = np.random.default_rng(12)
     decisions = [decide(random, gain=1.0, drift=0.03, noise=0.03) for _ in range(TRIALS)]
     assert decisions.count(Decision.KEPT) <= 0.05 * TRIALS
+
+
+def test_looking_twice_costs_confidence_at_both_looks() -> None:
+    random = np.random.default_rng(14)
+    race = Raced(Machine(random, 0.0, 0.02), 1.0)
+    ladder = SimpleNamespace(ladder=OPTIONS)
+    for most_s, confidence in ((math.inf, 0.975), (0.0, 0.95)):
+        lab = cast("Lab", SimpleNamespace(job=ladder, allowed_s=lambda _, s=most_s: s))
+        sides = Side(race.before, total), Side(race.after, total)
+        assert bound_gain(lab, race, sides, (LENGTH, LENGTH)).confidence == confidence
 
 
 def test_a_true_gain_of_a_tenth_is_hardly_ever_dropped() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from stepladder.data.examples import ArrivalSource, Examples, Source
 from stepladder.errors import DataError, StepladderError, UsageError
 
 NUM_PROBED = 16
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 RANDOM_WARNING = (
     "This dataset gives other values when an example is read again: its examples are read in the "
     "main thread, and a resumed run is not the same to the last bit."
@@ -33,6 +35,10 @@ class DatasetSource(Source):
     Read by one thread ahead of the step, unless the user names more: a Dataset need not be safe for
     several. One whose examples are random is read in the main thread, where its draws come in a
     fixed order.
+
+    Attributes:
+        some_examples: a digest of sixteen examples; None: they are random. It tells most other data
+            that the fingerprint, by class and length, does not.
     """
 
     def __init__(self, data: Dataset[Any]) -> None:
@@ -41,7 +47,8 @@ class DatasetSource(Source):
         self.labels = _labels(data, self._num_rows)
         self.fingerprint = _fingerprint(data, self._num_rows)
         self.default_threads = 1
-        self.is_stochastic = is_stochastic(self)
+        self.some_examples = _digest_of_some(self)
+        self.is_stochastic = self.some_examples is None
         if self.is_stochastic:
             self.default_threads = 0
             self.warning = RANDOM_WARNING
@@ -122,12 +129,42 @@ def is_stochastic(source: Source) -> bool:
 
     Leaves the global random states of Python, NumPy and torch as they were.
     """
-    if isinstance(source, ArrivalSource):
-        return True
+    return isinstance(source, ArrivalSource) or _digest_of_some(source) is None
+
+
+def _digest_of_some(source: Source) -> str | None:
+    """Identify sixteen examples by what they are; None: read again they are others."""
     num_rows = min(NUM_PROBED, len(source))
     rows = np.linspace(0, len(source) - 1, num_rows).astype(np.int64)
+    digest = hashlib.sha256()
     with _kept_random_states():
-        return any(not _equal(source.read(row), source.read(row)) for row in rows.reshape(-1, 1))
+        for row in rows.reshape(-1, 1):
+            found = source.read(row)
+            if not _equal(found, source.read(row)):
+                return None
+            _add(digest, found)
+    return digest.hexdigest()
+
+
+def _add(digest: Any, value: Any) -> None:
+    """Add a value to a digest, the same for equal ones."""
+    if isinstance(value, Tensor):
+        digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        dense = value.detach().cpu().to_dense().reshape(-1)
+        digest.update(dense.view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        digest.update(f"{value.dtype} {value.shape}".encode())
+        digest.update(value.tobytes())
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            digest.update(f"{key}:".encode())
+            _add(digest, item)
+    elif isinstance(value, (list, tuple)):
+        digest.update(f"{len(value)}".encode())
+        for item in value:
+            _add(digest, item)
+    else:
+        digest.update(_ADDRESS.sub("", repr(value)).encode())
 
 
 @contextmanager

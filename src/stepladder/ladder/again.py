@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+from stepladder.config.options import LadderConfig
+from stepladder.ladder.keys import prices_key
 from stepladder.ladder.lab import BUDGET_S
 from stepladder.records.ladder import Aim, Decision, Trial
 from stepladder.rungs.contract import Rung
+from stepladder.train.wording import clean
 
 _OPEN: Final = (Decision.DROPPED, Decision.UNDECIDED, Decision.SKIPPED, Decision.NOT_HERE)
 
@@ -21,6 +24,45 @@ def allows_more(now_s: float | None, then_s: float | None) -> bool:
     if share_s != then_share_s:
         return share_s > then_share_s
     return now_s is None and then_s is not None
+
+
+def more_to_try(
+    done: Mapping[str, Any], trials: Sequence[Trial], options: LadderConfig
+) -> str | None:
+    """Say in words what can be tried now that a finished climb left, or None.
+
+    Rungs that were skipped, that a budget left or cut short, or that were not allowed to write so
+    much; and those that came after times which did not add up.
+
+    Args:
+        done: what climb.json says.
+        trials: of its ledger.
+    """
+    left = ", ".join(clean(str(rung)) for rung in done.get("untried") or ())
+    now_s, then_s = options.budget_s, done.get("budget_s")
+    has_more_time = then_s is not None and (now_s is None or now_s > then_s)
+    if left and has_more_time:
+        return f"what the budget left untried: {left}"
+    last = {trial.rung: trial.verdict.decision for trial in trials}
+    if Decision.UNDECIDED in last.values() and allows_more(now_s, then_s):
+        return "what was undecided"
+    if options.try_all and not done.get("try_all"):
+        return "what was skipped"
+    if done.get("why_no_advice"):
+        return "what was left when times did not add up"
+    allowed = done.get("max_cache_bytes")
+    if allowed is not None and options.max_cache_bytes > allowed:
+        return "what was not allowed to write so much"
+    is_known = "prices" in done  # not by climbs of earlier versions
+    return "another list of GPUs" if is_known and done["prices"] != prices_key(options) else None
+
+
+def anew_words(done: Mapping[str, Any]) -> str:
+    """Say what would be tried by which flag on a climb that is finished."""
+    words = "--fresh tries everything anew"
+    if not done.get("untried") or done.get("budget_s") is None:
+        return words
+    return f"a larger --budget tries {', '.join(clean(str(r)) for r in done['untried'])}; {words}"
 
 
 def may_now_decide(trial: Trial, budget_s: float | None) -> bool:

@@ -210,8 +210,7 @@ class Climb:
                 self._measure_or_stop()
         except TrialFailed as failure:
             self.recipe = before
-            verdict = Verdict(decision=Decision.DROPPED, reason=failure.what)
-            dropped = replace(trial, verdict=verdict)
+            dropped = undone_trial(trial, failure.what)
             self.ledger.trial(dropped)
             self._decided(dropped)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import InterruptedRun
+from stepladder.ladder.keys import recipe_key
+from stepladder.ladder.ledger import KeptTraining, Ledger
 from stepladder.ladder.whole import keys_in, seconds_of_used
 from stepladder.records import read_json
 from stepladder.task.contract import Task
@@ -29,7 +31,7 @@ def train_kept(
     task_name: str,
     display: Display,
     is_new: bool,
-    earlier: Mapping[str, Any] | None,
+    ledger: Ledger,
     again: str,
 ) -> float:
     """Train with what was kept; a training of it that is finished is not done again.
@@ -37,7 +39,7 @@ def train_kept(
     Args:
         job: with the recipe that was kept.
         is_new: replace whatever training the folder holds.
-        earlier: what climb.json said of the training that lay there.
+        ledger: tells what an interrupted or finished training of this recipe began with.
         again: what to type after a signal.
 
     Returns:
@@ -49,17 +51,21 @@ def train_kept(
         with folder.lock():
             folder.overwrite(keeps_ledger=True)
     task = task_for(task, job.recipe)
-    cache, before = features_folder(job, task), summary_in(path)
-    ready, began = keys_in(cache), time.time()
+    cache, before, key = features_folder(job, task), summary_in(path), recipe_key(job.recipe)
+    began = ledger.find_training(key) if (path / CONFIG).exists() else None
+    if began is None:
+        began = KeptTraining(ready=tuple(sorted(keys_in(cache))), since=time.time())
+        ledger.training(began, recipe=key)
     try:
         summary = train(job, task, task_name=task_name, display=display)
     except InterruptedRun as error:
         error.fix = again
         raise
-    if summary == before:  # it was finished before, and used no features now
-        result = (earlier or {}).get("result") or {}
-        return float(result.get("one_time_s", {}).get("features", 0.0))
-    return seconds_of_used(cache, ready, since=began)
+    if summary == before and began.found_s is not None:
+        return began.found_s  # it was finished before, and used no features now
+    found_s = seconds_of_used(cache, frozenset(began.ready), since=began.since)
+    ledger.training(replace(began, found_s=found_s), recipe=key)
+    return found_s
 
 
 def task_for(task: Task, recipe: Recipe) -> Task:

@@ -45,7 +45,12 @@ def recipe_key(recipe: Recipe) -> str:
 
 
 def job_key(
-    task_name: str, recipe: Recipe, *, num_train: int, fingerprints: Mapping[str, str | None]
+    task_name: str,
+    recipe: Recipe,
+    *,
+    num_train: int,
+    fingerprints: Mapping[str, str | None],
+    facts: Mapping[str, Json] | None = None,
 ) -> str:
     """Identify a job: its task, its data, and its recipe as written.
 
@@ -55,6 +60,7 @@ def job_key(
     Args:
         task_name: "image_classification", or "FILE.py:NAME".
         fingerprints: of the data, by split.
+        facts: what tells one Task of a class from another (see `task_facts`).
     """
     file = Path(task_name.rpartition(":")[0])
     code: list[Json] = [*sorted(map(_sha256, _with_imports(file)))] if file.is_file() else []
@@ -66,6 +72,7 @@ def job_key(
         "weights": _sha256(weights) if isinstance(weights, Path) and weights.is_file() else None,
         "num_train": num_train,
         **{f"data.{split}": mark for split, mark in fingerprints.items()},
+        **{f"task.{name}": value for name, value in (facts or {}).items()},
     }
     return _digest(parts)
 
@@ -73,6 +80,11 @@ def job_key(
 def options_key(options: LadderConfig) -> str:
     """Identify the options of the ladder that decide a verdict."""
     return _digest({name: getattr(options, name) for name in _DECIDING})
+
+
+def prices_key(options: LadderConfig) -> str | None:
+    """Identify the user's own list of GPUs; None: there is none."""
+    return _sha256(options.prices) if options.prices is not None else None
 
 
 def machine_key() -> str:

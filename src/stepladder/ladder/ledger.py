@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,6 +24,21 @@ __all__ = ["EARLIER_FILE", "LEDGER_FILE", "Ledger", "came_of_failure", "trials_o
 T = TypeVar("T")
 
 _TRIED: Final = (Decision.KEPT, Decision.DROPPED, Decision.UNDECIDED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptTraining:
+    """What the training at the end began with; one that is interrupted begins only once.
+
+    Attributes:
+        ready: keys of the features that lay ready.
+        since: when it began, in seconds of the epoch.
+        found_s: seconds that those features took which it used; None: it has not ended.
+    """
+
+    ready: tuple[str, ...]
+    since: float
+    found_s: float | None = None
 
 
 class Ledger:
@@ -48,7 +64,8 @@ class Ledger:
         """Go on with the ledger whose verdicts hold, or begin one; nothing is lost.
 
         An earlier ledger that is not gone on with is put at the end of trials.earlier.jsonl. Where
-        only the options are others, its profiles and its baseline are written down once more.
+        only the options are others, its profiles and its baseline are written down once more. What
+        it says of trainings holds as long as the job is the same.
 
         Args:
             job, machine, options, commit: keys that a verdict holds for.
@@ -61,18 +78,16 @@ class Ledger:
         header = self._header()
         if keys.items() <= header.items() and not is_fresh:
             return True
-        is_as_measured = keys.items() <= (header | {"options": options}).items()
-        measured = self._measured() if is_as_measured and not is_fresh else []
+        kinds: tuple[str, ...] = ()
+        if header.get("job") == job and not is_fresh:
+            is_as_measured = keys.items() <= (header | {"options": options}).items()
+            kinds = ("profile", "baseline", "training") if is_as_measured else ("training",)
+        held = [record for record in read_jsonl(self.path) if record.get("kind") in kinds]
         set_ledger_aside(self.path.parent)
         self._write("climb", **keys, where=where)
-        for record in measured:
+        for record in held:
             self._write(**record)
         return False
-
-    def _measured(self) -> list[dict[str, Any]]:
-        """Give the lines that hold whatever the options are."""
-        kinds = ("profile", "baseline")
-        return [record for record in read_jsonl(self.path) if record.get("kind") in kinds]
 
     def job(self) -> str | None:
         """Give the key of the job that was climbed; None where there is no ledger."""
@@ -105,6 +120,14 @@ class Ledger:
     def baseline(self, baseline: Baseline) -> None:
         """Write down what the job takes as written."""
         self._write("baseline", baseline=baseline)
+
+    def training(self, training: KeptTraining, *, recipe: str) -> None:
+        """Write down what the training at the end began with, and again once it has ended."""
+        self._write("training", recipe=recipe, training=training)
+
+    def find_training(self, recipe: str) -> KeptTraining | None:
+        """Give what this ledger last said of the training by a recipe."""
+        return self._last(KeptTraining, "training", recipe=recipe)
 
     def spent(self, seconds: float) -> None:
         """Write down what a climb took until it ended, or was stopped."""

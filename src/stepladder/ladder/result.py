@@ -18,6 +18,7 @@ from stepladder.ladder.advise import advise_on, gain_of
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.fault import faults_told
 from stepladder.ladder.guard import TrialFailed
+from stepladder.ladder.keys import prices_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.learning import learning_key
 from stepladder.ladder.whole import epochs_of, outside_clock_s, run_whole
@@ -89,7 +90,6 @@ def _extrapolated(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
         num_validations=profile.time.num_validations * share,
         one_time_s=profile.time.one_time_s,
         checkpoint_s=profile.time.checkpoint_s,
-        is_random_before_head=lab.task.is_random_before_head,
     )
     runs_s = (*baseline.runs_s, time.total_s)
     measured_epochs = (baseline.measured_epochs or 0.0) + times.num_steps / time.steps_per_epoch
@@ -252,6 +252,9 @@ def result_of(
         max_accuracy_loss=climbing.options.max_accuracy_loss,
         min_gain=climbing.options.min_gain,
         try_all=climbing.options.try_all,
+        why_no_advice=climbing.why_no_advice,
+        max_cache_bytes=climbing.options.max_cache_bytes,
+        prices=prices_key(climbing.options),
     )
 
 

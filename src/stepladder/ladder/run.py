@@ -19,12 +19,13 @@ import psutil
 import torch
 
 from stepladder.config.choices import TrainMode, Where
-from stepladder.config.options import JobConfig, LadderConfig
+from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
-from stepladder.data.examples import ArrivalSource
+from stepladder.data.datasets import DatasetSource
+from stepladder.data.examples import ArrivalSource, Source
 from stepladder.errors import DataError, InterruptedRun, UsageError
 from stepladder.ladder.advise import Advice, advice_text, advise_on
-from stepladder.ladder.again import allows_more
+from stepladder.ladder.again import anew_words, more_to_try
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.ending import end_line
 from stepladder.ladder.final import summary_in, train_kept
@@ -38,11 +39,12 @@ from stepladder.ladder.result import (
     result_of,
     with_accuracy,
 )
+from stepladder.ladder.task_key import task_facts
 from stepladder.ladder.wording import baseline_row, header, row, row_json
 from stepladder.machine import disk_free_bytes, keep_freed_memory
-from stepladder.records import read_json, to_json, write_json
+from stepladder.records import Json, read_json, to_json, write_json
 from stepladder.records.climb import Baseline
-from stepladder.records.ladder import Decision, Trial
+from stepladder.records.ladder import Trial
 from stepladder.records.profile import Provenance
 from stepladder.rungs import RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
@@ -50,7 +52,6 @@ from stepladder.train.build import Sources, choose_device, open_sources, resolve
 from stepladder.train.display import Display
 from stepladder.train.features import features_folder
 from stepladder.train.run_folder import RunFolder
-from stepladder.train.wording import clean
 
 _CACHE: Final = ".ladder-"
 _OTHER_GROUND: Final = (
@@ -80,12 +81,13 @@ def climb(
     """
     is_auto = job.recipe.data.where is Where.AUTO
     device, sources, job = _prepare(job, task)
+    facts = task_facts(task, job.recipe)
     folder = RunFolder(job.run.dir)
     ledger = Ledger(folder.path)
     with ExitStack() as until_end:
         with folder.lock():
-            job = _as_before(job, sources, ledger, task_name) if is_auto else job
-            key = _job_key(task_name, job.recipe, sources)
+            job = _as_before(job, sources, ledger, task_name, facts) if is_auto else job
+            key = _job_key(task_name, job.recipe, sources, facts)
             if not may_overwrite:
                 _refuse_other_run(folder, ledger, key)
             _remove_left(folder.path)
@@ -99,17 +101,17 @@ def climb(
                 is_fresh=is_fresh,
                 where=job.recipe.data.where,
             )
-            earlier = _finished(folder.path)
+            done = _finished(folder.path) if goes_on else None
             if not goes_on:  # what it says is of the climb before
                 (folder.path / CLIMB_FILE).unlink(missing_ok=True)
             if is_again and not goes_on:
                 display.message(_OTHER_GROUND)
-            done = earlier if goes_on else None
-            if done is not None and not _has_more_to_try(done, ledger, job.ladder):
-                display.message(f"{folder.path} is already climbed; {_anew_words(done)}.")
-                return done
             if done is not None:
-                display.message(f"going on with {_left_words(done)}")
+                left = more_to_try(done, list(trials_of(ledger.path)), job.ladder)
+                if left is None:
+                    display.message(f"{folder.path} is already climbed; {anew_words(done)}.")
+                    return done
+                display.message(f"going on with {left}")
             with _ending_signals(folder.path, again=_same_command(is_fresh=is_fresh)):
                 started = time.monotonic()
                 climbing = _climb(lab, ledger, display, key, reads_ledger=not is_fresh)
@@ -127,7 +129,7 @@ def climb(
             task_name=task_name,
             display=display,
             is_new=is_fresh or may_overwrite,
-            earlier=earlier,
+            ledger=ledger,
             again=again,
         )
         with _ending_signals(folder.path, again=again):
@@ -156,8 +158,7 @@ def advise(job: JobConfig, task: Task, *, task_name: str, display: Display) -> t
         tempfile.TemporaryDirectory(prefix="stepladder-advise-") as folder,
         _lab(job, task, sources, device, Path(folder)) as lab,
     ):
-        key = _job_key(task_name, job.recipe, sources)
-        climbing = _climb(lab, Ledger(Path(folder)), display, key, reads_ledger=False)
+        climbing = _climb(lab, Ledger(Path(folder)), display, task_name, reads_ledger=False)
         climbing.disk = _least_room(job.run.dir, features_folder(job, task))
         profile = climbing.measure()
         if lab.expected_epochs(job.recipe)[2] is not Provenance.ASSUMED:
@@ -189,23 +190,31 @@ def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConf
     return device, sources, resolve_auto(job, sources)
 
 
-def _as_before(job: JobConfig, sources: Sources, ledger: Ledger, task_name: str) -> JobConfig:
+def _as_before(
+    job: JobConfig, sources: Sources, ledger: Ledger, task_name: str, facts: Mapping[str, Json]
+) -> JobConfig:
     """Hold pictures where the climb of this job did whose ledger lies in the folder."""
     where = ledger.where()
     if where is None:
         return job
     data = replace(job.recipe.data, where=where)
     before = replace(job, recipe=replace(job.recipe, data=data))
-    return before if _job_key(task_name, before.recipe, sources) == ledger.job() else job
+    return before if _job_key(task_name, before.recipe, sources, facts) == ledger.job() else job
 
 
-def _job_key(task_name: str, recipe: Recipe, sources: Sources) -> str:
+def _job_key(task_name: str, recipe: Recipe, sources: Sources, facts: Mapping[str, Json]) -> str:
     fingerprints = {
-        split: source.fingerprint if source is not None else None
+        split: _fingerprint(source) if source is not None else None
         for split, source in vars(sources).items()
     }
     num_train = len(sources.train)
-    return job_key(task_name, recipe, num_train=num_train, fingerprints=fingerprints)
+    return job_key(task_name, recipe, num_train=num_train, fingerprints=fingerprints, facts=facts)
+
+
+def _fingerprint(source: Source) -> str:
+    """Identify data, a user's own Dataset by a few of its examples as well."""
+    some = source.some_examples if isinstance(source, DatasetSource) else None
+    return f"{source.fingerprint} {some}" if some else source.fingerprint
 
 
 @contextmanager
@@ -302,36 +311,6 @@ def _finished(folder: Path) -> dict[str, Any] | None:
     except DataError:
         return None
     return done if summary is not None and summary.get("status") == "finished" else None
-
-
-def _has_more_to_try(done: Mapping[str, Any], ledger: Ledger, options: LadderConfig) -> bool:
-    """Say whether rungs can be tried now that were skipped, or that a budget left or cut short."""
-    if options.try_all and not done.get("try_all"):
-        return True
-    now_s, then_s = options.budget_s, done.get("budget_s")
-    has_more_time = then_s is not None and (now_s is None or now_s > then_s)
-    if done.get("untried") and has_more_time:
-        return True
-    return _has_undecided(ledger) and allows_more(now_s, then_s)
-
-
-def _has_undecided(ledger: Ledger) -> bool:
-    last = {trial.rung: trial.verdict.decision for trial in trials_of(ledger.path)}
-    return Decision.UNDECIDED in last.values()
-
-
-def _anew_words(done: Mapping[str, Any]) -> str:
-    """Say what would be tried by which flag."""
-    words = "--fresh tries everything anew"
-    if not done.get("untried") or done.get("budget_s") is None:
-        return words
-    return f"a larger --budget tries {', '.join(clean(str(r)) for r in done['untried'])}; {words}"
-
-
-def _left_words(done: Mapping[str, Any]) -> str:
-    if not done.get("untried"):
-        return "what was skipped or undecided"
-    return f"what the budget left untried: {', '.join(clean(str(r)) for r in done['untried'])}"
 
 
 def _same_command(*, is_fresh: bool, may_overwrite: bool = False) -> str:

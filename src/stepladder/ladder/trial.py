@@ -16,6 +16,7 @@ from stepladder.ladder.exactness import compute, describe_difference, is_compare
 from stepladder.ladder.guard import TrialFailed, Watchdog, guarded
 from stepladder.ladder.keys import recipe_values
 from stepladder.ladder.lab import Lab
+from stepladder.ladder.learning import learning_key
 from stepladder.ladder.peak import peak_frac
 from stepladder.ladder.speed import (
     Length,
@@ -45,8 +46,12 @@ from stepladder.rungs.contract import Rung
 _DROPPED: Final = Decision.DROPPED
 _FEATURES_TIMES: Final = 5.0
 """Times as long as by the profile that new features may take, until they are taken to hang."""
-_FIRST_LOOK: Final = 0.95
-_SECOND_LOOK: Final = 0.975  # at what a second variant loses: one more chance to be wrong
+_ONE_VARIANT: Final = 0.95
+_TWO_VARIANTS: Final = 0.975  # at what each loses, so that both together are right in 95 %
+_UNKNOWN_TO_LEARNING: Final = (
+    "a fault of the rung: its options may change what is learnt, and ladder/learning.py leaves "
+    "them out of what it compares"
+)
 _NOTHING: Final = Verdict(decision=Decision.DROPPED, reason="there is nothing to try")
 Change = Mapping[str, tuple[Json, Json]]
 
@@ -73,7 +78,7 @@ class _Trying:
     prediction: Prediction
     on_prediction: Callable[[Prediction], None] | None = None
     choice: Choice | None = None
-    confidence: float = _FIRST_LOOK
+    confidence: float = _ONE_VARIANT
     verdict: Verdict = _NOTHING
     speed: Speed | None = None
     lengths: tuple[Length, Length] | None = None
@@ -121,6 +126,8 @@ def _choose(trying: _Trying) -> Recipe:
     trying.choice = choose_variant(
         trying.lab, trying.rung, trying.profile, trying.before, watchdog=trying.watchdog
     )
+    if trying.choice.second is not None:
+        trying.confidence = _TWO_VARIANTS
     return trying.choice.first
 
 
@@ -163,20 +170,18 @@ def _second_attempt(first: _Trying, prediction: Prediction) -> _Trying:
     Args:
         prediction: of the likeliest variant.
     """
-    choice = first.choice
-    if choice is None:
+    if first.choice is None or first.choice.second is None:
         return first
     second = replace(
         first,
         after=first.before,
         prediction=prediction,
-        confidence=_SECOND_LOOK,
         verdict=_NOTHING,
         speed=None,
         lengths=None,
         comparison=Comparison(),
     )
-    _attempt(second, choice.second)
+    _attempt(second, first.choice.second)
     if second.after == first.before:
         return first
     is_kept = second.verdict.decision is Decision.KEPT
@@ -209,6 +214,8 @@ def _gather(trying: _Trying) -> Evidence:
     lab, rung, before, after = trying.lab, trying.rung, trying.before, trying.after
     exactness = rung.exactness_of(after)
     is_statistical = exactness is Exactness.STATISTICAL
+    if is_statistical and learning_key(before) == learning_key(after):
+        raise TrialFailed(_UNKNOWN_TO_LEARNING)
     if after.device.compile:  # once the trial has compiled something it cannot be seen any more
         trying.watchdog.expect(few_steps_s(trying.profile, before, after))
         compiler_start_s(lab.device)
@@ -299,8 +306,10 @@ def _check_exact(trying: _Trying, exactness: Exactness) -> str:
     lab, before, after = trying.lab, trying.before, trying.after
     steps = before.optimizer != after.optimizer
     results = []
+    foreseen = trying.prediction.time
+    decoding_s = foreseen.one_time_s.get("store", 0.0) if foreseen is not None else 0.0
     for recipe in (before, after):
-        trying.watchdog.expect(few_steps_s(trying.profile, before, recipe))
+        trying.watchdog.expect(decoding_s + few_steps_s(trying.profile, before, recipe))
         results.append(compute(recipe, lab.material(recipe), device=lab.device, steps=steps))
     found = describe_difference(results[0], results[1], exactness)
     return f"{found} in fp32" if is_compared_in_fp32(after) else found

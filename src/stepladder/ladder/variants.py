@@ -33,12 +33,12 @@ class Choice:
     """Which variant to try, and which after it where that one costs too much accuracy.
 
     Attributes:
-        second: finds that one; None: there is no safer one that would pay.
+        second: finds that one, or None where no safer one would pay; None: there is none.
         along: what a training before the change tells of beside the first.
     """
 
     first: Recipe
-    second: Callable[[], Recipe | None] = lambda: None
+    second: Callable[[], Recipe | None] | None = None
     along: tuple[Recipe, ...] = ()
 
 
@@ -105,8 +105,9 @@ def _choose_end(
         return Choice(first=variants[0])
     best = _best(judged)
     safer = _safer(judged, best, lab)
-    along = () if safer is None else (safer,)
-    return Choice(first=best.variant, second=lambda: safer, along=along)
+    if safer is None:
+        return Choice(first=best.variant)
+    return Choice(first=best.variant, second=lambda: safer, along=(safer,))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,14 +85,16 @@ def epochs_of(summary: Mapping[str, Any], lab: Lab, recipe: Recipe) -> float:
 def outside_clock_s(lab: Lab, profile: Profile, recipe: Recipe) -> dict[str, float]:
     """Give the one-time work that a training counts as set-up, as the ladder measured it.
 
-    The decoded copy that the lab made, and code compiled cold.
+    The decoded copy that the lab made, and code compiled cold: where features are cached, the trunk
+    is compiled in the phase that computes them.
 
     Args:
         profile: of the recipe.
     """
     found = lab.one_time_s(recipe)
-    compile_s = profile.time.one_time_s.get("compile", 0.0)
-    return found | ({"compile": compile_s} if recipe.device.compile and compile_s > 0 else {})
+    is_outside = recipe.device.compile and not recipe.features.cached
+    compile_s = profile.time.one_time_s.get("compile", 0.0) if is_outside else 0.0
+    return found | ({"compile": compile_s} if compile_s > 0 else {})
 
 
 def keys_in(cache: Path) -> frozenset[str]:

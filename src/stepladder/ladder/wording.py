@@ -279,7 +279,7 @@ _EPOCHS_ARE: Final = {Provenance.REPLAYED: " (by replay)", Provenance.ASSUMED: "
 
 
 def baseline_words(baseline: Baseline) -> str:
-    """Say what the baseline is: `baseline: 60 epochs, batch 2 (extrapolated from 3)`."""
+    """Say what the baseline is: `baseline: 60 epochs, batch 2 (extrapolated from 0.4 so far)`."""
     parts = []
     if baseline.epochs is not None:
         how = _EPOCHS_ARE.get(baseline.epochs_are, "") if baseline.epochs_are else ""
@@ -290,7 +290,7 @@ def baseline_words(baseline: Baseline) -> str:
     if not baseline.is_extrapolated:
         return said
     measured = baseline.measured_epochs
-    source = f" from {_count(measured)}" if measured is not None else ""
+    source = f" from {_count(measured)} so far" if measured is not None else ""
     return f"{said} (extrapolated{source})"
 
 

@@ -125,6 +125,9 @@ class ClimbSummary:
         machine: what the times hold for.
         max_accuracy_loss, min_gain: what the verdicts were asked to keep to.
         try_all: rungs were tried whatever gain was predicted.
+        why_no_advice: why it went no further than the last kept rung; None: it went on to the end.
+        max_cache_bytes: what a rung was allowed to write.
+        prices: digest of the user's list of GPUs; None: our own was used.
     """
 
     baseline: Baseline | None = None
@@ -147,3 +150,6 @@ class ClimbSummary:
     max_accuracy_loss: float | None = None
     min_gain: float | None = None
     try_all: bool = False
+    why_no_advice: str | None = None
+    max_cache_bytes: int | None = None
+    prices: str | None = None

@@ -167,7 +167,8 @@ class Trial:
         options: key of the options that decide a verdict; empty: not written down.
         budget_s: of the climb; None: no limit.
         cores_missing: cores of this process that others took meanwhile, on average.
-        is_undone: a kept trial once more, dropped by the test of all that was kept: no measurement.
+        is_undone: a kept trial once more, dropped after all: by the test of all that was kept, or
+            as its recipe could not be measured. No measurement of its own.
     """
 
     rung: str

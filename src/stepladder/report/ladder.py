@@ -24,7 +24,7 @@ class ClimbRecords:
 
     Attributes:
         summary: climb.json; empty where the climb did not end.
-        trials: rungs that were tried, oldest first, a repeated line once.
+        trials: rungs that were tried, oldest first, each trial once, with the last word on it.
         untried: the last word on every other rung, in the order of the ladder.
         profiles: oldest first.
         is_summary_damaged: climb.json is there but cannot be read.
@@ -103,10 +103,19 @@ def _summary(path: Path, missing: list[str]) -> ClimbSummary | None:
 
 
 def _once(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Leave out lines that say the same again, as a climb that went on writes them."""
+    """Give each trial once, as a climb that went on writes it again; one that was undone as that.
+
+    What is said last of a trial stands at the place of the first line.
+    """
     found: dict[str, Trial] = {}
+    kept: dict[tuple[str, str], str] = {}
     for trial in trials:
-        found.setdefault(str(to_json(trial)), trial)
+        key, rung = str(to_json(trial)), (trial.rung, trial.recipe)
+        if trial.is_undone and rung in kept:
+            found[kept[rung]] = trial
+            continue
+        found[key] = trial
+        kept[rung] = key
     return tuple(found.values())
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
 from stepladder.errors import UsageError
 from stepladder.ladder import run as run_module
+from stepladder.ladder.again import more_to_try
+from stepladder.ladder.keys import prices_key
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
 from stepladder.ladder.run import climb
 from stepladder.ladder.whole import keys_in, seconds_of_used
@@ -153,19 +156,36 @@ def test_an_earlier_ledger_names_its_job(tmp_path: Path) -> None:
     ],
 )
 def test_a_climb_goes_on_where_its_time_allows_more_than_before(
-    tmp_path: Path,
     then_s: float | None,
     now_s: float | None,
     for_untried: bool,
     for_undecided: bool,
 ) -> None:
-    def has_more(untried: list[str]) -> bool:
+    def has_more(untried: list[str], trials: Sequence[Trial] = ()) -> bool:
         done = {"untried": untried, "budget_s": then_s, "try_all": False}
-        return run_module._has_more_to_try(done, ledger, LadderConfig(budget_s=now_s))
+        return more_to_try(done, trials, LadderConfig(budget_s=now_s)) is not None
 
-    ledger = Ledger(tmp_path)
-    ledger.begin(job="one", machine="here", options="some", commit="one", is_fresh=False)
     assert has_more(["a_rung"]) == for_untried
     verdict = Verdict(decision=Decision.UNDECIDED, reason="not compared")
-    ledger.trial(Trial(rung="one", level=4, change={}, prediction=None, verdict=verdict))
-    assert has_more([]) == for_undecided
+    open_ = Trial(rung="one", level=4, change={}, prediction=None, verdict=verdict)
+    assert has_more([], [open_]) == for_undecided
+    kept = replace(open_, verdict=Verdict(decision=Decision.KEPT, reason=""))
+    assert not has_more([], [open_, kept])
+
+
+def test_a_climb_goes_on_where_it_was_stopped_by_what_has_changed_since(tmp_path: Path) -> None:
+    prices, others = tmp_path / "prices.csv", tmp_path / "others.csv"
+    prices.write_text("one")
+    others.write_text("two")
+    now = LadderConfig(max_cache_bytes=10, prices=prices)
+    done = {"max_cache_bytes": 10, "prices": prices_key(now)}
+    assert more_to_try(done, [], now) is None
+    assert more_to_try({}, [], now) is None, "a climb of an earlier version says nothing of it"
+    assert more_to_try(done, [], replace(now, max_cache_bytes=9)) is None
+    for kind, options, words in (
+        (done, replace(now, max_cache_bytes=11), "not allowed to write"),
+        (done, replace(now, prices=others), "GPUs"),
+        (done, replace(now, prices=None), "GPUs"),
+        (done | {"why_no_advice": "20 % is in no phase"}, now, "did not add up"),
+    ):
+        assert words in str(more_to_try(kind, [], options))

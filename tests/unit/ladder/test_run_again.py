@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
+from torch.utils.data import Dataset
 
+from stepladder.config.choices import Split
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
-from stepladder.errors import DataError
+from stepladder.config.recipe import Recipe
+from stepladder.errors import DataError, UsageError
 from stepladder.ladder import climb as climb_module
 from stepladder.ladder import run as run_module
 from stepladder.ladder.lab import Lab
@@ -96,9 +100,60 @@ def test_rungs_that_were_skipped_are_tried_once_all_are_asked_for(
     again(try_all=False, min_gain=50.0)
     assert [trial.verdict.decision for trial in trials_of(ledger)] == [Decision.SKIPPED]
     _, said = again(try_all=True, min_gain=50.0)
-    assert "going on with what was skipped or undecided" in said
+    assert "going on with what was skipped" in said
     tried = list(trials_of(ledger))[-1].verdict.decision
     assert tried in {Decision.KEPT, Decision.DROPPED, Decision.UNDECIDED}
+
+
+class OtherData(Dataset):
+    """As many points, elsewhere."""
+
+    def __init__(self, data: Dataset) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, idx: int) -> Any:
+        x, target = self.data[idx]
+        return x + 1, target
+
+
+@pytest.mark.parametrize("what", ["data", "model"])
+def test_a_task_that_gives_other_data_or_another_model_is_another_job(
+    tmp_path: Path, blobs, recipe, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    class Other(blobs):
+        def data(self, split: Split) -> Any:
+            data = super().data(split)
+            if not is_other or what != "data":
+                return data
+            OtherData.__qualname__ = type(data).__qualname__  # a file of as many rows
+            OtherData.__module__ = type(data).__module__
+            return OtherData(data)
+
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            model = super().build_model(recipe)
+            if is_other and what == "model":
+                model.trunk.append(nn.ReLU())
+            return model
+
+    is_other = False
+    monkeypatch.setattr(run_module, "RUNGS", ())
+    monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
+    job = JobConfig(recipe=recipe, run=RunConfig(dir=tmp_path / "run"), ladder=LADDER)
+
+    def run(**flags: bool) -> str:
+        said = io.StringIO()
+        climb(job, Other(), task_name="blobs", display=PlainDisplay(said), **flags)
+        return said.getvalue()
+
+    run()
+    assert "already climbed" in run()
+    is_other = True
+    with pytest.raises(UsageError, match="no climb of this job"):
+        run()
+    assert "already climbed" not in run(may_overwrite=True)
 
 
 def test_what_a_killed_climb_kept_goes_and_what_a_running_process_keeps_stays(

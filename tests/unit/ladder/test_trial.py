@@ -60,6 +60,10 @@ def epochs(recipe: Recipe, number: int) -> Recipe:
     return replace(recipe, schedule=replace(recipe.schedule, max_epochs=number))
 
 
+def with_prefetch(recipe: Recipe) -> Recipe:
+    return replace(recipe, loader=replace(recipe.loader, prefetch_batches=3))
+
+
 def tried(lab, rung, profile, recipe):  # type: ignore[no-untyped-def]
     prediction = rung.predict(profile, recipe)
     return run_trial(lab, rung, profile, recipe, prediction)
@@ -208,6 +212,7 @@ def test_a_safer_way_to_stop_comes_second(make_lab, profile, recipe) -> None:
     rung = Changed(hasty, patient, exactness=Exactness.STATISTICAL)
     choice = choose_variant(lab, rung, profile, slow, watchdog=Watchdog())
     assert choice.first == hasty
+    assert choice.second is not None
     assert choice.second() == patient
     assert choice.along == (patient,)
 
@@ -222,8 +227,51 @@ def test_variants_of_slower_steps_are_probed_for_a_second_choice(make_lab, profi
     rung = Changed(still, safe, exactness=Exactness.STATISTICAL)
     choice = choose_variant(lab, rung, long, recipe, watchdog=Watchdog())
     assert choice.first == still, "nearly anything may be lost"
+    assert choice.second is not None
     assert choice.second() == safe
     assert choice.along == ()
+
+
+@pytest.mark.parametrize(("num_variants", "confidence"), [(1, 0.95), (2, 0.975)])
+def test_two_variants_have_two_chances_and_share_the_error(
+    make_lab, profile, recipe, num_variants: int, confidence: float
+) -> None:
+    variants = [
+        epochs(replace(recipe, batch=replace(recipe.batch, lr=lr)), 3) for lr in (0.05, 0.06)
+    ]
+    rung = Changed(*variants[:num_variants], exactness=Exactness.STATISTICAL)
+    verdict = tried(make_lab(recipe, max_accuracy_loss=0.5), rung, profile, recipe).trial.verdict
+    assert verdict.decision is Decision.KEPT, verdict
+    assert verdict.reason == "", "the first one"
+    assert verdict.accuracy is not None
+    assert verdict.accuracy.confidence == confidence
+
+
+def test_a_rung_whose_change_no_training_would_know_of_is_a_fault(
+    make_lab, profile, recipe
+) -> None:
+    rung = Changed(with_prefetch(recipe), exactness=Exactness.STATISTICAL)
+    verdict = tried(make_lab(recipe), rung, profile, recipe).trial.verdict
+    assert verdict.decision is Decision.DROPPED
+    assert "a fault of the rung" in verdict.reason
+    assert "learning.py" in verdict.reason
+
+
+def test_decoding_all_pictures_is_granted_its_time(
+    make_lab, profile, recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Decodes(Changed):
+        def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+            time = replace(profile.time, one_time_s={"store": 1000.0})
+            return replace(super().predict(profile, recipe), time=time)
+
+    granted: list[float] = []
+    grant = Watchdog.grant
+    monkeypatch.setattr(
+        Watchdog, "grant", lambda dog, seconds: (granted.append(seconds), grant(dog, seconds))
+    )
+    tried(make_lab(recipe), Decodes(with_prefetch(recipe)), profile, recipe)
+    assert max(granted[:2]) >= 1000, "before anything is compared"
 
 
 @pytest.mark.parametrize("is_second_good", [True, False, None])

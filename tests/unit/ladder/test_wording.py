@@ -78,7 +78,7 @@ def test_the_columns_stand_under_their_titles() -> None:
     assert lines == [
         " rung                     predicted  measured            accuracy (paired)  verdict",
         " 0 as written             –          24 min              val 64.9 %         "
-        "baseline: 60 epochs, batch 2 (extrapolated from 3)",
+        "baseline: 60 epochs, batch 2 (extrapolated from 3 so far)",
         " 4 early_stopping         4.9×       5.2× [4.8, 5.5]     −0.1 [−0.6, +0.4]  "
         "kept: 11 epochs (by replay, 5 seeds)",
     ]

@@ -103,6 +103,30 @@ def test_a_profile_that_is_the_first_again_is_shown_once(
     assert one.times[0].bars[0].title.startswith("As written")
 
 
+def test_an_undone_rung_is_one_trial_that_was_dropped(build_climb: Build, tmp_path: Path) -> None:
+    folder = build_climb(tmp_path / "run")
+    before = climb_of(folder)
+    first = next(line for line in lines_of(folder) if line["kind"] == "trial" and is_kept(line))
+    undone = json.loads(json.dumps(first))
+    undone["trial"]["is_undone"] = True
+    undone["trial"]["verdict"] |= {"decision": "dropped", "reason": "too much was lost"}
+    write_lines(folder, [*lines_of(folder), undone, first, undone])  # and once more, going on
+    after = climb_of(folder)
+    rungs = [trial.rung for trial in after.trials]
+    assert rungs == [trial.rung for trial in before.trials]
+    (one,) = [trial for trial in after.trials if trial.rung == first["trial"]["rung"]]
+    assert one.verdict.decision is Decision.DROPPED
+    assert one.rung not in {trial.rung for trial in after.kept}
+    picture = ladder_picture(after)
+    assert picture is not None
+    assert [step.style for step in picture.steps if step.name == one.rung] == ["dropped"]
+    assert "is tried again" not in page_of(folder).text
+
+
+def is_kept(line: Line) -> bool:
+    return bool(line["trial"]["verdict"]["decision"] == "kept")
+
+
 def test_a_run_without_a_climb_has_no_ladder(build_run: Build, tmp_path: Path) -> None:
     text = page_of(build_run(tmp_path / "run")).text
     assert "ladder " not in text.replace("stepladder report", "")
