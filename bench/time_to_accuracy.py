@@ -66,7 +66,7 @@ def run_contender(words: Sequence[str], *, table: Path, seed: int, more: Sequenc
         result = json.loads(done.stdout.splitlines()[-1])
         kept = result.pop("kept", None)
         if kept is not None:
-            result["kept_config"] = Path(kept).read_text()
+            result["kept_config"] = Path(kept).read_text().replace(folder, "FOLDER")
         return result
 
 
