@@ -11,6 +11,7 @@ from measure import environment
 from stepladder.records import read_jsonl, to_json
 
 ENVIRONMENT = "environment"
+UNKNOWN = {"machine and versions": "not written down"}
 
 
 class Log:
@@ -34,10 +35,10 @@ class Log:
         return [line for line in self.lines if ENVIRONMENT not in line]
 
     @property
-    def environment(self) -> dict[str, Any] | None:
-        """Machine and versions of the last records; None where an older log does not say."""
+    def environment(self) -> dict[str, Any]:
+        """Machine and versions of the last records; that they are unknown of an older log."""
         found = [line[ENVIRONMENT] for line in self.lines if ENVIRONMENT in line]
-        return found[-1] if found else None
+        return found[-1] if found else UNKNOWN
 
     def find(self, **key: object) -> dict[str, Any] | None:
         """Give the record with these values, or None."""

@@ -219,6 +219,12 @@ def test_levels_ascend() -> None:
 
 
 @every_rung
+def test_what_is_looked_at_first_comes_earlier(rung: Rung) -> None:
+    earlier = [other.name for other in RUNGS[: RUNGS.index(rung)]]
+    assert set(rung.looks_first) <= set(earlier)
+
+
+@every_rung
 def test_the_docstring_says_what_it_does_what_it_trades_and_its_source(rung: Rung) -> None:
     doc = inspect.getdoc(type(rung)) or ""
     lines = doc.splitlines()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -165,22 +165,30 @@ class Climb:
     def run(self) -> Recipe:
         """Go up all rungs, look once more at those whose ground has changed, then test the whole.
 
+        A second look comes before a rung that would stand in its way.
+
         Returns:
             The recipe with everything that paid.
         """
         if not self.profiles:
             self.measure()
         for rung in self.rungs:
+            self._look_again(rung.looks_first)
             self._take(rung)
-        for rung in self._worth_another_look():
+        self._look_again([rung.name for rung in self.rungs])
+        self._test_together()
+        return self.recipe
+
+    def _look_again(self, names: Sequence[str]) -> None:
+        """Take those of these rungs once more whose ground has changed and that may pay now."""
+        due = [rung for rung in self._worth_another_look() if rung.name in names] if names else []
+        for rung in due:
             if self.why_no_advice is not None:
                 break  # without sound times, what was found at first is the last word
             if why_no_time(self.lab.time_left(), self.options) is None:
                 self._take(rung)
-            else:
+            elif rung.name not in self.left:
                 self.left.append(rung.name)
-        self._test_together()
-        return self.recipe
 
     def _take(self, rung: Rung) -> None:
         if self.why_no_advice is not None:

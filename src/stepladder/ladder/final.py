@@ -21,7 +21,7 @@ from stepladder.train.display import Display
 from stepladder.train.features import features_folder
 from stepladder.train.finish import SUMMARY_FILE
 from stepladder.train.run import train
-from stepladder.train.run_folder import CONFIG, RunFolder
+from stepladder.train.run_folder import CHECKPOINTS, CONFIG, RunFolder
 
 
 def train_kept(
@@ -52,7 +52,8 @@ def train_kept(
             folder.overwrite(keeps_ledger=True)
     task = task_for(task, job.recipe)
     cache, before, key = features_folder(job, task), summary_in(path), recipe_key(job.recipe)
-    began = ledger.find_training(key) if (path / CONFIG).exists() else None
+    has_clock = any((path / CHECKPOINTS).glob("step-*"))  # of the attempt before
+    began = ledger.find_training(key) if has_clock else None
     if began is None:
         began = KeptTraining(ready=tuple(sorted(keys_in(cache))), since=time.time())
         ledger.training(began, recipe=key)

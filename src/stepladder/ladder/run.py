@@ -299,6 +299,8 @@ def _refuse_other_run(folder: RunFolder, ledger: Ledger, job: str) -> None:
     raise UsageError(
         "the folder holds a run that is no climb of this job, and this one would replace it",
         where=str(folder.path),
+        why="The recipe as written, or the task's code, arguments, model or examples, are not as "
+        "they were; a split that is drawn at random needs a seed.",
         fix="Choose another --run.dir, or add --overwrite.",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dis
 import hashlib
 import inspect
 import re
@@ -23,6 +24,7 @@ from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+_OF_THE_MODULE: Final = ("LOAD_GLOBAL", "LOAD_NAME")
 _SCALARS: Final = (bool, int, float, str, bytes, type(None))
 
 
@@ -50,54 +52,58 @@ def task_facts(task: Task, recipe: Recipe) -> dict[str, Json]:
 def loose_code(start: type) -> list[str]:
     """Give in words what a class compiles to where it lies in no file, and what it calls there.
 
-    Methods by their instructions, constants and defaults; plain values by what they are. Sorted.
+    Methods by their instructions, constants and defaults; plain values by what they are; what a
+    decorator wraps as well. Sorted, and the same in each process.
     """
-    found: dict[str, str] = {}
+    seen: dict[int, object] = {}  # keeps what is seen, so that no other takes its number
+    words: list[str] = []
     left: list[object] = [start]
     while left:
         value = left.pop()
-        name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
-        if name in found:
+        if id(value) in seen or not isinstance(value, type | FunctionType):
             continue
+        seen[id(value)] = value
+        name = f"{value.__module__}.{value.__qualname__}"
+        named: list[tuple[str, object]] = []
         if isinstance(value, type):
-            own = vars(value) if _is_loose(value) else {}
+            named += vars(value).items() if _is_loose(value.__module__) else ()
             left += value.__mro__[1:]
-        elif isinstance(value, FunctionType) and _is_loose(value):
-            own = dict(_named_by(value))
-            found[name] = _code_words(value)
         else:
-            continue
-        found.setdefault(name, "")
-        for key, item in own.items():
-            if isinstance(item, _SCALARS) and not key.startswith("__"):
-                found[f"{name}: {key}"] = repr(item)
-            left += _functions_in(item)
-    return sorted(f"{name} {words}" for name, words in found.items() if words)
+            named += _closed_over(value)
+            if _is_loose(value.__globals__.get("__name__")):
+                words.append(f"{name} {_code_words(value)}")
+                named += _named_by(value)
+        for key, item in named:
+            plain = None if key.startswith("__") else _plain(item)
+            words += [f"{name}: {key} {plain}"] if plain is not None else []
+            left += _callables_in(item)
+    return sorted(words)
 
 
-def _is_loose(value: type | FunctionType) -> bool:
-    """Say whether the module of a definition is no file: that of a notebook, or of a prompt."""
-    module = sys.modules.get(value.__module__)
-    return module is None or (
-        getattr(module, "__file__", None) is None
-        and value.__module__ not in sys.builtin_module_names
-    )
+def _is_loose(module_name: object) -> bool:
+    """Say whether a module is no file: that of a notebook, or of a prompt."""
+    if module_name in sys.builtin_module_names:
+        return False
+    return getattr(sys.modules.get(str(module_name)), "__file__", None) is None
 
 
-def _functions_in(item: object) -> list[object]:
+def _callables_in(item: object) -> tuple[object, ...]:
     if isinstance(item, property):
-        return [part for part in (item.fget, item.fset) if part is not None]
-    if isinstance(item, staticmethod | classmethod):
-        return [item.__func__]
-    return [item] if isinstance(item, type | FunctionType) else []
+        return item.fget, item.fset, item.fdel
+    return (item.__func__,) if isinstance(item, staticmethod | classmethod) else (item,)
 
 
 def _named_by(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """Yield what a function names in its module and around it."""
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
-    yield from ((name, function.__globals__[name]) for name in names & set(function.__globals__))
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-    for name, cell in cells:
+    """Yield what a function names in its module."""
+    for code in _codes(function.__code__):
+        for step in dis.get_instructions(code):
+            if step.opname in _OF_THE_MODULE and step.argval in function.__globals__:
+                yield step.argval, function.__globals__[step.argval]
+
+
+def _closed_over(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """Yield what a function was made around."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             yield name, cell.cell_contents
         except ValueError:  # not set yet
@@ -122,14 +128,19 @@ def _code_words(function: FunctionType) -> str:
 
 
 def _words(value: object) -> str:
-    if isinstance(value, frozenset):
-        return f"{sorted(map(repr, value))}"
+    if isinstance(value, set | frozenset):
+        return f"{sorted(map(_words, value))}"
+    if isinstance(value, tuple | list):
+        return f"{[_words(item) for item in value]}"
     return _ADDRESS.sub("", repr(value))
 
 
 def _arguments(task: Task) -> dict[str, Json]:
     kept: Mapping[str, object] = getattr(task, "__dict__", {})
-    names = inspect.signature(type(task)).parameters
+    try:
+        names = tuple(inspect.signature(type(task)).parameters)
+    except (TypeError, ValueError):  # it is made in a way that cannot be read
+        return {}
     found = {name: _plain(kept[name]) for name in names if name in kept}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -141,8 +152,8 @@ def _plain(value: object) -> str | None:
     if isinstance(value, _SCALARS):
         return repr(value)
     if isinstance(value, torch.Tensor):
-        value = value.tolist() if value.dtype is torch.bfloat16 else value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return _tensor_words(value)
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
     if isinstance(value, Mapping):
         value = [part for pair in value.items() for part in pair]
@@ -150,6 +161,15 @@ def _plain(value: object) -> str | None:
         parts = [_plain(item) for item in value]
         return None if None in parts else f"[{', '.join(map(str, parts))}]"
     return None
+
+
+def _tensor_words(value: torch.Tensor) -> str | None:
+    try:
+        dense = value.detach().cpu().to_dense().resolve_conj().resolve_neg().reshape(-1)
+        numbers = dense.view(torch.uint8).numpy().tobytes()
+    except (RuntimeError, TypeError, NotImplementedError):  # one without numbers, on meta
+        numbers = b""
+    return f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(numbers).hexdigest()}"
 
 
 def _model(task: Task, recipe: Recipe) -> str | None:

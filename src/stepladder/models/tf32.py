@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -20,25 +21,37 @@ _TF32, _FULL = "tf32", "ieee"
 def without_tf32(device: torch.device) -> Iterator[None]:
     """Compute in all of 32 bits on a GPU for the block, where torch allows TF32.
 
-    Nothing is set for a CPU, which has no TF32. Within the block torch's older
-    `cudnn.allow_tf32` cannot be read, as everywhere once a newer setting is used.
+    Nothing is set for a CPU, which has no TF32. Torch's older settings say the same as the newer
+    ones within the block, so that code of the user's that reads them goes on.
     """
-    found = [one for one in _SETTINGS if device.type == "cuda" and one.fp32_precision == _TF32]
-    older = _older_setting() if torch.backends.cuda.matmul in found else None
-    if older is not None:
-        torch.set_float32_matmul_precision("highest")
+    if device.type != "cuda":
+        yield
+        return
+    found = [one for one in _SETTINGS if one.fp32_precision == _TF32]
+    matmul = _older_matmul() if torch.backends.cuda.matmul in found else None
+    has_cudnn = len(found) > (torch.backends.cuda.matmul in found) and _older_cudnn()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of the older settings
+        if matmul is not None:
+            torch.set_float32_matmul_precision("highest")
+        if has_cudnn:
+            torch.backends.cudnn.allow_tf32 = False
     for setting in found:
         setting.fp32_precision = _FULL
     try:
         yield
     finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if has_cudnn:
+                torch.backends.cudnn.allow_tf32 = True
+            if matmul is not None:
+                torch.set_float32_matmul_precision(matmul)
         for setting in found:
             setting.fp32_precision = _TF32
-        if older is not None:
-            torch.set_float32_matmul_precision(older)
 
 
-def _older_setting() -> str | None:
+def _older_matmul() -> str | None:
     """Give what allows TF32 in matrix products by torch's older setting; None: the newer does.
 
     Both have to say the same, or torch's own compiler refuses. One who used the older has had the
@@ -48,3 +61,11 @@ def _older_setting() -> str | None:
         return torch.get_float32_matmul_precision()
     except RuntimeError:  # they differ already
         return None
+
+
+def _older_cudnn() -> bool:
+    """Say whether cuDNN's older setting allows TF32, and the newer ones say the same."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # they differ already
+        return False

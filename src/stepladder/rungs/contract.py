@@ -25,6 +25,8 @@ class Rung(ABC):
         exactness: how far it may change what is learnt.
         is_prediction_only: it can be predicted but not tried here, such as other hardware.
         is_enabler: a MEMORY rung, judged together with the rung that it makes possible.
+        looks_first: names of rungs whose second look, where one is due, comes before this one: what
+            it changes would stand in their way.
     """
 
     name: ClassVar[str]
@@ -33,6 +35,7 @@ class Rung(ABC):
     exactness: ClassVar[Exactness] = Exactness.ROUNDING
     is_prediction_only: ClassVar[bool] = False
     is_enabler: ClassVar[bool] = False
+    looks_first: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:

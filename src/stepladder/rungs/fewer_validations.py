@@ -31,6 +31,7 @@ class FewerValidations(Rung):
     name: ClassVar[str] = "fewer_validations"
     level: ClassVar[int] = 8
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
+    looks_first: ClassVar[tuple[str, ...]] = ("early_stopping",)
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
         """Refuse where validations are cheap, or stopping later would cost more than they do."""

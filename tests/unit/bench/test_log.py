@@ -29,7 +29,7 @@ def test_the_machine_is_written_once_before_the_first_record(
 ) -> None:
     path = tmp_path / "log.jsonl"
     log = module("log").Log(path)
-    assert log.environment is None
+    assert log.environment == module("log").UNKNOWN
     log.add({"round": 0})
     log.add({"round": 1})
     lines = module("log").Log(path).lines

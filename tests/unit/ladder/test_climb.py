@@ -470,6 +470,25 @@ def test_the_last_rung_that_loses_is_undone_and_exact_ones_above_it_stay(
     assert again.together == climb.together
 
 
+def test_a_rung_that_another_would_stand_in_the_way_of_is_looked_at_again_before_it(
+    make_climb: MakeClimb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Last(Change):
+        looks_first: ClassVar[tuple[str, ...]] = ("first",)
+
+    taken: list[str] = []
+    take = Climb._take
+    monkeypatch.setattr(Climb, "_take", lambda c, rung: (taken.append(rung.name), take(c, rung)))
+    first, kept, last = Refusing("first"), Change("kept", with_threads), Last("last")
+    climb = make_climb(first, kept, last)
+    write_kept(climb, kept, climb.recipe)
+    monkeypatch.setattr(
+        first, "why_not", lambda _, recipe: "not here" if recipe == climb._as_written else None
+    )
+    climb.run()
+    assert taken[:4] == ["first", "kept", "first", "last"]
+
+
 def test_a_rung_that_was_not_here_is_looked_at_once_more_on_other_ground(
     make_climb: MakeClimb,
 ) -> None:

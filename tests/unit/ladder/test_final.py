@@ -32,6 +32,7 @@ from stepladder.train.display import Display, PlainDisplay
 from stepladder.train.run import train
 
 MARK = 7.0
+NUM_TRAIN = 90
 
 
 class Mine(ImageClassification):
@@ -159,6 +160,24 @@ def test_features_of_an_interrupted_training_are_those_of_its_own_clock(
         on_features("first", Interrupting(io.StringIO()))
     assert list(tmp_path.glob("store.features/*/manifest.json")), "they lie ready by now"
     assert on_features("first") == 0
+
+
+class Impatient(Display):
+    """Ends the training while features are computed, those of train are done by then."""
+
+    def features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        if done >= NUM_TRAIN:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_features_that_were_computed_before_there_was_a_clock_to_keep_count(
+    on_features: Callable[..., float], tmp_path: Path
+) -> None:
+    with pytest.raises(InterruptedRun):
+        on_features("first", Impatient(io.StringIO()))
+    assert not list(tmp_path.glob("first/checkpoints/step-*"))
+    assert len(list(tmp_path.glob("store.features/*/manifest.json"))) == 1, "those of train"
+    assert on_features("first") > 0
 
 
 def test_features_that_an_interrupted_training_found_ready_count_when_it_ends(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,13 +24,19 @@ from stepladder.task.image_classification import ImageClassification
 
 Cells = Callable[..., Any]
 NOTEBOOK = """
+import torch
 from torch import nn
 from stepladder.task import Task
 
 WIDTH = 8
+WEIGHTS = [1.0, 5.0]
+seed = 0
 
-def scaled(x):
+def scaled(x, kinds={"a", "b", "c"}):
     return x * 2
+
+twice = lambda x: x + x
+thrice = lambda x: x + x + x
 
 class Net(nn.Module):
     slope = 0.1
@@ -42,10 +50,19 @@ class Net(nn.Module):
 
 class Digits(Task):
     def build_model(self, recipe):
+        torch.manual_seed(recipe.seed)
         return Net()
 
     def data(self, split):
         return None
+
+    @torch.no_grad()
+    def metrics(self, model, batch):
+        return twice(thrice(batch)), WEIGHTS[0]
+
+    @property
+    def width(self):
+        return 7
 
     def loss(self, model, batch):
         return [value for value in (model(batch.inputs),) if value in {"a", "b", "c"}]
@@ -103,8 +120,26 @@ class Wide(Task):
         ("slope = 0.1", "slope = 0.2"),
         ("leaky_relu", "celu"),
         ("return Net()", "return Net().double()"),
+        ("WEIGHTS[0]", "WEIGHTS[1]"),
+        ("[1.0, 5.0]", "[1.0, 6.0]"),
+        ("x + x\n", "x - x\n"),
+        ("x + x + x", "x + x - x"),
+        ("return 7", "return 8"),
+        ('{"a", "b", "c"}):\n    return', '{"a", "b"}):\n    return'),
     ],
-    ids=["a function", "a constant", "of the class", "a call", "of the task"],
+    ids=[
+        "a function",
+        "a constant",
+        "of the class",
+        "a call",
+        "of the task",
+        "decorated",
+        "a list",
+        "a lambda",
+        "another lambda",
+        "a property",
+        "a default",
+    ],
 )
 def test_another_cell_of_a_notebook_is_another_job(cells: Cells, old: str, new: str) -> None:
     assert old in NOTEBOOK
@@ -115,12 +150,38 @@ def test_another_cell_of_a_notebook_is_another_job(cells: Cells, old: str, new: 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("", ""), ("x - 1", "x - 2"), ("\ndef scaled", "\n\n# said once more\ndef scaled")],
-    ids=["run again", "not called", "a comment"],
+    [
+        ("", ""),
+        ("x - 1", "x - 2"),
+        ("\ndef scaled", "\n\n# said once more\ndef scaled"),
+        ("seed = 0", "seed = 1"),
+    ],
+    ids=["run again", "not called", "a comment", "a value of an attribute's name"],
 )
 def test_the_same_cells_are_the_same_job(cells: Cells, old: str, new: str) -> None:
     before = task_facts(cells(NOTEBOOK).Digits(), Recipe())
     assert task_facts(cells(NOTEBOOK.replace(old, new)).Digits(), Recipe()) == before
+
+
+def test_the_same_cells_are_the_same_job_in_another_process() -> None:
+    code = (
+        "import sys, types; from stepladder.ladder.task_key import loose_code;"
+        "module = types.ModuleType('a_notebook'); sys.modules['a_notebook'] = module;"
+        "exec(sys.stdin.read(), module.__dict__); print(loose_code(module.Digits))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            input=NOTEBOOK,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1
+    assert len(found.pop()) > 100
 
 
 def test_code_of_a_file_is_counted_with_the_file() -> None:
@@ -135,8 +196,10 @@ def test_code_of_a_file_is_counted_with_the_file() -> None:
         Wide(weights=torch.ones(3)),
         Wide(weights={"classes": [1, 2]}),
         Wide(weights=np.ones(3)),
+        Wide(weights=torch.eye(2).to_sparse()),
+        Wide(weights=torch.ones(2, device="meta")),
     ],
-    ids=["a width", "a rate", "a tensor", "a mapping", "an array"],
+    ids=["a width", "a rate", "a tensor", "a mapping", "an array", "sparse", "without numbers"],
 )
 def test_other_arguments_are_another_job(other: Wide) -> None:
     assert task_facts(other, Recipe()) != task_facts(Wide(), Recipe())

@@ -38,6 +38,17 @@ def test_tf32_is_off_within_and_on_again_afterwards() -> None:
     assert found() == ["tf32"] * 3
 
 
+def test_code_that_reads_the_older_settings_of_cudnn_goes_on() -> None:
+    before = found()
+    with without_tf32(CUDA):
+        assert not torch.backends.cudnn.allow_tf32
+        with torch.backends.cudnn.flags(enabled=False):
+            pass
+        assert "tf32" not in found()
+    assert torch.backends.cudnn.allow_tf32
+    assert found() == before
+
+
 def test_tf32_is_on_again_after_an_error() -> None:
     set_all("tf32")
     with pytest.raises(ZeroDivisionError), without_tf32(CUDA):
