@@ -46,8 +46,8 @@ from stepladder.rungs.contract import Rung
 _DROPPED: Final = Decision.DROPPED
 _FEATURES_TIMES: Final = 5.0
 """Times as long as by the profile that new features may take, until they are taken to hang."""
-_ONE_VARIANT: Final = 0.95
-_TWO_VARIANTS: Final = 0.975  # at what each loses, so that both together are right in 95 %
+_FIRST_VARIANT: Final = 0.95
+_SECOND_VARIANT: Final = 0.975  # at what it loses: both together are right in 92.5 % at least
 _UNKNOWN_TO_LEARNING: Final = (
     "a fault of the rung: its options may change what is learnt, and ladder/learning.py leaves "
     "them out of what it compares"
@@ -78,7 +78,7 @@ class _Trying:
     prediction: Prediction
     on_prediction: Callable[[Prediction], None] | None = None
     choice: Choice | None = None
-    confidence: float = _ONE_VARIANT
+    confidence: float = _FIRST_VARIANT
     verdict: Verdict = _NOTHING
     speed: Speed | None = None
     lengths: tuple[Length, Length] | None = None
@@ -126,8 +126,6 @@ def _choose(trying: _Trying) -> Recipe:
     trying.choice = choose_variant(
         trying.lab, trying.rung, trying.profile, trying.before, watchdog=trying.watchdog
     )
-    if trying.choice.second is not None:
-        trying.confidence = _TWO_VARIANTS
     return trying.choice.first
 
 
@@ -176,6 +174,7 @@ def _second_attempt(first: _Trying, prediction: Prediction) -> _Trying:
         first,
         after=first.before,
         prediction=prediction,
+        confidence=_SECOND_VARIANT,
         verdict=_NOTHING,
         speed=None,
         lengths=None,

@@ -232,21 +232,6 @@ def test_variants_of_slower_steps_are_probed_for_a_second_choice(make_lab, profi
     assert choice.along == ()
 
 
-@pytest.mark.parametrize(("num_variants", "confidence"), [(1, 0.95), (2, 0.975)])
-def test_two_variants_have_two_chances_and_share_the_error(
-    make_lab, profile, recipe, num_variants: int, confidence: float
-) -> None:
-    variants = [
-        epochs(replace(recipe, batch=replace(recipe.batch, lr=lr)), 3) for lr in (0.05, 0.06)
-    ]
-    rung = Changed(*variants[:num_variants], exactness=Exactness.STATISTICAL)
-    verdict = tried(make_lab(recipe, max_accuracy_loss=0.5), rung, profile, recipe).trial.verdict
-    assert verdict.decision is Decision.KEPT, verdict
-    assert verdict.reason == "", "the first one"
-    assert verdict.accuracy is not None
-    assert verdict.accuracy.confidence == confidence
-
-
 def test_a_rung_whose_change_no_training_would_know_of_is_a_fault(
     make_lab, profile, recipe
 ) -> None:
