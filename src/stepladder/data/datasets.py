@@ -6,7 +6,7 @@ import hashlib
 import random
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -150,8 +150,9 @@ def _add(digest: Any, value: Any) -> None:
     """Add a value to a digest, the same for equal ones."""
     if isinstance(value, Tensor):
         digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        dense = value.detach().cpu().to_dense().reshape(-1)
-        digest.update(dense.view(torch.uint8).numpy().tobytes())
+        with suppress(RuntimeError, TypeError):  # one whose numbers cannot be read: by its shape
+            dense = value.detach().cpu().to_dense().resolve_conj().resolve_neg().reshape(-1)
+            digest.update(dense.view(torch.uint8).numpy().tobytes())
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
         digest.update(f"{value.dtype} {value.shape}".encode())
         digest.update(value.tobytes())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from stepladder.data.datasets import as_source, is_stochastic
+from stepladder.data.datasets import DatasetSource, as_source, is_stochastic
 from stepladder.data.reader import Reader
 from stepladder.errors import DataError, UsageError
 
@@ -148,3 +148,21 @@ def test_another_fingerprint_is_another_order() -> None:
     own: Any = as_source(Named(10))
     assert own.fingerprint == "mine"
     assert as_source(Squares(10)).fingerprint != as_source(Squares(11)).fingerprint
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.ones(2, dtype=torch.cfloat).conj(),
+        torch.tensor(True),
+        torch.empty(0),
+        "words",
+        {"a": 1},
+    ],
+    ids=["conjugate", "a truth", "empty", "words", "a mapping"],
+)
+def test_examples_of_any_kind_are_told_by_what_they_are(value: object) -> None:
+    one, again = (DatasetSource([(value, idx) for idx in range(3)]) for _ in range(2))
+    other = DatasetSource([(value, idx + 1) for idx in range(3)])
+    assert one.some_examples == again.some_examples != other.some_examples
+    assert not one.is_stochastic
