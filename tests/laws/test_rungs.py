@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import stepladder.rungs
+from stepladder.cli import climb as climb_command
+from stepladder.cli.ladder_flags import read_job
 from stepladder.config import choices
 from stepladder.config.options import JobConfig, LadderConfig
 from stepladder.config.recipe import (
@@ -35,13 +37,15 @@ from stepladder.config.recipe import (
 )
 from stepladder.ladder import climb as climb_module
 from stepladder.ladder import trial
+from stepladder.ladder.advise import flags_of
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.comparison import Comparison
-from stepladder.ladder.keys import recipe_key
+from stepladder.ladder.keys import recipe_key, recipe_values
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.learning import learning_key
 from stepladder.ladder.ledger import Ledger
 from stepladder.ladder.speed import Speed
+from stepladder.ladder.trial import change_between
 from stepladder.ladder.variants import Choice
 from stepladder.ladder.verdict import Evidence
 from stepladder.records import read_jsonl, to_json
@@ -263,6 +267,18 @@ def test_what_is_said_to_change_learning_is_known_to_the_trainings_that_judge_it
             learns_alike = learning_key(variant) == learning_key(recipe)
             is_statistical = rung.exactness_of(variant) is Exactness.STATISTICAL
             assert learns_alike != is_statistical, rung.name
+
+
+@every_rung
+def test_what_takes_a_rung_by_hand_is_what_the_command_line_takes(
+    rung: Rung, let_through: dict[str, Job]
+) -> None:
+    profile, recipe = let_through[rung.name]
+    change = change_between(recipe, rung.apply(profile, recipe))
+    words = [word for flag in flags_of(change) for word in flag.split()]
+    _, resolved, _ = read_job(climb_command.Flags, words, command="climb", examples="")
+    values = recipe_values(resolved.job.recipe)
+    assert {key: values[key] for key in change} == {key: new for key, (_, new) in change.items()}
 
 
 @thoroughly

@@ -19,7 +19,7 @@ from stepladder.config.show import show, show_json
 
 _EXAMPLES = """
   stepladder climb demo.yaml                 try each speed-up, keep what pays, then train
-  stepladder climb demo.yaml --budget 10m    ten minutes to measure and try, then train
+  stepladder climb demo.yaml --budget 10m    measure, try and train in about ten minutes
   stepladder climb my_job.py:Digits          a problem of your own; that file is run
   stepladder climb demo.yaml --fresh         do not rely on verdicts of earlier climbs
 """
@@ -39,8 +39,8 @@ class Flags:
     task: str | None = None
     """A Task of your own, as FILE.py:NAME; that file is run."""
     budget: str | None = None
-    """Time for measurements and trials, such as 90s or 10m, not for the trainings at the
-    end; the same as --ladder.budget-s."""
+    """Time for the whole, such as 90s or 10m: trials end in time for the training at the end, as
+    far as that takes no more than a fifth; the same as --ladder.budget-s."""
     try_all: Switch = False
     """Try rungs whatever gain is predicted; the same as --ladder.try-all."""
     fresh: Switch = False

@@ -132,9 +132,8 @@ def _candidate(rung: Rung, profile: Profile, recipe: Recipe, prediction: Predict
         after = rung.apply(profile, recipe)
         may_cost = rung.exactness_of(after) is Exactness.STATISTICAL
         change = change_between(recipe, after)
-    flags = [f"--{key.replace('_', '-')} {_shown(value)}" for key, (_, value) in change.items()]
     considered = _considered(rung, prediction, "")
-    return replace(considered, may_cost=may_cost, flags=tuple(flags))
+    return replace(considered, may_cost=may_cost, flags=flags_of(change))
 
 
 def _most_promising(candidates: Sequence[Considered]) -> Considered | None:
@@ -156,11 +155,17 @@ def _considered(rung: Rung, prediction: Prediction | None, reason: str) -> Consi
     return Considered(rung=rung.name, level=rung.level, prediction=prediction, reason=reason)
 
 
-def _shown(value: Json) -> str:
-    """Give a value as a flag takes it: `none`, `true`, `0.008`."""
-    if value is None:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def flags_of(change: Change) -> tuple[str, ...]:
+    """Give what takes a change by hand, one an option."""
+    return tuple(_flag(key, value) for key, (_, value) in change.items())
+
+
+def _flag(key: str, value: Json) -> str:
+    """Give an option as the command line takes it: `--batch.lr 0.008`, `--stopping.no-early`."""
+    group, dot, name = key.replace("_", "-").rpartition(".")
+    if isinstance(value, bool):
+        return f"--{group}{dot}{name}" if value else f"--{group}{dot}no-{name}"
+    return f"--{group}{dot}{name} {'none' if value is None else value}"
 
 
 def gain_of(considered: Considered) -> float:

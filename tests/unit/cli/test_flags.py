@@ -188,6 +188,20 @@ def test_a_first_word_names_a_file_of_options_or_a_task() -> None:
     assert (resolved.job.recipe.seed, task) == (5, "jobs/my_job.py:Digits")
 
 
+def test_a_task_may_stand_after_flags() -> None:
+    words = ["--budget", "90s", "my_job.py:Digits", "--seed", "7"]
+    _, resolved, task = read_job(climb.Flags, words, command="climb", examples="")
+    assert (task, resolved.job.recipe.seed) == ("my_job.py:Digits", 7)
+    assert resolved.job.ladder.budget_s == 90
+
+
+def test_two_tasks_are_refused() -> None:
+    words = ["my_job.py:Digits", "--task", "other.py:Words"]
+    with pytest.raises(UsageError, match=r"--task names other\.py:Words, another Task") as caught:
+        read_job(climb.Flags, words, command="climb", examples="")
+    assert (caught.value.where, caught.value.fix) == ("my_job.py:Digits", "Give one of the two.")
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), ("45", 45.0)]
 )

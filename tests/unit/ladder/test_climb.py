@@ -152,7 +152,7 @@ def test_advice_says_what_takes_the_step(make_climb: MakeClimb, profile: Profile
 
     advice = advise_on(profile, climb.recipe, climb.options, rungs=(Change("good", other),))
     assert advice.next is not None
-    assert "--stopping.early true" in advice.next.flags
+    assert "--stopping.early" in advice.next.flags
     assert "--stopping.validate-every-steps 5" in advice.next.flags
     text = advice_text(advice, profile)
     assert "`stepladder climb` tries it, and keeps it if it pays; by hand:" in text
@@ -468,6 +468,29 @@ def test_the_last_rung_that_loses_is_undone_and_exact_ones_above_it_stay(
     assert again.run() == held, "what goes on from the ledger goes the same way"
     assert again.num_from_ledger == len(climb.rungs)
     assert again.together == climb.together
+
+
+def test_what_is_left_when_a_rung_is_undone_stays_where_it_cannot_be_measured(
+    make_climb: MakeClimb, profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    climb = climb_of_kept(
+        make_climb,
+        profile,
+        (Change("fewer", fewer_epochs), NO_WORSE),
+        (Change("crippled", crippled), NO_WORSE),
+        (Change("exact", with_threads), {"exactness": "equal"}),
+    )
+    before, tried = climb.recipe, list[int]()
+
+    def fail(*_: Any, **__: Any) -> Profile:
+        tried.append(1)
+        return boom()
+
+    monkeypatch.setattr(climb_module, "take_profile", fail)
+    assert climb.run() == with_threads(fewer_epochs(before))
+    assert len(tried) == 1
+    assert climb.together is not None
+    assert climb.together.undone == ("crippled",)
 
 
 def test_a_rung_that_another_would_stand_in_the_way_of_is_looked_at_again_before_it(
