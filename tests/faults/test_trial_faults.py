@@ -219,7 +219,7 @@ def test_a_training_that_diverges_where_it_did_not_before_is_dropped(attempt: _L
 
 
 def test_a_rung_that_hangs_is_dropped(attempt: _Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_module, "Watchdog", lambda: Watchdog(3.0))
+    monkeypatch.setattr(trial_module, "Watchdog", lambda **kw: Watchdog(3.0, **kw))
 
     said: list[str] = []
 

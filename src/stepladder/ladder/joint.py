@@ -33,7 +33,7 @@ def compare_together(lab: Lab, before: Recipe, after: Recipe) -> Joint:
 
     Trainings that are known are not repeated. What cannot be compared holds, and says why.
     """
-    watchdog = Watchdog()
+    watchdog = Watchdog(time_left=lab.time_left)
     diverges: str | None = None
     comparison = Comparison()
     try:

@@ -111,7 +111,7 @@ def run_trial(
         before=before,
         folder=lab.cache / f"trial-{rung.name}",
         after=before,
-        watchdog=Watchdog(),
+        watchdog=Watchdog(time_left=lab.time_left),
         prediction=prediction,
         on_prediction=on_prediction,
     )

@@ -99,7 +99,12 @@ def _decide(evidence: Evidence, options: LadderConfig, quality: Finding) -> Find
             benefit = _judge_memory(evidence)
         case Aim.ACCURACY:
             return _judge_accuracy(evidence, options)
-    return benefit if benefit.decision is not Decision.KEPT else quality
+    return benefit if benefit.decision is not Decision.KEPT or _holds(quality) else quality
+
+
+def _holds(quality: Finding) -> bool:
+    """Say whether a change is no worse, and nothing has to be said of it."""
+    return quality.decision is Decision.KEPT and not quality.reason
 
 
 def judge_speed(speed: Interval | None, options: LadderConfig) -> Finding:

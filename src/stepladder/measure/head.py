@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +16,7 @@ from stepladder.data.batch import Batch
 from stepladder.data.feature_files import Features
 from stepladder.data.feature_source import HeldFeatures
 from stepladder.data.reader import Source
+from stepladder.measure.attempt import attempt
 from stepladder.measure.subject import Subject
 from stepladder.measure.timing import seconds_of
 from stepladder.models.features import evaluating
@@ -67,14 +70,31 @@ def measure_trunk(subject: Subject, *, budget_s: float) -> TrunkTime | None:
     )
 
 
+def try_trunk(subject: Subject, *, budget_s: float) -> TrunkTime | None:
+    """As `measure_trunk`, and None where memory runs out or anything in it raises.
+
+    Features take larger batches than a step may: a job that keeps none can do without.
+    """
+    return _tried(lambda: measure_trunk(subject, budget_s=budget_s))
+
+
 def look_again(subject: Subject, trunk: TrunkTime, *, budget_s: float) -> TrunkTime:
-    """Time the trunk once more, later, and keep the shorter time.
+    """Time the trunk once more, later, and keep the shorter time; the first where that fails.
 
     Another process can slow a whole look down, and never speeds one up.
     """
-    batch = subject.batch_of(batch_size_on(subject.device))
-    _, seconds = _through_trunk(subject, batch, budget_s=budget_s)
-    return replace(trunk, example_s=min(trunk.example_s, seconds / batch.ids.numel()))
+
+    def look() -> TrunkTime:
+        batch = subject.batch_of(batch_size_on(subject.device))
+        _, seconds = _through_trunk(subject, batch, budget_s=budget_s)
+        return replace(trunk, example_s=min(trunk.example_s, seconds / batch.ids.numel()))
+
+    return _tried(look) or trunk
+
+
+def _tried(measure: Callable[[], TrunkTime | None]) -> TrunkTime | None:
+    """Give what a look at the trunk finds; None where it fails. However long it takes is honest."""
+    return attempt(measure, foretold_s=math.inf, at_least_s=0).value
 
 
 def _through_trunk(subject: Subject, batch: Batch, *, budget_s: float) -> tuple[Any, float]:

@@ -33,7 +33,7 @@ from stepladder.measure.facts import (
     stored_bytes,
 )
 from stepladder.measure.flops import Peaks, measure_peaks, model_flops_utilisation
-from stepladder.measure.head import TrunkTime, look_again, measure_trunk, on_features
+from stepladder.measure.head import TrunkTime, look_again, measure_trunk, on_features, try_trunk
 from stepladder.measure.larger_trunks import larger_trunks
 from stepladder.measure.noise_scale import NoiseScale
 from stepladder.measure.profile_memory import ProfileMemory, memory_key
@@ -285,7 +285,8 @@ class _Measuring:
     # -- parts ------------------------------------------------------------------------------
 
     def _measure_trunk(self) -> TrunkTime | None:
-        return measure_trunk(self.subject, budget_s=self._budgets_s["trunk"])
+        measure = measure_trunk if self.recipe.features.cached else try_trunk
+        return measure(self.subject, budget_s=self._budgets_s["trunk"])
 
     def _look_at_trunk_again(self) -> TrunkTime | None:
         if self.trunk is None:

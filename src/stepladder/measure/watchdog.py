@@ -18,6 +18,7 @@ TIMES_EXPECTED: Final = 20.0
 PROBE_S: Final = 10.0
 """Seconds that a probe is granted, however little is foretold."""
 _TIMES_FORETOLD: Final = 10.0
+_TIMES_BEYOND: Final = 2.0  # what is expected, that work may end after its budget
 _AGAIN_S: Final = 5.0
 """Clearing up may hang as well: a reading thread that is waited for. It is interrupted again."""
 
@@ -36,16 +37,27 @@ class Watchdog:
 
     Args:
         min_deadline_s: patience, however little is expected.
+        time_left: gives the seconds that are left of a budget; none: there is no end to it.
     """
 
-    def __init__(self, min_deadline_s: float = MIN_DEADLINE_S) -> None:
+    def __init__(
+        self,
+        min_deadline_s: float = MIN_DEADLINE_S,
+        *,
+        time_left: Callable[[], float] = lambda: math.inf,
+    ) -> None:
         self._min_deadline_s = min_deadline_s
+        self._time_left = time_left
         self._is_on = False
         self.deadline_s = min_deadline_s
 
     def expect(self, seconds: float) -> None:
-        """Begin something new that should take so many seconds: 20 times that are granted."""
-        self.grant(TIMES_EXPECTED * seconds)
+        """Begin something new that should take so many seconds: 20 times that are granted.
+
+        Of a budget, what is left of it and twice what is expected, where that is less.
+        """
+        within_s = max(0.0, self._time_left()) + _TIMES_BEYOND * seconds
+        self.grant(min(TIMES_EXPECTED * seconds, within_s))
 
     def grant(self, seconds: float) -> None:
         """Begin something new that may take so many seconds and no more."""

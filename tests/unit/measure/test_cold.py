@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import torch
 
 from stepladder.config.recipe import DeviceConfig, Recipe
 from stepladder.machine.compiler import compiler_missing
+from stepladder.measure import cold
 from stepladder.measure.cold import cold_compiler, compiler_start_s
+from stepladder.measure.timing import seconds_of
 
 CPU = torch.device("cpu")
 COMPILED = Recipe(device=DeviceConfig(compile=True))
@@ -49,10 +52,22 @@ def test_a_folder_with_a_space_in_its_name_does_not_stop_the_compiler(tmp_path: 
 
 
 @has_compiler
-def test_what_a_process_does_once_is_timed_once() -> None:
+def test_what_a_process_does_once_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    took_s: list[float] = []
+    num_built: list[int] = []
+
+    def timed(function: Callable[[], object], device: torch.device) -> float:
+        took_s.append(seconds_of(function, device))
+        num_built.append(number_of_built(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])))
+        return took_s[-1]
+
+    monkeypatch.setattr(cold, "seconds_of", timed)
+    compiler_start_s.cache_clear()
     first = compiler_start_s(CPU)
-    assert first >= 0
+    assert first == max(0.0, took_s[0] - took_s[1])
+    assert min(num_built) > 0, "both build their code anew"
     assert compiler_start_s(CPU) == first
+    assert len(took_s) == 2, "the second call timed nothing"
 
 
 def test_where_nothing_is_compiled_the_caches_stay(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,10 @@ from stepladder.config.choices import TrainMode
 from stepladder.config.recipe import FeaturesConfig, Recipe
 from stepladder.data.batch import Batch
 from stepladder.measure import head as head_module
-from stepladder.measure.head import look_again, measure_trunk, on_features
+from stepladder.measure.head import look_again, measure_trunk, on_features, try_trunk
+from stepladder.measure.profile import take_profile
+from stepladder.records.profile import Profile
+from stepladder.train.build import open_sources
 
 
 def test_the_trunk_is_timed_on_a_batch_as_features_are_computed_in(
@@ -85,6 +89,63 @@ def test_of_two_looks_at_the_trunk_the_shorter_time_counts(
     assert 0 < disturbed.example_s < 3600
     assert undisturbed.example_s == 1e-12
     assert disturbed.batch is trunk.batch
+
+
+def no_room_above(num_examples: int) -> Callable:
+    """Give a hook for a module that larger batches do not fit through."""
+
+    def check(_: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        if len(args[0]) > num_examples:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    return check
+
+
+def test_a_trunk_that_memory_does_not_hold_is_not_timed(
+    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
+) -> None:
+    with open_on(recipe(), pictures()) as subject:
+        first = measure_trunk(subject, budget_s=0.0)
+        subject.trunk_and_head[0].register_forward_pre_hook(no_room_above(12))
+        assert look_again(subject, first, budget_s=0.0) is first
+        assert try_trunk(subject, budget_s=0.0) is None
+        with pytest.raises(torch.OutOfMemoryError):
+            measure_trunk(subject, budget_s=0.0)
+        assert subject.model.training
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_profile_goes_on_without_a_trunk_that_memory_does_not_hold(
+    pictures: Callable, recipe: Callable[..., Recipe], tmp_path: Path, is_cached: bool
+) -> None:
+    """Unless the job keeps features: these take just such batches."""
+
+    class Large(pictures):
+        def build_model(self, recipe: Recipe) -> torch.nn.Module:
+            model = super().build_model(recipe)
+            model.trunk.register_forward_pre_hook(no_room_above(12))
+            return model
+
+    def profile(task: Large) -> Profile:
+        return take_profile(
+            recipe(features=FeaturesConfig(cached=is_cached)),
+            task,
+            open_sources(task),
+            device=torch.device("cpu"),
+            cache=tmp_path,
+            epochs=1.0,
+            num_validations=1.0,
+            curve=None,
+            budget_s=0.05,
+        )
+
+    if is_cached:
+        with pytest.raises(torch.OutOfMemoryError):
+            profile(Large())
+        return
+    found = profile(Large())
+    assert (found.trunk_s, found.feature_bytes) == (None, None)
+    assert found.time.step_s > 0
 
 
 def test_steps_on_features_train_the_head_alone(

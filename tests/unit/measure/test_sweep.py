@@ -60,7 +60,7 @@ def test_a_sweep_times_each_size_and_finds_memory_to_grow(
         sweep = measure_sweep(subject, (2, 4, 16), budget_s=0.0)
     assert set(sweep.step_s) == {2, 4, 16}
     assert min(sweep.step_s.values()) > 0
-    assert sweep.fixed_s is not None
-    assert sweep.fixed_s >= 0
+    line = fit_line(list(sweep.step_s), list(sweep.step_s.values()))
+    assert (sweep.fixed_s, sweep.per_example_s) == line
     assert set(sweep.memory_bytes) == {2, 16}
     assert sweep.memory_bytes[16] > 4 * sweep.memory_bytes[2]

@@ -28,6 +28,17 @@ def test_ten_times_what_was_foretold_is_granted(foretold_s: float, granted_s: fl
     assert granted_s - 5 < left_s <= granted_s
 
 
+@pytest.mark.parametrize(
+    ("left_s", "granted_s"), [(math.inf, 2000.0), (50.0, 250.0), (0.0, 200.0), (-30.0, 200.0)]
+)
+def test_little_more_is_granted_than_what_is_left_of_a_budget(
+    left_s: float, granted_s: float
+) -> None:
+    watchdog = Watchdog(1.0, time_left=lambda: left_s)
+    watchdog.expect(100.0)
+    assert watchdog.deadline_s == granted_s
+
+
 def test_an_error_passes_through() -> None:
     with pytest.raises(ZeroDivisionError):
         unless_hung(lambda: 1 // 0, foretold_s=0.0, at_least_s=10.0)
