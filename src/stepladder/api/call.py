@@ -11,6 +11,7 @@ from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import Resolved, resolve, settings_of_call
 from stepladder.errors import DataError, UsageError
+from stepladder.records.ledger_file import LEDGER_FILE
 
 if TYPE_CHECKING:
     from stepladder.task.contract import Task
@@ -84,7 +85,8 @@ def run_folder(run: Path | str) -> Path:
             where=str(folder),
             fix="Give the folder that `stepladder train` or `climb` wrote, such as runs/run.",
         )
-    if not (folder / "events.jsonl").is_file() and not (folder / "config.yaml").is_file():
+    marks = ("events.jsonl", "config.yaml", LEDGER_FILE)  # a climb trains at its end only
+    if not any((folder / name).is_file() for name in marks):
         raise DataError(
             "this folder holds no run",
             where=str(folder),

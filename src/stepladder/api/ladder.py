@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from stepladder.api.call import default_display, job_of, made_task
 from stepladder.api.runs import Run
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
-from stepladder.errors import DataError
+from stepladder.errors import DataError, InterruptedRun
 
 if TYPE_CHECKING:
     from stepladder.ladder.advise import Advice
@@ -52,13 +53,20 @@ def climb_job(
     overwrite: bool = False,
     display: Display | None = None,
 ) -> Run:
-    """Climb by a resolved config."""
+    """Climb by a resolved config; of one that is interrupted the report says how far it came."""
     from stepladder.ladder.run import climb as climb_run
 
     made, name = made_task(task, job.recipe)
-    with display or default_display() as shown:
-        climb_run(job, made, task_name=name, display=shown, is_fresh=fresh, may_overwrite=overwrite)
     run = Run(job.run.dir)
+    try:
+        with display or default_display() as shown:
+            climb_run(
+                job, made, task_name=name, display=shown, is_fresh=fresh, may_overwrite=overwrite
+            )
+    except InterruptedRun:
+        with suppress(Exception):  # a page that fails must not hide the interruption
+            run.report()
+        raise
     run.report()
     return run
 

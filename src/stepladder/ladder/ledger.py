@@ -44,12 +44,15 @@ class KeptTraining:
 class Ledger:
     """Appends lines to a run's ledger, each on disk before the climb goes on.
 
+    Each climb opens it anew, also one that goes on: the first profile of each is marked.
+
     Args:
         folder: the run folder.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LEDGER_FILE
+        self._has_profile = False
 
     def begin(
         self,
@@ -102,8 +105,13 @@ class Ledger:
         return next(iter(read_jsonl(self.path)), {})
 
     def profile(self, profile: Profile, *, recipe: str, at_s: float) -> None:
-        """Write down a profile."""
-        self._write("profile", recipe=recipe, profile=profile, at_s=at_s)
+        """Write down a profile; the first one marks where a climb sets out from the job as written.
+
+        Verdicts of earlier climbs that hold follow it once more, so that the lines from there on
+        tell the whole way.
+        """
+        is_first, self._has_profile = not self._has_profile, True
+        self._write("profile", recipe=recipe, profile=profile, at_s=at_s, is_first=is_first)
 
     def prediction(self, prediction: Prediction, *, recipe: str | None = None) -> None:
         """Write down a prediction, before its rung is tried.

@@ -110,6 +110,7 @@ def climb(
                 left = more_to_try(done, list(trials_of(ledger.path)), job.ladder)
                 if left is None:
                     display.message(f"{folder.path} is already climbed; {anew_words(done)}.")
+                    display.table(end_line(done), {"event": "end", **done})
                     return done
                 display.message(f"going on with {left}")
             with _ending_signals(folder.path, again=_same_command(is_fresh=is_fresh)):

@@ -48,6 +48,7 @@ class LadderPage:
         found_note: how the training's own time differs from that; empty where it does not.
         together: what all kept rungs change against the job as written; empty where not tested.
         was_repeated: a rung was tried more than once.
+        num_elsewhere: trials of other climbs in the folder, which are not shown.
         beyond: why nothing beyond this machine was predicted, where the climb ended.
         next_gain: predicted gain of the next step over the result, or empty.
     """
@@ -66,6 +67,7 @@ class LadderPage:
     found_note: str
     together: str
     was_repeated: bool
+    num_elsewhere: int
     beyond: tuple[LadderRow, ...]
     next_step: NextStep | None
     next_gain: str
@@ -97,6 +99,7 @@ def ladder_page(climb: ClimbRecords, *, status: str, train_s: float | None) -> L
         found_note=found_note,
         together=_together(climb.summary.together),
         was_repeated=len(set(rungs)) < len(rungs),
+        num_elsewhere=climb.num_elsewhere,
         beyond=tuple(ladder_rows([t for t in climb.untried if t.level in _OTHER_MACHINES])),
         next_step=_shown(step) if step else None,
         next_gain=_next_gain(climb),

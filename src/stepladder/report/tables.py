@@ -90,9 +90,9 @@ def read_run(run: Path) -> RunRecords:
     events = _events(run / "events.jsonl", missing)
     if not summary and not events and not climb and not (run / "config.yaml").exists():
         raise DataError(
-            "the folder holds no run: no config.yaml, events.jsonl or summary.json",
+            "the folder holds no run: no config.yaml, events.jsonl, trials.jsonl or summary.json",
             where=str(run),
-            fix="Give the folder that `stepladder train` wrote.",
+            fix="Give the folder that `stepladder train` or `climb` wrote.",
         )
     return RunRecords(
         name=run.resolve().name,

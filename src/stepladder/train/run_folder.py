@@ -10,7 +10,7 @@ from typing import Final
 
 from stepladder.errors import UsageError
 from stepladder.records import write_bytes
-from stepladder.records.ledger_file import CLIMB_FILE, set_ledger_aside
+from stepladder.records.ledger_file import CLIMB_FILE, LEDGER_FILE, set_ledger_aside
 from stepladder.train.checkpoint import Checkpoints
 from stepladder.train.file_system import FileOps, probe, saving
 from stepladder.train.run_config import compare_configs
@@ -19,6 +19,7 @@ from stepladder.train.run_lock import RunLock
 CONFIG: Final = "config.yaml"
 LOCK: Final = "lock"
 CHECKPOINTS: Final = "checkpoints"
+REPORT: Final = "report.html"
 FEATURES: Final = "features"  # of a task without a store to keep them beside
 # In the order in which they are removed: the config last, so that a kill leaves a run that is
 # recognised as one, and no checkpoint without the config that it belongs to.
@@ -33,7 +34,7 @@ _FOLDERS: Final = {
 _FILES: Final = (
     "summary.json",
     "predictions.csv",
-    "report.html",
+    REPORT,
     "mlflow.json",
     "events.discarded.jsonl",
     "events.jsonl",
@@ -67,6 +68,8 @@ class RunFolder:
         with saving("the run folder cannot be made", where=path):
             path.mkdir(parents=True, exist_ok=True)
         own = self._own_names()
+        if CONFIG not in own and (path / LEDGER_FILE).exists():  # a climb may tell before it trains
+            own = [name for name in own if name != REPORT]
         is_half_made = CONFIG not in own and len(own) > 1 and bool(_MARKS & set(own))
         self.holds_run = is_half_made or self._has_our_config()
         if not self.holds_run and (in_the_way := [name for name in own if name != LOCK]):

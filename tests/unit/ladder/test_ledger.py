@@ -229,3 +229,13 @@ def test_a_baseline_and_a_profile_come_back(folder: Path, profile: Profile) -> N
     ledger.profile(profile, recipe="one", at_s=1.0)
     assert ledger.find_profile("one") == profile
     assert ledger.find_profile("another") is None
+
+
+def test_the_first_profile_of_each_climb_is_marked(folder: Path, profile: Profile) -> None:
+    begun(folder)
+    for _ in range(2):
+        ledger = Ledger(folder)
+        ledger.profile(profile, recipe="one", at_s=1.0)
+        ledger.profile(profile, recipe="another", at_s=2.0)
+    _, *lines = read_jsonl(folder / LEDGER_FILE)
+    assert [line["is_first"] for line in lines] == [True, False, True, False]

@@ -177,3 +177,16 @@ def test_a_folder_of_other_folders_is_no_place_for_a_run(tmp_path: Path) -> None
     (tmp_path / "run" / "job.log").write_text("a job's output")
     (tmp_path / "run" / ".hidden").mkdir()
     RunFolder(tmp_path / "run")
+
+
+def test_the_report_of_a_climb_that_has_not_come_to_its_training_is_no_obstacle(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "report.html").write_text("a page")
+    with pytest.raises(UsageError, match=r"report\.html"):
+        RunFolder(tmp_path)
+    (tmp_path / "trials.jsonl").write_text("{}\n")
+    assert not RunFolder(tmp_path).holds_run
+    (tmp_path / "summary.json").write_text("mine")
+    with pytest.raises(UsageError, match=r"summary\.json"):
+        RunFolder(tmp_path)
