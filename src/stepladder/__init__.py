@@ -8,7 +8,18 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stepladder.api import Run, advise, climb, export, predict, prepare, report, train, verify
+    from stepladder.api import (
+        Run,
+        advise,
+        climb,
+        export,
+        ledger,
+        predict,
+        prepare,
+        report,
+        train,
+        verify,
+    )
     from stepladder.config.options import JobConfig, LadderConfig, PrepareConfig, RunConfig
     from stepladder.config.recipe import Recipe
     from stepladder.data.batch import Batch
@@ -34,6 +45,7 @@ __all__ = [
     "advise",
     "climb",
     "export",
+    "ledger",
     "predict",
     "prepare",
     "report",
@@ -57,6 +69,7 @@ _HOMES = {
     "advise": "stepladder.api",
     "climb": "stepladder.api",
     "export": "stepladder.api",
+    "ledger": "stepladder.api",
     "predict": "stepladder.api",
     "prepare": "stepladder.api",
     "report": "stepladder.api",

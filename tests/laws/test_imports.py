@@ -66,8 +66,12 @@ def test_showing_the_config_brings_in_no_torch() -> None:
 def test_public_names_are_what_they_say() -> None:
     code = (
         "import stepladder, inspect\n"
-        "import stepladder.train.wording, stepladder.report.page\n"
-        "for name in ('train', 'report', 'export', 'prepare', 'verify', 'predict'):\n"
+        "import stepladder.api, stepladder.train.wording, stepladder.report.page\n"
+        "from stepladder.cli.main import COMMANDS\n"
+        "functions = [name for name in COMMANDS if name in stepladder.api.__all__]\n"
+        "assert {'prepare', 'train', 'ledger'} <= set(functions)\n"
+        "for name in functions:\n"
+        "    assert name in stepladder.__all__, name\n"
         "    assert inspect.isfunction(getattr(stepladder, name)), name\n"
         "for name in stepladder.__all__:\n"
         "    getattr(stepladder, name)\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -163,9 +164,16 @@ def test_an_interrupted_climb_keeps_its_verdicts_and_goes_on(stepladder: Command
 
 
 def test_advice_names_one_thing_and_says_why_not_the_others(stepladder: Command) -> None:
+    from stepladder.rungs import RUNGS
+
     words = stepladder("advise", "job.yaml", "--budget", BUDGET)
-    assert words.count("\nnext: ") == 1
-    assert "why not the others" in words
+    (advised,) = re.findall(r"^next: (\w+): predicted \d", words, re.MULTILINE)
+    _, title, reasons = words.partition("\nwhy not the others:\n")
+    assert title
+    names = {rung.name for rung in RUNGS}
+    told = re.findall(r"^ +\d+ (\w+):? +\S", reasons, re.MULTILINE)
+    assert sorted(told) == sorted(names - {advised}), "each other one once, with its reason"
+    assert advised in names
     assert not (stepladder.folder / "runs").exists()
 
 
