@@ -2,7 +2,7 @@
 
 With --timed-epochs N, N epochs are timed, and the total is extrapolated from them: to the epoch in
 which the same script stops, and with the accuracy that it then has, when it learns from features of
-the frozen trunk. It does so after the clock.
+the frozen trunk, from other first weights of the head. It does so after the clock.
 """
 
 from __future__ import annotations

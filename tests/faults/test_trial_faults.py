@@ -235,6 +235,20 @@ def test_a_rung_that_hangs_is_dropped(attempt: _Lab, monkeypatch: pytest.MonkeyP
     assert result.trial.verdict.reason.startswith("hung: not done after")
 
 
+def test_a_rung_that_outlasts_the_budget_may_be_decided_with_a_larger_one(
+    attempt: _Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial_module, "Watchdog", lambda **_: Watchdog(3.0, time_left=lambda: 0.0))
+
+    def hang(losses: Tensor) -> Tensor:
+        time.sleep(60)
+        return losses
+
+    verdict = attempt(in_a_block(hang)).trial.verdict
+    assert verdict.decision is Decision.UNDECIDED
+    assert verdict.reason.startswith("the budget ended: not done after")
+
+
 @pytest.mark.parametrize(
     ("step_s", "when"),
     [(0.0008, "after one block"), (0.01, "in its first steps")],

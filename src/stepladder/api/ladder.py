@@ -53,7 +53,7 @@ def climb_job(
     overwrite: bool = False,
     display: Display | None = None,
 ) -> Run:
-    """Climb by a resolved config; of one that is interrupted the report says how far it came."""
+    """Climb by a resolved config; before its training, a report says how far one came."""
     from stepladder.ladder.run import climb as climb_run
 
     made, name = made_task(task, job.recipe)
@@ -64,8 +64,9 @@ def climb_job(
                 job, made, task_name=name, display=shown, is_fresh=fresh, may_overwrite=overwrite
             )
     except InterruptedRun:
-        with suppress(Exception):  # a page that fails must not hide the interruption
-            run.report()
+        if not (run.path / "config.yaml").exists():  # else the page is that of a training
+            with suppress(Exception, KeyboardInterrupt):  # it must not hide the interruption
+                run.report()
         raise
     run.report()
     return run

@@ -39,8 +39,8 @@ class Flags:
     task: str | None = None
     """A Task of your own, as FILE.py:NAME; that file is run."""
     budget: str | None = None
-    """Time for the whole, such as 90s or 10m: trials end in time for the training at the end, as
-    far as that takes no more than a fifth; the same as --ladder.budget-s."""
+    """Time for measurements, trials and the training at the end, as far as that takes no more than
+    a fifth of it, such as 90s or 10m; the same as --ladder.budget-s."""
     try_all: Switch = False
     """Try rungs whatever gain is predicted; the same as --ladder.try-all."""
     fresh: Switch = False

@@ -74,12 +74,13 @@ def read_job(
     Raises:
         UsageError: for a value that does not fit.
     """
-    before = job_before_flags(argv)
+    words = _task_as_flag(argv)
+    before = job_before_flags(words)
     default = replace(flags(), recipe=before.recipe, run=before.run, ladder=before.ladder)
-    read = parse(flags, argv, command=command, examples=examples, default=default)
-    file, task = _named(read, command)
+    read = parse(flags, words, command=command, examples=examples, default=default)
+    file = _config_of(read, command)
     job = JobConfig(recipe=read.recipe, run=read.run, ladder=read.ladder)
-    settings = flag_settings(job, given_flags(argv))
+    settings = flag_settings(job, given_flags(words))
     if read.budget is not None:
         if "ladder.budget_s" in settings:
             raise UsageError(
@@ -91,7 +92,7 @@ def read_job(
         settings["ladder.budget_s"] = Setting(value=seconds, origin="--budget")
     if getattr(read, "try_all", False):
         settings["ladder.try_all"] = Setting(value=True, origin="--try-all")
-    return read, resolve(settings_of_file(file) if file else {}, settings), task
+    return read, resolve(settings_of_file(file) if file else {}, settings), read.task
 
 
 def seconds_of(text: str, *, where: str) -> float:
@@ -107,25 +108,32 @@ def seconds_of(text: str, *, where: str) -> float:
     return seconds
 
 
-def _named(read: LadderFlags, command: str) -> tuple[Path | None, str | None]:
-    """Give the file of options and the Task that the words and flags name.
+def _config_of(read: LadderFlags, command: str) -> Path | None:
+    """Give the one file of options that was named.
 
     Raises:
-        UsageError: if there are two of either, or a Task's file has no Task's name.
+        UsageError: if there are two, or one is a Task's file without the Task's name.
     """
-    word = read.target
-    if word is not None and _TASK.fullmatch(str(word)):
-        if read.task is not None:
-            raise UsageError(
-                f"--task names {read.task}, another Task",
-                where=str(word),
-                fix="Give one of the two.",
-            )
-        return read.config_flag, str(word)
-    if word is not None and word.suffix == ".py":
+    if read.target is not None and read.target.suffix == ".py":
         raise UsageError(
             "which Task of this file?",
-            where=str(word),
-            fix=f"Add its name, such as `stepladder {command} {word}:MyTask`.",
+            where=str(read.target),
+            fix=f"Add its name, such as `stepladder {command} {read.target}:MyTask`.",
         )
-    return one_file(read.config_flag, word), read.task
+    return one_file(read.config_flag, read.target)
+
+
+def _task_as_flag(argv: Sequence[str]) -> list[str]:
+    """Turn a word FILE.py:NAME, wherever it stands, into --task FILE.py:NAME.
+
+    Raises:
+        UsageError: if two Tasks are named.
+    """
+    words: list[str] = []
+    for word, before in zip(argv, ["", *argv], strict=False):
+        is_task = _TASK.fullmatch(word) is not None and not word.startswith("-")
+        words += ["--task", word] if is_task and before != "--task" else [word]
+    named = [word for word in words if word == "--task" or word.startswith("--task=")]
+    if len(named) > 1:
+        raise UsageError("two Tasks are named", where="--task", fix="Give one of them.")
+    return words

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -364,9 +363,12 @@ class Climb:
             self._undo(last, f"together with {others} {reason}" if others else reason)
             undone.append(last.rung)
             found = self._compare_together()
-        if undone:  # what is left was proven: it is trained whether it can be measured or not
-            with suppress(TrialFailed), faults_told("once others were undone, its profile:"):
-                self._measure_or_stop()
+        if undone:
+            try:
+                with faults_told("what is left could not be measured: it"):
+                    self._measure_or_stop()
+            except TrialFailed as failure:  # it was proven: it is trained all the same
+                self.display.message(f"{failure.what}.")
         self.together = replace(found.change, undone=tuple(undone))
         values = {"event": "together", **to_json(self.together)}
         self.display.table(together_row(self.together), values)

@@ -15,6 +15,7 @@ from stepladder.measure.watchdog import Hung, Watchdog
 from stepladder.train.evaluate import EvaluationCancelled
 
 __all__ = [
+    "BudgetEnded",
     "Hung",
     "TooSlow",
     "TrialFailed",
@@ -33,6 +34,10 @@ class TrialFailed(StepladderError):  # noqa: N818  (a finding)
     """A trial ended before its verdict; `what` says why, in words that stand in a table cell."""
 
 
+class BudgetEnded(TrialFailed):
+    """A trial that took longer than its budget: with a larger one it may be decided."""
+
+
 @contextmanager
 def guarded(watchdog: Watchdog) -> Iterator[None]:
     """Turn whatever ends a trial early into TrialFailed, and free what it held.
@@ -43,19 +48,22 @@ def guarded(watchdog: Watchdog) -> Iterator[None]:
         TrialFailed: with the reason.
     """
     failure: str | None = None
+    kind = TrialFailed
     try:
         with watchdog.watching():
             yield
     except (InterruptedRun, EvaluationCancelled):
         raise
     except Hung:
-        failure = f"hung: not done after {watchdog.deadline_s:.0f} s"
+        kind = BudgetEnded if watchdog.is_by_budget else TrialFailed
+        why = "the budget ended" if watchdog.is_by_budget else "hung"
+        failure = f"{why}: not done after {watchdog.deadline_s:.0f} s"
     except Exception as error:
         failure = failure_words(error)
         _forget_frames(error)
     if failure is not None:
         free_memory()
-        raise TrialFailed(failure)
+        raise kind(failure)
 
 
 def failure_words(error: BaseException) -> str:

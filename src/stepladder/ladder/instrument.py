@@ -15,9 +15,10 @@ import torch
 from stepladder.config.choices import Precision
 from stepladder.config.recipe import BatchConfig, Recipe
 from stepladder.errors import ResourceError, UsageError
+from stepladder.ladder.guard import free_memory
 from stepladder.ladder.head_task import HeadTask
 from stepladder.ladder.learning import instrument_recipe, model_key
-from stepladder.measure.probe import untouched
+from stepladder.measure.probe import is_out_of_memory, untouched
 from stepladder.models.features import evaluating
 from stepladder.task.contract import Task
 from stepladder.train.build import Sources, make_model
@@ -87,11 +88,11 @@ class Instrument:
             way = TrunkPass(recipe=recipe, task=task, model=model, device=self.device)
             if refusal is not None:
                 return None
-            forecast_s = self._forecast_s(way)
-            if forecast_s > self.max_s:
-                self._refused_s[_trunk_key(recipe)] = forecast_s
-                return None
             try:
+                forecast_s = self._forecast_s(way)
+                if forecast_s > self.max_s:
+                    self._refused_s[_trunk_key(recipe)] = forecast_s
+                    return None
                 return open_features(
                     replace(recipe, batch=BatchConfig()),
                     task,
@@ -100,10 +101,15 @@ class Instrument:
                     folder=self.folder,
                     device=self.device,
                 )
-            except (ResourceError, UsageError):  # nobody asked for them: the job itself is trained
-                for part in self.folder.glob("*.partial"):
-                    shutil.rmtree(part, ignore_errors=True)
-                return None
+            except (ResourceError, UsageError, RuntimeError, MemoryError) as error:
+                is_ours = isinstance(error, (ResourceError, UsageError))
+                if not (is_ours or is_out_of_memory(error)):
+                    raise
+        # nobody asked for them: the job itself is trained
+        free_memory()
+        for part in self.folder.glob("*.partial"):
+            shutil.rmtree(part, ignore_errors=True)
+        return None
 
     def _forecast_s(self, way: TrunkPass) -> float:
         """Forecast the seconds of all features from a batch, the second after a first.

@@ -43,7 +43,8 @@ from stepladder.ladder.task_key import task_facts
 from stepladder.ladder.wording import baseline_row, header, row, row_json
 from stepladder.machine import disk_free_bytes, keep_freed_memory
 from stepladder.records import Json, read_json, to_json, write_json
-from stepladder.records.climb import Baseline
+from stepladder.records.climb import Baseline, ClimbSummary
+from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Trial
 from stepladder.records.profile import Provenance
 from stepladder.rungs import RUNGS, Rung, read_gpus, rungs_with
@@ -310,6 +311,7 @@ def _finished(folder: Path) -> dict[str, Any] | None:
     """Give what the climb before said, if its training is done; None where that cannot be read."""
     try:
         done: dict[str, Any] = read_json(folder / CLIMB_FILE)
+        from_json(ClimbSummary, done)
         summary = summary_in(folder)
     except DataError:
         return None

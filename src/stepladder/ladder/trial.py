@@ -13,7 +13,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import resolve, settings_of_call
 from stepladder.ladder.comparison import Comparison, compare
 from stepladder.ladder.exactness import compute, describe_difference, is_compared_in_fp32
-from stepladder.ladder.guard import TrialFailed, Watchdog, guarded
+from stepladder.ladder.guard import BudgetEnded, TrialFailed, Watchdog, guarded
 from stepladder.ladder.keys import recipe_values
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.learning import learning_key
@@ -147,7 +147,9 @@ def _attempt(trying: _Trying, choose: Callable[[], Recipe | None]) -> None:
                     trying.on_prediction(trying.prediction)
             trying.verdict = judge(_gather(trying), trying.lab.job.ladder)
     except TrialFailed as failure:
-        trying.verdict = Verdict(decision=Decision.DROPPED, reason=failure.what)
+        is_cut = isinstance(failure, BudgetEnded)
+        decision = Decision.UNDECIDED if is_cut else Decision.DROPPED
+        trying.verdict = Verdict(decision=decision, reason=failure.what)
     finally:
         shutil.rmtree(trying.folder, ignore_errors=True)
 

@@ -12,6 +12,7 @@ from stepladder.records.ladder import Aim, Decision, Exactness, Interval, Verdic
 _DROPPED: Final = Decision.DROPPED
 _UNDECIDED: Final = Decision.UNDECIDED
 _MIN_MEMORY_SAVED: Final = 0.1
+_LEAST_SHARE: Final = 0.005  # of the memory before, that is told as a number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,9 +176,10 @@ def _judge_memory(evidence: Evidence) -> Finding:
     share = evidence.memory_frac
     if share is None:
         return Finding(_UNDECIDED, "its memory was not measured")
+    words = f"takes {100 * share:.0f} % of the memory"
     if share > 1 - _MIN_MEMORY_SAVED:
-        return Finding(_DROPPED, f"takes {100 * share:.0f} % of the memory")
-    return Finding(Decision.KEPT, f"takes {100 * share:.0f} % of the memory")
+        return Finding(_DROPPED, words)
+    return Finding(Decision.KEPT, words if share >= _LEAST_SHARE else "takes next to no memory")
 
 
 def _judge_accuracy(evidence: Evidence, options: LadderConfig) -> Finding:

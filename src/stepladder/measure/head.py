@@ -71,7 +71,7 @@ def measure_trunk(subject: Subject, *, budget_s: float) -> TrunkTime | None:
 
 
 def try_trunk(subject: Subject, *, budget_s: float) -> TrunkTime | None:
-    """As `measure_trunk`, and None where memory runs out or anything in it raises.
+    """As `measure_trunk`, and None where memory runs out or the model raises.
 
     Features take larger batches than a step may: a job that keeps none can do without.
     """

@@ -18,7 +18,7 @@ TIMES_EXPECTED: Final = 20.0
 PROBE_S: Final = 10.0
 """Seconds that a probe is granted, however little is foretold."""
 _TIMES_FORETOLD: Final = 10.0
-_TIMES_BEYOND: Final = 2.0  # what is expected, that work may end after its budget
+_TIMES_BEYOND: Final = 5.0  # what is expected, that work may end after its budget
 _AGAIN_S: Final = 5.0
 """Clearing up may hang as well: a reading thread that is waited for. It is interrupted again."""
 
@@ -38,6 +38,10 @@ class Watchdog:
     Args:
         min_deadline_s: patience, however little is expected.
         time_left: gives the seconds that are left of a budget; none: there is no end to it.
+
+    Attributes:
+        deadline_s: seconds that what was begun last may take.
+        is_by_budget: a budget set them: what takes longer need not hang.
     """
 
     def __init__(
@@ -50,17 +54,20 @@ class Watchdog:
         self._time_left = time_left
         self._is_on = False
         self.deadline_s = min_deadline_s
+        self.is_by_budget = False
 
     def expect(self, seconds: float) -> None:
         """Begin something new that should take so many seconds: 20 times that are granted.
 
-        Of a budget, what is left of it and twice what is expected, where that is less.
+        Of a budget, what is left of it and five times what is expected, where that is less.
         """
         within_s = max(0.0, self._time_left()) + _TIMES_BEYOND * seconds
         self.grant(min(TIMES_EXPECTED * seconds, within_s))
+        self.is_by_budget = within_s < TIMES_EXPECTED * seconds
 
     def grant(self, seconds: float) -> None:
         """Begin something new that may take so many seconds and no more."""
+        self.is_by_budget = False
         self.deadline_s = max(self._min_deadline_s, seconds)
         if self._is_on:
             signal.setitimer(signal.ITIMER_REAL, self.deadline_s, _AGAIN_S)

@@ -98,6 +98,18 @@ def test_a_page_that_cannot_be_written_does_not_hide_the_interruption(
     assert Path("run/report.html").is_dir()
 
 
+def test_the_page_of_a_training_that_stands_there_is_not_written_over(
+    interrupted: Callable[[], int],
+) -> None:
+    Path("stop").unlink()
+    assert main(CLIMB) == 0
+    page = Path("run/report.html").read_text()
+    Path("stop").touch()
+    assert main([*CLIMB, "--fresh"]) == 128 + signal.SIGTERM
+    assert Path("stopped").exists()
+    assert Path("run/report.html").read_text() == page
+
+
 def test_its_folder_has_no_weights(interrupted: Callable[[], int]) -> None:
     assert interrupted() == 128 + signal.SIGTERM
     assert stepladder.verify("run") == []

@@ -195,11 +195,18 @@ def test_a_task_may_stand_after_flags() -> None:
     assert resolved.job.ladder.budget_s == 90
 
 
-def test_two_tasks_are_refused() -> None:
-    words = ["my_job.py:Digits", "--task", "other.py:Words"]
-    with pytest.raises(UsageError, match=r"--task names other\.py:Words, another Task") as caught:
-        read_job(climb.Flags, words, command="climb", examples="")
-    assert (caught.value.where, caught.value.fix) == ("my_job.py:Digits", "Give one of the two.")
+@pytest.mark.parametrize(
+    "words", [["my_job.py:Digits", "run.yaml"], ["run.yaml", "--task", "my_job.py:Digits"]]
+)
+def test_a_task_and_a_file_of_options_may_both_be_words(words: list[str]) -> None:
+    _, resolved, task = read_job(climb.Flags, words, command="climb", examples="")
+    assert (resolved.job.recipe.seed, task) == (5, "my_job.py:Digits")
+
+
+@pytest.mark.parametrize("other", ["a.py:B", "--task=a.py:B"])
+def test_two_tasks_are_refused(other: str) -> None:
+    with pytest.raises(UsageError, match="two Tasks are named"):
+        read_job(climb.Flags, ["my_job.py:Digits", other], command="climb", examples="")
 
 
 @pytest.mark.parametrize(

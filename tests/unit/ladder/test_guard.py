@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stepladder.errors import DivergedError, InterruptedRun
-from stepladder.ladder.guard import TrialFailed, Watchdog, failure_words, guarded
+from stepladder.ladder.guard import BudgetEnded, TrialFailed, Watchdog, failure_words, guarded
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,13 @@ def test_requests_to_end_pass_through(error: BaseException) -> None:
 
 def test_what_hangs_is_interrupted() -> None:
     with pytest.raises(TrialFailed, match="hung: not done after"), guarded(Watchdog(0.05)):
+        time.sleep(30)
+
+
+def test_what_outlasts_its_budget_need_not_hang() -> None:
+    watchdog = Watchdog(0.05, time_left=lambda: 0.01)
+    watchdog.expect(0.01)
+    with pytest.raises(BudgetEnded, match="the budget ended: not done after"), guarded(watchdog):
         time.sleep(30)
 
 

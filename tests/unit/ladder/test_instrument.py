@@ -101,3 +101,51 @@ def test_the_forecast_is_of_a_batch_as_features_are_computed_in(
     )
     assert instrument.features(kept(recipe)) is None
     assert task.sizes[-2:] == [7, 7]
+
+
+def failing_above(num_examples: int, error: Exception) -> Any:
+    """Give a hook for a trunk that fails on larger batches."""
+
+    def check(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if len(args[0]) > num_examples:
+            raise error
+
+    return check
+
+
+@pytest.fixture(name="instrument_of")
+def _instrument_of(blobs: type[Task], tmp_path: Path) -> Callable[[Exception], Instrument]:
+    """Give an instrument whose trunk raises on the batches that features are computed in."""
+
+    def make(error: Exception) -> Instrument:
+        class Large(blobs):  # type: ignore[misc, valid-type]
+            def build_model(self, recipe: Recipe) -> nn.Module:
+                model = super().build_model(recipe)
+                model.trunk.register_forward_pre_hook(failing_above(12, error))
+                return model
+
+        task = Large()
+        return Instrument(
+            task=task,
+            sources=open_sources(task),
+            device=torch.device("cpu"),
+            folder=tmp_path,
+            max_s=1e9,
+        )
+
+    return make
+
+
+def test_where_memory_does_not_hold_such_a_batch_there_are_no_features(
+    instrument_of: Callable[[Exception], Instrument], recipe: Recipe, tmp_path: Path
+) -> None:
+    instrument = instrument_of(torch.OutOfMemoryError("CUDA out of memory"))
+    assert instrument.features(recipe) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_error_of_the_trunk_is_no_lack_of_memory(
+    instrument_of: Callable[[Exception], Instrument], recipe: Recipe
+) -> None:
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        instrument_of(RuntimeError("mat1 and mat2 shapes")).features(recipe)

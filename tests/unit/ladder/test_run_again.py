@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import tempfile
@@ -68,6 +69,19 @@ def test_another_loss_that_is_allowed_is_asked_anew_and_the_same_is_not(
     (new,) = trials_of(folder / LEDGER_FILE)
     assert new.options != old.options
     assert list(trials_of(folder / EARLIER_FILE)) == [old]
+
+
+@pytest.mark.slow
+def test_a_result_that_cannot_be_read_is_found_once_more(
+    again: Callable[..., tuple[dict[str, Any], str]], tmp_path: Path
+) -> None:
+    first, _ = again()
+    path = tmp_path / "runs" / "run" / "climb.json"
+    path.write_text(json.dumps(first | {"speedup": "fast"}))
+    second, said = again()
+    assert "already climbed" not in said
+    assert second["num_from_ledger"] == 1
+    assert json.loads(path.read_text())["speedup"] == second["speedup"]
 
 
 @pytest.mark.slow

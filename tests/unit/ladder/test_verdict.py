@@ -119,9 +119,13 @@ def test_memory_has_to_fall(share: float | None, decision: Decision) -> None:
     assert judge(evidence, OPTIONS).decision is decision
 
 
-def test_what_is_kept_for_memory_says_what_it_takes() -> None:
-    found = judge(replace(EXACT, aim=Aim.MEMORY, memory_frac=0.64), OPTIONS)
-    assert (found.decision, found.reason) == (Decision.KEPT, "takes 64 % of the memory")
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(0.64, "takes 64 % of the memory"), (0.003, "takes next to no memory")],
+)
+def test_what_is_kept_for_memory_says_what_it_takes(share: float, words: str) -> None:
+    found = judge(replace(EXACT, aim=Aim.MEMORY, memory_frac=share), OPTIONS)
+    assert (found.decision, found.reason) == (Decision.KEPT, words)
 
 
 def test_a_lower_loss_has_no_price_in_time() -> None:

@@ -29,7 +29,7 @@ def test_ten_times_what_was_foretold_is_granted(foretold_s: float, granted_s: fl
 
 
 @pytest.mark.parametrize(
-    ("left_s", "granted_s"), [(math.inf, 2000.0), (50.0, 250.0), (0.0, 200.0), (-30.0, 200.0)]
+    ("left_s", "granted_s"), [(math.inf, 2000.0), (50.0, 550.0), (0.0, 500.0), (-30.0, 500.0)]
 )
 def test_little_more_is_granted_than_what_is_left_of_a_budget(
     left_s: float, granted_s: float
@@ -37,6 +37,9 @@ def test_little_more_is_granted_than_what_is_left_of_a_budget(
     watchdog = Watchdog(1.0, time_left=lambda: left_s)
     watchdog.expect(100.0)
     assert watchdog.deadline_s == granted_s
+    assert watchdog.is_by_budget == math.isfinite(left_s)
+    watchdog.grant(7.0)
+    assert (watchdog.deadline_s, watchdog.is_by_budget) == (7.0, False)
 
 
 def test_an_error_passes_through() -> None:
