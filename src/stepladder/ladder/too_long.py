@@ -8,6 +8,8 @@ from typing import Final
 OUTCOMES_FRAC: Final = 0.2
 """Of the budget, for the trainings of one recipe, and as much for the features of one trunk."""
 _ROOM: Final = 1.5  # in a budget that is recommended: part of it is spent by then
+_LEAST_S: Final = 0.1
+_IN_SECONDS_S: Final = 60
 _IN_HOURS_S: Final = 5400
 _IN_HOURS_MIN: Final = 120
 
@@ -31,6 +33,8 @@ def too_long(num: int, each_s: float, *, features_s: float | None = None) -> str
 
 
 def _time(seconds: float) -> str:
+    if seconds < _IN_SECONDS_S:
+        return f"{seconds:.1f} s" if seconds >= _LEAST_S else f"less than {_LEAST_S} s"
     return f"{seconds / 3600:.1f} h" if seconds > _IN_HOURS_S else f"{seconds / 60:.1f} min"
 
 

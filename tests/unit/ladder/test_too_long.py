@@ -14,6 +14,8 @@ from stepladder.ladder.too_long import too_long
     [
         (1, 120, None, "it would take a training of 2.0 min; --budget 15m allows for it"),
         (5, 120, None, "it would take 5 trainings of 2.0 min each; --budget 75m allows for it"),
+        (40, 0.84, None, "it would take 40 trainings of 0.8 s each; --budget 5m allows for it"),
+        (40, 0.02, None, "40 trainings of less than 0.1 s each; --budget 1m allows for it"),
         (5, 7200, None, "it would take 5 trainings of 2.0 h each; --budget 75h allows for it"),
         (5, 120, 600, "5 trainings of 2.0 min each; --budget 75m allows for it"),
         (
