@@ -26,6 +26,7 @@ from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import EARLIER_FILE, LEDGER_FILE, trials_of
 from stepladder.ladder.run import advise, climb
 from stepladder.records.ladder import Decision
+from stepladder.rungs import fewer_validations
 from stepladder.rungs.early_stopping import EarlyStopping
 from stepladder.rungs.fewer_validations import FewerValidations
 from stepladder.train.display import Display, PlainDisplay
@@ -39,6 +40,7 @@ def _again(
 ) -> Callable[..., tuple[dict[str, Any], str]]:
     """Climb in one folder, with options of the ladder; give the end and what was said."""
     monkeypatch.setattr(run_module, "RUNGS", (FewerValidations(),))
+    monkeypatch.setattr(fewer_validations, "_LARGE_FRAC", 0.0)  # whatever the machine takes for one
     folder = tmp_path / "runs" / "run"
 
     def run(**options: Any) -> tuple[dict[str, Any], str]:
