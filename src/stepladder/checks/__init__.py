@@ -1,0 +1,1 @@
+"""Is the job sound? One function a check; each fires on its own broken example."""

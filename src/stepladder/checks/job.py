@@ -1,0 +1,295 @@
+"""The job that checks look at: built once, looked at by all, left as it was."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stepladder.checks.loss_calls import LossCall, loss_calls
+from stepladder.config.choices import Split, Where
+from stepladder.config.options import JobConfig
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.data.examples import Source
+from stepladder.measure.probe import untouched
+from stepladder.measure.subject import Subject, open_subject
+from stepladder.models.freezing import set_training
+from stepladder.task.contract import Task
+from stepladder.train.build import (
+    MEMORY_FORMATS,
+    Sources,
+    choose_device,
+    make_held_out_reader,
+    make_model,
+    make_train_reader,
+    open_sources,
+)
+from stepladder.train.stage import enter_stage, stages_of
+from stepladder.train.step import autocast
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class CheckedJob:
+    """A job, with what several checks need, made when it is first asked for and then kept.
+
+    Whatever a check does happens on copies: models from `model()` are its own.
+
+    Attributes:
+        config: the whole job, resolved.
+        task: a shallow copy of the user's.
+        task_name: "image_classification", or "FILE.py:NAME".
+        sources: the splits.
+        device: that the run would take.
+        deadline: `time.perf_counter()` at which all checks must have ended; infinite: none.
+        errors: what checks raised, with their names.
+    """
+
+    config: JobConfig
+    task: Task
+    task_name: str
+    sources: Sources
+    device: torch.device
+    deadline: float = math.inf
+    errors: list[tuple[str, Exception]] = field(default_factory=list)
+    _kept: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe."""
+        return self.config.recipe
+
+    @property
+    def run_dir(self) -> Path:
+        """The folder that the run would be written to; it may not exist."""
+        return self.config.run.dir
+
+    def left_s(self) -> float:
+        """Seconds until the deadline; below 0 after it."""
+        return self.deadline - time.perf_counter()
+
+    def remember(self, name: str, make: Callable[[], T]) -> T:
+        """Give what was made under this name, or make it now."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return cast("T", self._kept[name])
+
+    # --- the model
+
+    def model(self) -> nn.Module:
+        """Give a model of one's own, with the weights that the run begins with, in its first stage.
+
+        In training mode, but for what the stage freezes.
+        """
+        model, frozen = copy.deepcopy(self._built)
+        set_training(model, frozen)
+        return model
+
+    @cached_property
+    def _built(self) -> tuple[nn.Module, list[nn.Module]]:
+        with untouched():
+            model = make_model(self.recipe, self.task, self.device)
+            frozen = enter_stage(stages_of(self.recipe)[0], self.task, model)
+        return model, frozen
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the first stage, without warm-up."""
+        return stages_of(self.recipe)[0].lr
+
+    @contextmanager
+    def subject(self, **changes: Any) -> Iterator[Subject]:
+        """Give a model with the run's own optimiser and step, to take real steps with.
+
+        Args:
+            changes: groups of the recipe that are replaced, such as `augment=...`.
+        """
+        recipe = replace(self.recipe, **changes)
+        with open_subject(
+            recipe, copy.copy(self.task), self.sources, device=self.device
+        ) as subject:
+            yield subject
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Give the autocast of the recipe's precision."""
+        return autocast(self.device, self.recipe.device.precision)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Give the training loss of each example of a batch on the device, (n,)."""
+        with self.autocast():
+            result = self.task.loss(model, batch)
+        return result[0] if isinstance(result, tuple) else result
+
+    def mean_loss(self, model: nn.Module, batch: Batch) -> float:
+        """Give the mean training loss of a batch, without gradients; the model's mode is kept."""
+        with torch.no_grad():
+            return float(self.loss(model, batch).float().mean())
+
+    # --- examples
+
+    def source(self, split: Split) -> Source | None:
+        """Give a split, or None."""
+        found: Source | None = getattr(self.sources, split.value)
+        return found
+
+    def train_batches(self, num_batches: int) -> list[Batch]:
+        """Give the first training batches of the run, before augmentation, on the device.
+
+        Fewer where an epoch has fewer.
+        """
+        kept: list[Batch] = self.remember("train_batches", list)
+        if len(kept) < num_batches:
+            kept[:] = self._read_train(num_batches)
+        return kept[:num_batches]
+
+    def _read_train(self, num_batches: int) -> list[Batch]:
+        recipe = replace(self.recipe, data=replace(self.recipe.data, where=Where.STREAM))
+        reader = make_train_reader(recipe, self.sources.train)
+        batches = reader.epoch(0)
+        try:
+            return [self.to_device(batch) for batch in itertools.islice(batches, num_batches)]
+        finally:
+            batches.close()
+            reader.close()
+
+    def augmented(self, batch: Batch, *, epoch: int = 0) -> Batch:
+        """Augment a training batch as the run does."""
+        return self.task.augment(batch, seed=self.recipe.seed, epoch=epoch)
+
+    def held_out_batches(self, split: Split, num_batches: int | None = None) -> Iterator[Batch]:
+        """Yield the first batches of val or test in their stored order, on the device.
+
+        Args:
+            num_batches: None: all of them.
+        """
+        recipe = replace(self.recipe, data=replace(self.recipe.data, where=Where.STREAM))
+        reader = make_held_out_reader(recipe, self.source(split))
+        if reader is None:
+            return
+        batches = reader.epoch(0)
+        try:
+            for batch in itertools.islice(batches, num_batches):
+                yield self.to_device(batch)
+        finally:
+            batches.close()
+            reader.close()
+
+    def rows(self, split: Split, rows: np.ndarray) -> Batch:
+        """Read some rows of a split, on the device."""
+        source = self.source(split)
+        assert source is not None
+        examples = source.read(rows)
+        inputs, targets = (_as_tensors(value) for value in examples)
+        if getattr(source, "picture_shape", None) is not None and isinstance(inputs, Tensor):
+            inputs = inputs.permute(0, 3, 1, 2).contiguous()  # (n, h, w, c) as stored
+        return self.to_device(Batch(inputs, targets, torch.from_numpy(rows)))
+
+    def to_device(self, batch: Batch) -> Batch:
+        """Copy a batch to the device, as a step's own copy does."""
+        layout = MEMORY_FORMATS[self.recipe.device.memory_format]
+        return batch.to(self.device, memory_format=layout)
+
+    def describe(self, split: Split, row: int) -> str:
+        """Name an example for people: "val/cat/001.jpg", or "val row 3"."""
+        source = self.source(split)
+        return f"{split.value} {source.describe(row)}" if source is not None else f"row {row}"
+
+    # --- what the first batch shows
+
+    @cached_property
+    def first_batch(self) -> Batch:
+        """The first training batch as the model gets it."""
+        return self.augmented(self.train_batches(1)[0])
+
+    @cached_property
+    def calls(self) -> list[LossCall]:
+        """Calls of loss functions, softmax and sigmoid in one forward pass of the first batch."""
+        with untouched(), torch.no_grad(), loss_calls() as calls:
+            self.loss(self.model(), self.first_batch)
+        return calls
+
+    @property
+    def loss_call(self) -> LossCall | None:
+        """The call of a loss function, where there is just one; else None."""
+        losses = [call for call in self.calls if call.is_loss]
+        return losses[0] if len(losses) == 1 else None
+
+    @cached_property
+    def num_classes(self) -> int | None:
+        """Classes of a classifier: columns of the scores that go into its cross-entropy."""
+        call = self.loss_call
+        named = ("cross_entropy", "nll_loss")
+        if call is None or call.name not in named or call.scores.dim() < 2:
+            return None
+        return int(call.scores.shape[1])
+
+    @cached_property
+    def first_layer_input(self) -> Tensor | None:
+        """What the first layer with weights is given for the first batch: after normalisation.
+
+        None where it is no floating-point tensor, as of an embedding.
+        """
+        seen: list[Tensor] = []
+        model = self.model()
+
+        def look(_: nn.Module, args: tuple[Any, ...]) -> None:
+            if not seen and args and isinstance(args[0], Tensor):
+                seen.append(args[0].detach())
+
+        hooks = [
+            module.register_forward_pre_hook(look)
+            for module in model.modules()
+            if next(module.parameters(recurse=False), None) is not None
+        ]
+        try:
+            with untouched(), torch.no_grad():
+                self.loss(model, self.first_batch)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return seen[0] if seen and seen[0].is_floating_point() else None
+
+    def labels(self, split: Split) -> np.ndarray | None:
+        """Class of each row of a split, int64 (n,); None where rows have no class that is known.
+
+        Those of test are not given: no check reads them.
+        """
+        source = self.source(split)
+        if source is None or split is Split.TEST:
+            return None
+        return None if source.labels is None else np.asarray(source.labels)
+
+
+def open_job(config: JobConfig, task: Task, *, task_name: str, deadline: float) -> CheckedJob:
+    """Open a job for checks.
+
+    Raises:
+        DataError: if there is nothing to train on.
+        ResourceError: if its device is not there.
+    """
+    task = copy.copy(task)
+    return CheckedJob(
+        config=config,
+        task=task,
+        task_name=task_name,
+        sources=open_sources(task),
+        device=choose_device(config.recipe.device.kind),
+        deadline=deadline,
+    )
+
+
+def _as_tensors(value: Any) -> Any:
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value

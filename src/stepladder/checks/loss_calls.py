@@ -1,0 +1,98 @@
+"""What a task hands to torch's loss functions: seen from outside, nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+LOSSES = {
+    F.cross_entropy: "cross_entropy",
+    F.nll_loss: "nll_loss",
+    F.binary_cross_entropy: "binary_cross_entropy",
+    F.binary_cross_entropy_with_logits: "binary_cross_entropy_with_logits",
+    F.mse_loss: "mse_loss",
+    F.l1_loss: "l1_loss",
+    F.smooth_l1_loss: "smooth_l1_loss",
+    F.huber_loss: "huber_loss",
+    F.kl_div: "kl_div",
+    F.softmax: "softmax",
+    F.log_softmax: "log_softmax",
+    torch.softmax: "softmax",
+    torch.log_softmax: "log_softmax",
+    Tensor.softmax: "softmax",
+    Tensor.log_softmax: "log_softmax",
+    torch.sigmoid: "sigmoid",
+    Tensor.sigmoid: "sigmoid",
+}
+_NOT_LOSSES = frozenset({"softmax", "log_softmax", "sigmoid"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossCall:
+    """One call.
+
+    Attributes:
+        name: of the function, such as cross_entropy.
+        scores: its first argument, detached.
+        targets: its second, detached; None: it has none, as softmax.
+        options: keyword arguments, such as reduction, and `dim` of softmax.
+    """
+
+    name: str
+    scores: Tensor
+    targets: Tensor | None
+    options: dict[str, Any]
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether it is a loss, not a function that turns scores into shares."""
+        return self.name not in _NOT_LOSSES
+
+
+class _Spy(TorchFunctionMode):
+    def __init__(self, calls: list[LossCall]) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = LOSSES.get(func)
+        if name is not None:
+            self._calls.append(_call(name, args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def loss_calls() -> Iterator[list[LossCall]]:
+    """Record the calls of loss functions, softmax and sigmoid in the block, in their order."""
+    calls: list[LossCall] = []
+    with _Spy(calls):
+        yield calls
+
+
+def _call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LossCall:
+    rest = dict(kwargs)
+    scores = args[0] if args else rest.pop("input")
+    is_shares = name in _NOT_LOSSES
+    second = args[1] if len(args) > 1 else rest.get("target")
+    if is_shares and len(args) > 1:
+        rest["dim"] = args[1]
+    targets = second if isinstance(second, Tensor) and not is_shares else None
+    return LossCall(
+        name=name,
+        scores=scores.detach(),
+        targets=None if targets is None else targets.detach(),
+        options={key: value for key, value in rest.items() if key not in ("input", "target")},
+    )

@@ -1,0 +1,1 @@
+"""What curves and logs say: fit, remedies, stages, use of the machine."""

@@ -1,0 +1,1 @@
+"""The same eyes on a script that knows nothing of us."""

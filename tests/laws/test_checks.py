@@ -1,0 +1,107 @@
+"""Laws over all checks: each fires on its own broken example and is quiet on the sound one."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from stepladder.checks.contract import Answer, Check, Tier
+from stepladder.checks.examples import Example
+from stepladder.checks.job import CheckedJob, open_job
+from stepladder.checks.order import CHECKS
+from stepladder.checks.run import run_check, run_checks
+from stepladder.records.faults import FAULTS, Eyes
+from stepladder.records.findings import Outcome, Severity
+
+EACH = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+
+
+def job_of(example: Example, folder: Path) -> CheckedJob:
+    return open_job(
+        example.config(folder), example.task, task_name="example", deadline=float("inf")
+    )
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> CheckedJob:
+    return job_of(Example(), tmp_path_factory.mktemp("sound"))
+
+
+@EACH
+def test_it_fires_on_its_broken_example_by_name(check: Check, tmp_path: Path) -> None:
+    finding = run_check(check, job_of(check.broken(), tmp_path))
+    assert finding.is_alarm, finding
+    assert finding.fault in check.faults
+    assert finding.evidence
+    assert finding.fix
+    wanted = Outcome.FAILED if check.severity is Severity.ERROR else Outcome.WARNED
+    assert finding.outcome is wanted
+
+
+@EACH
+def test_it_is_quiet_on_the_sound_example(check: Check, sound: CheckedJob) -> None:
+    finding = run_check(check, sound)
+    assert finding.outcome in (Outcome.PASSED, Outcome.NOT_APPLICABLE), finding
+    assert finding.evidence
+
+
+@EACH
+def test_it_leaves_no_trace(check: Check, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    np.random.seed(3)
+    random.seed(3)
+    job = job_of(Example(), tmp_path)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+    run_check(check, job)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.array_equal(np.random.get_state()[1], before[1])
+    assert random.getstate() == before[2]
+    assert not list(tmp_path.rglob("*")), "a check leaves no files"
+
+
+@EACH
+def test_it_has_the_name_of_its_file_and_says_why(check: Check) -> None:
+    module = importlib.import_module(f"stepladder.checks.{check.name}")
+    assert module.CHECK is check
+    assert inspect.getmodule(check.run) is module
+    assert len(check.reason) > 20
+    assert len(check.source) > 3
+    assert check.faults
+
+
+@EACH
+def test_it_finds_faults_that_checks_look_for(check: Check) -> None:
+    looked_for = {fault.name for fault in FAULTS if Eyes.CHECK in fault.eyes}
+    assert set(check.faults) <= looked_for
+
+
+def test_each_fault_has_a_check() -> None:
+    looked_for = {fault.name for fault in FAULTS if Eyes.CHECK in fault.eyes}
+    assert looked_for - {name for check in CHECKS for name in check.faults} == set()
+
+
+def test_names_are_unique() -> None:
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+
+
+def test_a_check_that_raises_could_not_run(sound: CheckedJob) -> None:
+    def fail(_: CheckedJob) -> Answer:
+        raise RuntimeError("no such thing")
+
+    finding = run_check(replace(CHECKS[0], run=fail), sound)
+    assert finding.outcome is Outcome.COULD_NOT_RUN
+    assert "RuntimeError: no such thing" in finding.evidence
+
+
+def test_where_no_time_is_left_a_check_is_listed_not_passed(sound: CheckedJob) -> None:
+    report = run_checks(sound, CHECKS, tier=Tier.FULL, key="k", limit_s=0.0)
+    assert report.findings == ()
+    assert report.left_out == tuple(check.name for check in CHECKS)
