@@ -67,6 +67,12 @@ class DivergedError(StepladderError):
     exit_code: ClassVar[int] = 5
 
 
+class UnsoundJob(StepladderError):  # noqa: N818  (what is wrong is the job)
+    """A check failed, and the job was to stop there."""
+
+    exit_code: ClassVar[int] = 6
+
+
 class InterruptedRun(StepladderError):  # noqa: N818  (asked for, so no error)
     """A signal ended the run after its state was saved.
 

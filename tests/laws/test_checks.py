@@ -24,9 +24,7 @@ EACH = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 
 
 def job_of(example: Example, folder: Path) -> CheckedJob:
-    return open_job(
-        example.config(folder), example.task, task_name="example", deadline=float("inf")
-    )
+    return open_job(example.config(folder), example.task, task_name="example")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 Options are given as in YAML, by their dotted names: `train(store="store", **{"batch.lr": 0.01})`.
 """
 
+from stepladder.api.checks import check, check_job
 from stepladder.api.ladder import advise, advise_job, climb, climb_job, ledger
 from stepladder.api.runs import (
     Run,
@@ -20,6 +21,8 @@ __all__ = [
     "Run",
     "advise",
     "advise_job",
+    "check",
+    "check_job",
     "climb",
     "climb_job",
     "export",

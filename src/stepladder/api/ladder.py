@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepladder.api.call import default_display, job_of, made_task
+from stepladder.api.checks import checks_before_climb
 from stepladder.api.runs import Run
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
@@ -61,7 +62,13 @@ def climb_job(
     try:
         with display or default_display() as shown:
             climb_run(
-                job, made, task_name=name, display=shown, is_fresh=fresh, may_overwrite=overwrite
+                job,
+                made,
+                task_name=name,
+                display=shown,
+                is_fresh=fresh,
+                may_overwrite=overwrite,
+                check=lambda: checks_before_climb(job, made, message=shown.message),
             )
     except InterruptedRun:
         if not (run.path / "config.yaml").exists():  # else the page is that of a training

@@ -15,6 +15,7 @@ from stepladder.api.call import (
     run_folder,
     task_of,
 )
+from stepladder.api.checks import checks_before_training
 from stepladder.config.choices import ExportFormat
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
@@ -167,6 +168,7 @@ def train_job(
             dry_run=dry_run,
             overwrite=overwrite,
             accept_new_data=accept_new_data,
+            check=checks_before_training(job, made, name),
         )
     run = Run(job.run.dir)
     if not dry_run:

@@ -72,7 +72,9 @@ def broken() -> Example:
         def build_model(self, recipe: Recipe) -> nn.Module:
             model = super().build_model(recipe)
             assert isinstance(model, nn.Sequential)
-            nn.init.normal_(model[-1].weight, std=1.0)
+            head = model[-1]
+            assert isinstance(head, nn.Linear)
+            nn.init.normal_(head.weight, std=1.0)
             return model
 
     return Example(task=LoudHead())

@@ -56,6 +56,7 @@ class CheckedJob:
         device: that the run would take.
         deadline: `time.perf_counter()` at which all checks must have ended; infinite: none.
         errors: what checks raised, with their names.
+        given: the model as `make_model` gave it, where it is built already; never changed.
     """
 
     config: JobConfig
@@ -65,6 +66,7 @@ class CheckedJob:
     device: torch.device
     deadline: float = math.inf
     errors: list[tuple[str, Exception]] = field(default_factory=list)
+    given: nn.Module | None = None
     _kept: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -101,9 +103,15 @@ class CheckedJob:
     @cached_property
     def _built(self) -> tuple[nn.Module, list[nn.Module]]:
         with untouched():
-            model = make_model(self.recipe, self.task, self.device)
+            model = self._copy_of_given() or make_model(_plain(self.recipe), self.task, self.device)
             frozen = enter_stage(stages_of(self.recipe)[0], self.task, model)
         return model, frozen
+
+    def _copy_of_given(self) -> nn.Module | None:
+        """Copy the model that is built already; None where there is none, or it is compiled."""
+        if self.given is None or self.recipe.device.compile:
+            return None
+        return copy.deepcopy(self.given)
 
     @property
     def lr(self) -> float:
@@ -273,7 +281,7 @@ class CheckedJob:
         return None if source.labels is None else np.asarray(source.labels)
 
 
-def open_job(config: JobConfig, task: Task, *, task_name: str, deadline: float) -> CheckedJob:
+def open_job(config: JobConfig, task: Task, *, task_name: str) -> CheckedJob:
     """Open a job for checks.
 
     Raises:
@@ -287,9 +295,13 @@ def open_job(config: JobConfig, task: Task, *, task_name: str, deadline: float) 
         task_name=task_name,
         sources=open_sources(task),
         device=choose_device(config.recipe.device.kind),
-        deadline=deadline,
     )
 
 
 def _as_tensors(value: Any) -> Any:
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def _plain(recipe: Recipe) -> Recipe:
+    """Give a recipe whose model computes as its modules say: nothing compiled."""
+    return replace(recipe, device=replace(recipe.device, compile=False))

@@ -139,6 +139,25 @@ class ClassWeights(StrEnum):
     BALANCED = "balanced"
 
 
+class Checks(StrEnum):
+    """What becomes of an unsound job: train looks fast, climb fully; warn tells, stop ends it."""
+
+    OFF = "off"
+    WARN = "warn"
+    STOP = "stop"
+
+
+class ClimbAim(StrEnum):
+    """What a climb is for: less time at equal accuracy, or more accuracy for a stated time.
+
+    fit is accuracy after the model was grown until it overfits.
+    """
+
+    TIME = "time"
+    ACCURACY = "accuracy"
+    FIT = "fit"
+
+
 class ExportFormat(StrEnum):
     """What `export` writes."""
 

@@ -11,12 +11,16 @@ from pathlib import Path
 import torch
 
 import stepladder
+from stepladder.config.choices import ClimbAim
 from stepladder.config.options import JobConfig, LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.show import values_of
+from stepladder.data.datasets import DatasetSource
+from stepladder.data.examples import Source
 from stepladder.machine import environment, gpus, num_cores
 from stepladder.machine.environment import git_state
 from stepladder.records import Json
+from stepladder.train.build import Sources
 
 _LENGTH = 16
 _NOT_OF_THE_RECIPE = ("prepare.", "run.", "ladder.")
@@ -77,9 +81,46 @@ def job_key(
     return _digest(parts)
 
 
+def sources_key(task_name: str, recipe: Recipe, sources: Sources, facts: Mapping[str, Json]) -> str:
+    """Identify a job by the splits that it has opened.
+
+    Args:
+        facts: what tells one Task of a class from another (see `task_facts`).
+    """
+    fingerprints = {
+        split: _fingerprint(source) if source is not None else None
+        for split, source in vars(sources).items()
+    }
+    num_train = len(sources.train)
+    return job_key(task_name, recipe, num_train=num_train, fingerprints=fingerprints, facts=facts)
+
+
+def _fingerprint(source: Source) -> str:
+    """Identify data, a user's own Dataset by a few of its examples as well."""
+    some = source.some_examples if isinstance(source, DatasetSource) else None
+    return f"{source.fingerprint} {some}" if some else source.fingerprint
+
+
+def findings_key(
+    task_name: str, job: JobConfig, sources: Sources, facts: Mapping[str, Json]
+) -> str:
+    """Identify what checks look at: a job and how it is kept, this code, and the machine."""
+    parts: dict[str, Json] = {
+        "job": sources_key(task_name, job.recipe, sources, facts),
+        "save_top_k": job.run.save_top_k,
+        "keep_last": job.run.keep_last,
+        "machine": machine_key(),
+        "code": code_key(Path(stepladder.__file__).parent),
+    }
+    return _digest(parts)
+
+
 def options_key(options: LadderConfig) -> str:
     """Identify the options of the ladder that decide a verdict."""
-    return _digest({name: getattr(options, name) for name in _DECIDING})
+    parts: dict[str, Json] = {name: getattr(options, name) for name in _DECIDING}
+    if options.aim is not ClimbAim.TIME:  # other rungs, and other rules for the same ones
+        parts |= {"aim": options.aim, "target_error": options.target_error}
+    return _digest(parts)
 
 
 def prices_key(options: LadderConfig) -> str | None:

@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,15 +21,14 @@ import torch
 from stepladder.config.choices import TrainMode, Where
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
-from stepladder.data.datasets import DatasetSource
-from stepladder.data.examples import ArrivalSource, Source
+from stepladder.data.examples import ArrivalSource
 from stepladder.errors import DataError, InterruptedRun, UsageError
 from stepladder.ladder.advise import Advice, advice_text, advise_on
 from stepladder.ladder.again import anew_words, more_to_try
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.ending import end_line
 from stepladder.ladder.final import summary_in, train_kept
-from stepladder.ladder.keys import job_key, machine_key, options_key
+from stepladder.ladder.keys import machine_key, options_key, sources_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
 from stepladder.ladder.result import (
@@ -69,8 +68,12 @@ def climb(
     display: Display,
     is_fresh: bool = False,
     may_overwrite: bool = False,
+    check: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Climb from a job as written to a trained model, and write the proof down.
+
+    Args:
+        check: looks whether the job is sound, once the folder is ours; may raise.
 
     Returns:
         What climb.json says.
@@ -88,7 +91,7 @@ def climb(
     with ExitStack() as until_end:
         with folder.lock():
             job = _as_before(job, sources, ledger, task_name, facts) if is_auto else job
-            key = _job_key(task_name, job.recipe, sources, facts)
+            key = sources_key(task_name, job.recipe, sources, facts)
             if not may_overwrite:
                 _refuse_other_run(folder, ledger, key)
             _remove_left(folder.path)
@@ -116,6 +119,8 @@ def climb(
                 display.message(f"going on with {left}")
             with _ending_signals(folder.path, again=_same_command(is_fresh=is_fresh)):
                 started = time.monotonic()
+                if check is not None:
+                    check()
                 climbing = _climb(lab, ledger, display, key, reads_ledger=not is_fresh)
                 climbing.disk = _least_room(job.run.dir, features_folder(job, task))
                 try:
@@ -201,22 +206,7 @@ def _as_before(
         return job
     data = replace(job.recipe.data, where=where)
     before = replace(job, recipe=replace(job.recipe, data=data))
-    return before if _job_key(task_name, before.recipe, sources, facts) == ledger.job() else job
-
-
-def _job_key(task_name: str, recipe: Recipe, sources: Sources, facts: Mapping[str, Json]) -> str:
-    fingerprints = {
-        split: _fingerprint(source) if source is not None else None
-        for split, source in vars(sources).items()
-    }
-    num_train = len(sources.train)
-    return job_key(task_name, recipe, num_train=num_train, fingerprints=fingerprints, facts=facts)
-
-
-def _fingerprint(source: Source) -> str:
-    """Identify data, a user's own Dataset by a few of its examples as well."""
-    some = source.some_examples if isinstance(source, DatasetSource) else None
-    return f"{source.fingerprint} {some}" if some else source.fingerprint
+    return before if sources_key(task_name, before.recipe, sources, facts) == ledger.job() else job
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 
 from stepladder.errors import DataError
 from stepladder.records import read_json, read_jsonl
+from stepladder.report.checks_page import ChecksView, checks_view
 from stepladder.report.ladder import ClimbRecords, read_climb
 from stepladder.train.events import redacted
 
@@ -47,6 +48,7 @@ class RunRecords:
         outcomes: by split, how many pictures of (label, predicted) there are.
         config_text: config.yaml with secrets blanked.
         climb: of a climb; None where the folder holds none.
+        checks: of checks.json; None where there is none.
         missing: what could not be read, a sentence each.
         is_summary_damaged: summary.json is there but cannot be read.
     """
@@ -59,6 +61,7 @@ class RunRecords:
     config_text: str = ""
     env: Mapping[str, Any] = field(default_factory=dict)
     climb: ClimbRecords | None = None
+    checks: ChecksView | None = None
     missing: tuple[str, ...] = ()
     is_summary_damaged: bool = False
 
@@ -103,6 +106,7 @@ def read_run(run: Path) -> RunRecords:
         config_text=redacted(_text(run / "config.yaml", missing)),
         env=_object(run / "env.json", missing),
         climb=climb,
+        checks=checks_view(run),
         missing=tuple(missing),
         is_summary_damaged=not summary and (run / "summary.json").exists(),
     )

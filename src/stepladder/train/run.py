@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ def train(
     dry_run: bool = False,
     overwrite: bool = False,
     accept_new_data: bool = False,
+    check: Callable[[JobConfig, Sources, nn.Module, torch.device], list[str]] | None = None,
 ) -> dict[str, Any]:
     """Train a task by a recipe into a run folder, or go on where an earlier attempt ended.
 
@@ -66,6 +67,8 @@ def train(
             nothing behind.
         overwrite: remove an earlier run in the folder first.
         accept_new_data: resume although the data has changed.
+        check: asked before the first step of a fresh run; gives what a person must know of the
+            job, a sentence each, and may raise.
 
     Returns:
         The summary, as in summary.json; of a dry run, the plan.
@@ -112,6 +115,8 @@ def train(
             energy = EnergyMeter()
             energy.start()
             start = begin(job, sources, folder, device=device, accept_new_data=accept_new_data)
+            is_new = check is not None and start.loaded is None
+            found = check(job, sources, model, device) if check is not None and is_new else []
         if job.recipe.features.cached:
             with clock.phase(Phase.FEATURES):
                 task, sources = go_on_features(
@@ -140,6 +145,8 @@ def train(
             )
             for change in changes:
                 display.message(f"config changed since the last attempt: {change}")
+            for sentence in found:
+                run.warn(sentence)
             stack.callback(run.events.close)
         stack.enter_context(_sampler(run, energy))
         return _train(run, sources, folder.path, operations=operations, energy=energy)

@@ -1,0 +1,174 @@
+"""Is a job sound? The checks of `check`, and those before a training or a climb."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepladder.api.call import job_of, made_task
+from stepladder.config.choices import Checks
+from stepladder.config.options import JobConfig
+from stepladder.config.recipe import Recipe
+from stepladder.errors import UnsoundJob
+from stepladder.records.findings import CheckReport, Finding, Outcome
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from stepladder.task.contract import Task
+    from stepladder.train.build import Sources
+
+    _Look = Callable[[JobConfig, Sources, nn.Module, torch.device], list[str]]
+
+
+def check(
+    recipe: Recipe | None = None,
+    *,
+    store: Path | str | None = None,
+    dir: Path | str | None = None,
+    task: Task | str | None = None,
+    config: JobConfig | Path | str | None = None,
+    fresh: bool = False,
+    **settings: object,
+) -> CheckReport:
+    """Look whether a job is sound, before a step is trained; write checks.json and checks.html.
+
+    Args:
+        recipe, store, dir, task, config, settings: see `train`.
+        fresh: look again, whatever was found before.
+
+    Raises:
+        UsageError, DataError, ResourceError: as the message says. What is found raises nothing.
+    """
+    job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
+    return check_job(job, task=task, fresh=fresh)
+
+
+def check_job(
+    job: JobConfig,
+    *,
+    task: Task | str | None = None,
+    fresh: bool = False,
+    limit_s: float | None = None,
+    is_fast: bool = False,
+    on_finding: Callable[[Finding], None] = lambda _: None,
+) -> CheckReport:
+    """Check a resolved job, or give what was found when nothing has changed since.
+
+    Args:
+        limit_s: seconds for all checks; None: 55.
+        is_fast: only the checks that train nothing.
+        on_finding: told of each finding as it comes.
+    """
+    from stepladder.checks.contract import Tier
+    from stepladder.checks.job import open_job
+    from stepladder.checks.kept import find_kept, write_checks
+    from stepladder.checks.order import CHECKS
+    from stepladder.checks.run import FAST_S, FULL_S, run_checks
+    from stepladder.report.checks_page import write_checks_page
+    from stepladder.train.build import use_threads
+
+    made, name = made_task(task, job.recipe)
+    use_threads(job.recipe)
+    tier = Tier.FAST if is_fast else Tier.FULL
+    opened = open_job(job, made, task_name=name)
+    key = _key(job, made, name, opened.sources)
+    kept = None if fresh else find_kept(job.run.dir, key=key, tier=tier)
+    if kept is not None:
+        for finding in kept.findings:
+            on_finding(finding)
+        return kept
+    report = run_checks(
+        opened,
+        CHECKS,
+        tier=tier,
+        key=key,
+        limit_s=limit_s or (FAST_S if is_fast else FULL_S),
+        on_finding=on_finding,
+    )
+    write_checks(job.run.dir, report)
+    write_checks_page(job.run.dir)
+    return report
+
+
+def checks_before_training(job: JobConfig, task: Task, name: str) -> _Look | None:
+    """Give what `train` asks before its first step, or None where nothing is to be asked.
+
+    It gives what a person must know, a sentence each, and raises UnsoundJob if a check failed and
+    `run.checks` is stop.
+    """
+    if job.run.checks is Checks.OFF:
+        return None
+
+    def look(
+        config: JobConfig, sources: Sources, model: nn.Module, device: torch.device
+    ) -> list[str]:
+        from stepladder.checks.job import CheckedJob
+        from stepladder.checks.kept import write_checks
+        from stepladder.checks.preflight import check_before_training
+        from stepladder.checks.wording import sentence
+
+        ready = CheckedJob(
+            config=config,
+            task=copy.copy(task),
+            task_name=name,
+            sources=sources,
+            device=device,
+            given=model,
+        )
+        report = check_before_training(
+            ready, key=lambda: _key(config, task, name, sources), folder=config.run.dir
+        )
+        if report is None:
+            return []
+        write_checks(config.run.dir, report)
+        _stop_if_asked(config, report)
+        return [sentence(finding) for finding in report.findings if finding.is_alarm]
+
+    return look
+
+
+def checks_before_climb(job: JobConfig, task: Task, *, message: Callable[[str], None]) -> None:
+    """Check a job once before it is climbed, and tell what was found.
+
+    With a budget it takes a tenth of that at most.
+
+    Raises:
+        UnsoundJob: if a check failed, and `run.checks` is stop.
+    """
+    if job.run.checks is Checks.OFF:
+        return
+    from stepladder.checks.run import FULL_S
+    from stepladder.checks.wording import sentence, total_line
+
+    budget_s = job.ladder.budget_s
+    limit_s = FULL_S if budget_s is None else min(FULL_S, 0.1 * budget_s)
+    message("is the job sound? …")
+    report = check_job(job, task=task, limit_s=limit_s)
+    for finding in report.findings:
+        if finding.is_alarm:
+            message(sentence(finding))
+    message(f"checks: {total_line(report)}; {job.run.dir / 'checks.html'}")
+    _stop_if_asked(job, report)
+
+
+def _stop_if_asked(job: JobConfig, report: CheckReport) -> None:
+    failed = [finding for finding in report.findings if finding.outcome is Outcome.FAILED]
+    if failed and job.run.checks is Checks.STOP:
+        first = failed[0]
+        raise UnsoundJob(
+            f"the check {first.check} failed: {first.evidence}",
+            why=f"{len(failed) - 1} more failed." if len(failed) > 1 else None,
+            fix=f"{first.fix} To train all the same: --run.checks warn.",
+        )
+
+
+def _key(job: JobConfig, task: Task, name: str, sources: Sources) -> str:
+    """Identify job, data, code and machine: where it is the same, the findings hold."""
+    from stepladder.ladder.keys import findings_key
+    from stepladder.ladder.task_key import task_facts
+
+    return findings_key(name, job, sources, task_facts(task, job.recipe))

@@ -1,0 +1,78 @@
+"""The fast checks, before a training's first step: at most a twentieth of what it will take."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from stepladder.checks.contract import Tier
+from stepladder.checks.job import CheckedJob
+from stepladder.checks.kept import find_kept
+from stepladder.checks.order import CHECKS
+from stepladder.checks.run import FAST_FRAC, FAST_S, run_checks
+from stepladder.config.recipe import Recipe
+from stepladder.data.examples import ArrivalSource
+from stepladder.measure.probe import untouched
+from stepladder.records.findings import CheckReport
+
+_LEAST_S = 0.1  # below that nothing worth while can be looked at
+_PATIENCES = 4  # early stopping ends a run after about as many of them
+
+
+def check_before_training(
+    job: CheckedJob, *, key: Callable[[], str], folder: Path
+) -> CheckReport | None:
+    """Look at a job with the fast checks, or give what lies in its folder already.
+
+    They take at most 10 s and at most a twentieth of the training, as one forward pass predicts it.
+    A training for which that is less than a tenth of a second is not looked at.
+
+    Args:
+        job: with its model, as `make_model` gave it.
+        key: gives the identity of job, code and machine.
+        folder: of the run.
+
+    Returns:
+        What was found; None: it was not looked at.
+    """
+    if isinstance(job.sources.train, ArrivalSource):
+        return None  # an example that is looked at would be gone
+    started = time.perf_counter()
+    limit_s = min(FAST_S, FAST_FRAC * predicted_s(job))
+    if limit_s < _LEAST_S:
+        return None
+    identity = key()
+    kept = find_kept(folder, key=identity, tier=Tier.FAST)
+    if kept is not None:
+        return kept
+    left_s = limit_s - (time.perf_counter() - started)
+    return run_checks(job, CHECKS, tier=Tier.FAST, key=identity, limit_s=left_s)
+
+
+def predicted_s(job: CheckedJob) -> float:
+    """Predict what training takes at the least, in seconds, from the forward pass of one batch."""
+    batch = job.train_batches(1)[0]
+    assert job.given is not None
+    with untouched(job.given), torch.no_grad():
+        job.loss(job.given, batch)  # the first one is slower
+        started = time.perf_counter()
+        job.loss(job.given, batch)
+        if job.device.type == "cuda":
+            torch.cuda.synchronize(job.device)
+        step_s = time.perf_counter() - started
+    num_train = max(1, round(len(job.sources.train) * job.recipe.data.fraction))
+    steps_per_epoch = math.ceil(num_train / job.recipe.batch.global_batch_size)
+    steps = expected_epochs(job.recipe) * steps_per_epoch
+    return step_s * min(steps, job.recipe.schedule.max_steps or math.inf)
+
+
+def expected_epochs(recipe: Recipe) -> float:
+    """Guess how many epochs pass examples through the whole model."""
+    if recipe.features.cached:
+        return 1.0
+    stopping, longest = recipe.stopping, recipe.schedule.max_epochs
+    return min(longest, _PATIENCES * stopping.patience) if stopping.early else longest

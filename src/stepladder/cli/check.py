@@ -1,0 +1,86 @@
+"""`stepladder check`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional
+
+from stepladder import api
+from stepladder.cli.ladder_flags import read_job
+from stepladder.cli.parse import CONFIG_FLAG, TARGET, Output, Switch, Unprefixed, write
+from stepladder.config.options import LadderConfig, RunConfig
+from stepladder.config.recipe import Recipe
+from stepladder.config.show import show, show_json
+from stepladder.errors import UnsoundJob
+from stepladder.records import to_json
+from stepladder.records.findings import Finding, Outcome
+
+_EXAMPLES = """
+  stepladder check demo.yaml                 every check, within a minute
+  stepladder check my_job.py:Digits          a problem of your own; that file is run
+  stepladder check demo.yaml --fast          only those that train nothing
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Look whether a job is sound: data, loss, model, validation, checkpoints, machine.
+
+    Nothing of the job is changed. What was found is kept in RUN/checks.json and checks.html, and
+    holds until job, code or machine change. The exit code is 6 where a check failed, else 0.
+    """
+
+    target: Annotated[Positional[Path | None], TARGET] = None
+    """A file of options, or a Task of your own as FILE.py:NAME."""
+    config_flag: Annotated[Path | None, CONFIG_FLAG] = None
+    """The file of options, as a flag."""
+    task: str | None = None
+    """A Task of your own, as FILE.py:NAME; that file is run."""
+    budget: str | None = None
+    """Time for all checks, such as 30s; without it 55 seconds."""
+    fast: Switch = False
+    """Only the checks that train nothing, as before each training."""
+    fresh: Switch = False
+    """Look again, whatever was found before."""
+    show_config: Switch = False
+    """Print each option's value and where it came from, and do nothing else."""
+    output: Annotated[Output, Unprefixed] = field(default_factory=Output)
+    recipe: Annotated[Recipe, Unprefixed] = field(default_factory=Recipe)
+    run: RunConfig = field(default_factory=RunConfig)
+    ladder: LadderConfig = field(default_factory=LadderConfig)
+
+
+def run(argv: list[str]) -> int:
+    """Check a config file or a task, and flags."""
+    flags, resolved, task = read_job(Flags, argv, command="check", examples=_EXAMPLES)
+    as_json = flags.output.json
+    if flags.show_config:
+        write(json.dumps(show_json(resolved), indent=2) if as_json else show(resolved))
+        return 0
+    from stepladder.checks.wording import finding_lines, total_line
+
+    def tell(finding: Finding) -> None:
+        is_told = finding.is_alarm or finding.outcome is Outcome.COULD_NOT_RUN
+        if not as_json and (is_told or not flags.output.quiet):
+            write(finding_lines(finding))
+
+    job = resolved.job
+    report = api.check_job(
+        job,
+        task=task,
+        fresh=flags.fresh,
+        limit_s=job.ladder.budget_s,
+        is_fast=flags.fast,
+        on_finding=tell,
+    )
+    if as_json:
+        write(json.dumps(to_json(report), indent=2))
+    else:
+        write(total_line(report))
+        write(f"report: {job.run.dir / 'checks.html'}")
+    has_failed = any(finding.outcome is Outcome.FAILED for finding in report.findings)
+    return UnsoundJob.exit_code if has_failed else 0
