@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from stepladder.api import (
         Run,
         advise,
+        check,
         climb,
         export,
         ledger,
@@ -43,6 +44,7 @@ __all__ = [
     "Task",
     "__version__",
     "advise",
+    "check",
     "climb",
     "export",
     "ledger",
@@ -67,6 +69,7 @@ _HOMES = {
     "StepladderError": "stepladder.errors",
     "Task": "stepladder.task.contract",
     "advise": "stepladder.api",
+    "check": "stepladder.api",
     "climb": "stepladder.api",
     "export": "stepladder.api",
     "ledger": "stepladder.api",

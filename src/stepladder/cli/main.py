@@ -20,6 +20,7 @@ from stepladder.errors import StepladderError, UsageError
 COMMANDS = {
     "init": "Write a small project of your own: config, Task, tests, CI.",
     "prepare": "Make a store of a folder or a CSV of pictures.",
+    "check": "Look whether a job is sound, before its first step.",
     "train": "Train a classifier, or resume where it stopped; then write the report.",
     "climb": "Try each speed-up in order, keep what pays, and train with it.",
     "advise": "Name the one next thing that makes a job faster, with its predicted gain.",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepladder.config.checks import require
-from stepladder.config.choices import Encoding, Fit, JpegSize
+from stepladder.config.choices import Checks, ClimbAim, Encoding, Fit, JpegSize
 from stepladder.config.recipe import Recipe
 
 
@@ -80,6 +80,8 @@ class RunConfig:
     """MLflow tracking URI to log to (extra: mlflow); none: no MLflow."""
     system_every_s: float = 2.0
     """Seconds between samples of CPU, GPU and memory use."""
+    checks: Checks = Checks.WARN
+    """What becomes of a job that its checks find unsound; `check` looks and trains nothing."""
 
     def __post_init__(self) -> None:
         require(self.log_every >= 1, "run.log_every", self.log_every, "1 or more")
@@ -98,6 +100,8 @@ class RunConfig:
 class LadderConfig:
     """How `climb` and `advise` try speed-ups, and what they keep."""
 
+    aim: ClimbAim = ClimbAim.TIME
+    """Try speed-ups, or remedies for a poor fit; fit: grow the model until it overfits before."""
     budget_s: float | None = None
     """Seconds for one command. Trials end in time for the training with what was kept, as far as
     that takes no more than a fifth; the job as written is trained after it for its test accuracy
@@ -109,6 +113,9 @@ class LadderConfig:
     """Accuracy that a faster recipe may lose at most, in [0, 1]."""
     time_per_point: float = 1.5
     """How many times as long training may take for one more point of accuracy; 1 or more."""
+    target_error: float = 0.0
+    """Share of examples that nobody gets right, such as wrong labels: a training error counts
+    from there on. Without classes, a loss; 0 or more."""
     try_all: bool = False
     """Try rungs whatever gain is predicted."""
     num_blocks: int = 8
@@ -129,6 +136,8 @@ class LadderConfig:
         loss = self.max_accuracy_loss
         require(0 <= loss <= 1, "ladder.max_accuracy_loss", loss, "in [0, 1]")
         require(self.time_per_point >= 1, "ladder.time_per_point", self.time_per_point, "1 or more")
+        target = self.target_error
+        require(0 <= target < float("inf"), "ladder.target_error", target, "0 or more")
         require(self.num_blocks >= 8, "ladder.num_blocks", self.num_blocks, "8 or more")
         require(self.num_seeds >= 2, "ladder.num_seeds", self.num_seeds, "2 or more")
         require(self.block_s > 0, "ladder.block_s", self.block_s, "above 0")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import stepladder
+from stepladder.config.choices import ClimbAim
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import BatchConfig, DataConfig, ModelConfig, Recipe
 from stepladder.ladder.keys import (
@@ -69,6 +70,9 @@ def test_a_machine_has_one_key() -> None:
         ({"num_blocks": 9}, True),
         ({"num_seeds": 6}, True),
         ({"block_s": 1.0}, True),
+        ({"aim": ClimbAim.ACCURACY}, True),
+        ({"aim": ClimbAim.FIT}, True),
+        ({"target_error": 0.1}, False),
         ({"budget_s": 60.0}, False),
         ({"try_all": True}, False),
         ({"max_cache_bytes": 1}, False),
@@ -83,8 +87,14 @@ def test_options_that_decide_a_verdict_count_and_others_do_not(
     assert (options_key(replace(LadderConfig(), **option)) != now) == decides
 
 
+def test_what_nobody_gets_right_counts_where_accuracy_is_the_aim() -> None:
+    accuracy = replace(LadderConfig(), aim=ClimbAim.ACCURACY)
+    assert options_key(replace(accuracy, target_error=0.1)) != options_key(accuracy)
+
+
 def test_every_option_of_the_ladder_is_known_to_decide_or_not() -> None:
     told = {"min_gain", "max_accuracy_loss", "time_per_point", "num_blocks", "num_seeds", "block_s"}
+    told |= {"aim", "target_error"}
     others = {"budget_s", "try_all", "max_cache_bytes", "prices"}
     assert {field.name for field in fields(LadderConfig)} == told | others
 
