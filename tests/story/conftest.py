@@ -44,6 +44,12 @@ class Stepladder:
 
 
 @pytest.fixture(scope="session")
+def stepladder_in() -> type[Stepladder]:
+    """Give the command for a folder of the test's own."""
+    return Stepladder
+
+
+@pytest.fixture(scope="session")
 def photographs() -> Path:
     """Folder of the demo's photographs; got by the demo's own script where they are not there."""
     folder = DEMO_DATA / "groceries"

@@ -42,7 +42,10 @@ def check_before_training(
     if isinstance(job.sources.train, ArrivalSource):
         return None  # an example that is looked at would be gone
     started = time.perf_counter()
-    limit_s = min(FAST_S, FAST_FRAC * predicted_s(job))
+    try:
+        limit_s = min(FAST_S, FAST_FRAC * predicted_s(job))
+    except Exception:  # the first step would fail as well: the checks may say why
+        limit_s = FAST_S
     if limit_s < _LEAST_S:
         return None
     identity = key()

@@ -120,6 +120,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("validation_too_small", "validation cannot resolve what is decided by it", _CHECK),
     _fault("validation_fails", "validation itself fails or is not repeatable", _CHECK),
     _fault("not_reproducible", "two runs with one seed differ", _CHECK),
+    _fault("wrong_checkpoint_kept", "the checkpoint that is kept is not the one meant", _CHECK),
     _fault("no_room_for_checkpoints", "no permission or room for the checkpoints", _CHECK),
     _fault("machine_limit", "cores, memory, files or ports fall short of the job", _CHECK),
 )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stepladder.config.options import RunConfig
 from stepladder.optim.state import flatten_state, restore_state
 from stepladder.records import to_json
 from stepladder.train.best import BestWeights
@@ -46,11 +47,27 @@ def forecast_bytes(run: Session) -> int:
 
     A step holds the weights that learn and, for the Adam family, two numbers more for each.
     """
-    learned = sum(t.numel() * t.element_size() for t in run.learned_weights().values())
-    frozen = sum(t.numel() * t.element_size() for t in run.frozen_weights().values())
-    copies = 1 if run.checkpoints.has_hard_links else run.config.keep_last + 2
-    steps = (run.config.keep_last + 1) * 3 * learned
-    return steps + (run.config.save_top_k + 1) * learned + copies * frozen
+    return checkpoints_bytes(
+        run.learned_weights(),
+        run.frozen_weights(),
+        config=run.config,
+        has_hard_links=run.checkpoints.has_hard_links,
+    )
+
+
+def checkpoints_bytes(
+    learned: Mapping[str, Tensor],
+    frozen: Mapping[str, Tensor],
+    *,
+    config: RunConfig,
+    has_hard_links: bool,
+) -> int:
+    """Give the bytes that checkpoints of these weights need at most, as `forecast_bytes`."""
+    learned_bytes = sum(tensor.numel() * tensor.element_size() for tensor in learned.values())
+    frozen_bytes = sum(tensor.numel() * tensor.element_size() for tensor in frozen.values())
+    copies = 1 if has_hard_links else config.keep_last + 2
+    steps = (config.keep_last + 1) * 3 * learned_bytes
+    return steps + (config.save_top_k + 1) * learned_bytes + copies * frozen_bytes
 
 
 def capture(run: Session) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -74,6 +91,7 @@ def capture(run: Session) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]
         "random": random_state,
         "stopping": stopping_state,
         "scaler": run.update.state(),
+        "against": run.against.state(),
         "validation_pending": run.is_validation_pending,
         "window_examples": window_examples,
         "last_loss": run.last_loss,
@@ -111,6 +129,8 @@ def restore(run: Session, loaded: Loaded) -> None:
     restore_state(run.update.optimizer, run.model, loaded.tensors["optimizer"], state["optimizer"])
     arrays = {name: np.asarray(tensor) for name, tensor in loaded.tensors["stopping"].items()}
     run.stopping.restore(arrays, state["stopping"])
+    if "against" in state:  # checkpoints of earlier versions have none
+        run.against.restore(state["against"])
     run.update.restore(state["scaler"])
     run.step.restore(loaded.tensors["window"], int(state["window_examples"]))
     run.best.restore(state["top"])
@@ -127,4 +147,5 @@ def begin_on_new_data(run: Session) -> None:
     """Forget what was measured or counted on other data: the best so far, the open epoch."""
     run.stopping = EarlyStopping(run.recipe.stopping)
     run.best = BestWeights(run.config.save_top_k)
+    run.against.reset()
     run.position.offset = 0

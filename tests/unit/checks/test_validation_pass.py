@@ -1,0 +1,152 @@
+"""Validation before training: what fails, draws or keeps gradients is found by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from stepladder.checks.examples import Example, SoundPictures, draw, labelled
+from stepladder.checks.job import open_job
+from stepladder.checks.metric_recomputed import CHECK as METRIC
+from stepladder.checks.run import run_check
+from stepladder.checks.validation_pass import CHECK
+from stepladder.config.choices import Split
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.records.findings import Finding, Outcome
+from stepladder.task.contract import Metrics
+
+
+def look(task: SoundPictures, folder: Path, check: object = CHECK) -> Finding:
+    job = open_job(Example(task=task).config(folder), task, task_name="example")
+    return run_check(check, job)  # type: ignore[arg-type]
+
+
+class Cracks(SoundPictures):
+    """Fails on a batch of one, as squeeze() does."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        scores = model(batch.inputs).squeeze()
+        return Metrics(losses=F.cross_entropy(scores, batch.targets, reduction="none"))
+
+
+class Meaned(SoundPictures):
+    """Gives the mean where each loss is wanted."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        return Metrics(losses=F.cross_entropy(model(batch.inputs), batch.targets))
+
+
+class Keeps(SoundPictures):
+    """Turns gradients on again."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        with torch.enable_grad():
+            return super().metrics(model, batch)
+
+
+class Drops(SoundPictures):
+    """Functional dropout, which is on unless it is told otherwise."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        return super().metrics(model, batch._replace(inputs=F.dropout(batch.inputs, 0.5)))
+
+
+class DividesByZero(SoundPictures):
+    """Infinite for one of the classes."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        found = super().metrics(model, batch)
+        return Metrics(losses=found.losses / (batch.targets != 2).float())
+
+
+@pytest.mark.parametrize(
+    ("task", "fault", "outcome"),
+    [
+        (Cracks(), "validation_fails", Outcome.FAILED),
+        (Meaned(), "validation_fails", Outcome.FAILED),
+        (DividesByZero(), "validation_fails", Outcome.FAILED),
+        (Keeps(), "gradients_in_validation", Outcome.FAILED),
+        (Drops(), "train_mode_in_validation", Outcome.WARNED),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_it_names_the_fault(
+    task: SoundPictures, fault: str, outcome: Outcome, tmp_path: Path
+) -> None:
+    finding = look(task, tmp_path)
+    assert (finding.fault, finding.outcome) == (fault, outcome)
+
+
+def test_the_last_example_is_looked_at_alone(tmp_path: Path) -> None:
+    finding = look(Cracks(), tmp_path)
+    assert "for 1 examples" in finding.evidence
+
+
+def test_how_much_was_looked_at_is_said(tmp_path: Path) -> None:
+    finding = look(SoundPictures(), tmp_path)
+    assert finding.outcome is Outcome.PASSED
+    assert finding.coverage is not None
+    assert "128 of 128 examples" in finding.coverage
+
+
+class WrongDim(SoundPictures):
+    """Argmax over the batch."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        found = super().metrics(model, batch)
+        assert found.outputs is not None
+        best = found.outputs.argmax(0)[: len(batch.targets)]
+        hits = (best == batch.targets[: len(best)]).float().sum()
+        return Metrics(
+            losses=found.losses,
+            sums={"accuracy": hits},
+            counts=found.counts,
+            outputs=found.outputs,
+        )
+
+
+class Above(SoundPictures):
+    """Scores above a half, as of a binary classifier."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        found = super().metrics(model, batch)
+        assert found.outputs is not None
+        hits = ((found.outputs[:, 0] > 0.5).long() == batch.targets).float().sum()
+        return Metrics(
+            losses=found.losses,
+            sums={"accuracy": hits},
+            counts=found.counts,
+            outputs=found.outputs,
+        )
+
+
+@pytest.mark.parametrize("task", [WrongDim(), Above()], ids=lambda task: type(task).__name__)
+def test_a_metric_that_counts_otherwise_is_found(task: SoundPictures, tmp_path: Path) -> None:
+    finding = look(task, tmp_path, METRIC)
+    assert finding.fault == "metric_wrong"
+    assert finding.outcome is Outcome.FAILED
+
+
+def test_a_task_without_classes_has_nothing_to_count(tmp_path: Path) -> None:
+    class Regression(SoundPictures):
+        def data(self, split: Split) -> Dataset[tuple[Tensor, Tensor]]:
+            pictures, _ = draw(split)
+            return labelled(pictures, pictures.mean((1, 2, 3)))
+
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            return nn.Sequential(nn.Flatten(), nn.Linear(432, 1), nn.Flatten(0))
+
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            return F.mse_loss(model(batch.inputs), batch.targets, reduction="none")
+
+        def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+            return Metrics(losses=self.loss(model, batch))
+
+    assert look(Regression(), tmp_path, METRIC).outcome is Outcome.NOT_APPLICABLE
+    assert look(Regression(), tmp_path).outcome is Outcome.PASSED
