@@ -17,10 +17,13 @@ from stepladder.machine.gpu import Nvml
 class SystemSampler:
     """Call back with the use of this process and its children, every few seconds.
 
-    A sample is {"cpu_percent", "rss_bytes"} and, where a GPU reports them, {"gpu_percent",
-    "gpu_memory_bytes", "power_w"}. 100 % is one core. Memory is anonymous and shared pages,
-    without the page cache. A sampler never stops a run: after an error, its callback's too, it
-    falls silent.
+    A sample is {"cpu_percent", "rss_bytes"} and, where the system tells them, {"energy_wh",
+    "disk_read_bytes_per_s", "disk_write_bytes_per_s", "network_bytes_per_s"}, and where a GPU
+    reports them {"gpu_percent", "gpu_memory_bytes", "power_w"}. 100 % is one core. Memory is
+    anonymous and shared pages, without the page cache. Energy counts from the meter's start. Disk
+    bytes are those that went to or came from the device, not the page cache. Network bytes are
+    those of the whole machine or container, in and out, without loopback: the system counts none
+    by process. A sampler never stops a run: after an error, its callback's too, it falls silent.
 
     Args:
         every_s: seconds between samples.
@@ -66,14 +69,13 @@ class SystemSampler:
 
     def _run(self) -> None:
         try:
-            last_s, last_cpu_s = time.monotonic(), _tree_cpu_s()
+            last_s, last_cpu_s, traffic = time.monotonic(), _tree_cpu_s(), _Traffic()
             while not self._stopping.wait(self._every_s):
                 now_s, cpu_s = time.monotonic(), _tree_cpu_s()
-                share = max(0.0, cpu_s - last_cpu_s) / max(now_s - last_s, 1e-9)
+                passed_s = max(now_s - last_s, 1e-9)
+                share = max(0.0, cpu_s - last_cpu_s) / passed_s
                 last_s, last_cpu_s = now_s, cpu_s
-                self._on_sample(self._sample(100 * share))
-                if self._energy is not None:
-                    self._energy.poll()
+                self._on_sample(self._sample(100 * share) | traffic.rates(passed_s))
         except Exception:  # telemetry must not stop a run, nor print into its display
             return
 
@@ -90,7 +92,59 @@ class SystemSampler:
                 "power_w": use.power_w,
             }
             sample.update({key: value for key, value in parts.items() if value is not None})
+        if self._energy is not None and (so_far := self._energy.stop()) is not None:
+            sample["energy_wh"] = round(so_far, 6)  # and a counter that wraps is read in time
         return sample
+
+
+class _Traffic:
+    """Bytes over the disk and the network since the last look, as rates."""
+
+    def __init__(self) -> None:
+        self._disk = _disk_bytes()
+        self._network = _network_bytes()
+
+    def rates(self, passed_s: float) -> dict[str, float]:
+        """Give bytes a second since the last call; keys whose counters are not there are absent."""
+        disk, network = _disk_bytes(), _network_bytes()
+        found: dict[str, float] = {}
+        if disk:
+            for idx, key in enumerate(("disk_read_bytes_per_s", "disk_write_bytes_per_s")):
+                # the count of a process that ended is in that of its parent: it cancels here
+                grown = sum(io[idx] for io in disk.values())
+                grown -= sum(io[idx] for io in self._disk.values())
+                found[key] = round(max(0, grown) / passed_s, 1)
+        if network is not None and self._network is not None:
+            found["network_bytes_per_s"] = round(max(0, network - self._network) / passed_s, 1)
+        self._disk, self._network = disk, network
+        return found
+
+
+def _disk_bytes() -> dict[int, tuple[int, int]]:
+    """Give bytes read from and written to disks, by process; empty where none are counted."""
+    found = {}
+    for process in _tree():
+        try:
+            counters = process.io_counters()
+        except (psutil.Error, OSError, AttributeError):  # macOS has no such counters
+            continue
+        found[process.pid] = (int(counters.read_bytes), int(counters.write_bytes))
+    return found
+
+
+def _network_bytes() -> int | None:
+    """Give bytes in and out over all interfaces but loopback; None where none are counted."""
+    try:
+        counters = psutil.net_io_counters(pernic=True, nowrap=True)
+    except (psutil.Error, OSError):
+        return None
+    if not counters:
+        return None
+    return sum(
+        int(nic.bytes_sent + nic.bytes_recv)
+        for name, nic in counters.items()
+        if not name.startswith("lo")
+    )
 
 
 def tree_memory_bytes() -> int:

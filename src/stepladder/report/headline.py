@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from stepladder.diagnosis.baseline import baseline_finding
 from stepladder.ladder.wording import rough_time
 from stepladder.report.bars import Part, stacked_bar
 from stepladder.report.tables import RunRecords, count, fraction, number
@@ -252,6 +253,9 @@ def warnings_of(records: RunRecords, most: int = 20) -> list[str]:
     listed = records.summary.get("warnings")
     found = [str(text) for text in listed] if isinstance(listed, list) else []
     found += [str(event.get("message", "")) for event in records.of("warning")]
+    baseline = baseline_finding(records.outcomes.get("val", {}))
+    if baseline.is_alarm and records.summary.get("status") == "finished":
+        found.append(f"{baseline.evidence[0].upper()}{baseline.evidence[1:]}. {baseline.fix}")
     for event in records.of("diverged")[:1]:
         found.append(f"The loss was not finite at step {event.get('first_bad_step')}.")
     unique = list(dict.fromkeys(redacted(text[:400]) for text in found if text))

@@ -41,9 +41,9 @@ class ClimbRecords:
 
     @property
     def kept(self) -> tuple[Trial, ...]:
-        """The trials whose rungs were kept, each rung once: its last word."""
-        last = {trial.rung: trial for trial in self.trials}
-        return tuple(t for t in last.values() if t.verdict.decision is Decision.KEPT)
+        """The trials whose rungs were kept, each rung once: its last one that was."""
+        kept = [trial for trial in self.trials if trial.verdict.decision is Decision.KEPT]
+        return tuple({trial.rung: trial for trial in kept}.values())
 
 
 @dataclass(kw_only=True)

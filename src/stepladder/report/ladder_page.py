@@ -14,7 +14,7 @@ from stepladder.ladder.wording import (
     together_words,
 )
 from stepladder.records.climb import ClimbSummary, JointChange, NextStep
-from stepladder.records.ladder import Decision
+from stepladder.records.ladder import Aim, Decision
 from stepladder.report.headline import Headline
 from stepladder.report.heatmap import short
 from stepladder.report.ladder import ClimbRecords, positive
@@ -51,6 +51,7 @@ class LadderPage:
         num_elsewhere: trials of other climbs in the folder, which are not shown.
         beyond: why nothing beyond this machine was predicted, where the climb ended.
         next_gain: predicted gain of the next step over the result, or empty.
+        is_for_accuracy: remedies for a poor fit were tried, not speed-ups.
     """
 
     head: Headline
@@ -71,6 +72,7 @@ class LadderPage:
     beyond: tuple[LadderRow, ...]
     next_step: NextStep | None
     next_gain: str
+    is_for_accuracy: bool = False
 
 
 def ladder_page(climb: ClimbRecords, *, status: str, train_s: float | None) -> LadderPage:
@@ -103,6 +105,7 @@ def ladder_page(climb: ClimbRecords, *, status: str, train_s: float | None) -> L
         beyond=tuple(ladder_rows([t for t in climb.untried if t.level in _OTHER_MACHINES])),
         next_step=_shown(step) if step else None,
         next_gain=_next_gain(climb),
+        is_for_accuracy=climb.summary.aim is Aim.ACCURACY,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from stepladder.ladder.calibration import calibration_from, calibration_words
 from stepladder.ladder.ending import (
     ONE_EACH,
+    errors_words,
     examples_words,
     is_within_noise,
     losses_words,
@@ -22,17 +23,18 @@ from stepladder.ladder.wording import (
     loss_interval,
     measured_words,
     plus_minus,
+    points,
     predicted_words,
     reason_words,
     rough_time,
 )
 from stepladder.records.climb import ClimbSummary
-from stepladder.records.ladder import Decision, Interval, Trial
+from stepladder.records.ladder import Aim, Decision, Interval, Trial
 from stepladder.records.profile import Provenance
 from stepladder.report.headline import Fact, Headline
 from stepladder.report.heatmap import short
 from stepladder.report.ladder import ClimbRecords, positive
-from stepladder.rungs import RUNGS, Rung
+from stepladder.rungs import REMEDIES, RUNGS, Rung
 from stepladder.train.wording import percent
 
 MAX_ROWS = 60
@@ -79,7 +81,7 @@ def ladder_headline(climb: ClimbRecords, status: str) -> Headline:
 
 def ladder_rows(trials: Sequence[Trial]) -> list[LadderRow]:
     """Give a row for each of the trials."""
-    about = {rung.name: _first_line(rung) for rung in RUNGS}
+    about = {rung.name: _first_line(rung) for rung in (*REMEDIES, *RUNGS)}
     return [_row(trial, about.pop(trial.rung, "")) for trial in trials[:MAX_ROWS]]
 
 
@@ -118,11 +120,21 @@ def _figure(climb: ClimbRecords) -> tuple[str, str]:
     if climb.summary.is_as_written:
         return "As written", rough_time(after.total_s)
     times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}"
+    if climb.summary.aim is Aim.ACCURACY:
+        return _accuracy_figure(climb.summary), times
     if is_within_noise(climb.summary):
         return "No clear difference", times
     if ratio >= 1.05:
         return f"{gain(ratio)} faster", times
     return ("As fast as before" if ratio > 0.95 else f"{gain(ratio)} as fast"), times
+
+
+def _accuracy_figure(summary: ClimbSummary) -> str:
+    """Say what a climb for accuracy gave: on test, else on held-out examples."""
+    change = summary.test_change
+    if change is not None:
+        return f"{points(change.estimate)} points on test"
+    return next(iter(reversed(errors_words(summary))), "Not compared").capitalize()
 
 
 def _caption(climb: ClimbRecords) -> str:
@@ -144,6 +156,9 @@ def _caption(climb: ClimbRecords) -> str:
         epochs = summary.baseline.measured_epochs
         measured = f"{epochs:.2g} measured epochs" if epochs is not None else "fewer epochs"
         source = f" The first time is extrapolated from {measured}{noise}; the second is measured."
+    if summary.aim is Aim.ACCURACY:
+        errors = ", ".join(errors_words(summary)) or "its errors were not measured at both ends"
+        return f"The job as it was written, and with every remedy that was kept: {errors}.{source}"
     return (
         "Time to a trained model: the job as it was written, and with every step that was "
         f"shown to pay.{source}"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from stepladder.diagnosis.wording import headline as fit_headline
 from stepladder.records import write_bytes
 from stepladder.report.classes import class_results
 from stepladder.report.curves import learning_figures, machine_figures
@@ -62,6 +63,7 @@ def _shown(records: RunRecords) -> dict[str, object]:
         "ladder": ladder,
         "has_run": bool(ladder is None or records.summary or records.events),
         "warnings": warnings_of(records),
+        "fit": fit_headline(records.diagnosis.fit).capitalize() if records.diagnosis else "",
         "learning": learning_figures(records),
         "times": time_spent(records),
         "machine": machine_figures(records),

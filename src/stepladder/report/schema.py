@@ -44,7 +44,7 @@ SUMMARY_KEYS: tuple[SummaryKey, ...] = (
     _key(
         "stop_reason",
         (str, _NONE),
-        "early_stopping, max_epochs, max_steps, max_time, signal, diverged",
+        "early_stopping, worse_than_baseline, max_epochs, max_steps, max_time, signal, diverged",
     ),
     _key("test_accuracy", (*NUMBER, _NONE), "share of test pictures that are right, in [0, 1]"),
     _key("test_top5_accuracy", (*NUMBER, _NONE), "share with the label among the first five"),

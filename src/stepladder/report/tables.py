@@ -15,6 +15,8 @@ from typing import Any
 
 from stepladder.errors import DataError
 from stepladder.records import read_json, read_jsonl
+from stepladder.records.diagnosis import Diagnosis
+from stepladder.records.from_json import from_json
 from stepladder.report.checks_page import ChecksView, checks_view
 from stepladder.report.ladder import ClimbRecords, read_climb
 from stepladder.train.events import redacted
@@ -49,6 +51,7 @@ class RunRecords:
         config_text: config.yaml with secrets blanked.
         climb: of a climb; None where the folder holds none.
         checks: of checks.json; None where there is none.
+        diagnosis: of diagnosis.json; None where there is none.
         missing: what could not be read, a sentence each.
         is_summary_damaged: summary.json is there but cannot be read.
     """
@@ -62,6 +65,7 @@ class RunRecords:
     env: Mapping[str, Any] = field(default_factory=dict)
     climb: ClimbRecords | None = None
     checks: ChecksView | None = None
+    diagnosis: Diagnosis | None = None
     missing: tuple[str, ...] = ()
     is_summary_damaged: bool = False
 
@@ -107,9 +111,17 @@ def read_run(run: Path) -> RunRecords:
         env=_object(run / "env.json", missing),
         climb=climb,
         checks=checks_view(run),
+        diagnosis=_diagnosis(run / "diagnosis.json"),
         missing=tuple(missing),
         is_summary_damaged=not summary and (run / "summary.json").exists(),
     )
+
+
+def _diagnosis(path: Path) -> Diagnosis | None:
+    try:
+        return from_json(Diagnosis, read_json(path))
+    except (DataError, OSError):
+        return None
 
 
 def number(value: object) -> float | None:

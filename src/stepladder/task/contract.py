@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,25 @@ class Metrics:
     sums: Mapping[str, Tensor] = field(default_factory=dict)
     counts: Mapping[str, Tensor] = field(default_factory=dict)
     outputs: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainStage:
+    """One network of a Task that is several in a chain, such as a detector before a reader.
+
+    Attributes:
+        name: what reports call it.
+        run: gives this stage's output from that of the stage before; of the first stage from the
+            batch's inputs. It is called in eval mode, without gradients.
+        error: error of each example (n,) of this stage's own output, lower is better; that of the
+            last stage is what the chain is judged by. None: its output has no error of its own.
+        truth: the output that a perfect stage would give. None: not known, as of the last stage.
+    """
+
+    name: str
+    run: Callable[[Any], Any]
+    error: Callable[[Any, Batch], Tensor] | None = None
+    truth: Callable[[Batch], Any] | None = None
 
 
 class Task(ABC):
@@ -71,6 +90,13 @@ class Task(ABC):
 
     def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module] | None:  # noqa: ARG002
         """Give (trunk, head) so that model(x) = head(trunk(x)), or None if it has no such form."""
+        return None
+
+    def stages(self, model: nn.Module) -> Sequence[ChainStage] | None:  # noqa: ARG002
+        """Give the networks of a chain in their order, or None: the model is one network.
+
+        `stepladder diagnose` then tells error and time by stage, and which one to improve first.
+        """
         return None
 
     @property

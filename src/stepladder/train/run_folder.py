@@ -35,6 +35,8 @@ _FILES: Final = (
     "summary.json",
     "predictions.csv",
     REPORT,
+    "diagnosis.json",
+    "diagnosis.html",
     "mlflow.json",
     "events.discarded.jsonl",
     "events.jsonl",

@@ -18,12 +18,17 @@ from stepladder.errors import MissingExtraError, ResourceError, UsageError
 from stepladder.records import read_json, write_json
 
 _GIB = 1024**3
+_MIB = 1024**2
 
 # Event value -> (tag, factor). Names as Composer, Lightning and torchtitan log them.
 _TAGS: dict[str, tuple[str, float]] = {
     "cpu_percent": ("system/cpu(%)", 1.0),
     "gpu_percent": ("system/gpu(%)", 1.0),
     "power_w": ("system/power(W)", 1.0),
+    "energy_wh": ("system/energy(Wh)", 1.0),
+    "disk_read_bytes_per_s": ("system/disk_read(MiB/s)", 1 / _MIB),
+    "disk_write_bytes_per_s": ("system/disk_write(MiB/s)", 1 / _MIB),
+    "network_bytes_per_s": ("system/network(MiB/s)", 1 / _MIB),
     "rss_bytes": ("memory/rss(GiB)", 1 / _GIB),
     "gpu_memory_bytes": ("memory/gpu(GiB)", 1 / _GIB),
     "seconds": ("time_metrics/checkpoint(s)", 1.0),

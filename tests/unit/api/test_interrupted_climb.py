@@ -69,7 +69,7 @@ def test_it_has_a_page_and_the_same_command_goes_on(
     assert "SIGTERM ended the climb; every verdict so far is in" in capsys.readouterr().err
     page = Path("run/report.html")
     names = sorted(path.name for path in Path("run").iterdir())
-    assert names == ["report.html", "trials.jsonl"], "no training has begun"
+    assert names == ["checks.html", "checks.json", "report.html", "trials.jsonl"], "no training"
     assert "0 rungs kept" in page.read_text()
     page.unlink()
     assert main(["report", "run", "--json"]) == 0

@@ -1,0 +1,146 @@
+"""Diagnose: how well a run fits, what would make it better, and what its machine did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepladder.api.call import run_folder, task_of
+from stepladder.errors import ResourceError, StepladderError
+from stepladder.records import write_json
+
+if TYPE_CHECKING:
+    from stepladder.records.diagnosis import Diagnosis
+    from stepladder.records.findings import Finding
+    from stepladder.task.contract import Task
+
+DIAGNOSIS_FILE = "diagnosis.json"
+
+
+def diagnose(
+    run: Path | str,
+    *,
+    task: Task | str | None = None,
+    remeasure: bool = True,
+    learning_curve: bool = False,
+    target_error: float = 0.0,
+    max_time_s: float | None = None,
+    on_message: Callable[[str], None] | None = None,
+) -> Diagnosis:
+    """Diagnose a run, finished or not, and write its diagnosis.json and diagnosis.html.
+
+    Args:
+        run: folder of the run.
+        task: for a run of your own Task: it, or "FILE.py:NAME".
+        remeasure: open the data again: training on equal terms, the range test, the stages.
+        learning_curve: train on parts of the data, which takes as long as several trainings.
+        target_error: share of examples that nobody gets right, in [0, 1).
+        max_time_s: seconds that measuring may take, the learning curve apart; none: 120.
+        on_message: told what is about to be measured, and how long it may take.
+
+    Raises:
+        UsageError: if a number is out of range.
+        DataError: if the folder holds nothing of a run.
+        ResourceError: if the diagnosis cannot be written into the folder.
+    """
+    return diagnose_text(
+        run,
+        task=task,
+        remeasure=remeasure,
+        learning_curve=learning_curve,
+        target_error=target_error,
+        max_time_s=max_time_s,
+        on_message=on_message,
+    )[0]
+
+
+def diagnose_text(
+    run: Path | str,
+    *,
+    task: Task | str | None = None,
+    remeasure: bool = True,
+    learning_curve: bool = False,
+    target_error: float = 0.0,
+    max_time_s: float | None = None,
+    on_message: Callable[[str], None] | None = None,
+) -> tuple[Diagnosis, str]:
+    """Diagnose as `diagnose` does: the diagnosis, and the same as text."""
+    from stepladder.diagnosis.diagnose import MAX_TIME_S, Wishes
+    from stepladder.diagnosis.diagnose import diagnose as diagnose_run
+    from stepladder.diagnosis.wording import text_of
+    from stepladder.report.diagnosis_page import write_diagnosis_page
+    from stepladder.task.load import name_of
+
+    folder = run_folder(run)
+    named = task if isinstance(task, str) else name_of(task) if task is not None else None
+    found = diagnose_run(
+        folder,
+        make_task=_maker(folder, task),
+        task_name=named or _task_name(folder),
+        wishes=Wishes(
+            remeasure=remeasure,
+            learning_curve=learning_curve,
+            target_error=target_error,
+            max_time_s=MAX_TIME_S if max_time_s is None else max_time_s,
+        ),
+        say=on_message or (lambda _: None),
+    )
+    findings = (_against_baselines(folder),)
+    found = replace(found, diagnosis=replace(found.diagnosis, findings=findings))
+    try:
+        write_json(folder / DIAGNOSIS_FILE, found.diagnosis)
+        write_diagnosis_page(folder, found)
+    except OSError as error:
+        raise ResourceError(
+            f"the diagnosis cannot be written ({error.strerror or error})",
+            where=str(folder),
+            fix="Free space or fix the permissions, or copy the run elsewhere.",
+        ) from error
+    return found.diagnosis, text_of(found.diagnosis)
+
+
+def _against_baselines(folder: Path) -> Finding:
+    """Compare what a run predicted on validation with what needs no training."""
+    from stepladder.checks.kept import read_checks
+    from stepladder.diagnosis.baseline import baseline_finding
+    from stepladder.report.tables import read_run
+
+    probe = None
+    report = read_checks(folder)
+    for finding in report.findings if report is not None else ():
+        accuracy = finding.numbers.get("probe_accuracy")
+        probe = accuracy if isinstance(accuracy, float) else probe
+    return baseline_finding(read_run(folder).outcomes.get("val", {}), probe_accuracy=probe)
+
+
+def _maker(folder: Path, task: Task | str | None) -> Callable[[], Task] | None:
+    """Give what makes the run's Task; None where it is one of its own and was not given.
+
+    A config never runs code: the file that a checkpoint names is not run unless a person names it.
+    """
+    from stepladder.task.load import BUILT_IN
+
+    if task is None and _task_name(folder) != BUILT_IN:
+        return None
+
+    def make() -> Task:
+        made = task_of(folder, BUILT_IN if task is None else task)
+        assert made is not None
+        return made
+
+    return make
+
+
+def _task_name(folder: Path) -> str:
+    """Read from the newest checkpoint what the run was trained with."""
+    from stepladder.task.load import BUILT_IN
+    from stepladder.train.checkpoint import Checkpoints
+
+    with suppress(StepladderError, OSError):
+        loaded = Checkpoints(folder / "checkpoints").newest()
+        if loaded is not None:
+            return str(loaded.state.get("task", BUILT_IN))
+    return BUILT_IN

@@ -1,0 +1,141 @@
+"""What a training left to judge it by: one point for each evaluation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from stepladder.stats import binomial_sem
+from stepladder.stats.scatter import scatter, smoothed
+
+DEFAULT_PATIENCE = 3
+MIN_PATIENCE = 2
+MAX_PATIENCE = 5  # a run that waits longer for a better one shows no less by then
+MIN_FOR_SCATTER = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One evaluation, and the training before it. None: not measured.
+
+    Attributes:
+        step: optimiser steps done.
+        epoch: epochs done.
+        train_loss, train_accuracy: as logged: in training mode, with dropout and augmentation, a
+            mean over the steps since the last evaluation.
+        equal_train_loss, equal_train_accuracy: on training examples under the terms of validation:
+            these very weights, in eval mode, without augmentation.
+        val_loss: mean over the validation examples.
+        val_loss_sem: its standard error.
+        rise_sem: standard error of its difference to the best before, paired by example.
+        val_accuracy: in [0, 1].
+    """
+
+    step: int
+    epoch: float | None = None
+    train_loss: float | None = None
+    train_accuracy: float | None = None
+    equal_train_loss: float | None = None
+    equal_train_accuracy: float | None = None
+    val_loss: float | None = None
+    val_loss_sem: float | None = None
+    rise_sem: float | None = None
+    val_accuracy: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """The evaluations of one training, in order.
+
+    Attributes:
+        points: one for each.
+        num_val: validation examples; None: not known.
+        num_classes: None: not known, or no classes.
+        patience: how many evaluations in a row must be worse before it counts.
+        train_windows: (step, training loss as logged), finer than the points where that is known.
+        is_running: training has not ended.
+        is_diverged: a loss was not a finite number.
+        target_error: share of examples that nobody gets right, such as wrong labels, in [0, 1].
+    """
+
+    points: tuple[Point, ...]
+    num_val: int | None = None
+    num_classes: int | None = None
+    patience: int = DEFAULT_PATIENCE
+    train_windows: tuple[tuple[int, float], ...] = ()
+    is_running: bool = False
+    is_diverged: bool = False
+    target_error: float = 0.0
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether validation losses carry the judgement; else accuracies do."""
+        return sum(_is_number(point.val_loss) for point in self.points) >= min(2, len(self.points))
+
+    def judged(self) -> tuple[Point, ...]:
+        """Give the points that have the validation value that is judged, a finite one."""
+        return tuple(point for point in self.points if _is_number(self._value(point)))
+
+    def values(self) -> list[float]:
+        """Give what is judged at each of `judged()`, lower is better: loss, or share of errors."""
+        found = (self._value(point) for point in self.judged())
+        return [value for value in found if value is not None]
+
+    def course(self) -> list[float]:
+        """Give the values with their jumps smoothed."""
+        return smoothed(self.values())
+
+    def noise(self) -> float | None:
+        """Give one standard deviation of a difference between two evaluations that is chance.
+
+        The larger of two: how far the curve scatters from evaluation to evaluation, and what
+        another draw of validation examples would change. The former is read from the last two
+        thirds, as the first steep fall of a short curve looks like scatter. The latter is the
+        paired standard error where it is known; else that of the mean (as of two means with a
+        correlation of one half); else, of losses, that of examples whose spread is as large as
+        their mean.
+
+        Returns:
+            In the unit of the values; None: nothing is known of it.
+        """
+        values, of_examples = self.values(), self._noise_of_examples()
+        late = values[len(values) // 3 :]
+        if of_examples is not None and len(late) < MIN_FOR_SCATTER:
+            return of_examples
+        of_steps = scatter(late if len(late) >= MIN_FOR_SCATTER else values)
+        return max((part for part in (of_steps, of_examples) if part), default=None)
+
+    def accuracy_floor(self) -> float | None:
+        """Give the standard error of the last accuracy, sqrt(p (1 - p) / n); None: not known.
+
+        A share of 0 or 1 counts as half an example off: its error is not known to be nothing.
+        """
+        shares = [point.val_accuracy for point in self.points if point.val_accuracy is not None]
+        return self._share_error(shares[-1]) if shares and self.num_val else None
+
+    def _noise_of_examples(self) -> float | None:
+        points = self.judged()
+        if not self.has_loss:
+            errors = [self._share_error(1 - value) for value in self.values() if self.num_val]
+            return max(errors[-self.patience :], default=None)
+        for name in ("rise_sem", "val_loss_sem"):
+            known = [getattr(point, name) for point in points]
+            finite = [sem for sem in known if _is_number(sem)]
+            if len(finite) > len(points) / 2:
+                return float(max(finite[-self.patience :]))
+        values = self.values()
+        return abs(values[-1]) / math.sqrt(self.num_val) if self.num_val and values else None
+
+    def _share_error(self, share: float) -> float:
+        n = self.num_val or 0
+        half = 0.5 / n
+        return binomial_sem(min(max(share, half), 1 - half), n)
+
+    def _value(self, point: Point) -> float | None:
+        if self.has_loss:
+            return point.val_loss
+        return None if point.val_accuracy is None else 1 - point.val_accuracy
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

@@ -1,0 +1,263 @@
+"""One run from its folder to its diagnosis: what is there is read, what may be is measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from torch import nn
+
+from stepladder.diagnosis.chain import measure_chain
+from stepladder.diagnosis.curves import Curves
+from stepladder.diagnosis.equal_terms import measure_equal_terms
+from stepladder.diagnosis.fit import judge_fit
+from stepladder.diagnosis.learning_curve import measure_learning_curve
+from stepladder.diagnosis.levels import levels_of
+from stepladder.diagnosis.machine_use import judge_machine
+from stepladder.diagnosis.opened_run import OpenedRun, open_run
+from stepladder.diagnosis.range_test import range_test
+from stepladder.diagnosis.remedies import Known, lacks_training, remedies_for
+from stepladder.diagnosis.run_curves import RunFiles, curves_of_run, number, read_run
+from stepladder.errors import StepladderError
+from stepladder.records.diagnosis import Chain, Diagnosis, LearningCurve, RangeTest
+from stepladder.task.contract import Task
+from stepladder.task.load import BUILT_IN
+from stepladder.train.wording import duration
+
+T = TypeVar("T")
+MAX_TIME_S = 120.0
+_AS_LOGGED = (
+    "training is as logged: in training mode, with dropout and augmentation, a mean over the epoch"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What a person wants of a diagnosis.
+
+    Attributes:
+        remeasure: open the data again, and measure training on equal terms.
+        learning_curve: train on parts of the data; takes as long as several trainings.
+        target_error: share of examples that nobody gets right, in [0, 1).
+        max_time_s: seconds that measuring may take, the learning curve apart.
+    """
+
+    remeasure: bool = True
+    learning_curve: bool = False
+    target_error: float = 0.0
+    max_time_s: float = MAX_TIME_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosed:
+    """A diagnosis, and the curves that it rests on."""
+
+    diagnosis: Diagnosis
+    curves: Curves
+
+
+def diagnose(
+    run: Path,
+    *,
+    make_task: Callable[[], Task] | None,
+    task_name: str,
+    wishes: Wishes,
+    say: Callable[[str], None],
+) -> Diagnosed:
+    """Diagnose a run, finished or not. Nothing in the run is changed.
+
+    What cannot be measured is named with its reason, and the rest is said without it.
+
+    Args:
+        run: its folder.
+        make_task: makes the run's Task; None: it is one of its own and was not given.
+        task_name: that the run was trained with.
+        wishes: what to measure.
+        say: told what is about to be measured, and how long it may take.
+
+    Raises:
+        DataError: if the folder holds nothing of a run.
+        UsageError: if the target error is no share.
+    """
+    started = time.perf_counter()
+    files = read_run(run)
+    work = _Work(files=files, say=say, could_not=list(files.missing))
+    curves = curves_of_run(files, target_error=wishes.target_error)
+    opened = work.open(make_task, task_name) if wishes.remeasure else None
+    terms = _AS_LOGGED
+    if opened is not None:
+        curves, terms = work.on_equal_terms(opened, curves, wishes.max_time_s / 4)
+    layers = _Layers() if opened is None else work.layers(opened)
+    known = _known(files, curves, layers, task_name)
+    chain = None
+    if opened is not None:
+        known = replace(
+            known,
+            range_test=work.range_test(opened, known, wishes.max_time_s / 2),
+            learning_curve=work.learning_curve(opened) if wishes.learning_curve else None,
+        )
+        chain = work.chain(opened, wishes.max_time_s / 4) if layers.is_chain else None
+    diagnosis = Diagnosis(
+        run=run.resolve().name,
+        status=_status(files),
+        fit=known.fit,
+        terms=terms,
+        remedies=remedies_for(known),
+        machine=judge_machine(files),
+        range_test=known.range_test,
+        learning_curve=known.learning_curve,
+        chain=chain,
+        num_norms=layers.num_norms,
+        could_not=tuple(work.could_not),
+        took_s=time.perf_counter() - started,
+    )
+    return Diagnosed(diagnosis=diagnosis, curves=curves)
+
+
+def _known(files: RunFiles, curves: Curves, layers: _Layers, task_name: str) -> Known:
+    is_own = task_name != BUILT_IN
+    return Known(
+        fit=judge_fit(curves),
+        levels=levels_of(curves),
+        recipe=files.job.recipe if files.job is not None else None,
+        run=files.path,
+        is_built_in=not is_own,
+        stop_reason=files.summary.get("stop_reason"),
+        num_norms=layers.num_norms,
+        num_dropouts=layers.num_dropouts,
+        augments=layers.augments,
+        task_name=task_name if is_own else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layers:
+    """What the model and the Task have."""
+
+    num_norms: int | None = None
+    num_dropouts: int | None = None
+    augments: bool | None = None
+    is_chain: bool = False
+
+
+@dataclass(kw_only=True)
+class _Work:
+    """Measures one thing after the other, and keeps what could not be measured."""
+
+    files: RunFiles
+    say: Callable[[str], None]
+    could_not: list[str] = field(default_factory=list)
+
+    def attempt(self, what: str, measure: Callable[[], T]) -> T | None:
+        """Measure, or keep why it could not be; a user's Task may raise anything."""
+        try:
+            return measure()
+        except StepladderError as error:
+            why = f"{error.where}: {error.what}" if error.where else error.what
+            fix = f" {error.fix}" if error.fix else ""
+            self.could_not.append(f"{what}: {_ended(why)}{fix}")
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            self.could_not.append(f"{what}: {_ended(why)}")
+        return None
+
+    def open(self, make_task: Callable[[], Task] | None, task_name: str) -> OpenedRun | None:
+        """Open the run's Task and data again."""
+        job = self.files.job
+        if job is None:
+            self.could_not.append("nothing was measured again: the run's config cannot be read.")
+            return None
+        if make_task is None:
+            self.could_not.append(
+                f"nothing was measured again: the run was trained with a Task of its own, "
+                f"{task_name}. Give it: --task {task_name}"
+            )
+            return None
+        make = make_task
+        return self.attempt(
+            "the run's data could not be opened", lambda: open_run(self.files.path, job, make())
+        )
+
+    def on_equal_terms(
+        self, opened: OpenedRun, curves: Curves, budget_s: float
+    ) -> tuple[Curves, str]:
+        """Measure training under the terms of validation; gives curves and what they rest on."""
+        found = self.attempt(
+            "training could not be measured on equal terms",
+            lambda: measure_equal_terms(opened, curves, budget_s=budget_s, say=self.say),
+        )
+        if found is None:
+            return curves, _AS_LOGGED
+        if found.note:
+            self.could_not.append(_ended(found.note))
+        terms = (
+            f"training was measured again on {found.num_rows:,} of its examples, in eval mode and "
+            f"without augmentation, in {duration(found.took_s)}"
+        )
+        return found.curves, terms
+
+    def layers(self, opened: OpenedRun) -> _Layers:
+        """Look at the model and the Task."""
+
+        def look() -> _Layers:
+            with opened.model() as model:
+                modules = list(model.modules())
+                is_chain = bool(opened.task.stages(model))
+            return _Layers(
+                num_norms=sum("norm" in type(module).__name__.lower() for module in modules),
+                num_dropouts=sum(
+                    "dropout" in type(m).__name__.lower() and getattr(m, "p", 1) > 0
+                    for m in modules
+                    if not isinstance(m, nn.Sequential)
+                ),
+                augments=_augments(opened.task),
+                is_chain=is_chain,
+            )
+
+        return self.attempt("the model could not be built", look) or _Layers()
+
+    def range_test(self, opened: OpenedRun, known: Known, budget_s: float) -> RangeTest | None:
+        """Train shortly with a rising learning rate, where the training error is what is high."""
+        if not lacks_training(known):
+            return None
+        self.say(f"testing the range of learning rates, at most {duration(budget_s)}")
+        return self.attempt(
+            "the range of learning rates could not be tested",
+            lambda: range_test(opened, budget_s=budget_s),
+        )
+
+    def learning_curve(self, opened: OpenedRun) -> LearningCurve | None:
+        """Train on parts of the data."""
+        train_s = number(self.files.summary.get("train_s"))
+        return self.attempt(
+            "the learning curve could not be measured",
+            lambda: measure_learning_curve(opened, say=self.say, train_s=train_s),
+        )
+
+    def chain(self, opened: OpenedRun, budget_s: float) -> Chain | None:
+        """Measure the stages of a chain."""
+        return self.attempt(
+            "the stages could not be measured", lambda: measure_chain(opened, budget_s=budget_s)
+        )
+
+
+def _augments(task: Task) -> bool | None:
+    """Say whether a Task of the user's own changes training batches; of ours the recipe says so."""
+    if type(task).__module__ == "stepladder.task.image_classification":
+        return None
+    return type(task).augment is not Task.augment
+
+
+def _status(files: RunFiles) -> str:
+    if files.is_diverged:
+        return "diverged"
+    if files.is_running:
+        return "running"
+    return str(files.summary.get("status", "interrupted"))
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."

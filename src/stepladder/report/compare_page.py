@@ -1,0 +1,149 @@
+"""compare.html: trainings laid over each other, on one page that opens offline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from stepladder.diagnosis.compare import with_samples
+from stepladder.errors import ResourceError
+from stepladder.records import write_bytes
+from stepladder.records.audit import LogRow, RunLog
+from stepladder.records.compare import Comparison
+from stepladder.report.charts import Series, line_chart
+from stepladder.report.compare_text import HEAD, NAME, against_first, row_words
+from stepladder.report.curves import Figure
+from stepladder.report.heatmap import short
+from stepladder.report.scales import tick_label
+from stepladder.train.wording import percent
+
+_MAX_BANDS = 3  # more of them cover each other
+_MINUTES_FROM_S = 180.0
+
+_Value = Callable[[LogRow], float | None]
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """What the curves are drawn against."""
+
+    label: str
+    title: str
+    value: _Value
+
+
+def write_compare_page(comparison: Comparison, path: Path) -> Path:
+    """Write the page of a comparison, self-contained and without scripts.
+
+    Raises:
+        ResourceError: if the file cannot be written.
+    """
+    page = compare_page(comparison).encode("utf-8", "replace")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, page)
+    except OSError as error:
+        raise ResourceError(
+            f"the page cannot be written ({error.strerror or error})",
+            where=str(path),
+            fix="Choose another file: --out FILE.html.",
+        ) from error
+    return path
+
+
+def compare_page(comparison: Comparison) -> str:
+    """Make the page."""
+    return _template().render(
+        names=[short(run.audited.log.name, NAME) for run in comparison.runs],
+        head=HEAD,
+        rows=[row_words(run) for run in comparison.runs],
+        options=comparison.options,
+        against=[line.strip() for line in against_first(comparison)],
+        figures=compare_figures([run.audited.log for run in comparison.runs]),
+        notes=[
+            f"{run.audited.log.name}: {note}"
+            for run in comparison.runs
+            for note in run.audited.log.notes
+        ]
+        + list(comparison.unreadable),
+    )
+
+
+def compare_figures(logs: Sequence[RunLog]) -> list[Figure]:
+    """Draw held-out loss and accuracy of all trainings, against samples seen and against time.
+
+    Where a log does not tell the samples, the epochs take their place for all.
+    """
+    seen = [with_samples(log) for log in logs]
+    counted = [log for log in seen if log is not None]
+    by_samples = len(counted) == len(logs)
+    place = (
+        _Axis("training samples seen", "against samples seen", lambda row: row.samples_seen)
+        if by_samples
+        else _Axis("epochs", "against epochs", lambda row: row.epoch)
+    )
+    longest = max((row.elapsed_s or 0.0 for log in logs for row in log.rows), default=0.0)
+    unit, word = (60.0, "minutes") if longest > _MINUTES_FROM_S else (1.0, "seconds")
+    clock = _Axis(
+        word,
+        "against wall time",
+        lambda row: None if row.elapsed_s is None else row.elapsed_s / unit,
+    )
+    shown = counted if by_samples else logs
+    return [_figure(shown, axis, name) for axis in (place, clock) for name in ("loss", "accuracy")]
+
+
+def _figure(logs: Sequence[RunLog], axis: _Axis, name: str) -> Figure:
+    series, missing = [], []
+    for idx, log in enumerate(logs):
+        one = _series(log, axis, name, style=f"run{idx + 1}", has_band=len(logs) <= _MAX_BANDS)
+        if one is None:
+            missing.append(short(log.name, NAME))
+        else:
+            series.append(one)
+    is_share = name == "accuracy"
+    title = f"Validation {name} {axis.title}"
+    svg = line_chart(
+        series,
+        title=title,
+        x_label=axis.label,
+        may_be_log=not is_share,
+        y_label=(lambda share: percent(share, 0)) if is_share else tick_label,
+        y_limits=(0.0, 1.0) if is_share else None,
+    )
+    note = ""
+    if svg is None:
+        note = "Nothing to draw: no log has these numbers."
+    elif missing:
+        note = f"Not in its log: {', '.join(missing)}."
+    keys = tuple((item.style, item.name) for item in series)
+    return Figure(title=title, svg=svg, keys=keys, note=note)
+
+
+def _series(log: RunLog, axis: _Axis, name: str, *, style: str, has_band: bool) -> Series | None:
+    points = []
+    for row in log.rows:
+        x, y = axis.value(row), row.val_loss if name == "loss" else row.val_accuracy
+        if x is not None and y is not None:
+            points.append((x, y, row.val_loss_sem if name == "loss" else None))
+    if not points:
+        return None
+    xs, ys, noise = zip(*points, strict=True)
+    band = [value or 0.0 for value in noise] if has_band and any(noise) else None
+    return Series(name=short(log.name, NAME), style=style, xs=xs, ys=ys, noise=band)
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("stepladder.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("compare.html")

@@ -1,0 +1,317 @@
+"""Faults between splits and in random reading, and what must not be taken for one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from stepladder.checks import (
+    distribution,
+    duplicates,
+    label_alignment,
+    validation_repeats,
+    worker_draws,
+)
+from stepladder.checks.contract import Check
+from stepladder.checks.copies import contents
+from stepladder.checks.examples import Example, SoundPictures, draw, labelled
+from stepladder.checks.job import CheckedJob, open_job
+from stepladder.checks.run import run_check
+from stepladder.checks.spread import described, spread_sample
+from stepladder.config.choices import Split
+from stepladder.data.batch import Batch
+from stepladder.data.examples import Source
+from stepladder.records.findings import Finding, Outcome
+from stepladder.task.contract import Task
+
+
+def job_of(task: Task, folder: Path) -> CheckedJob:
+    config = Example(task=task).config(folder)  # type: ignore[arg-type]
+    return open_job(config, task, task_name="example")
+
+
+def look(check: Check, task: Task, folder: Path) -> Finding:
+    return run_check(check, job_of(task, folder))
+
+
+# --- duplicates
+
+
+class Constant(SoundPictures):
+    """Most training pictures are one and the same."""
+
+    def data(self, split: Split) -> Dataset[Any]:
+        pictures, numbers = draw(split)
+        if split is Split.TRAIN:
+            pictures = torch.where(
+                (torch.arange(len(numbers)) % 4 > 0)[:, None, None, None], pictures[:1], pictures
+            )
+        return labelled(pictures, numbers)
+
+
+class Repeated(SoundPictures):
+    """A tenth of train stands there twice, a picture of it with two labels."""
+
+    def data(self, split: Split) -> Dataset[Any]:
+        pictures, numbers = draw(split)
+        if split is Split.TRAIN:
+            pictures = torch.cat([pictures, pictures[:26]])
+            numbers = torch.cat([numbers, numbers[:26]])
+            numbers[0] = (numbers[0] + 1) % 4
+        return labelled(pictures, numbers)
+
+
+class Grouped(SoundPictures):
+    """Patients of validation are in train."""
+
+    def data(self, split: Split) -> Dataset[Any]:
+        data = labelled(*draw(split))
+        offset = 0 if split is Split.TRAIN else 60
+        data.group_ids = offset + np.arange(len(data)) // 4  # type: ignore[attr-defined, arg-type]
+        return data
+
+
+class Few(SoundPictures):
+    """One training picture is in test: too few to speak of."""
+
+    def data(self, split: Split) -> Dataset[Any]:
+        pictures, numbers = draw(split)
+        if split is Split.TEST:
+            pictures[0] = draw(Split.TRAIN)[0][0]
+        return labelled(pictures, numbers)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "outcome"),
+    [
+        (Constant, "duplicated_inputs", Outcome.FAILED),
+        (Repeated, "duplicated_inputs", Outcome.WARNED),
+        (Grouped, "split_leakage", Outcome.WARNED),
+        (Few, None, Outcome.PASSED),
+    ],
+)
+def test_copies(kind: type[Task], fault: str | None, outcome: Outcome, tmp_path: Path) -> None:
+    finding = look(duplicates.CHECK, kind(), tmp_path)
+    assert (finding.fault, finding.outcome) == (fault, outcome)
+
+
+def test_copies_name_both_sides_and_labels_that_contradict(tmp_path: Path) -> None:
+    finding = look(duplicates.CHECK, Repeated(), tmp_path)
+    assert finding.numbers["num_copies"] == 26
+    assert finding.numbers["num_conflicts"] == 1
+    assert finding.examples[0] == "train row 0 = train row 256"
+
+
+def test_rows_of_a_small_table_leak_if_their_targets_are_equal_too(tmp_path: Path) -> None:
+    class Table(SoundPictures):
+        is_leaking = True
+
+        def data(self, split: Split) -> Dataset[Any]:
+            x = torch.randn(300, 5, generator=torch.Generator().manual_seed(1))
+            y = x.argmax(1) % 4
+            start = {"train": 0, "val": 100 if self.is_leaking else 200, "test": 250}[split]
+            rows = slice(start, start + (200 if split is Split.TRAIN else 50))
+            return TensorDataset(x[rows], y[rows])
+
+    assert look(duplicates.CHECK, Table(), tmp_path).fault == "split_leakage"
+    sound = Table()
+    sound.is_leaking = False
+    assert look(duplicates.CHECK, sound, tmp_path).fault is None
+
+
+def test_small_examples_of_few_values_are_alike_by_nature(tmp_path: Path) -> None:
+    class Coins(SoundPictures):
+        def data(self, split: Split) -> Dataset[Any]:
+            draws = torch.Generator().manual_seed(list(Split).index(split))
+            x = torch.randint(2, (200, 6), generator=draws).float()
+            return TensorDataset(x, x[:, 0].long())
+
+    finding = look(duplicates.CHECK, Coins(), tmp_path)
+    assert finding.outcome is Outcome.NOT_APPLICABLE
+
+
+# --- distribution
+
+
+def test_labels_of_test_are_never_used(tmp_path: Path) -> None:
+    class Sealed(Dataset[Any]):
+        def __len__(self) -> int:
+            return len(draw(Split.TEST)[0])
+
+        def __getitem__(self, row: int) -> Any:
+            return draw(Split.TEST)[0][row], torch.nan
+
+    class Hidden(SoundPictures):
+        def data(self, split: Split) -> Dataset[Any]:
+            return Sealed() if split is Split.TEST else super().data(split)
+
+    job = job_of(Hidden(), tmp_path)
+    for check in (distribution.CHECK, duplicates.CHECK):
+        assert run_check(check, job).outcome is Outcome.PASSED
+    kept = spread_sample(job, Split.TEST), described(job, Split.TEST), contents(job, Split.TEST)
+    assert all(part is not None for part in kept)
+    assert kept[0] is not None
+    assert all(batch.targets is None for batch in kept[0].batches)
+    assert [getattr(part, "targets", None) for part in kept[1:]] == [None, None]
+
+
+def test_train_against_validation_is_a_warning(tmp_path: Path) -> None:
+    class OtherTrain(SoundPictures):
+        def data(self, split: Split) -> Dataset[Any]:
+            pictures, numbers = draw(split)
+            return labelled(pictures + (0.5 if split is Split.TRAIN else 0), numbers)
+
+    finding = look(distribution.CHECK, OtherTrain(), tmp_path)
+    assert (finding.outcome, finding.fault) == (Outcome.WARNED, "distribution_shift")
+    assert {name.split()[0] for name in finding.examples} == {"train", "val"}
+
+
+def test_splits_too_small_to_tell_are_not_compared(tmp_path: Path) -> None:
+    class Tiny(SoundPictures):
+        def data(self, split: Split) -> Dataset[Any]:
+            pictures, numbers = draw(split)
+            return labelled(pictures[:12] + list(Split).index(split), numbers[:12])
+
+    assert look(distribution.CHECK, Tiny(), tmp_path).outcome is Outcome.NOT_APPLICABLE
+
+
+# --- labels and inputs
+
+
+class Rolled(SoundPictures):
+    """Every label belongs to the picture before, in train alone and no val to compare with."""
+
+    def data(self, split: Split) -> Any:
+        if split is not Split.TRAIN:
+            return None
+        pictures, numbers = draw(split)
+        return labelled(pictures, numbers.roll(1))
+
+
+class ValApart(SoundPictures):
+    """Labels of validation are shuffled apart."""
+
+    def data(self, split: Split) -> Dataset[Any]:
+        pictures, numbers = draw(split)
+        order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(4))
+        return labelled(pictures, numbers[order] if split is Split.VAL else numbers)
+
+
+class Renumbered(SoundPictures):
+    """Validation numbers its classes in another order."""
+
+    def data(self, split: Split) -> Dataset[Any]:
+        pictures, numbers = draw(split)
+        names = torch.tensor([1, 2, 3, 0])
+        return labelled(pictures, names[numbers] if split is Split.VAL else numbers)
+
+
+class AllApart(SoundPictures):
+    """Labels of all splits are shuffled apart; only the groups of pictures are left to tell."""
+
+    def data(self, split: Split) -> Dataset[Any]:
+        pictures, numbers = draw(split)
+        order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(4))
+        return labelled(pictures, numbers[order])
+
+
+class MovesInputs(SoundPictures):
+    """Augmentation that rolls pictures through the batch."""
+
+    def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
+        return batch._replace(inputs=batch.inputs.roll(1, dims=0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "word"),
+    [
+        (Rolled, Outcome.FAILED, "1 rows before"),
+        (ValApart, Outcome.FAILED, "of validation"),
+        (Renumbered, Outcome.FAILED, "number their classes otherwise"),
+        (AllApart, Outcome.WARNED, "groups"),
+        (MovesInputs, Outcome.FAILED, "augmentation"),
+    ],
+)
+def test_labels_apart_from_inputs(
+    kind: type[Task], outcome: Outcome, word: str, tmp_path: Path
+) -> None:
+    finding = look(label_alignment.CHECK, kind(), tmp_path)
+    assert (finding.fault, finding.outcome) == ("labels_misaligned", outcome), finding
+    assert word in finding.evidence
+
+
+def test_a_batch_that_moves_as_a_whole_is_fine(tmp_path: Path) -> None:
+    class MovesBoth(SoundPictures):
+        def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
+            return Batch(batch.inputs.roll(1, 0), batch.targets.roll(1, 0), batch.ids)
+
+    assert look(label_alignment.CHECK, MovesBoth(), tmp_path).outcome is Outcome.PASSED
+
+
+# --- random reading
+
+
+class _Stream(IterableDataset[Any]):
+    def __len__(self) -> int:
+        return 128
+
+    def __iter__(self) -> Any:
+        pictures, numbers = draw(Split.VAL)
+        return ((pictures[row], numbers[row]) for row in torch.randperm(len(numbers)))
+
+
+def test_a_validation_stream_that_is_shuffled_anew_is_told(tmp_path: Path) -> None:
+    class Shuffled(SoundPictures):
+        def data(self, split: Split) -> Any:
+            return _Stream() if split is Split.VAL else super().data(split)
+
+    finding = look(validation_repeats.CHECK, Shuffled(), tmp_path)
+    assert finding.fault == "augmented_validation"
+
+
+def flip_all(self: SoundPictures, batch: Batch, *, seed: int, epoch: int) -> Batch:
+    is_flipped = torch.rand((), generator=torch.Generator().manual_seed(seed + epoch)) < 0.5
+    return batch._replace(inputs=batch.inputs.flip(-1)) if is_flipped else batch
+
+
+def flip_each(self: SoundPictures, batch: Batch, *, seed: int, epoch: int) -> Batch:
+    draws = [
+        torch.rand((), generator=torch.Generator().manual_seed(seed + 77 * epoch + int(row)))
+        for row in batch.ids
+    ]
+    mask = (torch.stack(draws) < 0.5).view(-1, 1, 1, 1)
+    return batch._replace(inputs=torch.where(mask, batch.inputs.flip(-1), batch.inputs))
+
+
+def scale(self: SoundPictures, batch: Batch, *, seed: int, epoch: int) -> Batch:
+    return batch._replace(inputs=batch.inputs * 0.9)
+
+
+@pytest.mark.parametrize(
+    ("augment", "is_found"), [(flip_all, True), (flip_each, False), (scale, False)]
+)
+def test_augmentation_draws_for_each_example(augment: Any, is_found: bool, tmp_path: Path) -> None:
+    task = type("Augmenting", (SoundPictures,), {"augment": augment})()
+    assert look(worker_draws.CHECK, task, tmp_path).is_alarm is is_found
+
+
+def test_draws_from_the_global_state_differ_between_workers(tmp_path: Path) -> None:
+    class Global(Dataset[Any]):
+        def __len__(self) -> int:
+            return 64
+
+        def __getitem__(self, row: int) -> Any:
+            return torch.from_numpy(np.random.normal(size=(3, 12, 12))).float(), row % 4
+
+    class Noisy(SoundPictures):
+        def data(self, split: Split) -> Source | Any | None:
+            return Global() if split is Split.TRAIN else super().data(split)
+
+    finding = look(worker_draws.CHECK, Noisy(), tmp_path)
+    assert finding.outcome is Outcome.PASSED
+    assert finding.numbers["num_different"] == 8

@@ -1,0 +1,184 @@
+"""Trainings beside each other: pairs of predictions, options, curves, logs of others."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from stepladder.diagnosis.compare import compare, with_samples
+from stepladder.diagnosis.compare_pairs import compare_pairs
+from stepladder.diagnosis.log_read import read_logs
+from stepladder.errors import ResourceError, UsageError
+from stepladder.records import to_json, write_json
+from stepladder.records.compare import Comparison
+from stepladder.records.from_json import from_json
+from stepladder.report.compare_page import compare_page, write_compare_page
+from stepladder.report.compare_text import compare_text
+from stepladder.stats.shares import mcnemar_p
+
+NAMES = ("first", "second")
+
+
+def write_predictions(
+    folder: Path, hits: Sequence[bool], *, split: str = "test", start: int = 0
+) -> Path:
+    folder.mkdir(exist_ok=True)
+    with (folder / "predictions.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("split", "id", "path", "label", "predicted", "probability", "loss"))
+        for idx, hit in enumerate(hits):
+            predicted, loss = ("cat", 0.1) if hit else ("dog", 1.1)
+            path = f"cat/{start + idx}.jpg"
+            writer.writerow((split, idx, path, "cat", predicted, 0.9, loss))
+    return folder
+
+
+def write_run(
+    folder: Path,
+    hits: Sequence[bool],
+    *,
+    options: Mapping[str, str] | None = None,
+    num_epochs: int = 5,
+) -> Path:
+    """A run folder as `train` leaves it, in what a comparison reads."""
+    write_predictions(folder, hits)
+    lines = []
+    for epoch in range(1, num_epochs + 1):
+        place = {"step": 10 * epoch, "epoch": epoch, "attempt": 1, "elapsed_s": 2.0 * epoch}
+        lines.append({"event": "train", **place, "train_loss": 2 / epoch, "learning_rate": 0.1})
+        lines.append(
+            {
+                "event": "validation",
+                **place,
+                "val_loss": 1 + 1 / epoch,
+                "val_loss_sem": 0.05,
+                "val_accuracy": 0.5 + 0.05 * epoch,
+            }
+        )
+    (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    summary = {
+        "test_accuracy": sum(hits) / len(hits),
+        "num_test": len(hits),
+        "num_val": 20,
+        "num_train": 75,
+        "global_batch_size": 8,
+        "epochs": num_epochs,
+        "train_s": 2.0 * num_epochs,
+        "stop_reason": "max_epochs",
+    }
+    write_json(folder / "summary.json", summary)
+    values = {"lr": "0.1", **(options or {})}
+    text = "".join(f"  {key}: {value}\n" for key, value in values.items())
+    (folder / "config.yaml").write_text(f"batch:\n{text}run:\n  dir: {folder}\n")
+    return folder
+
+
+def test_pairs_count_what_only_one_run_gets_right(tmp_path: Path) -> None:
+    first = write_predictions(tmp_path / "a", [True] * 60 + [False] * 40)
+    second = write_predictions(
+        tmp_path / "b", [True] * 50 + [False] * 10 + [True] * 30 + [False] * 10
+    )
+    pair = compare_pairs(first, second, names=NAMES)
+    assert (pair.split, pair.num, pair.num_left_out) == ("test", 100, 0)
+    assert (pair.only_first, pair.only_second) == (10, 30)
+    assert pair.p == mcnemar_p(10, 30)
+    assert pair.accuracy is not None
+    assert pair.accuracy.estimate == pytest.approx(0.2)
+    assert pair.accuracy.low > 0
+    assert pair.loss is not None
+    assert pair.loss.estimate == pytest.approx(-0.2)
+    assert pair.loss.high < 0
+
+
+def test_only_examples_of_both_are_paired_and_the_others_counted(tmp_path: Path) -> None:
+    first = write_predictions(tmp_path / "a", [True] * 10)
+    second = write_predictions(tmp_path / "b", [False] * 10, start=4)
+    pair = compare_pairs(first, second, names=NAMES)
+    assert (pair.num, pair.num_left_out, pair.only_first) == (6, 8, 6)
+    apart = compare_pairs(
+        first, write_predictions(tmp_path / "c", [True] * 9, start=99), names=NAMES
+    )
+    assert "0 test examples in common" in apart.why_not
+
+
+def test_without_predictions_or_a_common_split_there_are_no_pairs(tmp_path: Path) -> None:
+    first = write_predictions(tmp_path / "a", [True] * 10)
+    assert "second left no predictions.csv" in compare_pairs(first, None, names=NAMES).why_not
+    second = write_predictions(tmp_path / "b", [True] * 10, split="val")
+    assert "no split in common" in compare_pairs(first, second, names=NAMES).why_not
+
+
+def test_runs_are_compared_with_the_first_by_table_options_and_pairs(tmp_path: Path) -> None:
+    first = write_run(tmp_path / "first", [True] * 70 + [False] * 30)
+    second = write_run(tmp_path / "second", [True] * 90 + [False] * 10, options={"lr": "0.01"})
+    found = compare([str(first), str(second)])
+    assert [run.accuracy for run in found.runs] == [0.7, 0.9]
+    assert (found.runs[0].split, found.runs[0].num) == ("test", 100)
+    assert [(option.key, option.values) for option in found.options] == [
+        ("batch.lr", ("0.1", "0.01"))
+    ]
+    (pair,) = found.pairs
+    assert (pair.only_first, pair.only_second) == (0, 20)
+    text = compare_text(found)
+    assert "70.0 % (60.4 to 78.1)" in text  # Wilson at 70 of 100
+    assert "batch.lr: 0.1 | 0.01" in text
+    assert "a difference" in text
+    assert from_json(Comparison, to_json(found)).pairs == found.pairs
+
+
+def test_a_log_of_another_tool_stands_beside_a_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "first", [True] * 70 + [False] * 30)
+    log = tmp_path / "other.csv"
+    log.write_text("epoch,elapsed_s,val_loss,val_accuracy\n1,9,1.5,0.5\n2,18,1.2,0.75\n")
+    found = compare([str(run), str(log)])
+    assert "other left no predictions.csv" in found.pairs[0].why_not
+    page = compare_page(found)
+    assert "against epochs" in page  # the log does not count samples
+    assert with_samples(read_logs(str(log))[0]) is None
+    from stepladder.diagnosis.audit_size import Sizes
+
+    found = compare([str(run), str(log)], sizes=Sizes(num_train=75))
+    assert "against samples seen" in compare_page(found)
+
+
+def test_the_page_overlays_every_curve_and_loads_and_runs_nothing(tmp_path: Path) -> None:
+    folders = [
+        str(write_run(tmp_path / name, [True] * 10 + [False] * 5, num_epochs=num))
+        for name, num in (("a<b>", 5), ("c", 8))
+    ]
+    found = compare(folders)
+    path = write_compare_page(found, tmp_path / "out" / "page.html")
+    page = path.read_text(encoding="utf-8")
+    charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(charts) == 4
+    for chart in charts:
+        root = ElementTree.fromstring(chart)
+        styles = {str(item.get("class")) for item in root.iter()}
+        assert {"line run1", "line run2"} <= styles
+    assert "a&lt;b&gt;" in page
+    assert "a<b>" not in page
+    assert "<script" not in page
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_one_run_or_ten_are_refused(tmp_path: Path) -> None:
+    run = str(write_run(tmp_path / "a", [True, False]))
+    with pytest.raises(UsageError, match="1 training in these logs"):
+        compare([run])
+    with pytest.raises(UsageError, match="10 trainings"):
+        compare([run] * 10)
+
+
+def test_a_page_that_cannot_be_written_is_told_with_what_to_type(tmp_path: Path) -> None:
+    run = str(write_run(tmp_path / "a", [True, False]))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResourceError, match="cannot be written") as caught:
+        write_compare_page(compare([run, run]), tmp_path / "file" / "page.html")
+    assert "--out" in str(caught.value.fix)

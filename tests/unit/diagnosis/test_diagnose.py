@@ -1,0 +1,193 @@
+"""A run in, its diagnosis out; whatever is missing is named and the rest is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stepladder
+from stepladder.diagnosis.remedies import FOR_TRAINING, FOR_VALIDATION
+from stepladder.errors import DataError, UsageError
+from stepladder.records import read_json
+from stepladder.records.diagnosis import Confidence, Diagnosis, FitKind, LrVerdict
+from stepladder.records.from_json import from_json
+
+
+def copied(run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "run"))
+
+
+def test_a_net_that_learns_wrong_labels_by_heart_overfits(
+    overfit_run: Path, task_file: Path, tmp_path: Path
+) -> None:
+    run = copied(overfit_run, tmp_path)
+    found = stepladder.diagnose(run, task=f"{task_file}:Noisy")
+    assert found.fit.kind is FitKind.OVERFIT
+    assert found.fit.confidence is Confidence.SURE
+    assert found.fit.numbers["is_equal"] is True
+    assert found.fit.best_step is not None
+    assert found.fit.best_step < 20 * 3
+    names = [remedy.name for remedy in found.remedies]
+    assert names[0] == "more_data"
+    assert set(names) <= set(FOR_VALIDATION)
+    assert found.range_test is None
+    assert not found.could_not
+    assert from_json(Diagnosis, read_json(run / "diagnosis.json")) == found
+    page = (run / "diagnosis.html").read_text()
+    assert "<h1>Overfit, surely" in page
+    assert "training, on equal terms" in page
+    assert "<script" not in page
+
+
+def test_a_model_that_is_too_small_underfits_and_is_tested_for_its_learning_rate(
+    underfit_run: Path, task_file: Path, tmp_path: Path
+) -> None:
+    found = stepladder.diagnose(copied(underfit_run, tmp_path), task=f"{task_file}:Straight")
+    assert found.fit.kind is FitKind.UNDERFIT
+    assert found.num_norms == 0
+    names = [remedy.name for remedy in found.remedies]
+    assert {"larger_model", "add_normalisation"} <= set(names) <= set(FOR_TRAINING)
+    assert found.range_test is not None
+    assert len(found.range_test.lrs) == len(found.range_test.losses) > 20
+
+
+def test_a_learning_rate_that_is_far_too_high_is_told_from_underfit(
+    train_run: Any, task_file: Path
+) -> None:
+    run = train_run("Rings", lr=3.0, epochs=12)
+    found = stepladder.diagnose(run, task=f"{task_file}:Rings")
+    assert found.fit.is_learning_rate_too_high
+    assert found.range_test is not None
+    assert found.range_test.verdict is LrVerdict.TOO_HIGH
+    first = found.remedies[0]
+    assert first.name == "learning_rate_lower"
+    lower = first.options["batch.lr"]
+    assert isinstance(lower, float)
+    assert lower < 0.3
+    assert f"--batch.lr {lower}" in first.command
+
+
+def test_without_its_task_a_run_is_judged_by_what_was_logged(
+    overfit_run: Path, tmp_path: Path
+) -> None:
+    found = stepladder.diagnose(copied(overfit_run, tmp_path))
+    assert found.fit.kind is FitKind.OVERFIT
+    assert found.fit.confidence is Confidence.LIKELY
+    assert "as logged" in found.terms
+    assert any("--task" in sentence and ":Noisy" in sentence for sentence in found.could_not)
+
+
+def test_a_task_whose_file_is_gone_is_named(overfit_run: Path, tmp_path: Path) -> None:
+    found = stepladder.diagnose(copied(overfit_run, tmp_path), task=f"{tmp_path}/gone.py:Noisy")
+    assert found.fit.kind is FitKind.OVERFIT
+    assert any("gone.py" in sentence for sentence in found.could_not)
+
+
+def test_data_that_is_gone_is_named(overfit_run: Path, task_file: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    source = task_file.read_text().replace(
+        "num = self.sizes.get(split, 0)", "raise FileNotFoundError('photos are gone')"
+    )
+    broken.write_text(source)
+    found = stepladder.diagnose(copied(overfit_run, tmp_path), task=f"{broken}:Noisy")
+    assert found.fit.kind is FitKind.OVERFIT
+    assert any("photos are gone" in sentence for sentence in found.could_not)
+
+
+def test_checkpoints_that_are_gone_are_named(
+    overfit_run: Path, task_file: Path, tmp_path: Path
+) -> None:
+    run = copied(overfit_run, tmp_path)
+    shutil.rmtree(run / "checkpoints")
+    found = stepladder.diagnose(run, task=f"{task_file}:Noisy")
+    assert found.fit.kind is FitKind.OVERFIT
+    assert any("there is no checkpoint" in sentence for sentence in found.could_not)
+
+
+def test_a_run_that_goes_on_is_diagnosed_so_far(overfit_run: Path, tmp_path: Path) -> None:
+    run = copied(overfit_run, tmp_path)
+    (run / "summary.json").unlink()
+    lines = (run / "events.jsonl").read_text().splitlines()
+    before = [line for line in lines if json.loads(line)["event"] != "stop"][:8]
+    (run / "events.jsonl").write_text("\n".join(before) + '\n{"event": "valid')
+    found = stepladder.diagnose(run, remeasure=False)
+    assert found.status == "running"
+    assert found.fit.kind is FitKind.NOT_YET_KNOWN
+    assert any("summary.json" in sentence for sentence in found.could_not)
+
+
+def test_one_validation_is_too_few(train_run: Any, task_file: Path) -> None:
+    found = stepladder.diagnose(train_run("Rings", epochs=1), task=f"{task_file}:Rings")
+    assert found.fit.kind in (FitKind.NOT_YET_KNOWN, FitKind.UNDERFIT)
+    assert found.fit.confidence is Confidence.WEAK
+    assert found.fit.kind is not FitKind.OVERFIT
+
+
+def test_without_validation_overfit_is_not_looked_for(train_run: Any, task_file: Path) -> None:
+    run = train_run("Untested", epochs=12)
+    found = stepladder.diagnose(run, task=f"{task_file}:Untested", learning_curve=True)
+    assert found.fit.kind is FitKind.NOT_YET_KNOWN
+    assert "no validation" in found.fit.evidence[0]
+    assert found.remedies == ()
+    assert any("no validation split" in sentence for sentence in found.could_not)
+
+
+def test_a_run_that_diverged_is_blamed_on_its_learning_rate(
+    overfit_run: Path, tmp_path: Path
+) -> None:
+    run = copied(overfit_run, tmp_path)
+    summary = read_json(run / "summary.json") | {"status": "diverged", "stop_reason": "diverged"}
+    (run / "summary.json").write_text(json.dumps(summary))
+    found = stepladder.diagnose(run, remeasure=False)
+    assert found.status == "diverged"
+    assert found.fit.kind is FitKind.NOT_YET_KNOWN
+    assert found.fit.is_learning_rate_too_high
+    assert next(remedy.name for remedy in found.remedies) == "learning_rate_lower"
+
+
+def test_a_config_that_cannot_be_read_leaves_the_curves(overfit_run: Path, tmp_path: Path) -> None:
+    run = copied(overfit_run, tmp_path)
+    (run / "config.yaml").write_text("batch: [")
+    found = stepladder.diagnose(run)
+    assert found.fit.kind is FitKind.OVERFIT
+    assert any("config.yaml" in sentence for sentence in found.could_not)
+
+
+def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no run"):
+        stepladder.diagnose(tmp_path)
+    (tmp_path / "events.jsonl").write_text('{"event": "sta')
+    with pytest.raises(DataError, match="no event"):
+        stepladder.diagnose(tmp_path)
+
+
+def test_a_target_error_that_is_no_share_is_refused(overfit_run: Path) -> None:
+    with pytest.raises(UsageError, match="not a share"):
+        stepladder.diagnose(overfit_run, target_error=25.0, remeasure=False)
+
+
+def test_nothing_but_the_diagnosis_is_written(
+    overfit_run: Path, task_file: Path, tmp_path: Path
+) -> None:
+    run = copied(overfit_run, tmp_path)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    stepladder.diagnose(run, task=f"{task_file}:Noisy")
+    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert after.keys() - before.keys() == {run / "diagnosis.json", run / "diagnosis.html"}
+    assert all(after[path] == data for path, data in before.items())
+
+
+def test_the_page_loads_nothing_and_escapes_what_it_shows(
+    underfit_run: Path, task_file: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(underfit_run, tmp_path / "<b>bold<b>"))
+    stepladder.diagnose(run, task=f"{task_file}:Straight")
+    page = (run / "diagnosis.html").read_text()
+    assert "<b>bold" not in page
+    assert "&lt;b&gt;bold" in page
+    assert "Range test" in page
+    assert not any(mark in page for mark in ("http:", "https:", "<script", "url("))

@@ -1,0 +1,231 @@
+"""Logs that others wrote: each format gives the same training, and half a log gives its half."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from stepladder.diagnosis.log_names import Meaning, digits_of, meaning, read_number
+from stepladder.diagnosis.log_read import read_logs
+from stepladder.errors import DataError, UsageError
+from stepladder.records.audit import LogFormat, RunLog
+
+
+def _load_texts() -> ModuleType:
+    path = Path(__file__).parent / "log_texts.py"
+    spec = importlib.util.spec_from_file_location("log_texts", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["log_texts"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+texts = _load_texts()
+SHARES = [hits / texts.NUM_VAL for hits in texts.RIGHT]
+FILES: dict[str, tuple[str, Callable[[], str], LogFormat]] = {
+    "keras2": ("out.txt", texts.keras2, LogFormat.KERAS_OUTPUT),
+    "keras3": ("out.txt", texts.keras3, LogFormat.KERAS_OUTPUT),
+    "lightning": ("metrics.csv", texts.lightning_csv, LogFormat.LIGHTNING_CSV),
+    "csv_logger": ("training.log", texts.csv_logger, LogFormat.CSV),
+    "history": ("history.json", texts.keras_history, LogFormat.KERAS_HISTORY),
+    "trainer_state": ("trainer_state.json", texts.trainer_state, LogFormat.TRAINER_STATE),
+}
+
+
+def read(folder: Path, text: str, name: str = "log.csv", **options: str) -> list[RunLog]:
+    (folder / name).write_text(text, encoding="utf-8")
+    return read_logs(str(folder / name), **options)
+
+
+def check_curves(log: RunLog, *, tolerance: float = 1e-6) -> None:
+    assert [row.epoch for row in log.rows] == list(range(1, 12))
+    assert [row.val_accuracy for row in log.rows] == pytest.approx(SHARES, abs=tolerance)
+    assert [row.val_loss for row in log.rows] == pytest.approx(texts.LOSSES, abs=tolerance)
+    assert [row.train_loss for row in log.rows] == pytest.approx(texts.TRAIN, abs=tolerance)
+    assert log.epochs == 11
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_every_format_of_a_file_gives_the_same_training(kind: str, tmp_path: Path) -> None:
+    name, write, wanted = FILES[kind]
+    (log,) = read(tmp_path, write(), name)
+    assert log.format is wanted
+    check_curves(log, tolerance=6e-5 if wanted is LogFormat.KERAS_OUTPUT else 1e-9)
+
+
+def test_a_training_in_a_folder_of_mlflow_is_read_with_its_times_and_options(
+    tmp_path: Path,
+) -> None:
+    run = texts.write_mlflow_run(tmp_path)
+    for place in (run, tmp_path):
+        (log,) = read_logs(str(place))
+        assert (log.format, log.name) == (LogFormat.MLFLOW, "quick-fox")
+        assert [row.val_loss for row in log.rows] == list(texts.LOSSES)
+        assert log.total_s == 220
+        assert log.settings == {"lr": "0.001"}
+
+
+def test_a_run_is_read_through_the_client_of_mlflow(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    from stepladder.train.sinks import MlflowSink
+
+    uri = f"file://{tmp_path / 'mlruns'}"
+    (tmp_path / "run").mkdir()
+    sink = MlflowSink(uri, run_folder=tmp_path / "run", params={"lr": 0.1})
+    for step, loss in enumerate((2.0, 1.0)):
+        event = {"event": "validation", "step": step, "epoch": step, "val_loss": loss}
+        sink.write({**event, "attempt": 1, "elapsed_s": 1.0})
+    sink.close("finished")
+    run_id = json.loads((tmp_path / "run" / "mlflow.json").read_text())["run_id"]
+    (log,) = read_logs(f"{uri}#{run_id}")
+    assert [row.val_loss for row in log.rows] == [2.0, 1.0]
+    assert log.settings == {"lr": "0.1"}
+    with pytest.raises(UsageError, match="id of a run"):
+        read_logs(uri)
+
+
+def test_train_and_validation_files_of_tensorboard_are_one_training(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    (log,) = read_logs(str(texts.write_keras_tensorboard(tmp_path / "logs")))
+    assert log.format is LogFormat.TENSORBOARD
+    check_curves(log)
+
+
+def test_times_of_keras_add_up_and_sizes_of_old_versions_are_read(tmp_path: Path) -> None:
+    (log,) = read(tmp_path, texts.keras2(), "out.txt")
+    assert (log.total_s, log.max_epochs) == (220, 60)
+    old = (
+        "Train on 2430 samples, validate on 270 samples\nEpoch 1/2\n"
+        "2430/2430 [====] - 1:05 8ms/sample - loss: 2.0 - acc: 0.4 - val_loss: 1.9 - val_acc: 0.5\n"
+    )
+    (log,) = read(tmp_path, old, "old.txt")
+    assert (log.num_train, log.num_val, log.total_s) == (2430, 270, 65)
+
+
+def test_lines_about_early_stopping_and_evaluate_are_understood(tmp_path: Path) -> None:
+    text = texts.keras2() + "Epoch 11: early stopping\n"
+    text += "54/54 [======] - 1s 16ms/step - loss: 1.1000 - accuracy: 0.7500\n"
+    (log,) = read(tmp_path, text, "out.txt")
+    assert log.stop_reason == "early_stopping"
+    assert (log.test_loss, log.test_accuracy) == (1.1, 0.75)
+    check_curves(log, tolerance=6e-5)
+
+
+@pytest.mark.parametrize("keep", [0.999, 0.97, 0.8])
+def test_a_log_that_is_cut_gives_its_whole_epochs_and_says_so(keep: float, tmp_path: Path) -> None:
+    text = texts.keras2()
+    (log,) = read(tmp_path, text[: int(keep * len(text))], "out.txt")
+    if keep < 0.999:
+        assert any("the log ends within epoch" in note for note in log.notes)
+        assert len(log.rows) < 11
+    values = [row.val_accuracy for row in log.rows]
+    assert values[:8] == pytest.approx(SHARES[: len(values)][:8], abs=6e-5)
+
+
+def test_half_a_line_of_a_csv_is_left_out_and_told(tmp_path: Path) -> None:
+    (log,) = read(tmp_path, texts.csv_logger()[:-30])
+    assert len(log.rows) == 10
+    assert log.notes == ("the last line is half a line and is left out",)
+
+
+@pytest.mark.parametrize("kind", ["keras2", "csv_logger"])
+def test_two_runs_in_one_file_are_two_trainings(kind: str, tmp_path: Path) -> None:
+    name, write, _ = FILES[kind]
+    logs = read(tmp_path, write() + write(), name)
+    assert [len(log.rows) for log in logs] == [11, 11]
+    assert logs[0].name.endswith("#1")
+    assert logs[1].name.endswith("#2")
+
+
+def test_commas_as_decimals_and_percent_signs_are_numbers(tmp_path: Path) -> None:
+    text = "epoch;loss;val_loss;val_acc\n1;2,5;2,0;45,5 %\n2;1,5;1,0;55,5 %\n"
+    (log,) = read(tmp_path, text)
+    assert [row.val_accuracy for row in log.rows] == pytest.approx([0.455, 0.555])
+    assert [row.train_loss for row in log.rows] == [2.5, 1.5]
+    assert log.digits == 3
+
+
+def test_accuracies_in_percent_become_shares(tmp_path: Path) -> None:
+    (log,) = read(tmp_path, "epoch,val_loss,val_acc\n1,2.0,78.5\n2,1.0,78.1\n")
+    assert [row.val_accuracy for row in log.rows] == pytest.approx([0.785, 0.781])
+    assert log.digits == 3
+
+
+def test_the_share_of_waiting_is_read_in_percent_or_from_two_times(tmp_path: Path) -> None:
+    for text in (
+        "epoch,val_loss,data_loading(%)\n1,2.0,25\n",
+        "epoch,val_loss,data_time,batch_time\n1,2.0,0.05,0.2\n",
+    ):
+        (log,) = read(tmp_path, text)
+        assert log.rows[0].data_wait_frac == 0.25
+
+
+def test_a_metric_of_any_name_is_read_when_asked_for(tmp_path: Path) -> None:
+    (log,) = read(tmp_path, "epoch,val_f1\n1,0.5\n2,0.6\n", metric="val_f1")
+    assert [row.score for row in log.rows] == [0.5, 0.6]
+    assert log.score_name == "val_f1"
+    assert not log.is_score_share
+
+
+BROKEN = {
+    "empty": ("", "the file is empty"),
+    "header only": ("epoch,loss,val_loss\n", "no row"),
+    "no names": ("1,2,3\n4,5,6\n", "numbers, not names"),
+    "unknown names": ("a,b\n1,2\n", "none of its columns is known: a, b"),
+    "comma decimals": ("epoch,loss\n1,0,5\n2,0,4\n", "decimals with commas"),
+    "half of JSON": (texts.trainer_state()[:-40], "not valid JSON"),
+    "other JSON": ('{"a": 1}', "no log that is known"),
+    "prose": ("Dear diary, today I trained a network.\nIt went well.\n", "none of its columns"),
+    "bytes": ("\x00\x01\x02", "not text"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_what_is_no_log_is_refused_in_a_clear_sentence(kind: str, tmp_path: Path) -> None:
+    text, said = BROKEN[kind]
+    with pytest.raises(DataError, match=said) as caught:
+        read(tmp_path, text)
+    assert caught.value.where
+
+
+def test_a_folder_without_a_log_and_a_path_that_is_none_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("nothing")
+    with pytest.raises(DataError, match=r"holds no log: notes\.md"):
+        read_logs(str(tmp_path))
+    with pytest.raises(DataError, match="no such file"):
+        read_logs(str(tmp_path / "gone"))
+
+
+def test_the_newest_checkpoint_of_a_folder_tells_the_whole_training(tmp_path: Path) -> None:
+    for step, num in ((900, 9), (1100, 11)):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "trainer_state.json").write_text(texts.trainer_state(texts.RIGHT[:num]))
+    (log,) = read_logs(str(tmp_path))
+    check_curves(log)
+    assert (log.num_val, log.total_s) == (270, 220)
+
+
+def test_names_of_many_tools_mean_the_same() -> None:
+    for name in ("val_acc", "Val/Accuracy", "eval_accuracy", "valid_acc@1", "accuracy/val"):
+        assert meaning(name) is Meaning.VAL_ACCURACY, name
+    for name in ("loss", "train_loss", "train/loss_epoch", "Loss/train", "epoch_loss"):
+        assert meaning(name) is Meaning.TRAIN_LOSS, name
+    assert meaning("lr-Adam") is Meaning.LEARNING_RATE
+    assert meaning("val_f1") is None
+
+
+def test_numbers_and_their_decimals() -> None:
+    assert read_number("0,785") == 0.785
+    assert read_number("78.5 %") == pytest.approx(0.785)
+    assert read_number("tensor(0.5000, device='cuda:0')") == 0.5
+    assert read_number("n/a") is None
+    assert [digits_of(text) for text in ("0.785", "78.5%", "1e-3", "0.78518518518")] == [3, 3, 3, 7]
