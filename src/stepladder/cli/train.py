@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +36,7 @@ _EXAMPLES = """
   stepladder train run.yaml --batch.lr 0.01     flags go over the file
   stepladder train run.yaml --dry-run           rehearse two steps, and show the plan
   stepladder train run.yaml --show-config       each value, and where it came from
+  stepladder train run.yaml --baseline runs/old stop where it is worse than that run
   stepladder train run.yaml --task task.py:Mine a problem of your own
 """
 
@@ -88,7 +90,8 @@ def run(argv: list[str]) -> int:
 
 
 def read(argv: list[str]) -> tuple[Flags, Resolved]:
-    """Read the flags, and resolve the config under them."""
+    """Read the flags, and resolve the config under them; `--baseline` is `--run.baseline`."""
+    argv = [re.sub(r"^--baseline(?=$|=|-at|-patience)", "--run.baseline", word) for word in argv]
     before = job_before_flags(argv)
     default = Flags(recipe=before.recipe, run=before.run)
     flags = parse(Flags, argv, command="train", examples=_EXAMPLES, default=default)

@@ -104,6 +104,13 @@ class Monitor(StrEnum):
     VAL_ACCURACY = "val_accuracy"
 
 
+class BaselineAt(StrEnum):
+    """Where a run and its baseline are compared."""
+
+    SAMPLES_SEEN = "samples_seen"
+    WALL_TIME = "wall_time"
+
+
 class DeviceChoice(StrEnum):
     """Device to train on; auto takes CUDA where there is one."""
 

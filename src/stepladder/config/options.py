@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepladder.config.checks import require
-from stepladder.config.choices import Checks, ClimbAim, Encoding, Fit, JpegSize
+from stepladder.config.choices import BaselineAt, Checks, ClimbAim, Encoding, Fit, JpegSize
 from stepladder.config.recipe import Recipe
 
 
@@ -80,6 +80,12 @@ class RunConfig:
     """MLflow tracking URI to log to (extra: mlflow); none: no MLflow."""
     system_every_s: float = 2.0
     """Seconds between samples of CPU, GPU and memory use."""
+    baseline: Path | None = None
+    """Folder of an earlier run; this one stops where it is worse by more than noise."""
+    baseline_at: BaselineAt = BaselineAt.SAMPLES_SEEN
+    """Compare after the same training samples, or after the same time."""
+    baseline_patience: int = 3
+    """Validations in a row that must be worse than the baseline before stopping."""
     checks: Checks = Checks.WARN
     """What becomes of a job that its checks find unsound; `check` looks and trains nothing."""
 
@@ -94,6 +100,8 @@ class RunConfig:
         require(self.keep_last >= 1, "run.keep_last", self.keep_last, "1 or more")
         require(self.save_top_k >= 1, "run.save_top_k", self.save_top_k, "1 or more")
         require(self.system_every_s > 0, "run.system_every_s", self.system_every_s, "above 0")
+        patience = self.baseline_patience
+        require(patience >= 1, "run.baseline_patience", patience, "1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,17 @@ from stepladder.task.image_classification import ImageClassification
 
 _MIN_CAPABILITY_BF16 = (8, 0)  # Ampere
 _NUM_SIZED = 32
+NORMS = (
+    BatchNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.LocalResponseNorm,
+)
+"""Layers that normalise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +70,7 @@ class ModelFacts:
     is_pretrained: bool
     num_conv2d: int
     num_batchnorm: int
+    num_norms: int
     num_blocks: int
     weight_bytes: int
     trainable_bytes: int
@@ -115,6 +127,7 @@ def model_facts(subject: Subject) -> ModelFacts:
         is_pretrained=is_pretrained(subject.task, subject.recipe),
         num_conv2d=sum(isinstance(module, nn.Conv2d) for module in modules),
         num_batchnorm=sum(isinstance(module, BatchNorm) for module in modules),
+        num_norms=sum(isinstance(module, NORMS) for module in modules),
         num_blocks=num_blocks(subject.model) if can_checkpoint(subject.model) else 0,
         weight_bytes=sum(weight.nbytes for weight in weights),
         trainable_bytes=sum(weight.nbytes for weight in weights if weight.requires_grad),

@@ -19,6 +19,7 @@ _READ = (
     "is_pretrained",
     "num_conv2d",
     "num_batchnorm",
+    "num_norms",
     "num_blocks",
     "weight_bytes",
     "trainable_bytes",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stepladder.records.files import Json
-from stepladder.records.ladder import Interval
+from stepladder.records.ladder import Aim, Interval
 from stepladder.records.profile import Provenance
 
 
@@ -87,6 +87,29 @@ class JointChange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FitErrors:
+    """What a recipe's trainings get wrong, of what they learnt from and of what they did not.
+
+    Attributes:
+        training, held_out: shares of examples, in [0, 1]; without classes mean losses. Means over
+            trainings, both in evaluation mode without augmentation.
+        training_sem: standard error of the training error.
+        gap_sem: that of the difference between both.
+        target: error that cannot be had lower, as the user says.
+        num_held_out: different examples behind held_out.
+        is_loss: they are losses.
+    """
+
+    training: float
+    held_out: float
+    training_sem: float
+    gap_sem: float
+    target: float = 0.0
+    num_held_out: int = 0
+    is_loss: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class NextStep:
     """What would come next, beyond this machine: predicted, never tried.
 
@@ -128,6 +151,9 @@ class ClimbSummary:
         why_no_advice: why it went no further than the last kept rung; None: it went on to the end.
         max_cache_bytes: what a rung was allowed to write.
         prices: digest of the user's list of GPUs; None: our own was used.
+        aim: what was tried: speed-ups, or remedies for a poor fit.
+        fit_before, fit_after: where accuracy was the aim, the errors of the job as written and of
+            the result; None: not measured.
     """
 
     baseline: Baseline | None = None
@@ -153,3 +179,6 @@ class ClimbSummary:
     why_no_advice: str | None = None
     max_cache_bytes: int | None = None
     prices: str | None = None
+    aim: Aim = Aim.TIME
+    fit_before: FitErrors | None = None
+    fit_after: FitErrors | None = None

@@ -101,6 +101,7 @@ class Profile:
             thread, whatever the recipe names.
         is_pretrained: the trunk has learnt weights.
         num_conv2d, num_batchnorm: such layers in the model.
+        num_norms: layers that normalise, of any kind; None in ledgers of earlier versions.
         num_blocks: alike blocks in the longest row of them, where gradient checkpointing can be
             turned on; 0: none, or not known.
         weight_bytes, trainable_bytes: all weights; those that learn.
@@ -164,6 +165,7 @@ class Profile:
     is_pretrained: bool
     num_conv2d: int
     num_batchnorm: int
+    num_norms: int | None = None
     num_blocks: int = 0
     weight_bytes: int
     trainable_bytes: int

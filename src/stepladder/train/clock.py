@@ -65,6 +65,16 @@ class Timeline:
         """Seconds that no phase covers; negative where phases overlap."""
         return self.wall_s - sum(self.phases_s.values())
 
+    def since(self, earlier: Timeline) -> Timeline:
+        """Give the part of this timeline that came after an earlier look at it."""
+        return Timeline(
+            wall_s=self.wall_s - earlier.wall_s,
+            phases_s={
+                name: seconds - earlier.phases_s.get(name, 0.0)
+                for name, seconds in self.phases_s.items()
+            },
+        )
+
     def why_no_advice(self) -> str | None:
         """Say why this timeline cannot carry advice, or None if it adds up."""
         if self.wall_s <= 0:

@@ -55,7 +55,8 @@ def finish_run(
         **metric_fields("test", results["test"][0] if "test" in results else None),
         "energy_wh": energy.stop(),
     }
-    run.events.write("stop", step=run.position.step, epoch=run.position.epoch, reason=reason)
+    at, compared = run.position, {"baseline": run.against.last()} if run.against.last() else {}
+    run.events.write("stop", step=at.step, epoch=at.epoch, reason=reason, **compared)
     write_json(folder / SUMMARY_FILE, summary)
     return summary
 
@@ -92,6 +93,7 @@ def partial_summary(
         "phases_s": {**host.phases_s, "unexplained": host.unexplained_s},
         "device_phases_s": _device_phases(run),
         "no_advice_because": no_advice,
+        "baseline": run.against.last(),
         "energy_wh": None,
         "global_batch_size": batch.global_batch_size,
         "per_device_batch_size": micro,

@@ -14,7 +14,8 @@ def fit(run: Session) -> str:
     """Train one stage until something says stop.
 
     Returns:
-        The stop reason: "early_stopping", "max_epochs", "max_steps", "max_time" or "signal".
+        The stop reason: "early_stopping", "worse_than_baseline", "max_epochs", "max_steps",
+        "max_time" or "signal".
 
     Raises:
         DivergedError: at a loss that is not finite; the weights are those before that step.

@@ -10,6 +10,7 @@ from torch import nn
 
 from stepladder.config.options import JobConfig
 from stepladder.task.contract import Task
+from stepladder.train.against import Against, read_baseline
 from stepladder.train.best import BestWeights
 from stepladder.train.build import (
     MEMORY_FORMATS,
@@ -87,6 +88,11 @@ def open_session(
         position=position,
         stopping=EarlyStopping(recipe.stopping),
         best=BestWeights(job.run.save_top_k),
+        against=Against(
+            read_baseline(job.run),
+            patience=job.run.baseline_patience,
+            min_frac=recipe.stopping.min_improvement_frac,
+        ),
         stage=stage,
         step=parts.step,
         update=parts.update,

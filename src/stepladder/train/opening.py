@@ -8,6 +8,7 @@ from stepladder.config.choices import OptimizerName, Precision, ScheduleKind, Tr
 from stepladder.config.options import JobConfig
 from stepladder.optim.schedule import horizon_steps
 from stepladder.task.load import BUILT_IN
+from stepladder.train.against import baseline_warnings
 from stepladder.train.build import Sources
 from stepladder.train.session import Session
 
@@ -109,6 +110,8 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
         found.append(
             f"a learning rate of {run.stage.lr:g} is far above what {recipe.optimizer.name} takes"
         )
+    num_val = None if sources.val is None else len(sources.val)
+    found += baseline_warnings(run.against.baseline, num_val)
     return found
 
 

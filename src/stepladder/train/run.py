@@ -17,6 +17,7 @@ from stepladder.errors import DivergedError, StepladderError
 from stepladder.machine import EnergyMeter, SystemSampler, keep_freed_memory
 from stepladder.records import read_json, to_json, write_json
 from stepladder.task.contract import Task
+from stepladder.train.against import STOP_REASON, read_baseline
 from stepladder.train.build import (
     Sources,
     choose_device,
@@ -97,6 +98,7 @@ def train(
             display=display,
         )
     with clock.phase(Phase.SETUP):
+        read_baseline(job.run)  # a wrong one is refused before anything is written
         model = make_model(job.recipe, task, device)  # before anything of the run is written
         if job.recipe.features.cached:
             require_features(job.recipe, task, model, sources.train)
@@ -176,6 +178,7 @@ def _finished_summary(folder: Path, job: JobConfig) -> dict[str, Any] | None:
     limits = {
         "max_epochs": schedule.max_epochs * len(stages_of(job.recipe)) > summary["epochs"],
         "max_steps": schedule.max_steps is None or schedule.max_steps > summary["steps"],
+        STOP_REASON: job.run.baseline is None,
         "max_time": schedule.max_time_s is None or schedule.max_time_s > summary["total_s"],
     }
     may_go_on = limits.get(summary["stop_reason"], False)
@@ -287,7 +290,7 @@ def _fit_stages(run: Session) -> str:
         if reason == "signal":
             run.commit()
             raise EvaluationCancelled
-        if run.position.stage + 1 >= num_stages:
+        if reason == STOP_REASON or run.position.stage + 1 >= num_stages:
             return reason
         run.display.message(
             f"stage {run.position.stage + 1} ended ({reason}); all weights now learn"

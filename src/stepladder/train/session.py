@@ -16,6 +16,7 @@ from stepladder.data.reader import Reader
 from stepladder.errors import DataError, DivergedError
 from stepladder.optim.schedule import lr_at
 from stepladder.task.contract import Task
+from stepladder.train.against import STOP_REASON, Against
 from stepladder.train.best import BestWeights
 from stepladder.train.checkpoint import Checkpoints
 from stepladder.train.clock import STEP_PHASES, Clock, Phase, Timeline
@@ -77,6 +78,7 @@ class Session:
     stage: Stage
     step: Step
     update: Update
+    against: Against = field(default_factory=Against)
     frozen: list[nn.Module] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     last_loss: float = math.nan
@@ -205,15 +207,8 @@ class Session:
         )
         if before is None:
             return self.samples_per_s(), timeline.data_wait_frac()
-        part = Timeline(
-            wall_s=timeline.wall_s - before.timeline.wall_s,
-            phases_s={
-                name: seconds - before.timeline.phases_s.get(name, 0.0)
-                for name, seconds in timeline.phases_s.items()
-            },
-        )
         rate = (seen - before.num_examples) / max(steps_s - before.steps_s, 1e-9)
-        return rate, part.data_wait_frac()
+        return rate, timeline.since(before.timeline).data_wait_frac()
 
     def check_finite(self) -> None:
         """Read the flag of the first step that was not finite.
@@ -289,7 +284,10 @@ class Session:
                 self.is_validation_pending, self.committed_step = False, -1
             judged = self.stopping.judge(result.monitored(self.recipe.stopping.monitor))
             value = float(result.monitored(self.recipe.stopping.monitor).mean(dtype="float64"))
-            at = self.position
+            at, seen = self.position, self.position.num_examples_seen
+            compared = self.against.judge(
+                result, self.recipe.stopping.monitor, seen=seen, wall_s=self.clock.wall_s()
+            )
             self.best.offer(
                 value if math.isfinite(value) else math.inf,
                 step=at.step,
@@ -305,6 +303,8 @@ class Session:
             "improvement": judged.improvement,
             "improvement_sem": judged.improvement_sem,
             "num_without_improvement": judged.num_without_improvement,
+            "samples_seen": seen,
+            **compared,
         }
         with self.clock.phase(Phase.LOGGING):
             self.events.write("validation", step=at.step, epoch=at.epoch, **fields)
@@ -374,17 +374,16 @@ class Session:
     def reason_to_stop(self) -> str | None:
         """Say why the stage should end now, or None."""
         at, schedule = self.position, self.recipe.schedule
-        if self.guard.requested:
-            return "signal"
-        if self.stopping.is_exhausted:
-            return "early_stopping"
-        if at.stage_epoch >= schedule.max_epochs:
-            return "max_epochs"
-        if schedule.max_steps is not None and at.stage_step >= schedule.max_steps:
-            return "max_steps"
-        if schedule.max_time_s is not None and self.clock.wall_s() >= schedule.max_time_s:
-            return "max_time"
-        return None
+        steps, time_s = schedule.max_steps, schedule.max_time_s
+        reasons = (
+            ("signal", bool(self.guard.requested)),
+            ("early_stopping", self.stopping.is_exhausted),
+            (STOP_REASON, self.against.is_exhausted),
+            ("max_epochs", at.stage_epoch >= schedule.max_epochs),
+            ("max_steps", steps is not None and at.stage_step >= steps),
+            ("max_time", time_s is not None and self.clock.wall_s() >= time_s),
+        )
+        return next((reason for reason, holds in reasons if holds), None)
 
     def warn(self, message: str) -> None:
         """Show a warning and keep it in the events and the summary."""

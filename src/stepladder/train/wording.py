@@ -10,6 +10,7 @@ from stepladder.stats import binomial_sem
 
 _STOP_WORDS = {
     "early_stopping": "no clear improvement any more",
+    "worse_than_baseline": "it was worse than the baseline by more than noise",
     "max_epochs": "the last epoch was done",
     "max_steps": "the last step was done",
     "max_time": "the time was up",

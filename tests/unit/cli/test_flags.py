@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from stepladder.cli import climb, prepare, train
+from stepladder.cli import climb, fit_recipe, prepare, train
 from stepladder.cli.ladder_flags import read_job, seconds_of
-from stepladder.config.choices import Encoding, TrainMode
+from stepladder.config.choices import ClimbAim, Encoding, TrainMode
 from stepladder.config.load import load_job
 from stepladder.config.schema import options
 from stepladder.errors import UsageError
@@ -223,3 +224,22 @@ def test_a_budget_is_a_time_span(text: str, seconds: float) -> None:
 def test_what_is_no_time_span_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no time span"):
         seconds_of(text, where="--budget")
+
+
+def test_the_aim_is_a_flag_of_its_own_and_is_not_said_twice() -> None:
+    words = ["--aim", "accuracy"]
+    _, resolved, _ = read_job(climb.Flags, words, command="climb", examples="")
+    assert resolved.job.ladder.aim is ClimbAim.ACCURACY
+    assert resolved.origin("ladder.aim") == "--aim"
+    twice = [*words, "--ladder.aim", "time"]
+    with pytest.raises(UsageError, match=r"--ladder\.aim says the same"):
+        read_job(climb.Flags, twice, command="climb", examples="")
+
+
+def test_fit_recipe_has_an_aim_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("job.yaml").write_text("ladder:\n  aim: time\n")
+    assert fit_recipe.run(["job.yaml", "--show-config", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["ladder.aim"] == {"value": "fit", "origin": "fit-recipe"}
+    with pytest.raises(UsageError, match="fit-recipe sets it itself"):
+        fit_recipe.run(["job.yaml", "--ladder.aim", "accuracy"])

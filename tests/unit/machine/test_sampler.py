@@ -6,11 +6,13 @@ import mmap
 import subprocess
 import sys
 import time
+from pathlib import Path
 from threading import Event
 
 import numpy as np
+import pytest
 
-from stepladder.machine import SystemSampler
+from stepladder.machine import EnergyMeter, SystemSampler
 from stepladder.machine.sampler import tree_memory_bytes
 
 
@@ -49,6 +51,47 @@ def test_memory_of_this_process_and_of_children_counts() -> None:
         assert tree_memory_bytes() - grown > 55e6
         child.communicate(b"\n")
     assert block.sum() == 50_000_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts bytes by process")
+def test_bytes_to_the_disk_count_once_those_of_ended_children_too(tmp_path: Path) -> None:
+    samples: list[dict[str, float]] = []
+    target = tmp_path / "written"
+    code = (
+        "import os, sys; f = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT); "
+        "os.write(f, os.urandom(8_000_000)); os.fsync(f); "
+        "import psutil; print(psutil.Process().io_counters().write_bytes)"
+    )
+    with SystemSampler(0.1, samples.append):
+        child = [sys.executable, "-c", code, str(target)]
+        done = subprocess.run(child, check=True, capture_output=True, text=True)
+        while len(samples) < 3 or samples[-1]["disk_write_bytes_per_s"] != 0:
+            time.sleep(0.02)
+    counted = int(done.stdout)  # none where files lie in memory
+    written = 0.1 * sum(sample["disk_write_bytes_per_s"] for sample in samples)
+    assert all(sample["disk_read_bytes_per_s"] >= 0 for sample in samples)
+    assert (written > 0) == (counted > 0)
+    assert written < 1.5 * counted + 1  # samples are 0.1 s apart or more
+
+
+def test_network_and_energy_are_told_where_they_are_counted(tmp_path: Path) -> None:
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    (zone / "energy_uj").write_text("0")
+    meter = EnergyMeter(tmp_path)
+    meter.start()
+    (zone / "energy_uj").write_text("3600000000")  # one watt-hour
+    samples: list[dict[str, float]] = []
+    enough = Event()
+
+    def keep(sample: dict[str, float]) -> None:
+        samples.append(sample)
+        enough.set()
+
+    with SystemSampler(0.01, keep, energy=meter):
+        assert enough.wait(10)
+    assert samples[0]["energy_wh"] == 1.0
+    assert samples[0].get("network_bytes_per_s", 0.0) >= 0
 
 
 def test_an_error_in_the_callback_ends_the_samples_only() -> None:

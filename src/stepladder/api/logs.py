@@ -1,0 +1,88 @@
+"""Audit and compare: trainings by their logs, ours and those of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepladder.records.audit import Audit
+    from stepladder.records.compare import Comparison
+
+
+def audit(
+    *logs: Path | str,
+    num_train: int | None = None,
+    num_val: int | None = None,
+    num_test: int | None = None,
+    metric: str | None = None,
+) -> Audit:
+    """Read logs of trainings, whoever wrote them, and say what their numbers support.
+
+    Args:
+        logs: files, folders, or addresses of MLflow; each may hold several trainings.
+        num_train, num_val, num_test: examples of the sets, where the logs do not say.
+        metric: the column that is judged; none: validation accuracy, else validation loss.
+
+    Raises:
+        UsageError: if no log is named, or a size is no number of examples.
+        DataError: if no training can be read from any of them.
+        MissingExtraError: if a package that reads a log is not installed.
+    """
+    from stepladder.diagnosis.audit import audit as audit_logs
+    from stepladder.diagnosis.audit_size import Sizes
+    from stepladder.errors import UsageError
+
+    if not logs:
+        raise UsageError("no log is named", fix="Write stepladder audit LOG, a file or a folder.")
+    sizes = Sizes(num_train=num_train, num_val=num_val, num_test=num_test)
+    return audit_logs([str(log) for log in logs], sizes=sizes, metric=metric)
+
+
+def audit_text(found: Audit) -> str:
+    """Write an audit as the command line prints it."""
+    from stepladder.report.audit_text import audit_text as write
+
+    return write(found)
+
+
+def compare(
+    *runs: Path | str,
+    out: Path | str | None = None,
+    num_train: int | None = None,
+    num_val: int | None = None,
+    num_test: int | None = None,
+    metric: str | None = None,
+) -> Comparison:
+    """Compare trainings, each with the first, and write the page of their curves.
+
+    Args:
+        runs: run folders, and logs of others, as `audit` reads them; two to nine trainings.
+        out: file of the page; none: no page is written.
+        num_train, num_val, num_test: examples of the sets, where the logs do not say.
+        metric: the column that is judged; none: validation accuracy, else validation loss.
+
+    Raises:
+        UsageError: if there are fewer than two trainings, or too many.
+        DataError: if none can be read.
+        ResourceError: if the page cannot be written.
+    """
+    from stepladder.diagnosis.audit_size import Sizes
+    from stepladder.diagnosis.compare import compare as compare_logs
+    from stepladder.errors import UsageError
+    from stepladder.report.compare_page import write_compare_page
+
+    if not runs:
+        raise UsageError("no run is named", fix="Write stepladder compare RUN RUN.")
+    sizes = Sizes(num_train=num_train, num_val=num_val, num_test=num_test)
+    found = compare_logs([str(run) for run in runs], sizes=sizes, metric=metric)
+    if out is not None:
+        write_compare_page(found, Path(out))
+    return found
+
+
+def compare_text(found: Comparison) -> str:
+    """Write a comparison as the command line prints it."""
+    from stepladder.report.compare_text import compare_text as write
+
+    return write(found)

@@ -1,0 +1,64 @@
+"""`stepladder audit`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional
+
+from stepladder import api
+from stepladder.cli.parse import Output, Unprefixed, parse, write
+from stepladder.records import to_json, write_json
+
+_EXAMPLES = """
+  stepladder audit fit_output.txt --num-val 270   what Keras printed
+  stepladder audit lightning_logs/version_0       its metrics.csv
+  stepladder audit output/trainer_state.json      of Hugging Face's Trainer
+  stepladder audit logs mlruns/0/4f…              TensorBoard files, a run of MLflow
+  stepladder audit runs/first other.csv           ours beside another's
+"""
+LOGS = tyro.conf.arg(metavar="LOG [LOG …]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Read logs of trainings that anybody wrote, and say what their numbers support.
+
+    Nothing is run again. Formats are found by what is in the files: what Keras prints, its History
+    and CSVLogger, Lightning's metrics.csv, Hugging Face's trainer_state.json, TensorBoard files,
+    runs of MLflow (a folder, runs:/ID or URI#ID), our own run folders, and plain CSV.
+    """
+
+    logs: Annotated[Positional[tuple[str, ...]], LOGS] = ()
+    """Files, folders, or addresses of MLflow runs."""
+    num_val: int | None = None
+    """Held-out examples that the accuracy stands on; none: as logged, or inferred."""
+    num_train: int | None = None
+    """Training examples of an epoch."""
+    num_test: int | None = None
+    """Test examples."""
+    metric: str | None = None
+    """Column that is judged; none: validation accuracy, else validation loss."""
+    out: Path | None = None
+    """Write the audit to this file as JSON."""
+    output: Annotated[Output, Unprefixed] = field(default_factory=Output)
+
+
+def run(argv: list[str]) -> int:
+    """Print what the logs support."""
+    flags = parse(Flags, argv, command="audit", examples=_EXAMPLES)
+    found = api.audit(
+        *flags.logs,
+        num_train=flags.num_train,
+        num_val=flags.num_val,
+        num_test=flags.num_test,
+        metric=flags.metric,
+    )
+    if flags.out is not None:
+        write_json(flags.out, found)
+    write(json.dumps(to_json(found), indent=2) if flags.output.json else api.audit_text(found))
+    return 0

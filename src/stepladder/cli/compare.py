@@ -1,0 +1,63 @@
+"""`stepladder compare`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional
+
+from stepladder import api
+from stepladder.cli.parse import Output, Unprefixed, parse, write
+from stepladder.records import to_json
+
+_EXAMPLES = """
+  stepladder compare runs/first runs/second                 a table, and compare.html
+  stepladder compare runs/first other/metrics.csv --num-train 2430
+                                                            beside the log of another tool
+"""
+_RUNS = tyro.conf.arg(metavar="RUN RUN [RUN …]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Compare trainings with the first one: results, options, and their curves on one page.
+
+    Runs of ours that judged the same pictures are compared picture by picture. Logs of others are
+    read as `stepladder audit` reads them.
+    """
+
+    runs: Annotated[Positional[tuple[str, ...]], _RUNS] = ()
+    """Run folders, and logs of others."""
+    out: Path = Path("compare.html")
+    """File of the page."""
+    num_val: int | None = None
+    """Held-out examples, where a log does not say."""
+    num_train: int | None = None
+    """Training examples of an epoch, where a log does not say."""
+    num_test: int | None = None
+    """Test examples, where a log does not say."""
+    metric: str | None = None
+    """Column that is judged; none: validation accuracy, else validation loss."""
+    output: Annotated[Output, Unprefixed] = field(default_factory=Output)
+
+
+def run(argv: list[str]) -> int:
+    """Print the comparison and write its page."""
+    flags = parse(Flags, argv, command="compare", examples=_EXAMPLES)
+    found = api.compare(
+        *flags.runs,
+        out=flags.out,
+        num_train=flags.num_train,
+        num_val=flags.num_val,
+        num_test=flags.num_test,
+        metric=flags.metric,
+    )
+    if flags.output.json:
+        write(json.dumps(to_json(found) | {"page": str(flags.out)}, indent=2))
+    else:
+        write(f"{api.compare_text(found)}\npage: {flags.out}")
+    return 0

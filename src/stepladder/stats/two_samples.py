@@ -1,0 +1,188 @@
+"""Are two samples from one distribution: a classifier that tries to tell them apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from stepladder.records.ladder import Interval
+
+Floats = NDArray[np.float64]
+_NEWTON_STEPS = 30
+_MAX_LOGIT = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Separation:
+    """How well a score tells two samples apart.
+
+    Attributes:
+        auc: chance that one of the second sample scores above one of the first, with its bounds.
+        p: of the null hypothesis that scores of both are from one distribution, one-sided.
+    """
+
+    auc: Interval
+    p: float
+
+
+def separation(first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95) -> Separation:
+    """Bound the area under the ROC curve of scores, where the second sample should be higher.
+
+    DeLong's variance, on the logit scale. Where the samples are told apart wholly it is 0, and the
+    area is still not known to be 1: with an area of A, k disjoint pairs all lie in order with a
+    chance of A^k, so that the bound is (1 - confidence)^(1 / k), k the smaller sample. The p-value
+    is that of Mann and Whitney's test, ties counted.
+
+    Args:
+        first, second: scores, (m,) and (n,), each 2 or more.
+        confidence: one-sided confidence of each bound, in (0.5, 1).
+
+    Raises:
+        ValueError: if a sample has fewer than two scores.
+
+    Source: DeLong, DeLong and Clarke-Pearson 1988, Biometrics 44(3); Mann and Whitney
+    1947, Ann. Math. Stat. 18(1).
+    """
+    low, high = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    m, n = low.size, high.size
+    if m < 2 or n < 2:
+        raise ValueError(f"{m} and {n} scores are too few: 2 or more of each")
+    below = _share_below(low, high)  # (n,): share of the first sample below each of the second
+    above = 1 - _share_below(high, low)  # (m,)
+    area = float(below.mean())
+    variance = float(above.var(ddof=1)) / m + float(below.var(ddof=1)) / n
+    if variance == 0 or area in (0.0, 1.0):
+        certain = (1 - confidence) ** (1 / min(m, n))
+        bounds = (certain if area == 1 else 0.0, 1 - certain if area == 0 else 1.0)
+    else:
+        half = NormalDist().inv_cdf(confidence) * math.sqrt(variance) / (area * (1 - area))
+        logit = math.log(area / (1 - area))
+        bounds = (_logistic(logit - half), _logistic(logit + half))
+    interval = Interval(estimate=area, low=bounds[0], high=bounds[1], confidence=confidence)
+    return Separation(auc=interval, p=_mann_whitney(area, low, high))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p-values of several tests, so that the chance of any false alarm is bounded.
+
+        the k-th smallest of m, times m - k + 1; never below the one before it, never above 1
+
+    Source: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure", Scand. J. Stat. 6.
+    """
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, idx in enumerate(sorted(range(len(p_values)), key=lambda at: p_values[at])):
+        largest = max(largest, (len(p_values) - rank) * p_values[idx])
+        corrected[idx] = min(1.0, largest)
+    return corrected
+
+
+def held_out_scores(
+    features: ArrayLike, is_second: ArrayLike, *, num_folds: int = 5, ridge: float = 1.0, seed: int
+) -> Floats:
+    """Score examples by logistic regressions that have not seen them: higher, the second sample.
+
+    Both samples weigh alike, whatever their sizes, and both are dealt evenly to the folds.
+
+    Args:
+        features: (n, d).
+        is_second: (n,), bool; num_folds or more of each sample.
+        ridge: strength of the penalty on the weights of standardised features, above 0.
+        seed: of the folds.
+
+    Returns:
+        Log odds, (n,).
+
+    Source: Lopez-Paz and Oquab 2017, "Revisiting Classifier Two-Sample Tests", arXiv:1610.06545.
+    """
+    x = np.asarray(features, np.float64)
+    second = np.asarray(is_second, bool)
+    fold = _deal(second, num_folds, np.random.default_rng(seed))
+    scores = np.empty(len(x))
+    for held_out in range(num_folds):
+        is_out = fold == held_out
+        mean, spread = x[~is_out].mean(axis=0), x[~is_out].std(axis=0)
+        scaled = (x - mean) / np.where(spread > 0, spread, 1.0)
+        weights, offset = logistic_regression(scaled[~is_out], second[~is_out], ridge=ridge)
+        scores[is_out] = scaled[is_out] @ weights + offset
+    return scores
+
+
+def logistic_regression(
+    features: Floats, is_second: NDArray[np.bool_], *, ridge: float
+) -> tuple[Floats, float]:
+    """Fit weights (d,) and an offset by Newton's method; both samples weigh alike in all.
+
+        minimise  sum_i c_i ln(1 + exp(-y_i (w x_i + b))) + ridge |w|^2 / 2,  c: n / (2 n_class)
+
+    Shapes: features (n, d), is_second (n,).
+
+    Source: Hastie, Tibshirani and Friedman 2009, "The Elements of Statistical Learning", 4.4.1.
+    """
+    n, d = features.shape
+    x = np.concatenate([features, np.ones((n, 1))], axis=1)
+    counts = np.bincount(is_second, minlength=2)
+    share = (n / 2 / np.maximum(counts, 1))[is_second.astype(np.int64)]
+    penalty = np.append(np.full(d, ridge), 1e-6)
+    weights = np.zeros(d + 1)
+    for _ in range(_NEWTON_STEPS):
+        chance = 1 / (1 + np.exp(-np.clip(x @ weights, -_MAX_LOGIT, _MAX_LOGIT)))
+        gradient = x.T @ (share * (chance - is_second)) + penalty * weights
+        curvature = (x * (share * chance * (1 - chance))[:, None]).T @ x + np.diag(penalty)
+        step = np.linalg.solve(curvature, gradient)
+        weights -= step
+        if float(np.abs(step).max()) < 1e-8:
+            break
+    return weights[:d], float(weights[d])
+
+
+def principal_parts(features: ArrayLike, num_parts: int) -> Floats:
+    """Turn features (n, d) into their coordinates along the directions of most variance.
+
+    Returns:
+        (n, k), k at most num_parts; directions without variance are left out.
+    """
+    x = np.asarray(features, np.float64)
+    x = x - x.mean(axis=0)
+    left, lengths, _ = np.linalg.svd(x, full_matrices=False)
+    is_real = lengths > 1e-9 * max(1e-300, float(lengths[0]))
+    parts: Floats = (left * lengths)[:, is_real][:, :num_parts]
+    return parts
+
+
+def _share_below(values: Floats, at: Floats) -> Floats:
+    """Give for each of `at` the share of values below it, equal ones counted half."""
+    ordered = np.sort(values)
+    left = np.searchsorted(ordered, at, side="left")
+    right = np.searchsorted(ordered, at, side="right")
+    share: Floats = (left + right) / (2 * values.size)
+    return share
+
+
+def _mann_whitney(area: float, low: Floats, high: Floats) -> float:
+    m, n = low.size, high.size
+    _, ties = np.unique(np.concatenate([low, high]), return_counts=True)
+    total = m + n
+    tied = float((ties**3 - ties).sum()) / (total * (total - 1))
+    variance = (total + 1 - tied) / (12 * m * n)
+    if variance <= 0:
+        return 1.0  # all scores are equal
+    return 1 - NormalDist().cdf((area - 0.5) / math.sqrt(variance))
+
+
+def _logistic(logit: float) -> float:
+    return 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0
+
+
+def _deal(second: NDArray[np.bool_], num_folds: int, random: np.random.Generator) -> NDArray[Any]:
+    fold = np.empty(len(second), np.int64)
+    for side in (False, True):
+        places = random.permutation(np.flatnonzero(second == side))
+        fold[places] = np.arange(len(places)) % num_folds
+    return fold

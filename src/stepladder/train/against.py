@@ -1,0 +1,297 @@
+"""Stop a run that does worse than an earlier one at the same point, by more than noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stepladder.config.choices import BaselineAt, Monitor
+from stepladder.config.load import load_job
+from stepladder.config.options import RunConfig
+from stepladder.errors import StepladderError, UsageError
+from stepladder.records import read_json, read_jsonl
+from stepladder.stats import Estimate, binomial_sem, mean_estimate
+from stepladder.stats.scatter import scatter
+from stepladder.train.evaluate import Evaluation
+from stepladder.train.events import EVENTS_FILE
+from stepladder.train.run_folder import CONFIG
+
+STOP_REASON = "worse_than_baseline"
+CLEAR = 2.0  # standard deviations of the noise of both
+_SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One validation of the earlier run.
+
+    Attributes:
+        at: training samples seen, or seconds.
+        value: what is compared, lower is better.
+        sem: its standard error; 0 where it is not known.
+    """
+
+    at: float
+    value: float
+    sem: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """The validations of an earlier run.
+
+    Attributes:
+        run: its folder, as it was given.
+        at: what its marks count.
+        losses, errors: by loss, and by the share of errors; the latter is empty without classes.
+        num_val: its validation examples; None: not known.
+    """
+
+    run: str
+    at: BaselineAt
+    losses: tuple[Mark, ...]
+    errors: tuple[Mark, ...]
+    num_val: int | None = None
+
+    def best_until(self, marks: Sequence[Mark], at: float) -> Mark | None:
+        """Give the best mark up to a point; None where none had been made by then."""
+        return min(
+            (mark for mark in marks if mark.at <= at), key=lambda mark: mark.value, default=None
+        )
+
+
+def read_baseline(config: RunConfig) -> Baseline | None:
+    """Read the validations of the run that `run.baseline` names; None where it names none.
+
+    Raises:
+        UsageError: if it is this run, or holds no validation.
+    """
+    if config.baseline is None:
+        return None
+    folder, flag = config.baseline, "run.baseline"
+    if folder.resolve() == config.dir.resolve():
+        raise UsageError(
+            "a run is no baseline of itself", where=flag, fix="Give the folder of an earlier run."
+        )
+    events = [e for e in read_jsonl(folder / EVENTS_FILE) if e.get("event") == "validation"]
+    summary = _summary(folder)
+    num_val, num_train = (_count(summary.get(key)) for key in ("num_val", "num_train"))
+    batch = _count(summary.get("global_batch_size")) or _batch_of(folder)
+    by_time = config.baseline_at is BaselineAt.WALL_TIME
+    losses, errors = [], []
+    for event in events:
+        at = _finite(event.get("elapsed_s")) if by_time else samples_seen(event, num_train, batch)
+        loss, share = _finite(event.get("val_loss")), _finite(event.get("val_accuracy"))
+        if at is None:
+            continue
+        if loss is not None:
+            losses.append(Mark(at, loss, _finite(event.get("val_loss_sem")) or 0.0))
+        if share is not None:
+            errors.append(Mark(at, 1 - share, binomial_sem(share, num_val) if num_val else 0.0))
+    if not losses and not errors:
+        raise UsageError(
+            "there is no validation to compare with",
+            where=f"{flag}: {folder}",
+            fix="Give the folder of a run that validated, the one with events.jsonl in it.",
+        )
+    return Baseline(
+        run=str(folder),
+        at=config.baseline_at,
+        losses=tuple(losses),
+        errors=tuple(errors),
+        num_val=num_val,
+    )
+
+
+def samples_seen(
+    event: Mapping[str, Any], num_train: float | None, batch: float | None
+) -> float | None:
+    """Give the training samples that a run had used at an event; None: not known.
+
+    Args:
+        num_train: examples of an epoch, whose last batch may be short; None: not known.
+        batch: examples of a step.
+    """
+    seen, step, epoch = (_finite(event.get(key)) for key in ("samples_seen", "step", "epoch"))
+    if seen is not None:
+        return seen
+    if step is None or not batch:
+        return None
+    if not num_train or epoch is None:
+        return step * batch
+    steps = math.ceil(num_train / batch)
+    rest = min(max(step - epoch * steps, 0) * batch, num_train)
+    return epoch * num_train + rest
+
+
+class Against:
+    """Counts validations at which a run is worse than an earlier one by more than noise.
+
+    The best so far of both are compared at the same point. It counts where this run's is worse by
+    more than twice the noise: the standard errors of both values, as if on examples of their own,
+    and the jumps of the earlier run's curve, once for each. A validation that is not worse sets the
+    count back; patience is the count that stops the run.
+
+    Args:
+        baseline: the earlier run; None: nothing is compared.
+        patience: validations in a row.
+        min_frac: worse by less than this share of the earlier value never counts.
+    """
+
+    def __init__(
+        self, baseline: Baseline | None = None, *, patience: int = 1, min_frac: float = 0.0
+    ) -> None:
+        self.baseline = baseline
+        self.patience = patience
+        self.min_frac = min_frac
+        self.num_worse = 0
+        self._best: Estimate | None = None
+        self._last: dict[str, Any] = {}
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the run has been worse for long enough."""
+        return self.baseline is not None and self.num_worse >= self.patience
+
+    def judge(
+        self, result: Evaluation, monitor: Monitor, *, seen: int, wall_s: float
+    ) -> dict[str, Any]:
+        """Take one validation into account, and give the fields of its event.
+
+        Args:
+            monitor: what early stopping goes by; without classes it is the loss.
+            seen: training samples used.
+            wall_s: seconds of the run.
+        """
+        if self.baseline is None:
+            return {}
+        values = mean_estimate(result.monitored(monitor))
+        value = values.mean if math.isfinite(values.mean) else math.inf
+        sem = values.sem if math.isfinite(values.sem) else 0.0
+        if self._best is None or value < self._best.mean:
+            self._best = Estimate(value, sem)
+        is_loss = monitor is Monitor.VAL_LOSS or result.predicted is None
+        marks = self.baseline.losses if is_loss else self.baseline.errors
+        at = wall_s if self.baseline.at is BaselineAt.WALL_TIME else float(seen)
+        mark = self.baseline.best_until(marks, at)
+        if mark is None:
+            return {}
+        margin = max(CLEAR * self._noise(marks, mark, self._best), self.min_frac * abs(mark.value))
+        is_worse = self._best.mean - mark.value > margin
+        self.num_worse = self.num_worse + 1 if is_worse else 0
+        best = self._best.mean if math.isfinite(self._best.mean) else None
+        self._last = {
+            "run": self.baseline.run,
+            "compared": "val_loss" if is_loss else "val_error",
+            "at": self.baseline.at.value,
+            "point": at,
+            "value": best,
+            "baseline_value": mark.value,
+            "margin": margin,
+            "num_worse": self.num_worse,
+        }
+        return {
+            "baseline_value": mark.value,
+            "baseline_margin": margin,
+            "num_worse_than_baseline": self.num_worse,
+        }
+
+    def last(self) -> dict[str, Any] | None:
+        """Give the numbers of the last comparison; None where there was none."""
+        return dict(self._last) or None
+
+    def reset(self) -> None:
+        """Forget this run's own validations: they were of other data."""
+        self.num_worse, self._best, self._last = 0, None, {}
+
+    def state(self) -> dict[str, Any]:
+        """Give the JSON values that restore this object, the earlier run's validations included."""
+        return {
+            "baseline": None if self.baseline is None else asdict(self.baseline),
+            "num_worse": self.num_worse,
+            "best": None if self._best is None else asdict(self._best),
+            "last": self._last,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state.
+
+        With the same baseline its validations are taken from the state: the earlier run may have
+        gone on since, and an uninterrupted run would not have seen that. With another one, or none
+        saved, the count begins afresh.
+        """
+        saved, best = state["baseline"], state["best"]
+        self._best = None if best is None else Estimate(float(best["mean"]), float(best["sem"]))
+        if saved is None or self.baseline is None:
+            return
+        if (saved["run"], saved["at"]) != (self.baseline.run, self.baseline.at):
+            return
+        losses, errors = (
+            tuple(Mark(*map(float, (m["at"], m["value"], m["sem"]))) for m in saved[name])
+            for name in ("losses", "errors")
+        )
+        self.baseline = Baseline(
+            run=self.baseline.run,
+            at=self.baseline.at,
+            losses=losses,
+            errors=errors,
+            num_val=saved["num_val"],
+        )
+        self.num_worse, self._last = int(state["num_worse"]), dict(state["last"])
+
+    @staticmethod
+    def _noise(marks: Sequence[Mark], mark: Mark, best: Estimate) -> float:
+        jumps = scatter([m.value for m in marks][len(marks) // 3 :]) or 0.0
+        return math.sqrt(mark.sem**2 + best.sem**2 + 2 * jumps**2)
+
+
+def baseline_warnings(baseline: Baseline | None, num_val: int | None) -> list[str]:
+    """Say what a comparison with an earlier run cannot know.
+
+    Args:
+        num_val: validation examples of this run; None: it has none.
+    """
+    if baseline is None:
+        return []
+    if num_val is None:
+        return ["run.baseline does nothing: there is no validation to compare"]
+    warnings = []
+    if baseline.num_val is not None and baseline.num_val != num_val:
+        warnings.append(
+            f"run.baseline stood on {baseline.num_val:,} validation examples, this run stands on "
+            f"{num_val:,}: what lies between them may be the examples"
+        )
+    if baseline.at is BaselineAt.WALL_TIME:
+        warnings.append(
+            "run.baseline_at wall_time: when the run stops depends on the speed of the machine, "
+            "and another attempt may stop elsewhere"
+        )
+    return warnings
+
+
+def _summary(folder: Path) -> Mapping[str, Any]:
+    try:
+        value = read_json(folder / _SUMMARY)
+    except (StepladderError, OSError):
+        return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _batch_of(folder: Path) -> int | None:
+    """Give the batch by the run's config, for a run that has no summary yet."""
+    try:
+        return load_job(folder / CONFIG).recipe.batch.global_batch_size
+    except (StepladderError, OSError):
+        return None
+
+
+def _finite(value: object) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
+
+
+def _count(value: object) -> int | None:
+    return int(value) if isinstance(value, (int, float)) and value >= 1 else None

@@ -1,0 +1,69 @@
+"""`stepladder audit` and `compare` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import stepladder
+from stepladder.cli.main import main
+
+CSV = "epoch,loss,val_loss,val_accuracy\n1,2.0,1.9,0.5\n2,1.5,1.4,0.61\n3,1.2,1.1,0.7\n"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "log.csv"
+    path.write_text(CSV)
+    return path
+
+
+def test_an_audit_is_printed_as_text_and_as_json(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", str(log), "--num-val", "100"]) == 0
+    text = capsys.readouterr().out
+    assert "100 held-out examples (as given)" in text
+    assert main(["audit", str(log), "--num-val", "100", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"][0]["result"] == 0.7
+    assert found["runs"][0]["num_val"] == 100
+
+
+def test_out_keeps_the_audit(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = log.parent / "audit.json"
+    assert main(["audit", str(log), "--out", str(out)]) == 0
+    assert json.loads(out.read_text())["runs"][0]["metric"] == "val_accuracy"
+    assert capsys.readouterr().out
+
+
+def test_bad_input_has_an_exit_code_and_a_sentence(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit"]) == 2
+    assert "no log is named" in capsys.readouterr().err
+    assert main(["audit", str(log.parent / "gone.csv")]) == 3
+    assert "no such file or folder" in capsys.readouterr().err
+    assert main(["audit", str(log), "--num-val", "0"]) == 2
+    assert "--num-val: 0 is no number of examples" in capsys.readouterr().err
+    assert main(["compare", str(log)]) == 2
+    assert "1 training in these logs" in capsys.readouterr().err
+
+
+def test_a_comparison_is_printed_and_its_page_written(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, page = log.with_name("other.csv"), log.with_name("page.html")
+    other.write_text(CSV.replace("0.7\n", "0.75\n"))
+    assert main(["compare", str(log), str(other), "--out", str(page), "--num-val", "100"]) == 0
+    text = capsys.readouterr().out
+    assert "5 examples of 100 apart" in text
+    assert f"page: {page}" in text
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_both_are_functions_of_the_package(log: Path) -> None:
+    assert stepladder.audit(log, num_val=100).runs[0].result == 0.7
+    assert len(stepladder.compare(log, log).runs) == 2

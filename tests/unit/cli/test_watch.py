@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepladder.cli.main import main
+from stepladder.cli.watch import split
+
+TRAIN = """
+import sys
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(256, 20)
+y = (x[:, 0] > 0).long()
+loader = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True)
+model = nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2),
+                      nn.Linear(32, 2))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+plan = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)
+for epoch in range(8):
+    model.train()
+    for xb, yb in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(xb), yb)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 50.0)
+        optimizer.step()
+    plan.step()
+    model.eval()
+    with torch.no_grad():
+        print(epoch, loss.item().hex(), model(x).argmax(1).eq(y).sum().item())
+torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(),
+            "plan": plan.state_dict(), "epoch": epoch}, "weights.pt")
+print(torch.rand(3).tolist(), sys.argv, __name__)
+sys.exit(3)
+"""
+
+Run = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture
+def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Give a function that watches a script in this process; what scripts change is put back."""
+    before = sys.modules["__main__"], list(sys.argv), list(sys.path)
+    monkeypatch.chdir(tmp_path)
+
+    def run(code: str, *flags: str, args: tuple[str, ...] = ()) -> tuple[int, dict[str, Any]]:
+        script = tmp_path / "script.py"
+        script.write_text(code, encoding="utf-8")
+        exit_code = main(["watch", "--out", "seen", *flags, "script.py", "--", *args])
+        found: dict[str, Any] = json.loads((tmp_path / "seen" / "watch.json").read_text())
+        return exit_code, found
+
+    yield run
+    sys.modules["__main__"], sys.argv[:], sys.path[:] = before
+
+
+def python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=env, text=True, capture_output=True, timeout=120
+    )
+
+
+def test_words_after_the_script_are_the_scripts_own() -> None:
+    assert split(["--steps", "5", "train.py", "--", "--json"]) == (
+        ["--steps", "5", "train.py"],
+        ["--json"],
+    )
+    assert split(["train.py", "--out", "x"]) == (["train.py"], ["--out", "x"])
+    assert split(["--probe", "-m", "a.b", "--lr", "1"]) == (["--probe", "-m", "a.b"], ["--lr", "1"])
+    assert split(["--help"]) == (["--help"], [])
+
+
+def test_results_are_identical_to_the_bit_and_the_exit_code_is_kept(tmp_path: Path) -> None:
+    alone, seen = tmp_path / "alone", tmp_path / "seen"
+    for folder in (alone, seen):
+        folder.mkdir()
+        (folder / "train.py").write_text(TRAIN, encoding="utf-8")
+    plain = python("train.py", "a", "--b", folder=alone)
+    watched = python("-m", "stepladder", "watch", "train.py", "--", "a", "--b", folder=seen)
+    assert plain.returncode == watched.returncode == 3, watched.stderr
+    assert plain.stdout == watched.stdout
+    assert (alone / "weights.pt").read_bytes() == (seen / "weights.pt").read_bytes()
+    report = json.loads((seen / "watch-train" / "watch.json").read_text())
+    assert report["num_steps"] == 128
+    assert report["exit_code"] == 3
+    assert report["watcher_error"] is None
+    assert not [f for f in report["findings"] if f["outcome"] in ("failed", "warned")]
+    assert "watch.html" in watched.stderr
+    assert "<script" not in (seen / "watch-train" / "watch.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("ending", "exit_code"),
+    [("", 0), ("sys.exit()", 0), ("sys.exit(7)", 7), ("sys.exit('bad')", 1), ("1 / 0", 1)],
+)
+def test_the_exit_code_is_the_scripts(watch: Run, ending: str, exit_code: int) -> None:
+    code, report = watch(f"import sys\n{ending}")
+    assert code == exit_code
+    assert report["exit_code"] == exit_code
+    assert report["is_complete"]
+
+
+def test_a_crash_shows_the_scripts_own_frames(
+    watch: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, report = watch("import torch\ndef f():\n    torch.ones(2).sum().backward()\nf()\n")
+    errors = capsys.readouterr().err
+    assert code == 1
+    assert "RuntimeError" in errors
+    assert 'script.py", line 3, in f' in errors
+    assert "stepladder/watch" not in errors.partition("stepladder watch:")[0]
+    assert "RuntimeError" in report["ending"]
+
+
+def test_the_script_sees_what_python_would_give_it(
+    watch: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "beside.py").write_text("X = 5\n", encoding="utf-8")
+    watch(
+        "import sys, beside\nprint(sys.argv, __name__, __file__, sys.path[0], beside.X)\n"
+        "import __main__\nprint(__main__.__dict__ is globals())\n",
+        args=("-x", "1"),
+    )
+    out = capsys.readouterr().out.splitlines()
+    assert out == [f"['script.py', '-x', '1'] __main__ {tmp_path}/script.py {tmp_path} 5", "True"]
+
+
+def test_steps_end_the_script_with_its_own_clean_up(
+    watch: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = (
+        "import torch\np = torch.nn.Parameter(torch.ones(2))\no = torch.optim.SGD([p], 0.1)\n"
+        "try:\n    while True:\n        o.zero_grad()\n        p.sum().backward()\n"
+        "        o.step()\nexcept Exception:\n    print('swallowed')\nfinally:\n    print('end')\n"
+    )
+    code, report = watch(loop, "--steps", "25")
+    assert code == 0
+    assert report["num_steps"] == 25
+    assert capsys.readouterr().out == "end\n"
+    assert "as many steps" in report["ending"]
+
+
+def test_a_script_without_torch_imports_none(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import sys\nprint('torch' in sys.modules)\n", encoding="utf-8")
+    done = python("-m", "stepladder", "watch", "a.py", folder=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout == "False\n"
+    assert "did not import torch" in done.stderr
+
+
+def test_a_module_runs_as_python_m_would(
+    watch: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "job.py").write_text(
+        "import sys\nprint(__name__, __package__, sys.argv[1:])\n", encoding="utf-8"
+    )
+    assert main(["watch", "--out", "seen", "-m", "package.job", "--", "x"]) == 0
+    assert capsys.readouterr().out == "__main__ package ['x']\n"
+
+
+def test_a_missing_script_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "no_such.py"]) == 2
+    assert "no_such.py: there is no such script" in capsys.readouterr().err
+    assert main(["watch"]) == 2
+    assert main(["watch", "--steps", "0", __file__]) == 2
+
+
+def test_sigterm_leaves_a_report_and_ends_as_it_would(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "import torch, time\np = torch.nn.Parameter(torch.ones(2))\n"
+        "o = torch.optim.SGD([p], 0.1)\nfor i in range(10**9):\n    o.zero_grad()\n"
+        "    p.sum().backward()\n    o.step()\n    if i == 20:\n        print('on', flush=True)\n",
+        encoding="utf-8",
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stepladder", "watch", "a.py"],
+        cwd=tmp_path,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "on\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    report = json.loads((tmp_path / "watch-a" / "watch.json").read_text())
+    assert report["num_steps"] > 20
+    assert "signal 15" in report["ending"]
+
+
+def test_a_forked_child_leaves_no_report_of_its_own(watch: Run, tmp_path: Path) -> None:
+    code, report = watch(
+        "import os, sys, torch\np = torch.nn.Parameter(torch.ones(2))\n"
+        "o = torch.optim.SGD([p], 0.1)\n"
+        "for _ in range(5):\n    o.zero_grad(); p.sum().backward(); o.step()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    o.zero_grad(); p.sum().backward(); o.step()\n"
+        "    os._exit(9)\n"
+        "print(os.waitpid(child, 0)[1] >> 8)\n"
+    )
+    assert code == 0
+    assert report["num_steps"] == 5
+    assert sorted(path.name for path in (tmp_path / "seen").iterdir()) == [
+        "watch.html",
+        "watch.json",
+    ]
+
+
+def test_json_goes_to_stderr_and_stdout_stays_the_scripts(
+    watch: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch("print('mine')", "--json")
+    shown = capsys.readouterr()
+    assert shown.out == "mine\n"
+    assert json.loads(shown.err)["exit_code"] == 0
