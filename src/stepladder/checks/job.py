@@ -213,7 +213,8 @@ class CheckedJob:
     def describe(self, split: Split, row: int) -> str:
         """Name an example for people: "val/cat/001.jpg", or "val row 3"."""
         source = self.source(split)
-        return f"{split.value} {source.describe(row)}" if source is not None else f"row {row}"
+        name = f"row {row}" if source is None else source.describe(row)
+        return name if name.startswith(f"{split.value}/") else f"{split.value} {name}"
 
     # --- what the first batch shows
 

@@ -370,21 +370,33 @@ def test_layers_frozen_as_they_were_drawn_are_told(tmp_path: Path) -> None:
     assert "0.weight" in finding.evidence
 
 
-def test_weights_that_are_put_back_do_not_move(tmp_path: Path) -> None:
-    class PutBack(SoundPictures):
-        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-            assert isinstance(model, nn.Sequential)
-            losses = super().loss(model, batch)
-            weight = model[0].weight
-            assert isinstance(weight, nn.Parameter)
-            kept = weight.detach().clone()
-            weight.register_post_accumulate_grad_hook(lambda w: w.grad.zero_())  # type: ignore[no-untyped-call, union-attr]
-            assert torch.equal(kept, weight)
-            return losses
+def test_weights_without_effect_are_told_and_a_loss_without_is_an_error(tmp_path: Path) -> None:
+    def closed(layers: nn.Module, x: Tensor) -> Tensor:
+        assert isinstance(layers, nn.Sequential)
+        scores: Tensor = layers[1:](layers[0](x) * 0)
+        return scores
 
-    finding = finding_of(parameters_move, PutBack(), tmp_path)
+    kind = by_model(lambda layers: Wrapped(layers, closed))
+    finding = finding_of(parameters_move, kind(), tmp_path)
     assert finding.outcome is Outcome.PASSED
-    assert "had a gradient of 0" in finding.evidence or "0.weight" in finding.evidence
+    assert finding.numbers["idle"] == ["layers.0.weight", "layers.0.bias", "layers.3.weight"]
+    nothing = by_loss(lambda model, batch: 0 * per_example(model, batch))
+    finding = finding_of(parameters_move, nothing(), tmp_path)
+    assert (finding.outcome, finding.fault) == (Outcome.FAILED, "frozen_by_accident"), finding
+
+
+def test_a_branch_that_gets_no_gradient_at_all_is_told(tmp_path: Path) -> None:
+    def closed(layers: nn.Module, x: Tensor) -> Tensor:
+        assert isinstance(layers, nn.Sequential)
+        scores: Tensor = layers(x)
+        return scores.detach() * 0 + layers[-1](layers[:-1](x).detach())
+
+    kind = by_model(lambda layers: Wrapped(layers, closed))
+    finding = finding_of(parameters_move, kind(), tmp_path)
+    assert finding.outcome is Outcome.PASSED
+    assert finding.numbers["unused"] == [
+        "layers.0.weight", "layers.0.bias", "layers.3.weight", "layers.3.bias",
+    ]  # fmt: skip
 
 
 def test_kept_losses_of_earlier_batches_add_up(tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""Pictures lie as convolutions read them: channels first, and not merely reshaped to look so."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
+from stepladder.checks.examples import Example, SoundPictures, draw, labelled
+from stepladder.checks.first_layers import first_layers
+from stepladder.checks.job import CheckedJob
+from stepladder.config.choices import Split
+from stepladder.records.findings import Severity
+
+_COLOURS = (1, 3, 4)
+_MIN_SIDE = 9
+_FAR = 1.3  # neighbours differ so many times as much as numbers one picture's channels apart
+_SAME_FRAC = 0.9  # of the examples that must show it
+
+
+def channels(job: CheckedJob) -> Answer:
+    """Look at the shape of what the first convolution is given, and at neighbours in it."""
+    layers = first_layers(job, Split.TRAIN)
+    first = layers[0] if layers else None
+    if first is None or first.given is None or first.given.dim() != 4:
+        return not_applicable("the first layer is given no pictures")
+    if not isinstance(first.layer, nn.Conv2d):
+        return not_applicable("the first layer is no convolution")
+    x = first.given.float()
+    shape = "x".join(str(length) for length in x.shape[1:])
+    if _is_channels_last(x):
+        return found(
+            "channel_order",
+            f"the first convolution is given {shape}: it takes the {x.shape[1]} rows of a picture "
+            f"for channels and slides over {x.shape[3]} colours",
+            fix="Put channels first: inputs.permute(0, 3, 1, 2), not reshape or view.",
+        )
+    if x.shape[1] != 3 or min(x.shape[2:]) < _MIN_SIDE:
+        return passed(f"the first convolution is given {shape}, channels first")
+    ratio, share = _striped(x)
+    if share >= _SAME_FRAC and ratio > _FAR:
+        return found(
+            "channel_order",
+            f"in {share:.0%} of {len(x)} pictures a number differs {ratio:.1f} times as much from "
+            "the next one in its row as from the third after it: three colours follow each other "
+            "in a channel",
+            fix="Put channels first by permute(0, 3, 1, 2): reshape and view leave numbers in "
+            "their old order.",
+            ratio=ratio,
+        )
+    return passed(
+        f"the first convolution is given {shape}, channels first, neighbours alike", ratio=ratio
+    )
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    rows, height, colours = x.shape[1:]
+    return colours in _COLOURS and rows == height and rows >= _MIN_SIDE
+
+
+def _striped(x: Tensor) -> tuple[float, float]:
+    """Compare steps of one with steps of three along rows.
+
+    In a picture, what is nearer is more alike, and in noise nothing is. Pixels that lie channels
+    last and are read channels first repeat every three numbers.
+
+    Returns:
+        Median over pictures of the ratio of the differences, and the share of pictures in which
+        it is above the limit.
+    """
+    one = (x[..., 1:-2] - x[..., :-3]).abs().mean(dim=(1, 2, 3))
+    three = (x[..., 3:] - x[..., :-3]).abs().mean(dim=(1, 2, 3))
+    ratios = one / three.clamp_min(1e-12)
+    ratios = torch.where(one > 0, ratios, torch.ones_like(ratios))
+    return float(ratios.median()), float((ratios > _FAR).float().mean())
+
+
+def broken() -> Example:
+    """Photographs, channels last, brought to the wanted shape by a view."""
+
+    class Viewed(SoundPictures):
+        def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
+            pictures, numbers = draw(split)
+            smooth = nn.functional.avg_pool2d(pictures, 3, stride=1, padding=1)
+            colours = torch.tensor([-1.0, 0.2, 1.0]).view(1, 3, 1, 1)
+            pixels = (smooth + colours).permute(0, 2, 3, 1).contiguous()  # (n, h, w, c)
+            return labelled(pixels.view(pictures.shape), numbers)
+
+    return Example(task=Viewed())
+
+
+CHECK = Check(
+    name="channels",
+    reason="A convolution that takes rows for channels, or colours for neighbours, learns badly "
+    "and says nothing.",
+    source="PyTorch documentation, Conv2d: (n, c, h, w); numbers measured on photographs",
+    severity=Severity.WARNING,
+    tier=Tier.FAST,
+    faults=("channel_order",),
+    run=channels,
+    broken=broken,
+)

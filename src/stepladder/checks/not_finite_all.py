@@ -1,0 +1,76 @@
+"""As `not_finite`, over as much of the data as time allows."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from stepladder.checks.contract import Answer, Check, Tier, not_applicable, passed
+from stepladder.checks.examples import Example, SoundPictures, draw, labelled
+from stepladder.checks.finite import Gaps, first_gaps
+from stepladder.checks.job import CheckedJob
+from stepladder.checks.sample import tensors_of
+from stepladder.checks.spread import by_row, coverage, read_chunks, spread_sample
+from stepladder.config.choices import Split
+from stepladder.records.findings import Severity
+
+_MAX_S = 2.0  # a split
+
+
+def not_finite_all(job: CheckedJob) -> Answer:
+    """Look for NaN and infinity in all of train and validation, as far as time allows."""
+    coverages, num_numbers = [], 0
+    for split in (Split.TRAIN, Split.VAL):
+        if not by_row(job, split) or not _has_floats(job, split):
+            continue
+        source = job.source(split)
+        assert source is not None
+        gaps = Gaps()
+        seconds = min(_MAX_S, job.left_s() / 10)
+        for batch in read_chunks(job, split, np.arange(len(source)), seconds=seconds):
+            gaps.add(batch)
+        seen = coverage(gaps.num_examples, len(source), split)
+        answer = first_gaps(job, split, gaps, coverage=seen)
+        if answer is not None:
+            return answer
+        num_numbers += gaps.num_numbers
+        coverages += [seen] if seen else []
+    if not num_numbers:
+        return not_applicable("data are whole numbers, or cannot be read by row")
+    return passed(f"all of {num_numbers} numbers are finite", coverage=", ".join(coverages) or None)
+
+
+def _has_floats(job: CheckedJob, split: Split) -> bool:
+    seen = spread_sample(job, split)
+    if seen is None:
+        return False
+    values = [*tensors_of(seen.batches[0].inputs), *tensors_of(seen.batches[0].targets)]
+    return any(value.is_floating_point() for value in values)
+
+
+def broken() -> Example:
+    """One picture in all holds an infinity."""
+
+    class OneHole(SoundPictures):
+        def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
+            pictures, numbers = draw(split)
+            if split is Split.TRAIN:
+                pictures[101, 1, 2, 3] = torch.inf
+            return labelled(pictures, numbers)
+
+    return Example(task=OneHole())
+
+
+CHECK = Check(
+    name="not_finite_all",
+    reason="One NaN makes the loss NaN, and from then on no weight can learn.",
+    source="Karpathy 2019, A Recipe for Training Neural Networks: become one with the data",
+    severity=Severity.ERROR,
+    tier=Tier.FULL,
+    faults=("not_finite_data",),
+    run=not_finite_all,
+    broken=broken,
+    least_s=1.0,
+)

@@ -1,0 +1,98 @@
+"""Validation is large enough for what is decided by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from stepladder.checks.classes import class_labels
+from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
+from stepladder.checks.examples import Example, SoundPictures, draw, labelled
+from stepladder.checks.job import CheckedJob
+from stepladder.config.choices import Split
+from stepladder.records.findings import Severity
+from stepladder.stats import binomial_sem, resolvable_margin, t_quantile
+
+_DISAGREEMENT = 0.1  # of two trainings of one job on photographs
+_ACCURACY = 0.8  # at which the noise of one accuracy is told
+_LEAST_MARGIN = 0.01  # where speed-ups may cost nothing at all
+_MANY = 1e7  # degrees of freedom of a normal distribution
+
+
+def validation_size(job: CheckedJob) -> Answer:
+    """Say what difference in accuracy this validation split can resolve."""
+    val = job.source(Split.VAL)
+    if val is None:
+        return not_applicable("there is no validation split")
+    if class_labels(job, Split.VAL) is None:
+        return not_applicable("examples have no single class: the noise depends on the metric")
+    n = len(val)
+    paired = resolvable_margin(n, disagreement=_DISAGREEMENT)
+    unpaired = t_quantile(0.95, _MANY) * np.sqrt(2) * binomial_sem(_ACCURACY, n)
+    wanted = job.config.ladder.max_accuracy_loss or _LEAST_MARGIN
+    text = (
+        f"one of {n} validation examples is {1 / n:.1%}; two trainings that disagree on "
+        f"{_DISAGREEMENT:.0%} of them are told apart from {paired:.1%} on, two accuracies alone "
+        f"near {_ACCURACY:.0%} from {unpaired:.1%} on"
+    )
+    numbers: dict[str, Any] = {
+        "num_examples": n,
+        "one_example": 1 / n,
+        "paired_margin": paired,
+        "unpaired_margin": float(unpaired),
+        "wanted": wanted,
+    }
+    if 1 / n <= wanted:
+        return passed(text, **numbers)
+    needed = _needed(wanted)
+    return found(
+        "validation_too_small",
+        f"{text}; speed-ups may cost {wanted:.1%} (ladder.max_accuracy_loss), which is less than "
+        "one example",
+        fix=f"Validate on {int(np.ceil(1 / wanted))} examples at the least; {needed} resolve "
+        f"{wanted:.1%}.",
+        **numbers,
+        num_needed=needed,
+    )
+
+
+def _needed(margin: float) -> int:
+    """Give how many examples resolve a margin in a paired comparison."""
+    n = 1
+    while resolvable_margin(n, disagreement=_DISAGREEMENT) > margin and n < 1 << 30:
+        n *= 2
+    low, high = n // 2, n
+    while high - low > max(1, high // 100):
+        middle = (low + high) // 2
+        is_enough = resolvable_margin(middle, disagreement=_DISAGREEMENT) <= margin
+        low, high = (low, middle) if is_enough else (middle, high)
+    return high
+
+
+def broken() -> Example:
+    """Twenty examples to validate on."""
+
+    class Few(SoundPictures):
+        def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
+            pictures, numbers = draw(split)
+            num = 20 if split is Split.VAL else len(numbers)
+            return labelled(pictures[:num], numbers[:num])
+
+    return Example(task=Few())
+
+
+CHECK = Check(
+    name="validation_size",
+    reason="Where one example is more than the difference to be seen, choices between trainings "
+    "are drawn by lot.",
+    source="Dietterich 1998, Approximate Statistical Tests, Neural Computation 10(7); Agresti and "
+    "Min 2005 for the paired margin",
+    severity=Severity.WARNING,
+    tier=Tier.FAST,
+    faults=("validation_too_small",),
+    run=validation_size,
+    broken=broken,
+)
