@@ -28,7 +28,9 @@ from stepladder.config.recipe import (
     DataConfig,
     DeviceConfig,
     FeaturesConfig,
+    HeadConfig,
     LoaderConfig,
+    LossConfig,
     ModelConfig,
     OptimizerConfig,
     Recipe,
@@ -51,13 +53,16 @@ from stepladder.ladder.verdict import Evidence
 from stepladder.records import read_jsonl, to_json
 from stepladder.records.ladder import Aim, Exactness, Interval
 from stepladder.records.profile import Curve, Profile, Provenance, TrainingTime
-from stepladder.rungs import RUNGS, Rung
+from stepladder.rungs import REMEDIES, RUNGS, Against, Rung
 from stepladder.rungs.reference import page
 from stepladder.train.display import Display
 
 FOLDER = Path(stepladder.rungs.__file__).parent
 PAGE = FOLDER.parents[2] / "docs" / "rungs.md"
-every_rung = pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+LISTS = (RUNGS, REMEDIES)
+LISTED = tuple(dict.fromkeys((*RUNGS, *REMEDIES)))
+every_rung = pytest.mark.parametrize("rung", LISTED, ids=lambda rung: rung.name)
+every_list = pytest.mark.parametrize("rungs", LISTS, ids=("RUNGS", "REMEDIES"))
 thoroughly = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 seconds = st.floats(1e-6, 1e3)
@@ -100,6 +105,7 @@ profiles = st.builds(
     is_pretrained=st.booleans(),
     num_conv2d=st.integers(0, 60),
     num_batchnorm=st.integers(0, 60),
+    num_norms=st.sampled_from((None, 0, 60)),
     weight_bytes=num_bytes,
     trainable_bytes=num_bytes,
     example_bytes=num_bytes,
@@ -151,6 +157,10 @@ recipes = st.builds(
         decode_once=rarely,
     ),
     loader=st.builds(LoaderConfig, threads=st.sampled_from((0, 1, 2)), scaled_decode=st.booleans()),
+    head=st.builds(
+        HeadConfig, hidden=st.sampled_from((0, 0, 64)), dropout=st.sampled_from((0.0, 0.3))
+    ),
+    loss=st.builds(LossConfig, label_smoothing=st.sampled_from((0.0, 0.1))),
     model=st.builds(
         ModelConfig,
         name=st.sampled_from(("tf_efficientnet_lite0", "resnet18", "an_own_model")),
@@ -164,7 +174,12 @@ recipes = st.builds(
         micro_batch_size=st.sampled_from((None, 8)),
         lr_rule=st.sampled_from(choices.LrRule),
     ),
-    optimizer=st.builds(OptimizerConfig, name=st.sampled_from(choices.OptimizerName), fused=rarely),
+    optimizer=st.builds(
+        OptimizerConfig,
+        name=st.sampled_from(choices.OptimizerName),
+        weight_decay=st.sampled_from((0.0, 0.01)),
+        fused=rarely,
+    ),
     schedule=st.builds(
         ScheduleConfig,
         max_epochs=st.sampled_from((1, 60)),
@@ -172,10 +187,14 @@ recipes = st.builds(
         warmup_steps=st.sampled_from((0, 100)),
         kind=st.sampled_from(choices.ScheduleKind),
     ),
-    augment=st.builds(AugmentConfig, flip=st.booleans()),
+    augment=st.builds(
+        AugmentConfig, flip=st.booleans(), randaugment_ops=st.sampled_from((0, 0, 2))
+    ),
     stopping=st.builds(
         StoppingConfig,
         early=st.booleans(),
+        restore_best=st.booleans(),
+        monitor=st.sampled_from(choices.Monitor),
         validate_every_epochs=st.sampled_from((1, 2, 30)),
         validate_every_steps=st.sampled_from((None, None, 7)),
     ),
@@ -195,11 +214,26 @@ Job: TypeAlias = "tuple[Profile, Recipe]"
 
 def applicable(job: Job) -> list[Rung]:
     """Give the rungs that do not refuse a job."""
-    return [rung for rung in RUNGS if rung.why_not(*job) is None]
+    return [rung for rung in LISTED if rung.why_not(*job) is None]
 
 
-def test_names_are_unique() -> None:
-    assert len({rung.name for rung in RUNGS}) == len(RUNGS)
+@every_list
+def test_names_are_unique(rungs: tuple[Rung, ...]) -> None:
+    assert len({rung.name for rung in rungs}) == len(rungs)
+
+
+def test_remedies_are_for_accuracy_and_those_against_a_high_training_error_come_first() -> None:
+    assert {rung.aim for rung in REMEDIES} == {Aim.ACCURACY}
+    assert all(rung.exactness is Exactness.STATISTICAL for rung in REMEDIES)
+    parts = [rung.against for rung in REMEDIES if rung.against is not None]
+    num_first = parts.count(Against.TRAINING)
+    assert parts == [Against.TRAINING] * num_first + [Against.GAP] * (len(parts) - num_first)
+
+
+def test_more_data_and_what_makes_fitting_harder_are_against_the_gap_alone() -> None:
+    against = {rung.name: rung.against for rung in REMEDIES}
+    harder = ("augmentation", "dropout", "weight_decay", "label_smoothing", "earlier_stop")
+    assert {against[name] for name in ("all_data", *harder)} == {Against.GAP}
 
 
 @every_rung
@@ -208,7 +242,7 @@ def test_a_rung_lives_in_the_file_of_its_name(rung: Rung) -> None:
 
 
 def test_no_rung_is_left_out_of_the_list() -> None:
-    listed = {type(rung) for rung in RUNGS}
+    listed = {type(rung) for rung in LISTED}
     for file in FOLDER.glob("*.py"):
         module = importlib.import_module(f"stepladder.rungs.{file.stem}")
         for kind in vars(module).values():
@@ -216,15 +250,17 @@ def test_no_rung_is_left_out_of_the_list() -> None:
                 assert kind in listed, f"{kind.__name__} of {file.name} is not in RUNGS"
 
 
-def test_levels_ascend() -> None:
-    levels = [rung.level for rung in RUNGS]
+@every_list
+def test_levels_ascend(rungs: tuple[Rung, ...]) -> None:
+    levels = [rung.level for rung in rungs]
     assert levels == sorted(levels)
     assert all(1 <= level <= 12 for level in levels)
 
 
 @every_rung
 def test_what_is_looked_at_first_comes_earlier(rung: Rung) -> None:
-    earlier = [other.name for other in RUNGS[: RUNGS.index(rung)]]
+    rungs = next(rungs for rungs in LISTS if rung in rungs)
+    earlier = [other.name for other in rungs[: rungs.index(rung)]]
     assert set(rung.looks_first) <= set(earlier)
 
 
@@ -238,23 +274,23 @@ def test_the_docstring_says_what_it_does_what_it_trades_and_its_source(rung: Run
 
 
 @pytest.fixture(name="let_through", scope="module")
-def _let_through() -> dict[str, Job]:
-    """A job for each rung that it lets through, by its name."""
-    found: dict[str, Job] = {}
+def _let_through() -> dict[Rung, Job]:
+    """A job for each rung that it lets through."""
+    found: dict[Rung, Job] = {}
 
     @settings(max_examples=2000, deadline=None, derandomize=True, database=None)
     @given(job=jobs)
     def look(job: Job) -> None:
-        for rung in RUNGS:
-            if rung.name not in found and rung.why_not(*job) is None:
-                found[rung.name] = job
+        for rung in LISTED:
+            if rung not in found and rung.why_not(*job) is None:
+                found[rung] = job
 
     look()
     return found
 
 
-def test_every_rung_has_jobs_that_it_lets_through(let_through: dict[str, Job]) -> None:
-    assert let_through.keys() == {rung.name for rung in RUNGS}
+def test_every_rung_has_jobs_that_it_lets_through(let_through: dict[Rung, Job]) -> None:
+    assert let_through.keys() == set(LISTED)
 
 
 @thoroughly
@@ -271,9 +307,9 @@ def test_what_is_said_to_change_learning_is_known_to_the_trainings_that_judge_it
 
 @every_rung
 def test_what_takes_a_rung_by_hand_is_what_the_command_line_takes(
-    rung: Rung, let_through: dict[str, Job]
+    rung: Rung, let_through: dict[Rung, Job]
 ) -> None:
-    profile, recipe = let_through[rung.name]
+    profile, recipe = let_through[rung]
     change = change_between(recipe, rung.apply(profile, recipe))
     words = [word for flag in flags_of(change) for word in flag.split()]
     _, resolved, _ = read_job(climb_command.Flags, words, command="climb", examples="")
@@ -284,7 +320,7 @@ def test_what_takes_a_rung_by_hand_is_what_the_command_line_takes(
 @thoroughly
 @given(job=jobs)
 def test_a_refusal_is_one_short_sentence(job: Job) -> None:
-    for rung in RUNGS:
+    for rung in LISTED:
         refusal = rung.why_not(*job)
         assert rung.why_not(*job) == refusal
         if refusal is not None:
@@ -330,10 +366,12 @@ def trials_without_a_prediction(lines: Iterable[dict[str, Any]]) -> Iterator[str
 
 @every_rung
 def test_a_prediction_is_written_down_before_anything_is_measured(
-    rung: Rung, let_through: dict[str, Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rung: Rung, let_through: dict[Rung, Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    profile, recipe = let_through[rung.name]
-    ledger = Ledger(tmp_path)
+    profile, recipe = let_through[rung]
+    folder = tmp_path / "run"  # alone: a ledger beside it would tell of another rung of its name
+    folder.mkdir()
+    ledger = Ledger(folder)
     was_written: list[bool] = []
     worse = Interval(estimate=-0.3, low=-0.4, high=-0.2)
 
@@ -426,7 +464,7 @@ def test_applied_again_and_again_a_rung_comes_to_refuse(job: Job) -> None:
         if rung.is_prediction_only:
             continue
         changed = recipe
-        for _ in range(3):
+        for _ in range(8):  # as long as the longest family of trunks
             if rung.why_not(profile, changed) is None:
                 changed = rung.apply(profile, changed)
         assert rung.why_not(profile, changed) is not None, rung.name

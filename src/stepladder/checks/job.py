@@ -96,12 +96,18 @@ class CheckedJob:
 
         In training mode, but for what the stage freezes.
         """
-        model, frozen = copy.deepcopy(self._built)
+        try:
+            model, frozen = copy.deepcopy(self._built)
+        except RuntimeError:  # nn.utils.weight_norm holds a tensor that cannot be copied
+            model, frozen = self._build()
         set_training(model, frozen)
         return model
 
     @cached_property
     def _built(self) -> tuple[nn.Module, list[nn.Module]]:
+        return self._build()
+
+    def _build(self) -> tuple[nn.Module, list[nn.Module]]:
         with untouched():
             model = self._copy_of_given() or make_model(_plain(self.recipe), self.task, self.device)
             frozen = enter_stage(stages_of(self.recipe)[0], self.task, model)
@@ -111,7 +117,10 @@ class CheckedJob:
         """Copy the model that is built already; None where there is none, or it is compiled."""
         if self.given is None or self.recipe.device.compile:
             return None
-        return copy.deepcopy(self.given)
+        try:
+            return copy.deepcopy(self.given)
+        except RuntimeError:
+            return None
 
     @property
     def lr(self) -> float:

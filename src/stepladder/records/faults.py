@@ -44,7 +44,7 @@ def _fault(name: str, title: str, eyes: tuple[Eyes, ...]) -> Fault:
 
 FAULTS: tuple[Fault, ...] = (
     # what learns
-    _fault("missing_zero_grad", "gradients are never cleared between steps", _WATCH),
+    _fault("missing_zero_grad", "gradients are never cleared between steps", _BOTH),
     _fault(
         "zero_grad_before_step", "gradients are cleared after backward, before the step", _WATCH
     ),

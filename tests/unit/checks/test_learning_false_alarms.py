@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from stepladder.checks import (
     batch_norm,
+    beats_baseline,
     gradients_cleared,
     gradients_reach,
     independent_samples,
@@ -45,6 +47,7 @@ CHECKS = [
     module.CHECK
     for module in (
         batch_norm,
+        beats_baseline,
         gradients_cleared,
         gradients_reach,
         independent_samples,
@@ -476,6 +479,16 @@ class ByHand(SoundPictures):
         return -model(batch.inputs).gather(1, batch.targets.unsqueeze(1)).squeeze(1)
 
 
+class WeightNormed(Table):
+    """Weights as direction and length, in torch's older way, which no copy can be made of."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            first = nn.utils.weight_norm(nn.Linear(12, 32))
+        return nn.Sequential(first, nn.ReLU(), nn.Linear(32, 1))
+
+
 HEAD = sound_recipe(train=TrainMode.HEAD)
 DECAY = sound_recipe(optimizer=OptimizerConfig(name=OptimizerName.ADAMW, weight_decay=0.01))
 SGD = sound_recipe(optimizer=OptimizerConfig(name=OptimizerName.SGD))
@@ -505,6 +518,7 @@ JOBS: dict[str, tuple[type[Task], Recipe]] = {
             Noisy,
             Smooth,
             ByHand,
+            WeightNormed,
         )
     },
     "Features": (Features, HEAD),
