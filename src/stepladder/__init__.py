@@ -11,9 +11,13 @@ if TYPE_CHECKING:
     from stepladder.api import (
         Run,
         advise,
+        audit,
         check,
         climb,
+        compare,
+        diagnose,
         export,
+        fit_recipe,
         ledger,
         predict,
         prepare,
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
         train,
         verify,
     )
+    from stepladder.api.watch import watch
     from stepladder.config.options import JobConfig, LadderConfig, PrepareConfig, RunConfig
     from stepladder.config.recipe import Recipe
     from stepladder.data.batch import Batch
@@ -44,15 +49,20 @@ __all__ = [
     "Task",
     "__version__",
     "advise",
+    "audit",
     "check",
     "climb",
+    "diagnose",
+    "compare",
     "export",
+    "fit_recipe",
     "ledger",
     "predict",
     "prepare",
     "report",
     "train",
     "verify",
+    "watch",
 ]
 
 # Each name is imported when it is first used: `import stepladder` takes no time and no torch.
@@ -69,27 +79,32 @@ _HOMES = {
     "StepladderError": "stepladder.errors",
     "Task": "stepladder.task.contract",
     "advise": "stepladder.api",
+    "audit": "stepladder.api",
     "check": "stepladder.api",
     "climb": "stepladder.api",
+    "diagnose": "stepladder.api",
+    "compare": "stepladder.api",
     "export": "stepladder.api",
+    "fit_recipe": "stepladder.api",
     "ledger": "stepladder.api",
     "predict": "stepladder.api",
     "prepare": "stepladder.api",
     "report": "stepladder.api",
     "train": "stepladder.api",
     "verify": "stepladder.api",
+    "watch": "stepladder.api",
 }
 
 
 class _Package(ModuleType):
-    """Keeps the names of three functions from the rooms that share them.
+    """Keeps the names of four functions from the rooms that share them.
 
     When Python loads stepladder/train/, it binds the package as `stepladder.train`: the function
     would be gone after its first call. `from stepladder.train.run import …` does not use that name.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name not in ("export", "report", "train") or not isinstance(value, ModuleType):
+        if name not in ("export", "report", "train", "watch") or not isinstance(value, ModuleType):
             super().__setattr__(name, value)
 
 

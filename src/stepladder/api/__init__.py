@@ -4,7 +4,9 @@ Options are given as in YAML, by their dotted names: `train(store="store", **{"b
 """
 
 from stepladder.api.checks import check, check_job
-from stepladder.api.ladder import advise, advise_job, climb, climb_job, ledger
+from stepladder.api.diagnosis import diagnose, diagnose_text
+from stepladder.api.ladder import advise, advise_job, climb, climb_job, fit_recipe, ledger
+from stepladder.api.logs import audit, audit_text, compare, compare_text
 from stepladder.api.runs import (
     Run,
     export,
@@ -16,16 +18,25 @@ from stepladder.api.runs import (
     train_job,
     verify,
 )
+from stepladder.api.watch import Watching, watch, watch_job
 
 __all__ = [
     "Run",
+    "Watching",
     "advise",
     "advise_job",
+    "audit",
+    "audit_text",
     "check",
     "check_job",
     "climb",
     "climb_job",
+    "diagnose",
+    "diagnose_text",
+    "compare",
+    "compare_text",
     "export",
+    "fit_recipe",
     "ledger",
     "predict",
     "prepare",
@@ -34,4 +45,6 @@ __all__ = [
     "train",
     "train_job",
     "verify",
+    "watch",
+    "watch_job",
 ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepladder.api.call import default_display, job_of, made_task
 from stepladder.api.checks import checks_before_climb
 from stepladder.api.runs import Run
+from stepladder.config.choices import ClimbAim
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import DataError, InterruptedRun
@@ -43,6 +45,32 @@ def climb(
         UsageError, DataError, ResourceError, DivergedError, InterruptedRun: as the message says.
     """
     job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
+    return climb_job(job, task=task, fresh=fresh, overwrite=overwrite, display=display)
+
+
+def fit_recipe(
+    recipe: Recipe | None = None,
+    *,
+    store: Path | str | None = None,
+    dir: Path | str | None = None,
+    task: Task | str | None = None,
+    config: JobConfig | Path | str | None = None,
+    fresh: bool = False,
+    overwrite: bool = False,
+    display: Display | None = None,
+    **settings: object,
+) -> Run:
+    """Grow the model until it overfits, add remedies one at a time, train, and write the report.
+
+    Args:
+        recipe, store, dir, task, config, display, settings: see `train`.
+        fresh, overwrite: see `climb`.
+
+    Raises:
+        UsageError, DataError, ResourceError, DivergedError, InterruptedRun: as the message says.
+    """
+    job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
+    job = replace(job, ladder=replace(job.ladder, aim=ClimbAim.FIT))
     return climb_job(job, task=task, fresh=fresh, overwrite=overwrite, display=display)
 
 

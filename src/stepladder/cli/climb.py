@@ -13,6 +13,7 @@ from stepladder import api
 from stepladder.cli.crash import TRACE_FOLDER
 from stepladder.cli.ladder_flags import read_job
 from stepladder.cli.parse import CONFIG_FLAG, TARGET, Output, Switch, Unprefixed, write
+from stepladder.config.choices import ClimbAim
 from stepladder.config.options import LadderConfig, RunConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.show import show, show_json
@@ -21,6 +22,7 @@ _EXAMPLES = """
   stepladder climb demo.yaml                 try each speed-up, keep what pays, then train
   stepladder climb demo.yaml --budget 10m    measure, try and train in about ten minutes
   stepladder climb my_job.py:Digits          a problem of your own; that file is run
+  stepladder climb demo.yaml --aim accuracy  try what may make the result better instead
   stepladder climb demo.yaml --fresh         do not rely on verdicts of earlier climbs
 """
 
@@ -41,6 +43,8 @@ class Flags:
     budget: str | None = None
     """Time for measurements, trials and the training at the end, as far as that takes no more than
     a fifth of it, such as 90s or 10m; the same as --ladder.budget-s."""
+    aim: ClimbAim | None = None
+    """Try speed-ups (the default), or remedies for a poor fit; the same as --ladder.aim."""
     try_all: Switch = False
     """Try rungs whatever gain is predicted; the same as --ladder.try-all."""
     fresh: Switch = False

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from stepladder.cli.main import COMMANDS
+from stepladder.cli.main import COMMANDS, module_of
 from stepladder.cli.parse import Output, Unprefixed, parse, write
 
 _EXAMPLES = """
@@ -57,7 +57,7 @@ def flags_of_commands() -> dict[str, list[str]]:
 def _help_of(command: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        importlib.import_module(f"stepladder.cli.{command}").run(["--help"])
+        importlib.import_module(module_of(command)).run(["--help"])
     return out.getvalue()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -64,9 +64,17 @@ F = TypeVar("F", bound=LadderFlags)
 
 
 def read_job(
-    flags: type[F], argv: Sequence[str], *, command: str, examples: str
+    flags: type[F],
+    argv: Sequence[str],
+    *,
+    command: str,
+    examples: str,
+    fixed: Mapping[str, Setting] | None = None,
 ) -> tuple[F, Resolved, str | None]:
     """Read the flags, resolve the config under them, and find the task.
+
+    Args:
+        fixed: options that the command itself sets, by dotted name; a file's are replaced.
 
     Returns:
         The flags, the config, and the task's FILE.py:NAME or None.
@@ -83,16 +91,27 @@ def read_job(
     settings = flag_settings(job, given_flags(words))
     if read.budget is not None:
         if "ladder.budget_s" in settings:
-            raise UsageError(
-                f"{settings['ladder.budget_s'].origin} says the same in another way",
-                where="--budget",
-                fix="Give one of the two.",
-            )
+            raise _said_twice(settings["ladder.budget_s"].origin, where="--budget")
         seconds = seconds_of(read.budget, where="--budget")
         settings["ladder.budget_s"] = Setting(value=seconds, origin="--budget")
+    for key, setting in (fixed or {}).items():
+        if key in settings:
+            where = settings[key].origin
+            raise UsageError(f"{setting.origin} sets it itself", where=where, fix="Leave it out.")
+        settings[key] = setting
+    aim = getattr(read, "aim", None)
+    if aim is not None:
+        if "ladder.aim" in settings:
+            raise _said_twice(settings["ladder.aim"].origin, where="--aim")
+        settings["ladder.aim"] = Setting(value=aim, origin="--aim")
     if getattr(read, "try_all", False):
         settings["ladder.try_all"] = Setting(value=True, origin="--try-all")
     return read, resolve(settings_of_file(file) if file else {}, settings), read.task
+
+
+def _said_twice(other: str, *, where: str) -> UsageError:
+    what = f"{other} says the same in another way"
+    return UsageError(what, where=where, fix="Give one of the two.")
 
 
 def seconds_of(text: str, *, where: str) -> float:

@@ -23,8 +23,13 @@ COMMANDS = {
     "check": "Look whether a job is sound, before its first step.",
     "train": "Train a classifier, or resume where it stopped; then write the report.",
     "climb": "Try each speed-up in order, keep what pays, and train with it.",
+    "fit-recipe": "Grow the model until it overfits, then try remedies one by one, and train.",
     "advise": "Name the one next thing that makes a job faster, with its predicted gain.",
+    "watch": "Run a training script of your own; say what is slow or wrong with it.",
     "ledger": "Show predicted beside measured, over all climbs.",
+    "diagnose": "Say how well a run fits, what would make it better, what its machine did.",
+    "audit": "Read a log that anybody wrote, and say what its numbers support.",
+    "compare": "Compare trainings: a table, and their curves on one page.",
     "report": "Write a run's report again.",
     "predict": "Classify pictures by a trained run.",
     "export": "Write a model that runs without this package.",
@@ -43,7 +48,7 @@ _EXAMPLES = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and give its exit code.
 
-    0 done; 1 an error of ours; 2 usage; 3 data; 4 resources; 5 diverged; 128 + n signal n.
+    0 done; 1 an error of ours; 2 usage; 3 data; 4 resources; 5 diverged; 6 unsound job; 128 + n signal n.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -79,8 +84,13 @@ def _dispatch(words: list[str]) -> int:
         meant = f"Did you mean `stepladder {close[0]}`?" if close else None
         listed = f"Commands: {', '.join(COMMANDS)}."
         raise UsageError(f"{command}: there is no such command", fix=meant or listed)
-    run: Callable[[list[str]], int] = importlib.import_module(f"stepladder.cli.{command}").run
+    run: Callable[[list[str]], int] = importlib.import_module(module_of(command)).run
     return run(words[1:])
+
+
+def module_of(command: str) -> str:
+    """Give the module of a command: that of fit-recipe is fit_recipe."""
+    return f"stepladder.cli.{command.replace('-', '_')}"
 
 
 def _help() -> str:

@@ -71,6 +71,16 @@ def may_now_decide(trial: Trial, budget_s: float | None) -> bool:
     return is_open and allows_more(budget_s, trial.budget_s)
 
 
+def is_replaced(trial: Trial, *, by: Trial) -> bool:
+    """Say whether a later trial is the last word on an earlier one.
+
+    What was kept stays where its rung is tried once more upon it, until that very change is undone.
+    """
+    is_kept = trial.verdict.decision is Decision.KEPT
+    stays = is_kept and not (by.is_undone and by.change == trial.change)
+    return trial.rung == by.rung and not stays
+
+
 def on_other_ground(rungs: Sequence[Rung], trials: Sequence[Trial], *, recipe: str) -> list[Rung]:
     """List the rungs of TIME that were not kept on the recipe as it was then.
 

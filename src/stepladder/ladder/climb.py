@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
-from stepladder.errors import ResourceError, StepladderError
-from stepladder.ladder.again import may_now_decide, on_other_ground
-from stepladder.ladder.fault import faults_told
-from stepladder.ladder.guard import TrialFailed, failure_words
+from stepladder.errors import StepladderError
+from stepladder.ladder.again import is_replaced, may_now_decide, on_other_ground
+from stepladder.ladder.fault import faults_told, job_faults_told
+from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.joint import Joint, compare_together, undone_trial, with_changes
 from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
 from stepladder.ladder.room import why_no_time, why_not_here
 from stepladder.ladder.together import with_enabled
-from stepladder.ladder.trial import apply_change, run_trial
-from stepladder.ladder.wording import gain, together_row
+from stepladder.ladder.trial import TrialResult, apply_change, run_trial
+from stepladder.ladder.wording import gain, others_words, together_row
 from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
-from stepladder.measure.probe import is_out_of_memory
 from stepladder.measure.profile import PROFILE_S, ProfileMemory, take_profile
 from stepladder.records import to_json
-from stepladder.records.climb import JointChange
+from stepladder.records.climb import FitErrors, JointChange
 from stepladder.records.ladder import Aim, Decision, Prediction, Trial, Verdict
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 from stepladder.train.display import Display
-from stepladder.train.evaluate import EvaluationCancelled
 
 _LATER: Final = 0.5
 """Time of a profile after the first, over that of the first: parts of the earlier ones hold."""
 _PROFILE_FRAC: Final = 0.1  # of the budget, for the first profile
 _RESERVE_FRAC: Final = 0.2  # of the budget, at most, for the training at the end
-_MIN_TOGETHER: Final = 2
 
 
 class NoAdvice(StepladderError):  # noqa: N818  (a finding)
@@ -59,9 +57,14 @@ class Climb:
         reads_ledger: take verdicts of earlier climbs on the same job and machine.
         why_no_advice: why the climb went no further than the last kept rung; None: it went on.
         disk: a folder on the disk where artefacts would lie; None: where the lab keeps them.
+        aim: what it is for.
+        least_together: rungs that are tested together with the job as written, at least.
         left: rungs that would have been looked at once more, had there been time.
         together: what all kept rungs change; None: fewer than two may lose any accuracy.
     """
+
+    aim: ClassVar[Aim] = Aim.TIME
+    least_together: ClassVar[int] = 2
 
     lab: Lab
     ledger: Ledger
@@ -109,7 +112,8 @@ class Climb:
             profile = earlier  # written down once more: the ledger's last is that of the result
         else:
             self.display.message("measuring the job …")
-            profile = self._taken() if self.profiles else self._first_taken()
+            with nullcontext() if self.profiles else job_faults_told(self.lab.task):
+                profile = self._taken()
         self.profiles.append(profile)
         self.lab.reserve_s = min(profile.time.total_s, _RESERVE_FRAC * self.lab.budget_s)
         at_s = time.monotonic() - self._started
@@ -121,22 +125,6 @@ class Climb:
                 fix="Look for work between the named phases: hooks, threads, or other processes.",
             )
         return profile
-
-    def _first_taken(self) -> Profile:
-        """Take the profile of the job as written; say whose fault it is where that fails."""
-        try:
-            return self._taken()
-        except (StepladderError, EvaluationCancelled):
-            raise
-        except Exception as error:
-            is_memory = is_out_of_memory(error)
-            kind = ResourceError if is_memory else StepladderError
-            smaller = "Give a smaller --batch.micro-batch-size; the result is equal."
-            raise kind(
-                f"the job could not be measured: it {failure_words(error)}",
-                where=type(self.lab.task).__name__,
-                fix=smaller if is_memory else "Let `stepladder train` run a few steps of it first.",
-            ) from error
 
     def _taken(self) -> Profile:
         epochs, num_validations, _ = self.lab.expected_epochs(self.recipe)
@@ -172,16 +160,20 @@ class Climb:
         """
         if not self.profiles:
             self.measure()
-        for rung in self.rungs:
+        for rung in self.in_order():
             self._look_again(rung.looks_first)
             self._take(rung)
         self._look_again([rung.name for rung in self.rungs])
         self._test_together()
         return self.recipe
 
+    def in_order(self) -> Iterator[Rung]:
+        """Give each rung when its turn comes."""
+        yield from self.rungs
+
     def _look_again(self, names: Sequence[str]) -> None:
         """Take those of these rungs once more whose ground has changed and that may pay now."""
-        due = [rung for rung in self._worth_another_look() if rung.name in names] if names else []
+        due = [rung for rung in self.worth_another_look() if rung.name in names] if names else []
         for rung in due:
             if self.why_no_advice is not None:
                 break  # without sound times, what was found at first is the last word
@@ -204,7 +196,7 @@ class Climb:
             self._go_on_from(after, trial)
 
     def _decided(self, trial: Trial) -> None:
-        self.trials = [t for t in self.trials if t.rung != trial.rung] + [trial]
+        self.trials = [t for t in self.trials if not is_replaced(t, by=trial)] + [trial]
         self.show(trial)
 
     def _go_on_from(self, after: Recipe, trial: Trial) -> None:
@@ -224,7 +216,7 @@ class Climb:
 
     def consider(self, rung: Rung) -> tuple[Trial, Recipe]:
         """Decide on one rung: refuse, skip, or predict and try it."""
-        refusal = self._why_not(rung)
+        refusal = self.why_not(rung)
         if refusal is not None:
             return self._untried(rung, Decision.NOT_HERE, refusal, None), self.recipe
         rung = with_enabled(rung, self.profile, self.recipe)
@@ -244,7 +236,7 @@ class Climb:
             return self._untried(rung, Decision.UNTRIED, no_time, prediction), self.recipe
         self.display.message(f"trying {rung.name}: predicted {gain(prediction.gain)}")
         start = Usage.now()
-        result = run_trial(
+        found = run_trial(
             self.lab,
             rung,
             self.profile,
@@ -252,6 +244,7 @@ class Climb:
             prediction,
             on_prediction=lambda chosen: self._probed(rung, chosen),
         )
+        result = self.reconsidered(rung, found)
         trial = replace(
             result.trial,
             took_s=time.monotonic() - start.wall_s,
@@ -261,6 +254,10 @@ class Climb:
         self.ledger.trial(trial)
         self._warn_of_others(trial.cores_missing)
         return trial, result.recipe
+
+    def reconsidered(self, rung: Rung, found: TrialResult) -> TrialResult:  # noqa: ARG002
+        """Give a trial as this climb takes it; by default as its verdict says."""
+        return found
 
     def _probed(self, rung: Rung, prediction: Prediction) -> None:
         """Tell the prediction of the variant that a probe chose, before it is measured."""
@@ -274,13 +271,15 @@ class Climb:
         if cores_missing <= MAX_CORES_MISSING or self._is_warned:
             return
         self._is_warned = True
-        self.display.message(
-            f"other processes took {cores_missing:.1f} of this machine's cores meanwhile: times "
-            "may be far off. On a quiet machine, --fresh tries everything anew."
-        )
+        self.display.message(others_words(cores_missing))
 
-    def _why_not(self, rung: Rung) -> str | None:
+    def why_not(self, rung: Rung) -> str | None:
+        """Say in words why a rung cannot be tried now, or None."""
         return why_not_here(rung, self.profile, self.recipe, self.options)
+
+    def fit_of(self, recipe: Recipe) -> FitErrors | None:  # noqa: ARG002
+        """Give what a recipe gets wrong; None where that is not asked."""
+        return None
 
     def why_skip(self, rung: Rung, prediction: Prediction) -> str | None:
         """Say why a rung is not worth a trial, or None."""
@@ -332,14 +331,15 @@ class Climb:
             "commit": self.lab.commit,
         }
 
-    def _worth_another_look(self) -> list[Rung]:
+    def worth_another_look(self) -> list[Rung]:
+        """List the rungs whose ground has changed and that may pay now."""
         changed = on_other_ground(self.rungs, self.trials, recipe=recipe_key(self.recipe))
         return [rung for rung in changed if self._may_pay(rung)]
 
     def _may_pay(self, rung: Rung) -> bool:
         try:
             with faults_told("a fault of the rung:"):
-                if self._why_not(rung) is not None:
+                if self.why_not(rung) is not None:
                     return False
                 prediction = rung.predict(self.profile, self.recipe)
                 return self.options.try_all or self.why_skip(rung, prediction) is None
@@ -351,8 +351,8 @@ class Climb:
 
         Exact rungs stay, and so do rungs for accuracy.
         """
-        losing = [trial for trial in self._kept() if self._may_lose(trial)]
-        if len(losing) < _MIN_TOGETHER:
+        losing = [trial for trial in self._kept() if self.may_lose(trial)]
+        if len(losing) < self.least_together:
             return
         undone: list[str] = []
         found = self._compare_together()
@@ -386,7 +386,7 @@ class Climb:
     def _kept(self) -> tuple[Trial, ...]:
         return tuple(t for t in self.trials if t.verdict.decision is Decision.KEPT)
 
-    def _may_lose(self, trial: Trial) -> bool:
+    def may_lose(self, trial: Trial) -> bool:
         """Say whether what a kept rung changes was judged on held-out examples."""
         is_statistical = trial.verdict.accuracy is not None or trial.verdict.loss is not None
         aims = {rung.name: rung.aim for rung in self.rungs}

@@ -17,7 +17,7 @@ from stepladder.ladder.wording import (
 )
 from stepladder.records.climb import ClimbSummary
 from stepladder.records.from_json import from_json
-from stepladder.records.ladder import Interval
+from stepladder.records.ladder import Aim, Interval
 from stepladder.train.wording import clean, percent
 
 _MIN_RUNS: Final = 2
@@ -56,9 +56,29 @@ def end_words(climb: ClimbSummary) -> str:
         parts += _loss_parts(climb, climb.loss_change, is_first=len(parts) == 1)
     elif climb.num_test:
         parts += _not_compared(climb)
+    if climb.aim is Aim.ACCURACY:  # what it is for comes first
+        parts = [*errors_words(climb), *parts[1:], f"time {times}"]
     if climb.untried:
         parts.append(f"for want of time not tried, or not once more: {', '.join(climb.untried)}")
     return ", ".join(parts)
+
+
+def errors_words(climb: ClimbSummary) -> tuple[str, ...]:
+    """Say both errors at both ends: `training error 41.0 → 2.1 %`, `held out 43.2 → 30.0 %`."""
+    before, after = climb.fit_before, climb.fit_after
+    if before is None or after is None:
+        return ()
+    what = "loss" if before.is_loss else "error"
+    pairs = {
+        f"training {what}": (before.training, after.training),
+        f"held-out {what}": (before.held_out, after.held_out),
+    }
+    if before.is_loss:
+        decimals = loss_decimals(before.held_out)
+        return tuple(
+            f"{name} {a:.{decimals}f} → {b:.{decimals}f}" for name, (a, b) in pairs.items()
+        )
+    return tuple(f"{name} {100 * a:.1f} → {100 * b:.1f} %" for name, (a, b) in pairs.items())
 
 
 def _not_compared(climb: ClimbSummary) -> list[str]:
@@ -109,7 +129,8 @@ def _runs_s(climb: ClimbSummary) -> tuple[float, ...]:
 
 def unchanged_words(climb: ClimbSummary) -> str:
     """Say that nothing was kept: `nothing paid: the job as written`."""
-    why = "nothing was kept before the budget ended" if climb.untried else "nothing paid"
+    what = "nothing helped" if climb.aim is Aim.ACCURACY else "nothing paid"
+    why = "nothing was kept before the budget ended" if climb.untried else what
     return f"{why}: the job as written"
 
 

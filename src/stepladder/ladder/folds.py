@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stepladder.config.choices import OrderMode
 from stepladder.data.examples import Source
 from stepladder.data.feature_source import HeldFeatures
+from stepladder.data.order import Order
 from stepladder.data.rows import rows_of
 from stepladder.train.build import Sources
 
@@ -38,33 +40,53 @@ class Parts:
         sources: train; val, which stops it and chooses the best weights; test, which judges it.
         rows: of the judging examples, in the pool of train and validation.
         fold: index of the held-out fold; None: the validation split itself judges.
+        plain: the training examples without random views; None: as they are in sources.
     """
 
     sources: Sources
     rows: Ints
     fold: int | None
+    plain: Source | None = None
 
 
-def learnt_sample(parts: Parts) -> Source | None:
-    """Give as many examples to learn from as judge, evenly spread; None where none judge."""
-    train, test = parts.sources.train, parts.sources.test
+def learnt_sample(parts: Parts, order: Order | None = None) -> Source | None:
+    """Give as many examples to learn from as judge, evenly spread; None where none judge.
+
+    Args:
+        order: tells which were learnt from, where that is a sample; None: all.
+    """
+    train, test = parts.plain or parts.sources.train, parts.sources.test
     if test is None:
         return None
-    num = min(len(train), len(test))
-    rows = np.unique(np.linspace(0, len(train) - 1, num).astype(np.int64))
-    return rows_of([train], rows)
+    learnt = np.arange(len(train), dtype=np.int64)
+    if order is not None and order.fraction < 1:
+        in_order = replace(order, mode=OrderMode.SEQUENTIAL)
+        learnt = np.sort(in_order.samples(0, 0, in_order.num_samples))
+    num = min(len(learnt), len(test))
+    rows = np.unique(np.linspace(0, len(learnt) - 1, num).astype(np.int64))
+    return rows_of([train], learnt[rows])
 
 
-def plain_parts(sources: Sources) -> Parts:
-    """Train as the job does; its validation split both stops and judges."""
+def plain_parts(sources: Sources, *, plain: Sources | None = None) -> Parts:
+    """Train as the job does; its validation split both stops and judges.
+
+    Args:
+        plain: the same without random views of training examples, where sources hold such.
+    """
     num_val = 0 if sources.val is None else len(sources.val)
     rows = len(sources.train) + np.arange(num_val, dtype=np.int64)
     judged = Sources(train=sources.train, val=sources.val, test=sources.val)
-    return Parts(sources=judged, rows=rows, fold=None)
+    return Parts(sources=judged, rows=rows, fold=None, plain=plain.train if plain else None)
 
 
 def make_folds(
-    sources: Sources, groups: Ints, *, num_folds: int, seed: int, batch: int | None = None
+    sources: Sources,
+    groups: Ints,
+    *,
+    num_folds: int,
+    seed: int,
+    batch: int | None = None,
+    plain: Sources | None = None,
 ) -> tuple[Parts, ...]:
     """Cut train and validation together into folds, each held out once; groups stay whole.
 
@@ -76,8 +98,10 @@ def make_folds(
         groups: group of each example, (num_train + num_val,).
         batch: examples of a forward pass. A fold that would end with a single example, from which
             BatchNorm cannot learn, leaves that one out; no multiple of batch ends with one then.
+        plain: the same without random views of training examples, where sources hold such: what is
+            held out is judged as it is.
     """
-    pool = [sources.train] if sources.val is None else [sources.train, sources.val]
+    pool, judged = _pool(sources), _pool(plain or sources)
     num_train = len(sources.train)
     rows = np.arange(sum(len(source) for source in pool), dtype=np.int64)
     fold_of = deal_groups(groups, num_folds, np.random.default_rng(seed))
@@ -95,13 +119,18 @@ def make_folds(
                 sources=Sources(
                     train=rows_of(pool, learnt),
                     val=rows_of(pool, stop) if len(stop) else None,
-                    test=rows_of(pool, rows[is_held_out]),
+                    test=rows_of(judged, rows[is_held_out]),
                 ),
                 rows=rows[is_held_out],
                 fold=fold,
+                plain=rows_of(judged, learnt) if plain else None,
             )
         )
     return tuple(found)
+
+
+def _pool(sources: Sources) -> list[Source]:
+    return [sources.train] if sources.val is None else [sources.train, sources.val]
 
 
 def deal_groups(groups: Ints, num_folds: int, random: np.random.Generator) -> Ints:

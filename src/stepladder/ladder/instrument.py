@@ -47,6 +47,7 @@ class Instrument:
     max_s: float
     _features: dict[Recipe, Sources | None] = field(default_factory=dict)
     _refused_s: dict[Recipe, float] = field(default_factory=dict)
+    _views: dict[Recipe, int] = field(default_factory=dict)
     _heads: dict[tuple[Recipe, int], HeadTask] = field(default_factory=dict)
 
     def features(self, recipe: Recipe) -> Sources | None:
@@ -56,6 +57,11 @@ class Instrument:
         if key not in self._features:
             self._features[key] = self._compute(wanted)
         return self._features[key]
+
+    def num_views(self, recipe: Recipe) -> int:
+        """Give the random views that features hold of a training example; 0: it as it is."""
+        is_there = self.features(recipe) is not None
+        return self._views.get(_trunk_key(instrument_recipe(recipe)), 0) if is_there else 0
 
     def refused_s(self, recipe: Recipe) -> float | None:
         """Give the seconds of features that take too long; None: they do not, or are not valid."""
@@ -88,6 +94,7 @@ class Instrument:
             way = TrunkPass(recipe=recipe, task=task, model=model, device=self.device)
             if refusal is not None:
                 return None
+            self._views[_trunk_key(recipe)] = way.num_views
             try:
                 forecast_s = self._forecast_s(way)
                 if forecast_s > self.max_s:

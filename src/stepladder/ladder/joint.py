@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from stepladder.config.choices import ClimbAim
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.ladder.comparison import Comparison, compare
@@ -33,7 +34,9 @@ def compare_together(lab: Lab, before: Recipe, after: Recipe) -> Joint:
 
     Trainings that are known are not repeated. What cannot be compared holds, and says why.
     """
-    watchdog = Watchdog(time_left=lab.time_left)
+    watchdog, options = Watchdog(time_left=lab.time_left), lab.job.ladder
+    if options.aim is not ClimbAim.TIME:  # more accuracy is what it is for: none may be lost
+        options = replace(options, max_accuracy_loss=0.0)
     diverges: str | None = None
     comparison = Comparison()
     try:
@@ -52,10 +55,10 @@ def compare_together(lab: Lab, before: Recipe, after: Recipe) -> Joint:
         loss=comparison.loss,
         num_trainings=comparison.num_seeds,
         is_replayed=comparison.is_replayed,
-        unsure=_unsure(comparison, lab.job.ladder),
+        unsure=_unsure(comparison, options),
         why_not=comparison.why_not,
     )
-    return Joint(change, loses=_too_much(comparison, lab.job.ladder))
+    return Joint(change, loses=_too_much(comparison, options))
 
 
 def _unsure(comparison: Comparison, options: LadderConfig) -> str | None:

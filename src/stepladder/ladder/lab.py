@@ -181,12 +181,15 @@ class Lab:
         """Give how many trainings judge a recipe; more where many cost little more than one."""
         return len(self._parts(recipe))
 
-    def probe(self, recipe: Recipe) -> tuple[Outcome, ...]:
+    def probe(self, recipe: Recipe, *, is_thorough: bool = False) -> tuple[Outcome, ...]:
         """Train with seeds that no trial uses; once, or for each seed where that costs little more.
 
         Empty where it would take too long.
+
+        Args:
+            is_thorough: for each seed as far as the same share of the budget allows.
         """
-        return self._probe(recipe)
+        return self._probe(recipe, is_thorough=is_thorough)
 
     def probe_ends(self, recipe: Recipe, others: Sequence[Recipe]) -> list[tuple[Outcome, ...]]:
         """Train as `probe` does, and tell on the way what recipes learn that only stop otherwise.
@@ -203,11 +206,17 @@ class Lab:
             return []
         return [found, *(self._probe(other) for other in others)]
 
-    def _probe(self, recipe: Recipe, *, also: Sequence[Recipe] = ()) -> tuple[Outcome, ...]:
-        trainings = self._trainings
-        if trainings.forecast_s(recipe) > self.allowed_s(OUTCOMES_FRAC):
+    def _probe(
+        self, recipe: Recipe, *, also: Sequence[Recipe] = (), is_thorough: bool = False
+    ) -> tuple[Outcome, ...]:
+        trainings, num = self._trainings, self.job.ladder.num_seeds
+        affordable = self.allowed_s(OUTCOMES_FRAC) / max(trainings.forecast_s(recipe), 1e-9)
+        if affordable < 1:
             return ()
-        num = self.job.ladder.num_seeds * PROBE_ROUNDS if trainings.is_stacked(recipe) else 1
+        if trainings.is_stacked(recipe):
+            num *= PROBE_ROUNDS
+        else:
+            num = min(num, int(affordable)) if is_thorough else 1
         parts = self._parts(recipe)[:num]
         pairs = [(part, self.seed + _PROBE_SEED + idx) for idx, part in enumerate(parts)]
         return trainings.train_all(recipe, pairs, also=also)

@@ -220,12 +220,11 @@ def _run(
 
 
 def _judged(training: _Training, outcome: Outcome, parts: Parts) -> Outcome:
-    """Add what the model gets right; of a job that learns from a sample, only what is held out."""
+    """Add what the model gets right, of what is held out and of what it learnt from."""
     if training.judge_reader is None:
         return outcome
     streaming = replace(training.recipe, data=replace(training.recipe.data, where=Where.STREAM))
-    sample = learnt_sample(parts) if training.recipe.data.fraction == 1 else None
-    reader = make_held_out_reader(streaming, sample)
+    reader = make_held_out_reader(streaming, learnt_sample(parts, training.reader.order))
     learnt = None
     if reader is not None:
         with closing(reader):

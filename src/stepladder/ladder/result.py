@@ -255,6 +255,9 @@ def result_of(
         why_no_advice=climbing.why_no_advice,
         max_cache_bytes=climbing.options.max_cache_bytes,
         prices=prices_key(climbing.options),
+        aim=climbing.aim,
+        fit_before=climbing.fit_of(lab.job.recipe),
+        fit_after=climbing.fit_of(climbing.recipe),
     )
 
 

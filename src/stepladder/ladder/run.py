@@ -18,16 +18,17 @@ from typing import Any, Final
 import psutil
 import torch
 
-from stepladder.config.choices import TrainMode, Where
+from stepladder.config.choices import ClimbAim, TrainMode, Where
 from stepladder.config.options import JobConfig
-from stepladder.config.recipe import Recipe
 from stepladder.data.examples import ArrivalSource
 from stepladder.errors import DataError, InterruptedRun, UsageError
+from stepladder.ladder.accuracy import AccuracyClimb
 from stepladder.ladder.advise import Advice, advice_text, advise_on
 from stepladder.ladder.again import anew_words, more_to_try
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.ending import end_line
 from stepladder.ladder.final import summary_in, train_kept
+from stepladder.ladder.fit_recipe import FitRecipe
 from stepladder.ladder.keys import machine_key, options_key, sources_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
@@ -46,7 +47,7 @@ from stepladder.records.climb import Baseline, ClimbSummary
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Trial
 from stepladder.records.profile import Provenance
-from stepladder.rungs import RUNGS, Rung, read_gpus, rungs_with
+from stepladder.rungs import REMEDIES, RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
 from stepladder.train.build import Sources, choose_device, open_sources, resolve_auto, use_threads
 from stepladder.train.display import Display
@@ -54,6 +55,11 @@ from stepladder.train.features import features_folder
 from stepladder.train.run_folder import RunFolder
 
 _CACHE: Final = ".ladder-"
+_CLIMBS: Final = {
+    ClimbAim.TIME: Climb,
+    ClimbAim.ACCURACY: AccuracyClimb,
+    ClimbAim.FIT: FitRecipe,
+}
 _OTHER_GROUND: Final = (
     "the ladder's options, the code or the machine are not those of the climb before: "
     "its verdicts are found anew"
@@ -253,7 +259,7 @@ def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger
     def show(trial: Trial) -> None:
         display.table(row(trial), {"event": "trial", **row_json(trial)})
 
-    return Climb(
+    return _CLIMBS[lab.job.ladder.aim](
         lab=lab,
         ledger=ledger,
         display=display,
@@ -267,7 +273,9 @@ def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger
 
 
 def _rungs(job: JobConfig) -> tuple[Rung, ...]:
-    """Give all rungs, with the user's own list of GPUs if there is one."""
+    """Give the rungs for the job's aim, with the user's own list of GPUs if there is one."""
+    if job.ladder.aim is not ClimbAim.TIME:
+        return REMEDIES
     prices = job.ladder.prices
     return RUNGS if prices is None else rungs_with(read_gpus(prices))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 
 from stepladder.config.recipe import Recipe
 from stepladder.data.feature_source import HeldFeatures
-from stepladder.ladder.exactness import Material
 from stepladder.ladder.folds import Parts, make_folds, near_groups, plain_parts
 from stepladder.ladder.guard import failure_words, free_memory
-from stepladder.ladder.head_task import HeadTask
-from stepladder.ladder.instrument import Instrument
+from stepladder.ladder.instruments import Instruments, MaterialOf
 from stepladder.ladder.learn import OnEnd, OnValidation, Weights, judge_weights, learn
 from stepladder.ladder.learning import learning_key, replay_recipe
 from stepladder.ladder.stacked import (
@@ -50,49 +48,6 @@ _STACKED_COPIES: Final = 8  # of what is stacked: read, gathered, gathered again
 _MIN_STACKED: Final = 2
 _NUM_TIMED: Final = 40
 _BLOCK_S: Final = 0.1
-
-MaterialOf = Callable[[Recipe], Material]
-"""Gives task and sources as a recipe reads them."""
-
-
-@dataclass(kw_only=True)
-class Instruments:
-    """Features of frozen trunks and their heads, apart for each form that changes the pixels.
-
-    Attributes:
-        folder, max_s: of each Instrument.
-    """
-
-    material_of: MaterialOf
-    device: torch.device
-    folder: Path
-    max_s: float
-    _by_form: dict[bool, Instrument] = field(default_factory=dict)
-
-    def features(self, recipe: Recipe) -> Sources | None:
-        """Give the splits as features; None where the head does not learn the same from them."""
-        return self._of(recipe).features(recipe)
-
-    def refused_s(self, recipe: Recipe) -> float | None:
-        """Give the seconds of features that take too long; None: they do not, or are not valid."""
-        return self._of(recipe).refused_s(recipe)
-
-    def head(self, recipe: Recipe, seed: int) -> HeadTask:
-        """Give the task of the recipe's head, its first weights drawn from a seed."""
-        return self._of(recipe).head(recipe, seed)
-
-    def _of(self, recipe: Recipe) -> Instrument:
-        form = recipe.loader.scaled_decode
-        if form not in self._by_form:
-            material = self.material_of(recipe)
-            self._by_form[form] = Instrument(
-                task=material.task,
-                sources=material.sources,
-                device=self.device,
-                folder=self.folder,
-                max_s=self.max_s,
-            )
-        return self._by_form[form]
 
 
 @dataclass(kw_only=True)
@@ -134,7 +89,7 @@ class Trainings:
 
     def plain(self, recipe: Recipe) -> Parts:
         """Give the job's own splits, as the recipe's training reads them."""
-        return plain_parts(self._sources(recipe))
+        return plain_parts(self._sources(recipe), plain=self._plain(recipe))
 
     def folds(self, recipe: Recipe, *, job: Recipe) -> tuple[Parts, ...]:
         """Give each seed a fold of train and validation together, alike for each recipe of a job.
@@ -146,7 +101,14 @@ class Trainings:
         num_folds = min(self.num_seeds, MAX_FOLDS)
         batch = job.batch.micro_batch_size or job.batch.global_batch_size
         rounds = [
-            make_folds(sources, groups, num_folds=num_folds, seed=self.seed + idx, batch=batch)
+            make_folds(
+                sources,
+                groups,
+                num_folds=num_folds,
+                seed=self.seed + idx,
+                batch=batch,
+                plain=self._plain(recipe),
+            )
             for idx in range(-(-num_seeds // num_folds))
         ]
         return tuple(itertools.chain.from_iterable(rounds))[:num_seeds]
@@ -157,7 +119,7 @@ class Trainings:
         (Exact duplicates are found by `prepare`, in a store.)
         """
         if self._near is None:
-            features = self.instrument.features(job)
+            features = self.instrument.plain(job)
             held = [features.train, features.val] if features else []
             pool = [source for source in held if isinstance(source, HeldFeatures)]
             sources = self.material_of(job).sources
@@ -307,6 +269,11 @@ class Trainings:
 
     def _sources(self, recipe: Recipe) -> Sources:
         return self.instrument.features(recipe) or self.material_of(recipe).sources
+
+    def _plain(self, recipe: Recipe) -> Sources | None:
+        """Give what is judged, where training examples come in random views; else None."""
+        has_views = self.is_replayed(recipe) and self.instrument.has_views(recipe)
+        return self.instrument.plain(recipe) if has_views else None
 
     def _learn(
         self,

@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final
 
@@ -19,9 +19,9 @@ from stepladder.ladder.guard import TrialFailed, Watchdog
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.learning import execution_key, learning_key
 from stepladder.ladder.stacked import differ_in_their_end
-from stepladder.records.ladder import Interval, Outcome
+from stepladder.records.ladder import Aim, Interval, Outcome
 from stepladder.records.profile import Profile
-from stepladder.rungs.contract import Rung
+from stepladder.rungs.contract import Against, Rung
 
 _LEAST_LOG_GAIN: Final = 1e-3
 _DEVIATIONS: Final = NormalDist().inv_cdf(0.95) / math.sqrt(2)
@@ -51,11 +51,11 @@ def choose_variant(
     the same among those with a better chance or less gain. Variants are tried group by group: those
     that take the same time for a step are one group, and the rung gives the fastest group first. It
     ends where the next group could not be worth more if it were kept for certain. The first variant
-    where a probe takes too long, or where all fail.
+    where a probe takes too long, or where all fail. For accuracy, what gets most right is chosen.
     """
     variants = rung.variants(profile, before)
-    if len(variants) == 1:
-        return Choice(first=variants[0])
+    if rung.aim is Aim.ACCURACY or len(variants) == 1:
+        return _choose_best(lab, rung, before, variants, watchdog=watchdog)
     if all(_ends_otherwise(before, variant) for variant in variants):
         return _choose_end(lab, profile, before, variants, watchdog=watchdog)
     watchdog.expect(lab.forecast_s(before))
@@ -80,6 +80,34 @@ def choose_variant(
         return _safer(judged, best, lab)
 
     return Choice(first=best.variant, second=second)
+
+
+def _choose_best(
+    lab: Lab, rung: Rung, before: Recipe, variants: Sequence[Recipe], *, watchdog: Watchdog
+) -> Choice:
+    """Choose what gets most right of held-out examples; the first where a probe takes too long.
+
+    Against a high training error it is what has the lowest loss on them: that tells far smaller
+    steps apart, and nothing is over-confident yet.
+    """
+    if len(variants) == 1:
+        return Choice(first=variants[0])
+    watchdog.expect(lab.forecast_s(before))
+    now = lab.outcomes(before).found
+    judged: list[tuple[float, Recipe]] = []
+    for variant in variants if now else ():
+        watchdog.expect(lab.forecast_s(variant))
+        outcomes = lab.probe(variant, is_thorough=True)
+        if not outcomes:
+            return Choice(first=variants[0])
+        with suppress(TrialFailed):
+            comparison = compare_outcomes(lab, now[: len(outcomes)], outcomes)
+            if rung.against is Against.TRAINING:
+                comparison = replace(comparison, accuracy=None)
+            judged.append((quality_of(comparison).estimate, variant))
+    if not judged:
+        return Choice(first=variants[0])
+    return Choice(first=max(judged, key=lambda one: one[0])[1])
 
 
 def _ends_otherwise(before: Recipe, variant: Recipe) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from stepladder.config.choices import ClimbAim
 from stepladder.config.options import LadderConfig
 from stepladder.ladder.wording import gain, points
 from stepladder.records.ladder import Aim, Decision, Exactness, Interval, Verdict
@@ -182,9 +183,32 @@ def _judge_memory(evidence: Evidence) -> Finding:
     return Finding(Decision.KEPT, words if share >= _LEAST_SHARE else "takes next to no memory")
 
 
+def _fall_of_loss(evidence: Evidence) -> Interval | None:
+    """Give the fall of the held-out loss as a share of it: a hundredth then counts as a point."""
+    change, before = evidence.loss, evidence.loss_before
+    if change is None or not before:
+        return None
+    estimate, low, high = (
+        -value / abs(before) for value in (change.estimate, change.high, change.low)
+    )
+    return Interval(estimate=estimate, low=low, high=high, confidence=change.confidence)
+
+
+def _wanted(evidence: Evidence, change: Interval) -> str:
+    """Say how many examples would show the change that was found, as bounds shrink with sqrt(n)."""
+    if change.estimate <= 0:
+        return ""
+    num = evidence.num_held_out * ((change.estimate - change.low) / change.estimate) ** 2
+    rounded = float(f"{num:.1e}")
+    return f"; about {rounded:,.0f} would show {points(change.estimate)}"
+
+
 def _judge_accuracy(evidence: Evidence, options: LadderConfig) -> Finding:
     """Judge more accuracy for more time, at the user's own rate."""
     change, speed = evidence.accuracy, evidence.speed
+    is_the_aim = options.aim is not ClimbAim.TIME
+    if is_the_aim and change is None:
+        change = _fall_of_loss(evidence)
     if evidence.why_no_outcomes is not None:
         return Finding(_UNDECIDED, evidence.why_no_outcomes)
     if change is None or speed is None:
@@ -195,7 +219,9 @@ def _judge_accuracy(evidence: Evidence, options: LadderConfig) -> Finding:
         return Finding(_DROPPED, "no more accurate")
     if change.low <= 0:
         half = 100 * (change.high - change.low) / 2
-        return Finding(_UNDECIDED, _told_apart(evidence.num_held_out, half))
+        told = _told_apart(evidence.num_held_out, half)
+        wanted = _wanted(evidence, change) if is_the_aim else ""
+        return Finding(_UNDECIDED, f"{told}{wanted}")
     cost, allowed = 1 / speed.estimate, options.time_per_point ** (100 * change.estimate)
     if cost > allowed:
         words = f"{gain(cost, 2)} the time for {points(change.estimate)} points"

@@ -211,6 +211,14 @@ def accuracy_words(verdict: Verdict) -> str:
     return f"loss {loss_interval(verdict.loss)}" if verdict.loss is not None else ""
 
 
+def others_words(cores_missing: float) -> str:
+    """Say that other processes took cores while a trial was timed."""
+    return (
+        f"other processes took {cores_missing:.1f} of this machine's cores meanwhile: times may be "
+        "far off. On a quiet machine, --fresh tries everything anew."
+    )
+
+
 def decision_words(decision: Decision) -> str:
     """Say a decision: `kept`, `not here`."""
     return _DECISIONS.get(decision, decision.value)
@@ -242,6 +250,14 @@ _CHOSEN: Final = {
     "stopping.validate_every_epochs": "a validation every {} epochs",
     "loader.threads": "{} threads",
     "model.name": "{}",
+    "train": "weights that learn: {}",
+    "head.hidden": "a layer of {}",
+    "head.dropout": "dropout {:g}",
+    "optimizer.weight_decay": "weight decay {:g}",
+    "loss.label_smoothing": "label smoothing {:g}",
+    "augment.crop": "crops from {:g} of the area",
+    "augment.randaugment_ops": "{} operations of RandAugment",
+    "stopping.monitor": "by {}",
 }
 
 

@@ -73,7 +73,7 @@ class WatchReport:
         watched_s: seconds that the parts in `times` add up to.
         times: where a step's time goes.
         step_s: mean seconds a step, all of `times` included, what watching took not.
-        overhead_s: seconds that watching took.
+        overhead_s: processor time that watching took, in seconds.
         probe_s: seconds that the probe took after the last step; None: it was not asked for.
         next: the one next step; its gain is an upper bound where `is_bound`.
         is_bound: the gain of `next` is at most that, not measured.

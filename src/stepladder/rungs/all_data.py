@@ -9,7 +9,7 @@ from stepladder.config.choices import Where
 from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
-from stepladder.rungs.contract import Rung
+from stepladder.rungs.contract import Against, Rung
 from stepladder.rungs.formulas import (
     all_data_bytes,
     host_bytes,
@@ -36,6 +36,7 @@ class AllData(Rung):
     level: ClassVar[int] = 8
     aim: ClassVar[Aim] = Aim.ACCURACY
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
+    against: ClassVar[Against | None] = Against.GAP
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
         """Refuse where all are used."""

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from enum import StrEnum
 from typing import ClassVar
 
 from stepladder.config.recipe import Recipe
 from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
+
+
+class Against(StrEnum):
+    """Which part of the held-out error a rung for accuracy works on.
+
+    TRAINING: what a model gets wrong of the examples that it learnt from.
+    GAP: what comes on top of that for examples that it did not.
+    """
+
+    TRAINING = "training"
+    GAP = "gap"
 
 
 class Rung(ABC):
@@ -27,6 +39,7 @@ class Rung(ABC):
         is_enabler: a MEMORY rung, judged together with the rung that it makes possible.
         looks_first: names of rungs whose second look, where one is due, comes before this one: what
             it changes would stand in their way.
+        against: the part of the error that an ACCURACY rung works on; None: both.
     """
 
     name: ClassVar[str]
@@ -36,6 +49,7 @@ class Rung(ABC):
     is_prediction_only: ClassVar[bool] = False
     is_enabler: ClassVar[bool] = False
     looks_first: ClassVar[tuple[str, ...]] = ()
+    against: ClassVar[Against | None] = None
 
     @abstractmethod
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:

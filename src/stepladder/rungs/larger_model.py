@@ -8,10 +8,10 @@ from typing import ClassVar, NamedTuple
 
 from stepladder.config.choices import WeightsSource
 from stepladder.config.recipe import Recipe
-from stepladder.measure.larger_trunks import trunk_cost
+from stepladder.measure.larger_trunks import FAMILIES, trunk_cost
 from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
-from stepladder.rungs.contract import Rung
+from stepladder.rungs.contract import Against, Rung
 from stepladder.rungs.formulas import num_kept, predict_time, scale_model
 
 _BUSY_MFU = 0.5
@@ -32,6 +32,9 @@ class _Growth(NamedTuple):
 class LargerModel(Rung):
     """Spend idle capacity on the next larger trunk whose weights are at hand.
 
+    For accuracy's own sake it is tried on a busy device as well, and where weights begin random the
+    next one of the family needs none.
+
     Trades: time, and memory at prediction, for accuracy.
     Source: Tan and Le 2019, "EfficientNet", arXiv:1905.11946; Databricks 2019, "How (Not) To
     Scale Deep Learning in 6 Easy Steps", step 3 (a larger network as the other use of spare
@@ -42,6 +45,10 @@ class LargerModel(Rung):
     level: ClassVar[int] = 7
     aim: ClassVar[Aim] = Aim.ACCURACY
     exactness: ClassVar[Exactness] = Exactness.STATISTICAL
+    against: ClassVar[Against | None] = Against.TRAINING
+
+    def __init__(self, *, needs_idle: bool = True) -> None:
+        self._needs_idle = needs_idle
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
         """Refuse where no weights are at hand, or the device is busy."""
@@ -50,7 +57,7 @@ class LargerModel(Rung):
         larger = self._next(profile, recipe)
         if larger is None:
             return "no weights of a larger trunk are at hand"
-        if profile.mfu is not None and profile.mfu >= _BUSY_MFU:
+        if self._needs_idle and profile.mfu is not None and profile.mfu >= _BUSY_MFU:
             what = "the trunk's pass" if recipe.features.cached else "the step"
             return f"no idle capacity: {what} reaches {100 * profile.mfu:.0f} % of the peak"
         if self._growth(profile, recipe) is None:
@@ -78,14 +85,20 @@ class LargerModel(Rung):
         return math.ceil(example_bytes * num_kept(profile, recipe))
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Name the larger trunk, with the weights of the hub."""
+        """Name the larger trunk, with the weights of the hub; random ones stay random."""
         name = self._next(profile, recipe) or recipe.model.name
-        model = replace(recipe.model, name=name, weights=WeightsSource.HUB)
-        return replace(recipe, model=model)
+        weights = WeightsSource.NONE if self._is_random(recipe) else WeightsSource.HUB
+        return replace(recipe, model=replace(recipe.model, name=name, weights=weights))
+
+    def _is_random(self, recipe: Recipe) -> bool:
+        """Say whether the larger trunk begins with random weights, as this one does."""
+        return not self._needs_idle and recipe.model.weights is WeightsSource.NONE
 
     def _next(self, profile: Profile, recipe: Recipe) -> str | None:
         """Give the trunk after this one; the profile lists them from small to large."""
         names, name = profile.larger_trunks, recipe.model.name
+        if self._is_random(recipe):
+            names = next((family for family in FAMILIES if name in family), ())
         rest = names[names.index(name) + 1 :] if name in names else names
         return rest[0] if rest else None
 

@@ -9,7 +9,7 @@ import inspect
 import sys
 
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.order import RUNGS
+from stepladder.rungs.order import REMEDIES, RUNGS
 
 _HEAD = """# Rungs
 
@@ -27,7 +27,26 @@ it paid. How to add one: [adding-a-rung.md](adding-a-rung.md).
   another one, and held-out examples have to show that it is no worse.
 
 """
+_REMEDIES = """
+## Remedies
+
+`stepladder climb --aim accuracy` goes down this table instead: what may make a model better. Which
+of them are tried is measured first, from what the recipe gets wrong of examples that it learnt
+from, and of held-out ones. Where the training error is the larger part of the held-out error, only
+rungs against `training` are tried: nothing that makes fitting harder, and no more data. Where it is
+the smaller part, only rungs against the `gap`. Where neither is above its noise, none.
+`stepladder fit-recipe` first goes up those against `training`, as long as each lets the model
+learn more, until it overfits; then come those against the `gap`.
+
+Each is judged as an `accuracy` rung is above. Without classes, a fall of the held-out loss by a
+hundredth counts as a point of accuracy. Where a rung can be had in several strengths, trainings
+with seeds of their own choose. With so many rungs at 95 % each, now and then one is kept by chance:
+the test examples, read once at the end, know of no choice.
+
+"""
 _TAIL = """
+## A list of GPUs
+
 A list of your own for `larger_gpu` (`--ladder.prices FILE.csv`) has the columns `name`,
 `half_flops_per_s` (dense, 16 bits), `fp32_flops_per_s`, `bytes_per_s` and `price_per_hour`; an
 empty price is one that you do not know. A column `tf32_flops_per_s` (dense) may be added:
@@ -42,16 +61,30 @@ def page() -> str:
     rows = [
         "| level | rung | aim | exactness | what it changes | what it trades | source |",
         "|---|---|---|---|---|---|---|",
-        *(_row(rung) for rung in RUNGS),
+        *(_row(rung, about=_aim(rung)) for rung in RUNGS),
     ]
-    return _HEAD + "\n".join(rows) + "\n" + _TAIL
+    remedies = [
+        "| level | rung | against | exactness | what it changes | what it trades | source |",
+        "|---|---|---|---|---|---|---|",
+        *(_row(rung, about=_against(rung)) for rung in REMEDIES),
+    ]
+    tables = ["\n".join(table) + "\n" for table in (rows, remedies)]
+    return _HEAD + tables[0] + _REMEDIES + tables[1] + _TAIL
 
 
-def _row(rung: Rung) -> str:
+def _aim(rung: Rung) -> str:
+    return f"{rung.aim}, predicted only" if rung.is_prediction_only else f"{rung.aim}"
+
+
+def _against(rung: Rung) -> str:
+    part = f"{rung.against}" if rung.against else "both"
+    return f"{part}, told only" if rung.is_prediction_only else part
+
+
+def _row(rung: Rung, *, about: str) -> str:
     doc = inspect.getdoc(type(rung)) or ""
     trades, source = (_section(doc, mark) for mark in _MARKS)
-    aim = f"{rung.aim}, predicted only" if rung.is_prediction_only else f"{rung.aim}"
-    cells = (rung.level, f"`{rung.name}`", aim, rung.exactness, _summary(doc), trades, source)
+    cells = (rung.level, f"`{rung.name}`", about, rung.exactness, _summary(doc), trades, source)
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from stepladder.config.choices import ClimbAim
 from stepladder.config.options import LadderConfig
 from stepladder.ladder.verdict import Evidence, judge
 from stepladder.records.ladder import Aim, Decision, Exactness, Interval
@@ -158,3 +159,41 @@ def test_accuracy_is_bought_at_the_users_rate(
 ) -> None:
     evidence = replace(LEARNT, aim=Aim.ACCURACY, accuracy=gain, speed=interval(speed, speed, speed))
     assert judge(evidence, OPTIONS).decision is decision
+
+
+FOR_ACCURACY = LadderConfig(aim=ClimbAim.ACCURACY)
+AS_FAST = interval(0.9, 1.0, 1.1)
+
+
+def test_where_accuracy_is_the_aim_an_open_verdict_says_how_many_examples_would_close_it() -> None:
+    found = interval(-0.01, 0.01, 0.03)
+    evidence = replace(LEARNT, aim=Aim.ACCURACY, accuracy=found, speed=AS_FAST)
+    reason = judge(evidence, FOR_ACCURACY).reason
+    assert reason == "732 examples tell ± 2 points apart; about 2,900 would show +1.0", "4 x 732"
+    assert judge(evidence, OPTIONS).reason == "732 examples tell ± 2 points apart"
+    no_gain = replace(evidence, accuracy=interval(-0.03, -0.01, 0.01))
+    assert "would show" not in judge(no_gain, FOR_ACCURACY).reason
+
+
+@pytest.mark.parametrize(
+    ("loss", "decision"),
+    [
+        (interval(-0.3, -0.2, -0.1), Decision.KEPT),
+        (interval(-0.3, -0.1, 0.1), Decision.UNDECIDED),
+        (interval(0.0, 0.1, 0.2), Decision.DROPPED),
+    ],
+)
+def test_without_classes_accuracy_is_a_fall_of_the_loss_where_it_is_the_aim(
+    loss: Interval, decision: Decision
+) -> None:
+    evidence = replace(LEARNT, aim=Aim.ACCURACY, loss=loss, loss_before=2.0, speed=AS_FAST)
+    assert judge(evidence, FOR_ACCURACY).decision is decision
+    assert judge(evidence, OPTIONS).decision is Decision.UNDECIDED
+
+
+def test_a_fall_of_the_loss_by_a_hundredth_is_worth_a_point() -> None:
+    fall = interval(-0.021, -0.02, -0.019)
+    evidence = replace(LEARNT, aim=Aim.ACCURACY, loss=fall, loss_before=2.0)
+    for slow, decision in ((1 / 1.4, Decision.KEPT), (1 / 1.6, Decision.DROPPED)):
+        speed = interval(slow, slow, slow)
+        assert judge(replace(evidence, speed=speed), FOR_ACCURACY).decision is decision

@@ -1,0 +1,154 @@
+"""Look on while a script, or a block of code, trains."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from stepladder.errors import UsageError
+from stepladder.records import write_json
+from stepladder.records.watch import WatchReport
+
+if TYPE_CHECKING:
+    from stepladder.watch.script import Ending
+    from stepladder.watch.session import Session
+
+
+class Watching:
+    """What `with stepladder.watch() as watching:` gives.
+
+    Attributes:
+        folder: where watch.json and watch.html lie after the block.
+        report: what was seen; None until the block has ended.
+    """
+
+    def __init__(
+        self, folder: Path, *, is_quiet: bool, is_probing: bool, file: str, name: str
+    ) -> None:
+        self.folder = folder
+        self.report: WatchReport | None = None
+        self._is_quiet = is_quiet
+        self._is_probing = is_probing
+        self._file = file
+        self._name = name
+        self._session: Session | None = None
+
+    def __enter__(self) -> Watching:
+        from stepladder.watch.own_code import OwnCode
+        from stepladder.watch.session import Session
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        own = OwnCode(Path(self._file).parent, self._file)
+        self._session = Session(
+            self._name, (), own, self.folder, self._publish, is_probing=self._is_probing
+        )
+        self._session.begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        from stepladder.watch.script import Ending
+
+        words = "the block ended" if kind is None else f"the block raised {kind.__name__}"
+        if self._session is not None:
+            self._session.finish(Ending(exit_code=0 if kind is None else 1, words=words))
+
+    def _publish(self, report: WatchReport) -> None:
+        self.report = report
+        publish(report, self.folder, is_quiet=self._is_quiet)
+
+
+def watch(out: Path | str | None = None, *, probe: bool = False, quiet: bool = False) -> Watching:
+    """Look on while the block of a `with` statement trains, and report what is wrong or slow.
+
+    Nothing that is learnt changes. At the end of the block, what was seen is written to a folder
+    and summed up on stderr.
+
+    Args:
+        out: the folder; None: `watch-NAME` beside where the code runs, after the calling file.
+        probe: replay steps with other settings on a copy, after the block.
+        quiet: print nothing.
+    """
+    frame = sys._getframe(1)  # whose lines are the user's own
+    file = frame.f_code.co_filename
+    name = Path(file).stem if not file.startswith("<") else "code"
+    folder = default_folder(name) if out is None else Path(out)
+    return Watching(folder, is_quiet=quiet, is_probing=probe, file=file, name=name)
+
+
+def watch_job(
+    script: str,
+    args: Sequence[str] = (),
+    *,
+    out: Path | None = None,
+    steps: int | None = None,
+    probe: bool = False,
+    is_module: bool = False,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> Ending:
+    """Run a script as `__main__` in this process, and report what was seen of it.
+
+    Raises:
+        UsageError: if there is no such script, or the folder cannot be made.
+    """
+    from stepladder.watch.script import find_script
+    from stepladder.watch.session import watch_script
+
+    file = find_script(script, is_module=is_module)
+    folder = default_folder(file.stem if not is_module else script) if out is None else out
+    folder = folder.resolve()  # the script may change the working folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"the folder cannot be made ({error.strerror})", where=str(folder), fix="Give --out."
+        ) from None
+
+    def published(report: WatchReport) -> None:
+        publish(report, folder, is_quiet=quiet, as_json=as_json)
+
+    return watch_script(
+        script,
+        args,
+        folder=folder,
+        publish=published,
+        is_module=is_module,
+        max_steps=steps,
+        is_probing=probe,
+    )
+
+
+def default_folder(name: str) -> Path:
+    """Give the folder under the working one that a script's report goes to."""
+    return Path.cwd() / f"watch-{re.sub(r'[^A-Za-z0-9_.-]+', '-', name) or 'code'}"
+
+
+def publish(
+    report: WatchReport, folder: Path, *, is_quiet: bool = False, as_json: bool = False
+) -> None:
+    """Write watch.json and watch.html, and say on stderr what was seen."""
+    import json
+
+    from stepladder.records import to_json
+    from stepladder.report.watch_page import write_watch_page
+    from stepladder.watch.session import JSON_FILE
+    from stepladder.watch.wording import summary
+
+    try:
+        write_json(folder / JSON_FILE, report)
+        page = str(write_watch_page(report, folder))
+    except OSError as error:
+        page = f"could not be written ({error.strerror})"
+    if as_json:
+        sys.stderr.write(json.dumps(to_json(report)) + "\n")
+    elif not is_quiet or report.alarms:
+        sys.stderr.write(summary(report, page=page))

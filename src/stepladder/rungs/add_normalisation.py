@@ -1,0 +1,48 @@
+"""Normalisation layers for a model that has none."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Aim, Exactness, Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.contract import Against, Rung
+from stepladder.rungs.formulas import predict_time
+
+_NOTE = (
+    "its convolutions have no normalisation layers: nn.BatchNorm2d or nn.GroupNorm after each, in "
+    "the Task's build_model, lets it learn faster; no recipe can add them"
+)
+
+
+class AddNormalisation(Rung):
+    """Tell that a model of convolutions has no normalisation layers; only its author can add them.
+
+    Trades: a little time a step; BatchNorm makes examples of a batch depend on each other.
+    Source: Ioffe and Szegedy 2015, "Batch Normalization", arXiv:1502.03167; Wu and He 2018, "Group
+    Normalization", arXiv:1803.08494.
+    """
+
+    name: ClassVar[str] = "add_normalisation"
+    level: ClassVar[int] = 7
+    aim: ClassVar[Aim] = Aim.ACCURACY
+    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
+    is_prediction_only: ClassVar[bool] = True
+    against: ClassVar[Against | None] = Against.TRAINING
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
+        """Refuse where there are such layers, or nothing to put them after."""
+        if profile.num_norms is None:
+            return "not measured: normalisation layers"
+        if profile.num_norms or profile.num_batchnorm:
+            return "the model has normalisation layers"
+        return "the model has no Conv2d layer" if profile.num_conv2d == 0 else None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
+        """Predict nothing but say what to do."""
+        return predict_time(self.name, profile, profile.time, note=_NOTE)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
+        """Leave the recipe: it does not describe the layers of a Task's model."""
+        return recipe

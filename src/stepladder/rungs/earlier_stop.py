@@ -1,0 +1,68 @@
+"""The best weights of a training instead of its last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from stepladder.config.choices import Monitor
+from stepladder.config.recipe import Recipe, StoppingConfig
+from stepladder.records.ladder import Aim, Exactness, Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.contract import Against, Rung
+from stepladder.rungs.formulas import predict_time
+
+
+class EarlierStop(Rung):
+    """End training where validation examples are got right best, and keep those weights.
+
+    By the loss on validation, or of the built-in task by the accuracy, which may still rise where
+    a model only grows over-confident.
+
+    Trades: validation examples that chose the weights flatter them; held-out ones judge.
+    Source: Prechelt 1998, "Early Stopping, but When?"; Guo et al. 2017, "On Calibration of Modern
+    Neural Networks", 3, arXiv:1706.04599 (the loss overfits while the error still falls).
+    """
+
+    name: ClassVar[str] = "earlier_stop"
+    level: ClassVar[int] = 8
+    aim: ClassVar[Aim] = Aim.ACCURACY
+    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
+    against: ClassVar[Against | None] = Against.GAP
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse where it is done, or nothing tells when to stop."""
+        if recipe.stopping.early and recipe.stopping.restore_best:
+            return "already on"
+        return "there are no validation examples" if profile.num_val == 0 else None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        """Scale epochs to where this recipe's own curve stops; without a curve, to no fewer."""
+        now, curve = profile.time, profile.curve
+        stop = curve.epochs_to_stop if curve is not None else None
+        epochs = now.epochs if stop is None or recipe.stopping.early else min(stop, now.epochs)
+        share = epochs / now.epochs if now.epochs > 0 else 1.0
+        after = replace(now, epochs=epochs, num_validations=now.num_validations * share)
+        note = "what accuracy it gives is measured"
+        return predict_time(self.name, profile, after, inputs={"epochs": epochs}, note=note)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        """Stop by what the recipe looks at."""
+        return self.variants(profile, recipe)[0]
+
+    def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
+        """Stop by what the recipe looks at, or of the built-in task by the other of the two."""
+        own = recipe.stopping
+        defaults = StoppingConfig()
+        stopped = replace(own, early=True, restore_best=True)
+        if not own.early:
+            stopped = replace(
+                stopped,
+                min_improvement_frac=defaults.min_improvement_frac,
+                allow_noise=defaults.allow_noise,
+            )
+        monitors = [own.monitor]
+        if profile.is_built_in:
+            monitors += [monitor for monitor in Monitor if monitor is not own.monitor]
+        ways = [replace(stopped, monitor=monitor) for monitor in monitors]
+        return tuple(replace(recipe, stopping=way) for way in ways)

@@ -1,0 +1,36 @@
+"""What rungs for accuracy share: the range of learning rates, and predictions of the time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stepladder.config.choices import OptimizerName
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.formulas import predict_time
+
+LEAST_LR = 1e-6
+_MOST_LR = 0.1
+_MOST_LR_OF_SGD = 1.0
+_LR_DIGITS = 6
+
+
+def most_lr(recipe: Recipe) -> float:
+    """Give the learning rate above which the recipe's optimiser rarely learns.
+
+    The Adam family moves each weight by about the rate in each step, whatever its gradient.
+    """
+    return _MOST_LR_OF_SGD if recipe.optimizer.name is OptimizerName.SGD else _MOST_LR
+
+
+def with_lr(recipe: Recipe, lr: float) -> Recipe:
+    """Set the learning rate, to six digits as a person would write it."""
+    rounded = float(f"{lr:.{_LR_DIGITS}g}")
+    return replace(recipe, batch=replace(recipe.batch, lr=rounded))
+
+
+def predict_as_long(name: str, profile: Profile, *, note: str = "") -> Prediction:
+    """Predict the time as it is; what accuracy a remedy gives is not predicted but measured."""
+    said = "the time stays as it is; what accuracy it gives is measured"
+    return predict_time(name, profile, profile.time, note=f"{note}; {said}" if note else said)
