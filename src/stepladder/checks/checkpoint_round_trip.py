@@ -124,7 +124,7 @@ def _load_fresh(job: CheckedJob, folder: Path, batch: Batch, first: Reached) -> 
     if job.task_name != BUILT_IN and not file.is_file():
         return _Fresh(words="the task lies in no file: it was not loaded in a fresh process")
     on_cpu = batch.to(torch.device("cpu"))
-    torch.save((on_cpu.inputs, on_cpu.targets), folder / BATCH_FILE)
+    torch.save((on_cpu.inputs, on_cpu.targets, on_cpu.ids), folder / BATCH_FILE)
     command = [sys.executable, "-m", "stepladder.checks.fresh_load", str(folder)]
     result = subprocess.run(
         [*command, str(torch.get_num_threads())],

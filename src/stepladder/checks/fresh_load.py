@@ -48,7 +48,7 @@ def main(folder: Path, threads: int) -> None:
 def _outputs(folder: Path) -> torch.Tensor:
     loaded = load_last(folder)
     recipe = _without_first_weights(load_job(folder / "config.yaml").recipe)
-    inputs, targets = torch.load(folder / BATCH_FILE, weights_only=True)
+    batch = Batch(*torch.load(folder / BATCH_FILE, weights_only=True))
     name = str(loaded.state["task"])
     task: Task | None = None
     if name == BUILT_IN:
@@ -64,9 +64,9 @@ def _outputs(folder: Path) -> torch.Tensor:
     model.eval()
     with torch.inference_mode():
         if task is None:
-            found: torch.Tensor = model(inputs)
+            found: torch.Tensor = model(batch.inputs)
         else:
-            metrics = task.metrics(model, Batch(inputs, targets, torch.arange(len(targets))))
+            metrics = task.metrics(model, batch)
             found = metrics.losses if metrics.outputs is None else metrics.outputs
     return found.float().clone()
 

@@ -31,7 +31,7 @@ _MAX_WIDTH = 768  # numbers that describe an example
 _GROUND = 12  # side to which pictures are pooled, where that is narrow enough
 _MAX_DESCRIBED = 128  # by a trunk: a pass of 32 pictures takes some 0.4 s on two cores
 _MAX_POOLED = 768
-_MAX_DESCRIBE_S = 5.0  # a split
+_DESCRIBE_FRAC = 1 / 8  # of the time that is left, a split
 _HUGE = 1e9
 
 Ints = NDArray[np.int64]
@@ -146,7 +146,7 @@ def _describe(job: CheckedJob, split: Split) -> Described | None:
     assert source is not None
     trunk = job.remember("pretrained trunk", lambda: _pretrained_trunk(job))
     num = _MAX_POOLED if trunk is None else _MAX_DESCRIBED
-    seconds = max(0.5, min(_MAX_DESCRIBE_S, job.left_s() / 8))
+    seconds = max(0.5, _DESCRIBE_FRAC * job.left_s())
     rows, parts, targets = [], [], []
     for batch in read_chunks(job, split, spread_rows(len(source), num), seconds=seconds):
         part = vectors(batch.inputs) if trunk is None else _through(job, trunk, batch)

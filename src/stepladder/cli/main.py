@@ -48,7 +48,8 @@ _EXAMPLES = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and give its exit code.
 
-    0 done; 1 an error of ours; 2 usage; 3 data; 4 resources; 5 diverged; 6 unsound job; 128 + n signal n.
+    0 done; 1 an error of ours; 2 usage; 3 data; 4 resources; 5 diverged; 6 an unsound job;
+    128 + n signal n.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:

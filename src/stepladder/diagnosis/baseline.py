@@ -9,6 +9,7 @@ from typing import Final
 
 from stepladder.records.findings import Finding, Outcome
 from stepladder.stats.shares import mcnemar_p
+from stepladder.train.wording import percent
 
 _ALPHA: Final = 0.05
 CHECK: Final = "beats_baseline"
@@ -72,12 +73,12 @@ def baseline_finding(
             evidence="no prediction of a class was kept",
         )
     words = (
-        f"{found.accuracy:.1%} of {found.num} validation examples are right, and always "
-        f"{found.label} is right in {found.majority:.1%}"
+        f"{percent(found.accuracy)} of {found.num} validation examples are right, and always "
+        f"{found.label} is right in {percent(found.majority)}"
     )
     loses = found.p > _ALPHA
     if probe_accuracy is not None:
-        words += f", a probe in {probe_accuracy:.1%}"
+        words += f", a probe in {percent(probe_accuracy)}"
         loses = loses or found.accuracy < probe_accuracy
     numbers = {"accuracy": found.accuracy, "majority_accuracy": found.majority, "p": found.p}
     if not loses:

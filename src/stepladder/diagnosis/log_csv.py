@@ -39,7 +39,11 @@ def read_csv(text: str, *, name: str, path: str, metric: str | None) -> list[Tab
         is_new.append(pending)
         pending = False
     if not cells:
-        raise DataError("the file has names of columns and no row", where=path)
+        raise DataError(
+            "the file has names of columns and no row",
+            where=path,
+            fix="Give the log of a training that came to an evaluation.",
+        )
     parts = _by_run(cells, header) or [
         (name if idx == 0 else f"{name}#{idx + 1}", part)
         for idx, part in enumerate(split_attempts(cells, is_new))
@@ -72,7 +76,11 @@ def _rows(text: str, path: str) -> tuple[list[str], list[list[str]], tuple[str, 
     try:
         read = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter))
     except csv.Error as error:
-        raise DataError(f"not a CSV ({error})", where=path) from None
+        raise DataError(
+            f"not a CSV ({error})",
+            where=path,
+            fix="Write one row an epoch, cells parted by commas, names of columns first.",
+        ) from None
     header = [cell.strip() for cell in read[0]]
     _refuse_without_names(header, path)
     body = [[cell.strip() for cell in row] for row in read[1:]]

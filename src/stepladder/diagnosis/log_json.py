@@ -58,7 +58,11 @@ def read_json_lines(text: str, *, name: str, path: str, metric: str | None) -> l
         if isinstance(value, Mapping):
             found.append(value)
     if not found:
-        raise DataError("no line of it is a JSON object", where=path)
+        raise DataError(
+            "no line of it is a JSON object",
+            where=path,
+            fix='Write one object a line, such as {"epoch": 1, "val_accuracy": 0.8}.',
+        )
     notes = (f"{num_bad} lines are no JSON and are left out",) if num_bad else ()
     return _objects(found, name=name, path=path, metric=metric, notes=notes)
 

@@ -87,7 +87,7 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
         return [to_run_log(t) for t in read_tensorboard(path, name=path.stem, metric=metric)]
     size = path.stat().st_size
     if size > MAX_BYTES:
-        raise DataError(f"{size:,} bytes are no log of a training", where=str(path))
+        raise DataError(f"{size:,} bytes are no log of a training", where=str(path), fix=_FORMATS)
     data = path.read_bytes()
     text = data.decode("utf-8", "replace")
     if not text.strip():

@@ -30,7 +30,11 @@ def read_run_log(path: Path) -> RunLog:
     file = path if path.is_file() else path / EVENTS_FILE
     events = list(read_jsonl(file))
     if not any(event.get("event") in ("train", "validation") for event in events):
-        raise DataError("no training is in these events", where=str(file))
+        raise DataError(
+            "no training is in these events",
+            where=str(file),
+            fix="Give the folder of a run that came to its first validation.",
+        )
     summary = _summary(folder / SUMMARY)
     settings = _settings(folder / CONFIG)
     batch = _number(summary.get("global_batch_size")) or _number(

@@ -44,7 +44,11 @@ def read_tensorboard(path: Path, *, name: str, metric: str | None) -> list[Table
         if table.cells:
             tables.append(table)
     if not tables:
-        raise DataError("the event files hold no scalar", where=str(path))
+        raise DataError(
+            "the event files hold no scalar",
+            where=str(path),
+            fix="Give the folder that the training's SummaryWriter wrote to.",
+        )
     return tables
 
 

@@ -61,6 +61,22 @@ def test_a_task_of_a_file_is_loaded_in_a_process_of_its_own(tmp_path: Path) -> N
     assert "a fresh process on the CPU says the same of 8 held-out examples" in finding.evidence
 
 
+def test_a_task_without_targets_is_loaded_too(tmp_path: Path) -> None:
+    text = _FILE.format(width="4")
+    text = text.replace("return TensorDataset(x, (x[:, 0] > 0).long())", "return Rows(x)")
+    text = text.replace(
+        'F.cross_entropy(model(batch.inputs), batch.targets, reduction="none")',
+        "(model(batch.inputs) - batch.inputs).square().mean(1)",
+    )
+    text += "\n\nclass Rows(torch.utils.data.Dataset):\n"
+    text += "    def __init__(self, x):\n        self.x = x\n\n"
+    text += "    def __len__(self):\n        return len(self.x)\n\n"
+    text += "    def __getitem__(self, row):\n        return self.x[row]\n"
+    finding = look_at_file(text, tmp_path)
+    assert finding.outcome is Outcome.PASSED, finding.evidence
+    assert "a fresh process on the CPU says the same" in finding.evidence
+
+
 def test_a_model_that_another_process_builds_otherwise_is_found(tmp_path: Path) -> None:
     width = "2 + int(__import__('os').environ.get('CUDA_VISIBLE_DEVICES') == '')"
     finding = look_at_file(_FILE.format(width=width), tmp_path)

@@ -35,7 +35,7 @@ class Cracks(SoundPictures):
         return Metrics(losses=F.cross_entropy(scores, batch.targets, reduction="none"))
 
 
-class Meaned(SoundPictures):
+class Averaged(SoundPictures):
     """Gives the mean where each loss is wanted."""
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
@@ -69,7 +69,7 @@ class DividesByZero(SoundPictures):
     ("task", "fault", "outcome"),
     [
         (Cracks(), "validation_fails", Outcome.FAILED),
-        (Meaned(), "validation_fails", Outcome.FAILED),
+        (Averaged(), "validation_fails", Outcome.FAILED),
         (DividesByZero(), "validation_fails", Outcome.FAILED),
         (Keeps(), "gradients_in_validation", Outcome.FAILED),
         (Drops(), "train_mode_in_validation", Outcome.WARNED),
