@@ -16,6 +16,8 @@ from stepladder.data.examples import ArrivalSource
 from stepladder.records.findings import Severity
 from stepladder.task.contract import Metrics
 
+_MANY = 300  # examples: two weights that differ on a tenth of them are told apart from 3 points on
+
 
 def checkpoint_keeping(job: CheckedJob) -> Answer:
     """Compare what is kept with what can be known when it is kept."""
@@ -39,6 +41,15 @@ def checkpoint_keeping(job: CheckedJob) -> Answer:
             f"{kept}, but training ends before its first validation",
             fix="Lower --stopping.validate-every-epochs (or -steps), or train longer.",
             num_validations=num_validations,
+        )
+    num_val = len(job.sources.val)
+    if stopping.early and not stopping.restore_best and num_val >= _MANY:
+        return found(
+            "wrong_checkpoint_kept",
+            f"{kept}: training ends {stopping.patience} validations after its best one, and the "
+            f"best of {num_val:,} validation examples is more than luck",
+            fix="Keep the best: --stopping.restore-best.",
+            num_val=num_val,
         )
     if stopping.monitor is Monitor.VAL_ACCURACY and not _has_class_scores(job):
         return found(

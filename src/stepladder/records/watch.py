@@ -68,7 +68,7 @@ class WatchReport:
         is_complete: the script ended, in whatever way; False: it still runs, or it was killed.
         ending: how it ended, in words.
         exit_code: of the script; None: it has not ended.
-        num_steps: optimiser steps that were seen, those of the optimiser that stepped most.
+        num_steps: optimiser steps that were seen; where several take turns, those of one of them.
         wall_s: seconds from the script's first line to its end.
         watched_s: seconds that the parts in `times` add up to.
         times: where a step's time goes.

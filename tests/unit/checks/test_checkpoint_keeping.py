@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from torch.utils.data import ConcatDataset
+
 from stepladder.checks.checkpoint_keeping import CHECK as KEEPING
 from stepladder.checks.checkpoint_room import CHECK as ROOM
 from stepladder.checks.examples import Example, SoundPictures, sound_recipe
@@ -43,6 +45,19 @@ def test_a_validation_that_never_comes_chooses_nothing(tmp_path: Path) -> None:
     in_time = look(stopping(StoppingConfig(validate_every_epochs=8)), tmp_path)
     assert in_time.outcome is Outcome.PASSED
     assert "1 validations" in in_time.evidence
+
+
+def test_the_last_weights_are_no_best_where_validation_could_tell(tmp_path: Path) -> None:
+    class Many(SoundPictures):
+        def data(self, split: Split):  # type: ignore[no-untyped-def]
+            part = super().data(split)
+            return ConcatDataset([part] * 3) if split is Split.VAL else part
+
+    recipe = replace(sound_recipe(), stopping=StoppingConfig(patience=6, restore_best=False))
+    assert look(Example(recipe=recipe), tmp_path).outcome is Outcome.PASSED  # 128 cannot tell
+    many = look(Example(task=Many(), recipe=recipe), tmp_path)
+    assert many.outcome is Outcome.WARNED
+    assert "ends 6 validations after its best one" in many.evidence
 
 
 def test_a_folder_that_takes_no_files_is_found(tmp_path: Path) -> None:

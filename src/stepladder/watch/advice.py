@@ -1,0 +1,130 @@
+"""The one next step, of what looking on and replaying can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from stepladder.records.climb import NextStep
+from stepladder.records.watch import PhaseTime, Replay
+
+MIN_GAIN: Final = 1.1  # what a step has to promise before it is named
+_MIN_STEPS: Final = 20
+_MAX_UNEXPLAINED: Final = 0.5  # of the time; above, what is named may not be what matters
+AS_IS: Final = "as_is"
+_REPLAYED: Final = {
+    "mixed_precision": "bfloat16 autocast",
+    "channels_last": "pictures laid out as NHWC",
+    "larger_batch": "twice the batch in one pass; move the learning rate along",
+}
+
+
+def next_step(
+    times: Sequence[PhaseTime],
+    num_steps: int,
+    facts: Mapping[str, object],
+    replays: Sequence[Replay] = (),
+) -> tuple[NextStep | None, bool]:
+    """Name the step with the largest gain that clears 1.1.
+
+    Passively only bounds are known: what a step's part takes, it can save at most. What the probe
+    replayed is measured, and wins over a bound unless the bound is larger than twice as much.
+
+    Returns:
+        The step, None where too few steps were seen; and whether its gain is only a bound.
+    """
+    if num_steps < _MIN_STEPS or not times:
+        return None, True
+    shares = {time.name: time.share for time in times}
+    bounds = _bounds(shares, facts, _data_share(times, num_steps, facts, replays))
+    measured = _measured(times, replays)
+    best = max(bounds, key=lambda step: step.gain or 0.0, default=None)
+    proven = max(measured, key=lambda step: step.gain or 0.0, default=None)
+    if proven is not None and (proven.gain or 0.0) >= MIN_GAIN:
+        is_beaten = best is not None and (best.gain or 0.0) > 2 * (proven.gain or 0.0)
+        if not is_beaten:
+            return proven, False
+    if best is not None and (best.gain or 0.0) >= MIN_GAIN:
+        return best, True
+    more = "" if replays else "; --probe replays steps with other settings"
+    text = f"nothing that looking on can tell makes a step 1.1 times faster{more}"
+    return NextStep(rung="none", gain=None, text=text), True
+
+
+def _data_share(
+    times: Sequence[PhaseTime],
+    num_steps: int,
+    facts: Mapping[str, object],
+    replays: Sequence[Replay],
+) -> float:
+    """Give the share that data may cost: the host's wait, or less where a replay bounds it."""
+    shares = {time.name: time.share for time in times}
+    wait = shares.get("data_wait", 0.0)
+    base = next((r.example_s for r in replays if r.name == AS_IS), None)
+    size = facts.get("batch_size")
+    if not base or not isinstance(size, int):
+        return wait
+    whole_s = sum(t.total_s for t in times)
+    own_s = whole_s * (1 - shares.get("validation", 0.0) - shares.get("checkpoint", 0.0))
+    saved_s = max(0.0, own_s - num_steps * size * base)
+    return min(wait, saved_s / whole_s) if whole_s else wait
+
+
+def _bounds(
+    shares: Mapping[str, float], facts: Mapping[str, object], wait: float
+) -> list[NextStep]:
+    """Give what could be saved at most, of each part that a rung of the ladder is for."""
+    found = []
+    if 0 < wait < 1:
+        workers = facts.get("num_workers")
+        how = "set num_workers and persistent_workers" if not workers else "more or faster workers"
+        found.append(
+            NextStep(
+                rung="loader_threads",
+                gain=1 / (1 - wait),
+                text=f"the loader is waited for in {100 * wait:.0f} % of the time: {how}, decode "
+                "smaller pictures, or keep pixels ready",
+            )
+        )
+    step = shares.get("optimizer", 0.0)
+    if 0 < step < 1 and facts.get("fused") is False:
+        found.append(
+            NextStep(
+                rung="fused_optimizer",
+                gain=1 / (1 - step),
+                text=f"the optimiser takes {100 * step:.0f} % of the time: give it fused=True",
+            )
+        )
+    held_out = shares.get("validation", 0.0)
+    if 0 < held_out < 1:
+        found.append(
+            NextStep(
+                rung="fewer_validations",
+                gain=1 / (1 - held_out / 2),
+                text=f"validation takes {100 * held_out:.0f} % of the time: validate half as often",
+            )
+        )
+    return found
+
+
+def _measured(times: Sequence[PhaseTime], replays: Sequence[Replay]) -> list[NextStep]:
+    """Give what replays measured, as a gain of the whole step."""
+    base = next((r.example_s for r in replays if r.name == AS_IS), None)
+    if not base:
+        return []
+    share = sum(t.share for t in times if t.name in ("forward", "backward", "optimizer"))
+    found = []
+    for one in replays:
+        words = _REPLAYED.get(one.name)
+        if words is None or not one.example_s:
+            continue
+        gain = 1 / (1 - share + share * one.example_s / base)
+        found.append(
+            NextStep(
+                rung=one.name,
+                gain=gain,
+                text=f"{words}: replayed on a copy, a step's own work takes "
+                f"{base / one.example_s:.2f} times less time",
+            )
+        )
+    return found

@@ -1,0 +1,1 @@
+"""The detectors, by what they look at: pure functions of what was seen."""

@@ -1,0 +1,257 @@
+"""What models are given, and in which order."""
+
+from __future__ import annotations
+
+import math
+
+from stepladder.records.findings import Severity
+from stepladder.watch.contract import Answer, Found, Sound, Unseen
+from stepladder.watch.seen import InputSeen, LoaderSeen, Seen
+
+_NO_INPUT = Unseen("no floating input of a first layer was measured")
+_LARGE = 10.0  # deviations from 0: torch's layers are made for about 1
+_TINY = 0.05
+_PIXELS = 4.0  # times as many as the model was made for
+_POOLED = 32 * 32  # places over which a last pooling averages
+_MIN_LABELED = 2
+
+
+def unnormalised_input(seen: Seen) -> Answer:
+    """Measures what the first layer with weights is given, unless a norm layer comes before it."""
+    if not seen.inputs:
+        return _NO_INPUT
+    for one in seen.inputs:
+        is_large = one.spread.size > _LARGE or one.worst_feature > 5 * _LARGE
+        if is_large and one.spread.is_finite:
+            worst = f", one feature up to {one.worst_feature:.3g}" if one.worst_feature else ""
+            return Found(
+                evidence=f"the first {one.layer} gets numbers from {one.spread.low:.3g} to "
+                f"{one.spread.high:.3g} (mean {one.spread.mean:.3g}, deviation "
+                f"{one.spread.std:.3g}{worst})",
+                fix="Subtract the training set's mean and divide by its deviation, by channel or "
+                "feature; bytes of pictures divided by 255 first.",
+                where=_called(seen),
+                numbers={"mean": one.spread.mean, "std": one.spread.std},
+            )
+    one = seen.inputs[0]
+    return Sound(f"inputs have mean {one.spread.mean:.2g} and deviation {one.spread.std:.2g}")
+
+
+def double_normalisation(seen: Seen) -> Answer:
+    """Looks for pictures of almost no contrast, or shifted as a second normalisation shifts."""
+    pictures = [one for one in seen.inputs if one.channel_means]
+    if not pictures:
+        return Unseen("no pictures were measured")
+    one = pictures[0]
+    size = max(abs(one.spread.low), abs(one.spread.high))
+    if 0 < size < _TINY and one.spread.std < 0.02:
+        return Found(
+            evidence=f"pictures go from {one.spread.low:.3g} to {one.spread.high:.3g} (deviation "
+            f"{one.spread.std:.2g}), as if divided by 255 twice",
+            fix="Divide by 255 once: ToTensor and its like do it already.",
+            where=_called(seen),
+            numbers={"std": one.spread.std},
+        )
+    flat = max(one.channel_stds)
+    if 0 < flat < 0.1 and min(abs(mean) for mean in one.channel_means) > 5 * flat:
+        return Found(
+            evidence=f"channels have means of {_few(one.channel_means)} and deviations of "
+            f"{_few(one.channel_stds)}: almost no contrast, as after dividing by 255 twice",
+            fix="Divide by 255 once: ToTensor and its like do it already.",
+            where=_called(seen),
+            numbers={"mean": one.spread.mean, "std": flat},
+        )
+    if _is_shifted(one):
+        return Found(
+            evidence=f"every channel has a mean near {one.spread.mean:.2g} and a deviation of "
+            f"{one.spread.std:.2g}, as after subtracting and dividing twice",
+            fix="Normalise once, in the data set or in the model.",
+            where=_called(seen),
+            numbers={"mean": one.spread.mean, "std": one.spread.std},
+        )
+    return Sound("pictures have the contrast of one normalisation")
+
+
+def _is_shifted(one: InputSeen) -> bool:
+    """Whether each channel's mean is about -mean/std of a usual normalisation of [0, 1]."""
+    means, stds = one.channel_means, one.channel_stds
+    return (
+        all(-4.5 < m < -1.2 for m in means)
+        and all(s > 0.4 or math.isclose(s, 0) for s in stds)
+        and one.spread.low < -1.5
+        and one.spread.high - one.spread.low > 1.0
+    )
+
+
+def not_finite_data(seen: Seen) -> Answer:
+    """Looks for NaN and infinity in inputs and targets, and always where the loss became such."""
+    if seen.not_finite is not None:
+        is_fatal = seen.loss_not_finite_at is not None
+        return Found(
+            evidence=f"{seen.not_finite} held NaN or infinity at step {seen.not_finite_step}"
+            + (
+                f", and the loss was not finite at step {seen.loss_not_finite_at}"
+                if is_fatal
+                else ""
+            ),
+            fix="Find and drop such examples: torch.isfinite(x).all() in the data set.",
+            where=seen.not_finite_at,
+            severity=Severity.ERROR if is_fatal else Severity.WARNING,
+        )
+    if not seen.inputs and seen.loss_not_finite_at is None:
+        return _NO_INPUT
+    return Sound("the numbers that were looked at are finite")
+
+
+def duplicated_inputs(seen: Seen) -> Answer:
+    """Compares the examples of a batch with each other."""
+    looked = [one for one in seen.inputs if one.num_examples >= 4]
+    if not looked:
+        return _NO_INPUT
+    copies = sum(one.num_copies for one in looked)
+    constant = sum(one.num_constant for one in looked)
+    num = sum(one.num_examples for one in looked)
+    if copies > 0.5 * num or constant > 0.5 * num:
+        what = "are constant" if constant > 0.5 * num else "are copies of others in their batch"
+        return Found(
+            evidence=f"{max(copies, constant)} of {num} examples that were looked at {what}",
+            fix="Look at what the data set gives for different indices.",
+            where=_called(seen),
+            numbers={"num_copies": copies, "num_constant": constant},
+        )
+    return Sound(f"{copies} of {num} examples are copies")
+
+
+def unmixed_batches(seen: Seen) -> Answer:
+    """Counts the classes in a batch: one each, and not always the same one."""
+    calls = [c for c in seen.losses if c.num_batches >= _MIN_LABELED]
+    if not calls:
+        return Unseen("too few batches of class labels were looked at")
+    for call in calls:
+        is_one = call.num_one_class >= 0.5 * call.num_batches
+        if is_one and len(call.batch_classes) >= 2:
+            return Found(
+                evidence=f"{call.num_one_class} of {call.num_batches} batches that were looked at "
+                f"hold one class only, and not all the same one",
+                fix="Shuffle: DataLoader(..., shuffle=True).",
+                where=next((lo.where for lo in seen.loaders if lo.training), call.where),
+                numbers={"num_batches": call.num_batches},
+            )
+    return Sound("batches hold several classes")
+
+
+def no_shuffle(seen: Seen) -> Answer:
+    """Compares the order of training epochs: a sequential sampler, or the same first batch."""
+    loaders = [lo for lo in seen.loaders if len(lo.training) >= 2 and (lo.num_batches or 2) > 1]
+    for one in loaders:
+        if one.sampler == "distributed":
+            continue
+        is_repeated = _repeats(one)
+        if one.sampler == "sequential" or (is_repeated and not seen.reseeded):
+            how = (
+                "takes the examples in their stored order"
+                if one.sampler == "sequential"
+                else ("gives the same first batch")
+            )
+            return Found(
+                evidence=f"the loader {how} in each of {len(one.training)} epochs",
+                fix="Give the training loader shuffle=True.",
+                where=one.where,
+                numbers={"num_epochs": len(one.training)},
+            )
+    for model in seen.models:
+        period = _period(model.window_offsets)
+        if period is not None:
+            return Found(
+                evidence=f"batches are the same slices of one tensor in the same order, every "
+                f"{period} steps",
+                fix="Draw a new order each epoch: order = torch.randperm(n).",
+                where=model.called_at,
+                numbers={"period": period},
+            )
+    if not loaders and not any(model.window_offsets for model in seen.models):
+        return Unseen("no loader was used for two epochs of training")
+    return Sound("the order of epochs differs")
+
+
+def _repeats(one: LoaderSeen) -> bool:
+    sums = [p.first_checksum for p in one.training if p.first_checksum is not None]
+    return len(sums) >= 2 and len(set(sums)) == 1 and all(p.num_batches > 1 for p in one.training)
+
+
+def _period(offsets: list[int]) -> int | None:
+    """Give after how many batches the same slices come again, where they always do."""
+    if len(offsets) < 8 or offsets[0] not in offsets[1:]:
+        return None
+    period = offsets.index(offsets[0], 1)
+    if period < 2 or len(offsets) < 2 * period:
+        return None
+    is_same = all(a == b for a, b in zip(offsets, offsets[period:], strict=False))
+    return period if is_same else None
+
+
+def sampler_without_set_epoch(seen: Seen) -> Answer:
+    """Counts epochs of a loader with a DistributedSampler, and calls of set_epoch."""
+    loaders = [lo for lo in seen.loaders if lo.epoch_sampler and len(lo.training) >= 2]
+    if not loaders:
+        return Unseen("no shuffling DistributedSampler was used for two epochs")
+    for one in loaders:
+        if one.num_set_epoch == 0:
+            return Found(
+                evidence=f"the DistributedSampler gave the same order in {len(one.training)} "
+                "epochs: its epoch was never set",
+                fix="Call sampler.set_epoch(epoch) before each epoch.",
+                where=one.where,
+            )
+    return Sound("the sampler is told its epoch")
+
+
+def same_draws_in_workers(seen: Seen) -> Answer:
+    """Looks for one generator that every worker process begins with a copy of."""
+    loaders = [lo for lo in seen.loaders if lo.num_workers >= 2]
+    if not loaders:
+        return Unseen("no loader has two workers")
+    for one in loaders:
+        if one.shared_draws is not None:
+            return Found(
+                evidence=f"{one.shared_draws} begins alike in all {one.num_workers} workers: they "
+                "draw the same numbers",
+                fix="Seed by worker: in worker_init_fn use torch.initial_seed(), or make the "
+                "generator there.",
+                where=one.where,
+            )
+    return Sound("workers draw numbers of their own")
+
+
+def input_too_large(seen: Seen) -> Answer:
+    """Compares a picture with what the model was made for, or with what its last pooling gets."""
+    models = [m for m in seen.models if m.given_pixels]
+    if not models:
+        return Unseen("no pictures were seen")
+    for model in models:
+        given, wanted = model.given_pixels or 0, model.wanted_pixels
+        if wanted and given > _PIXELS * wanted:
+            return Found(
+                evidence=f"pictures of {given:,} pixels, and {model.built} was made for "
+                f"{wanted:,}: {given / wanted:.0f} times as many",
+                fix=f"Resize to about {round(wanted**0.5)} pixels a side.",
+                where=model.called_at,
+                numbers={"given": given, "wanted": wanted},
+            )
+        if not wanted and (model.pooled_pixels or 0) >= _POOLED:
+            return Found(
+                evidence=f"the last pooling averages {model.pooled_pixels:,} places of pictures of "
+                f"{given:,} pixels: {model.built} sees a small part at a time",
+                fix="Resize pictures to a half or a quarter, which takes as much less time.",
+                where=model.called_at,
+                numbers={"given": given},
+            )
+    return Sound("pictures are of a size that the model is made for")
+
+
+def _called(seen: Seen) -> str | None:
+    return next((m.called_at for m in seen.models if m.called_at), None)
+
+
+def _few(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:.2g}" for value in values[:3])

@@ -1,0 +1,338 @@
+"""Watches modules: the outermost on every call, all of them on one step in fifty."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.loss import _Loss
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+from stepladder.watch.backwards import BackwardWatch
+from stepladder.watch.names import Names, Root
+from stepladder.watch.optimizers import OptimizerWatch
+from stepladder.watch.phases import FORWARD
+from stepladder.watch.probe import Kept
+from stepladder.watch.seen import InputSeen
+from stepladder.watch.tensors import is_finite, is_plain, num_copies, spread, tensors_in
+from stepladder.watch.watcher import MODULES_EVERY, Watcher
+
+_WITH_WEIGHTS: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)
+_NORMS: Final = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)
+_MAX_OFFSETS: Final = 4000
+_MIN_FEATURES: Final = 16
+_CURRENT: list[ModuleWatch] = []
+
+
+def root_before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Hook of outermost modules; a function of this file, so that models stay copyable."""
+    for watch in _CURRENT:
+        watch.enter(module, args, kwargs)
+
+
+def root_after(module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+    """Hook of outermost modules, as above."""
+    for watch in _CURRENT:
+        watch.leave(module, output)
+
+
+class ModuleWatch:
+    """Hooks on modules."""
+
+    def __init__(
+        self,
+        names: Names,
+        optimizers: OptimizerWatch,
+        backwards: BackwardWatch,
+        *,
+        kept: Kept | None = None,
+    ) -> None:
+        self._names = names
+        self._optimizers = optimizers
+        self._backwards = backwards
+        self._watcher: Watcher
+        self._stack: list[int] = []
+        self._handles: list[Any] = []
+        self._hooks: dict[int, list[Any]] = {}
+        self._inside: list[tuple[int, Any]] = []
+        self._has_first = False
+        self._norms_first = False
+        self._kept = kept
+
+    def install(self, watcher: Watcher) -> None:
+        """Look at all modules until the first step, and find the outermost ones."""
+        self._watcher = watcher
+        watcher.on_step.append(self._next)
+        watcher.patches.wrap(torch, "compile", before=self._compiling, after=self._compiled)
+        watcher.patches.wrap(
+            torch, "save", before=self._unhook, after=self._rehook, failed=self._rehook
+        )
+        watcher.patches.wrap(
+            torch.jit, "script", before=self._unhook, after=self._rehook, failed=self._rehook
+        )
+        watcher.patches.on_undo(self._stop)
+        _CURRENT.append(self)
+        self._open()
+
+    def settle(self) -> None:
+        """Nothing is left to read."""
+
+    def _stop(self) -> None:
+        self._shut()
+        for handles in self._hooks.values():
+            for handle in handles:
+                handle.remove()
+        self._hooks.clear()
+        if self in _CURRENT:
+            _CURRENT.remove(self)
+
+    def _next(self) -> None:
+        self._shut()
+        self._inside.clear()
+        is_due = self._watcher.step % MODULES_EVERY == 0 and self._watcher.switch.may_spend()
+        if is_due and not self._watcher.seen.is_compiled:
+            self._open()
+
+    def _open(self) -> None:
+        self._has_first = self._norms_first = False
+        self._stack.clear()
+        self._handles = [
+            register_module_forward_pre_hook(self._any_before),
+            register_module_forward_hook(self._any_after, always_call=True),
+        ]
+
+    def _shut(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._stack.clear()
+
+    def _compiling(self, _args: Any, _kwargs: Any) -> None:
+        self._watcher.seen.is_compiled = True
+        self._shut()
+
+    def _compiled(self, _note: Any, _args: Any, _kwargs: Any, result: Any) -> None:
+        if isinstance(result, nn.Module) and self._names.root_of(result) is None:
+            self._hook(self._names.add(result, self._watcher))
+
+    def _hook(self, root: Root) -> None:
+        module = root.ref()
+        if module is None or isinstance(module, torch.jit.ScriptModule):
+            return
+        self._hooks[id(module)] = [
+            module.register_forward_pre_hook(root_before, with_kwargs=True),
+            module.register_forward_hook(root_after),
+        ]
+
+    def _unhook(self, _args: Any, _kwargs: Any) -> None:
+        for handles in self._hooks.values():
+            for handle in handles:
+                handle.remove()
+        self._hooks.clear()
+
+    def _rehook(self, *_: Any) -> None:
+        for root in self._names.roots:
+            self._hook(root)
+
+    def _any_before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        watcher = self._watcher
+        if watcher.switch.is_on and not torch.compiler.is_compiling():
+            watcher.switch.run(self._look, module, args)
+
+    def _any_after(self, module: nn.Module, _args: Any, _output: Any) -> None:
+        if self._stack and self._stack[-1] == id(module):
+            self._stack.pop()
+
+    def _look(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        is_outermost = not self._stack
+        self._stack.append(id(module))
+        self._watcher.seen.modules_were_seen = True
+        if is_outermost and not isinstance(module, _Loss):
+            root = self._names.root_of(module)
+            if root is None and next(module.parameters(), None) is not None:
+                root = self._names.add(module, self._watcher)
+                root.seen.called_at = self._watcher.own.here()
+                self._hook(root)
+                self._enter(module, args, {})
+        elif not is_outermost:
+            self._find_unregistered(module)
+        if torch.is_grad_enabled() and self._watcher.is_close and args:
+            self._look_at_input(module, args[0])
+
+    def _find_unregistered(self, module: nn.Module) -> None:
+        """Find a layer that a model calls and does not know."""
+        root = next((r for r in self._names.roots if id(r.ref()) == self._stack[0]), None)
+        if root is None or id(module) in root.modules or not torch.is_grad_enabled():
+            return
+        own = list(module.parameters(recurse=False))
+        if not any(p.requires_grad for p in own) or self._optimizers.holds({id(p) for p in own}):
+            return
+        outer = root.ref()
+        if outer is not None and any(m is module for m in outer.modules()):
+            return
+        name = f"{type(module).__name__} {tuple(own[0].shape)}"
+        found = self._watcher.seen.unregistered
+        if self._watcher.step > 0 or self._optimizers.held:
+            found[name] = found.get(name, 0) + 1
+
+    def _look_at_input(self, module: nn.Module, value: Any) -> None:
+        if isinstance(module, _BatchNorm) and module.training and isinstance(value, Tensor):
+            counts = self._watcher.seen.norm_counts.setdefault(type(module).__name__, [])
+            if value.dim() > 1 and len(counts) < 64:
+                counts.append(int(value.shape[0]))
+        if isinstance(module, nn.AdaptiveAvgPool2d) and isinstance(value, Tensor):
+            self._note_pooled(module, value)
+        if isinstance(module, _NORMS) and not self._has_first:
+            self._norms_first = True
+        if self._has_first or not isinstance(module, _WITH_WEIGHTS):
+            return
+        self._has_first = True
+        is_measured = is_plain(value) and value.is_floating_point() and value.numel() > 0
+        if not is_measured or self._norms_first or value.requires_grad:
+            return
+        self._measure(module, value)
+
+    def _note_pooled(self, module: nn.AdaptiveAvgPool2d, value: Tensor) -> None:
+        root = next((r for r in self._names.roots if id(r.ref()) == self._stack[0]), None)
+        if root is not None and module.output_size in (1, (1, 1)) and value.dim() == 4:
+            root.seen.pooled_pixels = int(value.shape[2] * value.shape[3])
+
+    def _measure(self, module: nn.Module, value: Tensor) -> None:
+        found = spread(value)
+        seen = self._watcher.seen
+        if not found.is_finite or not is_finite(value):
+            seen.not_finite = f"the input of the first {type(module).__name__}"
+            seen.not_finite_step = self._watcher.step
+            seen.not_finite_at = self._watcher.own.here()
+        means: tuple[float, ...] = ()
+        stds: tuple[float, ...] = ()
+        worst = 0.0
+        if value.dim() == 4:
+            some = value.detach()[:16, :, ::4, ::4].float()
+            means = tuple(some.mean((0, 2, 3)).tolist())[:8]
+            stds = tuple(some.std((0, 2, 3), correction=0).tolist())[:8]
+        elif value.dim() == 2 and value.shape[0] > 1:
+            some = value.detach()[:256, :1024].float()
+            worst = float((some.mean(0).abs() + some.std(0, correction=0)).max())
+        copies = constant = looked = 0
+        if value.dim() >= 2 and value[0].numel() >= _MIN_FEATURES and value.shape[0] > 1:
+            copies, constant, looked = num_copies(value)
+        seen.inputs.append(
+            InputSeen(
+                step=self._watcher.step,
+                layer=type(module).__name__,
+                spread=found,
+                shape=tuple(value.shape),
+                channel_means=means,
+                channel_stds=stds,
+                num_copies=copies,
+                num_constant=constant,
+                num_examples=looked,
+                worst_feature=worst,
+            )
+        )
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An outermost module is called."""
+        if self._watcher.switch.is_on and not torch.compiler.is_compiling():
+            self._watcher.switch.run(self._enter, module, args, kwargs)
+
+    def leave(self, module: nn.Module, output: Any) -> None:
+        """It has answered."""
+        if self._watcher.switch.is_on and not torch.compiler.is_compiling():
+            self._watcher.switch.run(self._leave, module, output)
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._names.root_of(module) is None:
+            return  # a copy of a model, hooks and all
+        is_timed = self._watcher.is_close and not self._inside
+        event = self._watcher.phases.event() if is_timed else None
+        self._inside.append((id(module), event))
+        if len(self._inside) > 1:
+            return
+        self._time(module)
+        if not torch.is_grad_enabled():
+            return
+        given = list(tensors_in((args, kwargs), 2))[:4]
+        if given:
+            self._watcher.input_refs = [weakref.ref(t) for t in given]
+            self._note_windows(module, given[0])
+        if self._kept is not None:
+            self._kept.note_input(module, args, kwargs)
+
+    def _note_windows(self, module: nn.Module, first: Tensor) -> None:
+        """Note which part of one large tensor a batch is: order without a loader."""
+        root = self._names.root_of(module)
+        if root is None:
+            return
+        if first.dim() == 4 and root.seen.given_pixels is None:
+            root.seen.given_pixels = int(first.shape[2] * first.shape[3])
+        base = first._base
+        offsets = root.seen.window_offsets
+        if base is None or len(offsets) >= _MAX_OFFSETS or base.shape[1:] != first.shape[1:]:
+            return
+        if root.seen.window_base not in (None, id(base)):
+            return
+        root.seen.window_base = id(base)
+        offsets.append(int(first.storage_offset()))
+
+    def _leave(self, module: nn.Module, output: Any) -> None:
+        while self._inside and self._inside[-1][0] != id(module):
+            self._inside.pop()
+        if not self._inside:
+            return
+        _, event = self._inside.pop()
+        root = self._names.root_of(module)
+        if self._inside or root is None:
+            return
+        if self._kept is not None:
+            self._kept.note_output(module, output)
+        watcher = self._watcher
+        is_grad = torch.is_grad_enabled()
+        first = next(iter(tensors_in(_plain_output(output))), None)
+        has_graph = is_grad and first is not None and first.requires_grad
+        watcher.phases.still_validation()
+        self._count(root, module, has_graph=has_graph)
+        watcher.phases.between(FORWARD, event)
+        if len(self._backwards.waiting) < 4096:
+            where = watcher.own.here() if watcher.is_close else None
+            self._backwards.waiting.append((root, module.training, has_graph, where))
+
+    def _count(self, root: Root, module: nn.Module, *, has_graph: bool) -> None:
+        one = self._watcher.current
+        if root.seen.called_at is None:
+            root.seen.called_at = self._watcher.own.here()
+        if one is not None:
+            one.num_forwards += 1
+            one.num_train_mode += module.training
+            one.num_with_graph += has_graph
+
+    def _time(self, module: nn.Module) -> None:
+        """Begin forward, or validation where a model that is trained is called in other mode."""
+        phases, one = self._watcher.phases, self._watcher.current
+        if module.training:
+            if torch.is_grad_enabled():
+                phases.open_forward()
+            return
+        is_in_pass = one is not None and not one.is_whole and one.num_backwards == 0
+        if not is_in_pass and self._is_held(module):
+            phases.open_validation()
+
+    def _is_held(self, module: nn.Module) -> bool:
+        """Whether an optimiser holds some of a model's weights."""
+        root = self._names.root_of(module)
+        if root is not None and not root.is_held:
+            root.is_held = self._optimizers.holds(root.ids)
+        return root is not None and root.is_held
+
+
+def _plain_output(output: Any) -> Any:
+    """Open what libraries give as an output, such as a ModelOutput."""
+    is_record = not isinstance(output, Tensor) and callable(getattr(output, "values", None))
+    return list(output.values()) if is_record else output

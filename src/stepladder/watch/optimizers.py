@@ -1,0 +1,286 @@
+"""Watches optimisers: what they hold, what moves, whether gradients are cleared."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from time import perf_counter
+from typing import Any, Final
+
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from stepladder.watch.clearing import ClearingWatch
+from stepladder.watch.names import Names
+from stepladder.watch.phases import OPTIMIZER
+from stepladder.watch.seen import OptimizerSeen
+from stepladder.watch.tensors import is_plain, part
+from stepladder.watch.watcher import Watcher
+
+_MAX_MATRICES: Final = 12
+_MATRIX_ELEMENTS: Final = 1024
+_MAX_CHECKED: Final = 2000
+
+
+class EnoughSteps(SystemExit):
+    """Ends a script after as many steps as were asked for; its own clean-up runs, its code is 0."""
+
+    is_enough = True
+
+
+class _Live:
+    """What is held of one optimiser while the script runs."""
+
+    def __init__(self, optimizer: Optimizer, seen: OptimizerSeen) -> None:
+        self.ref = weakref.ref(optimizer)
+        self.seen = seen
+        self.params = [weakref.ref(p) for group in optimizer.param_groups for p in group["params"]]
+        self.ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        self.clearing = ClearingWatch()
+        self.never: dict[int, str] | None = None
+        self.before: list[tuple[Any, Any]] = []
+        self.late: list[tuple[int, Any, Any]] = []
+        self.losses: list[tuple[int, Any]] = []
+        self.cleared_late_at: str | None = None
+        self.was_cleared = False
+        self.began = 0.0
+        self.event: Any = None
+
+
+class OptimizerWatch:
+    """Hooks on every optimiser's step, light wrappers of what clears and clips gradients."""
+
+    def __init__(self, names: Names, max_steps: int | None = None) -> None:
+        self._names = names
+        self._max_steps = max_steps
+        self._live: dict[int, _Live] = {}
+        self._main: int | None = None
+        self._num_main = 0
+        self._since: dict[int, int] = {}
+        self._pid = os.getpid()
+        self._watcher: Watcher
+        self._stepping: _Live | None = None
+        self.pending: list[Any] = []
+
+    def install(self, watcher: Watcher) -> None:
+        """Hook into all optimisers, those that are there already as well."""
+        self._watcher = watcher
+        watcher.patches.wrap(Optimizer, "__init__", after=self._built)
+        watcher.patches.wrap(Optimizer, "zero_grad", after=self._cleared)
+        watcher.patches.wrap(torch.nn.Module, "zero_grad", after=self._cleared)
+        for kind in _subclasses(Optimizer):
+            if "zero_grad" in vars(kind):
+                watcher.patches.wrap(kind, "zero_grad", after=self._cleared)
+            if "load_state_dict" in vars(kind):
+                watcher.patches.wrap(kind, "load_state_dict", after=self._loaded)
+        watcher.patches.wrap(Optimizer, "load_state_dict", after=self._loaded)
+        switch = watcher.switch
+        pre = register_optimizer_step_pre_hook(lambda opt, *_: switch.run(self._before, opt))
+        post = register_optimizer_step_post_hook(self._stepped)
+        watcher.patches.on_undo(pre.remove)
+        watcher.patches.on_undo(post.remove)
+
+    def _live_of(self, optimizer: Optimizer) -> _Live:
+        live = self._live.get(id(optimizer))
+        if live is None or live.ref() is not optimizer:
+            seen = OptimizerSeen(kind=type(optimizer).__name__)
+            live = self._live[id(optimizer)] = _Live(optimizer, seen)
+            self._watcher.seen.optimizers.append(seen)
+            self._describe(optimizer, live)
+        return live
+
+    def _describe(self, optimizer: Optimizer, live: _Live) -> None:
+        seen = live.seen
+        groups = optimizer.param_groups
+        params = [p for group in groups for p in group["params"]]
+        live.params, live.ids = [weakref.ref(p) for p in params], {id(p) for p in params}
+        seen.num_params = sum(p.requires_grad for p in params)
+        seen.maximises = any(group.get("maximize", False) for group in groups)
+        if "fused" in groups[0]:
+            self._watcher.is_fused = bool(groups[0]["fused"])
+        seen.owns_modules = any(isinstance(p, torch.nn.Parameter) for p in params)
+        decayed = [p for g in groups if g.get("weight_decay", 0) for p in g["params"]]
+        seen.decay = max((float(g.get("weight_decay", 0) or 0) for g in groups), default=0.0)
+        seen.decayed = tuple(self._names.of(p) for p in decayed if p.dim() <= 1)
+        seen.decays_by_l2 = seen.kind in ("Adam", "Adamax", "NAdam", "RAdam") and bool(decayed)
+        if any(g.get("decoupled_weight_decay") for g in groups):
+            seen.decays_by_l2 = False
+
+    def _built(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        live = self._live_of(args[0])
+        live.seen.built_at = live.seen.built_at or self._watcher.own.here()
+
+    def _loaded(self, *_: Any) -> None:
+        self._watcher.seen.optimizer_loads += 1
+
+    def _cleared(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        if not self._watcher.backwards or not self._watcher.is_close:
+            return
+        cleared = args[0]
+        where = self._watcher.own.here()
+        for live in self._live.values():
+            if live.ref() is cleared or not isinstance(cleared, Optimizer):
+                live.was_cleared, live.cleared_late_at = True, where
+
+    def gradients_open(self) -> None:
+        """Note gradients before something of torch's own changes them."""
+        for live in self._live.values():
+            live.clearing.open()
+
+    def gradients_close(self, *, is_backward: bool) -> None:
+        """Note them afterwards."""
+        if self._stepping is not None and is_backward:
+            self._stepping.seen.has_closure = True
+        for live in self._live.values():
+            live.clearing.close(is_backward=is_backward)
+            if is_backward:
+                live.was_cleared = False
+
+    def holds(self, ids: set[int]) -> bool:
+        """Whether an optimiser holds one of these weights."""
+        return any(not live.ids.isdisjoint(ids) for live in self._live.values())
+
+    @property
+    def held(self) -> set[int]:
+        """Give the ids of all weights that optimisers hold."""
+        return set().union(*(live.ids for live in self._live.values() if live.ref() is not None))
+
+    def live_optimizers(self) -> list[Optimizer]:
+        """Give the optimisers that have stepped and are still there."""
+        found = [live.ref() for live in self._live.values() if live.seen.num_steps]
+        return [optimizer for optimizer in found if optimizer is not None]
+
+    def _before(self, optimizer: Optimizer) -> None:
+        live = self._live_of(optimizer)
+        seen = live.seen
+        live.clearing.before_step(seen)
+        self._stepping = live
+        seen.num_outside_scaler += self._watcher.is_scaled
+        live.began = perf_counter()
+        if seen.num_steps == 0:
+            seen.stepped_at = self._watcher.own.here()
+            self._describe(optimizer, live)
+            self._names.first_step(self._watcher)
+        if self._watcher.is_close:
+            self._look(optimizer, live)
+            live.event = self._watcher.phases.event()
+        live.began = perf_counter()
+
+    def _look(self, optimizer: Optimizer, live: _Live) -> None:
+        seen = live.seen
+        params = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
+        params = params[:_MAX_CHECKED]
+        without = {id(p): p for p in params if p.grad is None}
+        if self._watcher.backwards or seen.num_looked == 0:
+            seen.num_looked += 1
+            is_empty = len(without) == len(params) > 0
+            if not is_empty and live.was_cleared:
+                some = [p.grad for p in params if is_plain(p.grad)][:4]
+                is_empty = not any(bool(part(g, 4096).any()) for g in some)
+            seen.num_empty += is_empty
+            if is_empty and live.was_cleared:
+                seen.num_cleared_late += 1
+                seen.cleared_late_at = live.cleared_late_at
+            if not is_empty:
+                old = live.never
+                if old is None:
+                    old = {key: self._names.of(param) for key, param in without.items()}
+                live.never = {key: name for key, name in old.items() if key in without}
+        seen.rates.append((seen.num_steps, float(optimizer.param_groups[0].get("lr", 0.0) or 0.0)))
+        matrices = [p for p in params if p.dim() >= 2 and is_plain(p) and p.grad is not None]
+        stride = max(1, len(matrices) // _MAX_MATRICES)
+        live.before = [
+            (weakref.ref(p), part(p, _MATRIX_ELEMENTS).clone()) for p in matrices[::stride]
+        ]
+
+    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        watcher = self._watcher
+        is_main = self._is_main(optimizer)
+        self._num_main += is_main
+        if watcher.switch.is_on:
+            watcher.switch.run(self._after, optimizer, is_main)
+        is_ours = os.getpid() == self._pid
+        if is_ours and self._max_steps is not None and self._num_main >= self._max_steps:
+            raise EnoughSteps(0)
+
+    def _is_main(self, optimizer: Optimizer) -> bool:
+        """Whether an optimiser's step counts: the first one's, until another's two in a row."""
+        if self._main is None or id(optimizer) == self._main:
+            self._main, self._since = id(optimizer), {}
+            return True
+        self._since[id(optimizer)] = self._since.get(id(optimizer), 0) + 1
+        if self._since[id(optimizer)] < 2:
+            return False
+        self._main, self._since = id(optimizer), {}
+        return True
+
+    def _after(self, optimizer: Optimizer, is_main: bool) -> None:
+        now = perf_counter()
+        watcher, live = self._watcher, self._live_of(optimizer)
+        seen = live.seen
+        self._stepping = None
+        if live.began:
+            watcher.phases.add(OPTIMIZER, now - live.began)
+        if live.event is not None:
+            watcher.phases.between(OPTIMIZER, live.event)
+            live.event = None
+        self._compare(live)
+        self._take_losses(live)
+        seen.num_steps += 1
+        if watcher.backwards:
+            seen.backwards[watcher.backwards] = seen.backwards.get(watcher.backwards, 0) + 1
+        live.clearing.after_step(optimizer)
+        live.was_cleared = False
+        if watcher.current is not None:
+            watcher.current.num_steps += 1
+        watcher.backwards = watcher.new_batches = 0
+        if is_main:
+            watcher.next_step()
+
+    def _compare(self, live: _Live) -> None:
+        """Measure how far the step moved some of the weights."""
+        if not live.before:
+            return
+        moved, sizes = [], []
+        for ref, old in live.before:
+            param = ref()
+            if param is not None:
+                moved.append((part(param, _MATRIX_ELEMENTS) - old).float().norm())
+                sizes.append(old.float().norm())
+        live.before = []
+        if moved:
+            live.late.append((live.seen.num_steps, torch.stack(moved), torch.stack(sizes)))
+
+    def _take_losses(self, live: _Live) -> None:
+        """Give the losses since the last step to the optimiser that steps now."""
+        if self.pending and len(live.losses) < 20_000:
+            live.losses.append((live.seen.num_steps, list(self.pending)))
+        self.pending.clear()
+
+    def settle(self) -> None:
+        """Read update ratios, losses and the names of weights without gradients."""
+        for live in self._live.values():
+            seen = live.seen
+            for step, moved, sizes in live.late:
+                pairs = zip(moved.tolist(), sizes.tolist(), strict=True)
+                ratios = sorted(m / s for m, s in pairs if s > 0)
+                if ratios:
+                    seen.ratios.append((step, ratios[len(ratios) // 2]))
+            live.late.clear()
+            for step, values in live.losses:
+                numbers = [float(value) for value in values]
+                seen.losses.append((step, sum(numbers) / len(numbers)))
+            live.losses.clear()
+            seen.without_grad = tuple((live.never or {}).values())
+
+
+def _subclasses(kind: type) -> list[type]:
+    found: list[type] = []
+    children: list[type] = kind.__subclasses__()
+    for child in children:
+        found += [child, *_subclasses(child)]
+    return found

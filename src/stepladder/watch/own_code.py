@@ -1,0 +1,74 @@
+"""Which line of the script's own code led here."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import sysconfig
+from pathlib import Path
+from types import FrameType
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_LIBRARIES = ("site-packages", "dist-packages")
+
+
+class OwnCode:
+    """Tells the script's own files from libraries.
+
+    Args:
+        folder: where the script lies; what is below it is its own, installed packages apart.
+        file: the script; it is its own wherever it lies, as a notebook's cell does.
+    """
+
+    def __init__(self, folder: Path, file: str | None = None) -> None:
+        self._folder = str(folder.resolve())
+        self._file = file
+        self._standard = sysconfig.get_paths()["stdlib"]
+        self._known: dict[str, str | None] = {}
+
+    def here(self) -> str | None:
+        """Give the innermost line of the call stack that is the script's, as `train.py:12`."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            name = self._name(frame.f_code.co_filename)
+            if name is not None:
+                return f"{name}:{frame.f_lineno}"
+            frame = frame.f_back
+        return None
+
+    def is_assigned_and_called(self, where: str | None, method: str) -> bool:
+        """Whether the file calls a method of what the line assigns, as `plan.step(` of `plan = `.
+
+        What is called nowhere was forgotten; what is called under a condition was left out.
+        """
+        name, _, line = (where or "").rpartition(":")
+        file = next((known for known, shown in self._known.items() if shown == name), None)
+        if file is None or not line.isdigit():
+            return False
+        assigned = re.match(
+            r"\s*(?:\w+\.)*(\w+)\s*(?::[^=]+)?=[^=]", linecache.getline(file, int(line))
+        )
+        if assigned is None:
+            return False
+        call = re.compile(rf"\b{assigned[1]}\.{method}\(")
+        return any(call.search(text) for text in linecache.getlines(file))
+
+    def _name(self, filename: str) -> str | None:
+        if filename not in self._known:
+            self._known[filename] = self._shown(filename)
+        return self._known[filename]
+
+    def _shown(self, filename: str) -> str | None:
+        """Give the name under which a file of the script's is shown; None: a library's."""
+        if filename == self._file or "ipykernel" in filename or filename.startswith("<ipython"):
+            return Path(filename).name
+        if filename.startswith("<"):
+            return None
+        path = str(Path(filename).resolve())
+        is_library = path.startswith((_PACKAGE, self._standard)) or any(
+            part in _LIBRARIES for part in Path(path).parts
+        )
+        if is_library or not path.startswith(self._folder):
+            return None
+        return str(Path(path).relative_to(self._folder))

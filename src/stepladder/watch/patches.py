@@ -1,0 +1,153 @@
+"""Wrappers around torch's functions, put in place and taken away again."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from time import thread_time
+from typing import Any
+
+import torch
+
+Before = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+After = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
+_PER_STEP_S = 100e-6  # what looking may take a step, of the 200 µs that are promised
+_FIRST_S = 0.030  # and what the first steps may take beyond that
+_ACTIVE: list[Switch] = []
+
+
+class Switch:
+    """Whether we look on, what that took, and what went wrong.
+
+    Whatever fails while looking on switches all of it off; the script goes on.
+
+    Attributes:
+        is_on: False in child processes as well.
+        spent_s: processor time that looking on took, in seconds; what other processes take
+            meanwhile is not ours.
+        error: why it went off; None: it did not.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.spent_s = 0.0
+        self.error: str | None = None
+        self.num_steps = 0
+        self._thread = threading.get_ident()
+        self._depth = 0
+
+    def run(self, function: Callable[..., Any] | None, *args: Any) -> Any:
+        """Call one of our functions: timed, and never raising."""
+        if function is None or self._depth or threading.get_ident() != self._thread:
+            return None
+        start = thread_time()
+        self._depth = 1
+        try:
+            return function(*args)
+        except Exception as error:
+            self.fail(error)
+        finally:
+            self._depth = 0
+            self.spent_s += thread_time() - start
+
+    def may_spend(self) -> bool:
+        """Whether what was spent so far leaves room for a closer look."""
+        return self.spent_s < _FIRST_S + _PER_STEP_S * self.num_steps
+
+    def fail(self, error: BaseException) -> None:
+        """Switch off, and keep where it went wrong."""
+        self.is_on = False
+        last = traceback.extract_tb(error.__traceback__)[-1:]
+        at = f" ({os.path.basename(last[0].filename)}:{last[0].lineno})" if last else ""  # noqa: PTH119
+        self.error = self.error or f"{type(error).__name__}: {error}{at}"
+
+
+class Patches:
+    """Replaces attributes by wrappers that call the original and nothing else of torch."""
+
+    def __init__(self, switch: Switch) -> None:
+        self._switch = switch
+        self._replaced: list[tuple[Any, str, Any, bool]] = []
+        self._undo: list[Callable[[], object]] = []
+
+    def wrap(
+        self,
+        owner: Any,
+        name: str,
+        *,
+        before: Before | None = None,
+        after: After | None = None,
+        failed: After | None = None,
+    ) -> None:
+        """Call ours before and after `owner.name`; its arguments and results pass untouched.
+
+        Args:
+            before: gets args and kwargs; what it gives is handed to the others.
+            after: gets that, args, kwargs and the result.
+            failed: the same with the exception for a result, which goes on its way.
+        """
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+        switch = self._switch
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not switch.is_on or torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            note = switch.run(before, args, kwargs)
+            if failed is None:
+                result = original(*args, **kwargs)
+            else:
+                try:
+                    result = original(*args, **kwargs)
+                except Exception as error:
+                    switch.run(failed, note, args, kwargs, error)
+                    raise
+            switch.run(after, note, args, kwargs, result)
+            return result
+
+        is_own = not isinstance(owner, type) or name in vars(owner)
+        self._replaced.append((owner, name, original, is_own))
+        setattr(owner, name, wrapper)
+
+    def on_undo(self, undo: Callable[[], object]) -> None:
+        """Have something of another kind undone along with the wrappers, as a hook's removal."""
+        self._undo.append(undo)
+
+    def undo(self) -> None:
+        """Put everything back, the last one first."""
+        while self._replaced:
+            owner, name, original, is_own = self._replaced.pop()
+            if is_own:
+                setattr(owner, name, original)
+            else:
+                delattr(owner, name)
+        while self._undo:
+            with suppress(Exception):
+                self._undo.pop()()
+
+
+def activate(switch: Switch) -> None:
+    """Switch on, here and not in the processes that are forked from here."""
+    _ACTIVE.append(switch)
+    switch.is_on = True
+
+
+def deactivate(switch: Switch) -> None:
+    """Switch off for good."""
+    switch.is_on = False
+    if switch in _ACTIVE:
+        _ACTIVE.remove(switch)
+
+
+def _off_in_child() -> None:
+    for switch in _ACTIVE:
+        switch.is_on = False
+
+
+os.register_at_fork(after_in_child=_off_in_child)

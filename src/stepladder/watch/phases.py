@@ -1,0 +1,138 @@
+"""Where a step's time goes: host times of every step, CUDA events of the sampled ones."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any, Final
+
+import torch
+
+FORWARD: Final = "forward"
+BACKWARD: Final = "backward"
+OPTIMIZER: Final = "optimizer"
+VALIDATION: Final = "validation"
+CHECKPOINT: Final = "checkpoint"
+_FIRST = 3  # steps that are left out: they compile, fill caches and start workers
+
+
+def has_gpu() -> bool:
+    """Whether the script uses a GPU; asking starts none."""
+    cuda: Any = torch.cuda
+    return bool(cuda.is_available() and cuda.is_initialized())
+
+
+class Phases:
+    """Adds up time by phase from the end of the third step on.
+
+    On a GPU the host's times are those of launching work; events, which are read later, time the
+    work itself. Nothing is synchronised.
+
+    Attributes:
+        is_counting: the first steps are over.
+        num_steps: steps that were counted.
+    """
+
+    def __init__(self) -> None:
+        self.is_counting = False
+        self.num_steps = 0
+        self.total_s: dict[str, float] = {}
+        self.device_s: dict[str, list[float]] = {}
+        self.began = 0.0
+        self.ended = 0.0
+        self.spent_before_s = 0.0
+        self._seen_steps = 0
+        self._forward_began: float | None = None
+        self._validation_began: float | None = None
+        self._validation_at = 0.0
+        self._events: list[tuple[str, Any, Any]] = []
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Add host time to a phase."""
+        if self.is_counting:
+            self.total_s[phase] = self.total_s.get(phase, 0.0) + seconds
+
+    def step_ended(self) -> None:
+        """Count a step."""
+        now = perf_counter()
+        self._seen_steps += 1
+        if self.is_counting:
+            self.num_steps += 1
+        elif self._seen_steps >= _FIRST:
+            self.is_counting, self.began = True, now
+        self.ended = now
+
+    def touch(self) -> None:
+        """Let the span that is explained reach to this moment, as at the end of a validation."""
+        if self.is_counting:
+            self.ended = perf_counter()
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the end of the third step to the last that was seen."""
+        return max(0.0, self.ended - self.began) if self.is_counting else 0.0
+
+    def open_forward(self) -> None:
+        """A model is called that may be learnt from: forward lasts until backward."""
+        self.close_validation()
+        if self._forward_began is None:
+            self._forward_began = perf_counter()
+
+    def close_forward(self) -> None:
+        """Backward is called, or it was not meant: what came before it was forward."""
+        now = perf_counter()
+        if self._forward_began is not None:
+            self.add(FORWARD, now - self._forward_began)
+        elif self._validation_began is not None:
+            self.add(FORWARD, now - self._validation_began)  # it learns in evaluation mode
+        self._forward_began = self._validation_began = None
+
+    def drop_forward(self) -> None:
+        """A new batch comes: what was called before it led to no backward."""
+        self._forward_began = None
+
+    def open_validation(self) -> None:
+        """A model that is trained is called in evaluation mode: it lasts until training goes on."""
+        if self._validation_began is None and self._forward_began is None:
+            self._validation_began = perf_counter()
+
+    def close_validation(self) -> None:
+        """Training goes on."""
+        if self._validation_began is not None:
+            self.add(VALIDATION, perf_counter() - self._validation_began)
+            self._validation_began = None
+            self.touch()
+
+    def still_validation(self) -> None:
+        """A model has answered: validation reaches to here at least."""
+        self._validation_at = perf_counter()
+
+    def end(self) -> None:
+        """Nothing more comes: a validation that stands open ended with the last answer."""
+        if self._validation_began is not None:
+            self.add(VALIDATION, self._validation_at - self._validation_began)
+            self._validation_began = None
+            self.ended = max(self.ended, self._validation_at)
+
+    def event(self) -> Any:
+        """Record an event on the device, or give None where there is none."""
+        if not has_gpu():
+            return None
+        cuda: Any = torch.cuda
+        event = cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, phase: str, first: Any) -> None:
+        """Keep a pair of events of a sampled step."""
+        if first is not None:
+            self._events.append((phase, first, self.event()))
+
+    def settle(self) -> None:
+        """Read the events whose work is done."""
+        waiting = []
+        for phase, first, last in self._events:
+            if last.query():
+                self.device_s.setdefault(phase, []).append(first.elapsed_time(last) / 1000)
+            else:
+                waiting.append((phase, first, last))
+        self._events = waiting

@@ -1,0 +1,287 @@
+"""Replays steps on a copy, after the script's last one: the probe."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from statistics import median
+from time import perf_counter
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stepladder.records.watch import Replay
+from stepladder.watch.advice import AS_IS
+from stepladder.watch.phases import has_gpu
+
+NUM_KEPT: Final = 8  # batches: one alone says nothing of lengths and shapes that vary
+_BUDGET_S: Final = 20.0
+_MIN_REPEATS: Final = 3
+_MAX_REPEATS: Final = 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptBatch:
+    """What one training step was made of."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    loss: str
+    target: Tensor
+    options: dict[str, Any]
+
+    @property
+    def num_examples(self) -> int:
+        """Size of the batch."""
+        return int(self.target.shape[0]) if self.target.dim() else 1
+
+
+class Kept:
+    """Holds the last batches of a training, and replays them once it is over.
+
+    A batch is kept where the loss was called on the outermost module's output as it is, which can
+    be replayed without knowing the script.
+
+    Attributes:
+        optimizers: gives the script's optimisers.
+    """
+
+    def __init__(self) -> None:
+        self.optimizers: Callable[[], list[Any]] = list
+        self._module: nn.Module | None = None
+        self._input: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._output: Any = None
+        self._batches: deque[KeptBatch] = deque(maxlen=NUM_KEPT)
+        self._num_other = 0
+
+    def note_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remember what the outermost module is given."""
+        if module.training:
+            self._module, self._input, self._output = module, (args, kwargs), None
+
+    def note_output(self, module: nn.Module, output: Any) -> None:
+        """Remember what it answers."""
+        if module is self._module and isinstance(output, Tensor):
+            self._output = output
+
+    def note_loss(
+        self,
+        kind: str,
+        scores: Tensor,
+        target: Tensor,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Keep a batch where the loss is called on that very answer."""
+        if self._input is None or self._output is None or scores is not self._output:
+            self._num_other += 1
+            return
+        options = {k: v for k, v in kwargs.items() if k not in ("input", "target")}
+        inputs, named = self._input
+        self._input = self._output = None
+        if len(args) <= 2:
+            self._batches.append(
+                KeptBatch(
+                    args=_let_go(inputs),
+                    kwargs=_let_go(named),
+                    loss=kind,
+                    target=target.detach(),
+                    options=options,
+                )
+            )
+
+    def replay(self) -> tuple[Replay, ...]:
+        """Time steps on a copy of model and optimiser, as they are and with other settings.
+
+        Takes 20 seconds at most. Draws of random numbers are put back afterwards.
+        """
+        why_not = self._why_not()
+        if why_not is not None:
+            return (Replay(name=AS_IS, why_not=why_not),)
+        states = (
+            torch.get_rng_state(),
+            (torch.cuda.get_rng_state_all() if has_gpu() else []),
+        )
+        try:
+            return self._timed()
+        except Exception as error:
+            return (Replay(name=AS_IS, why_not=f"{type(error).__name__}: {error}"),)
+        finally:
+            torch.set_rng_state(states[0])
+            if states[1]:
+                torch.cuda.set_rng_state_all(states[1])
+
+    def _why_not(self) -> str | None:
+        if self._module is None or not self._batches:
+            if self._num_other:
+                return "the loss is not called on the model's output as it is"
+            return "no training step with a loss of torch.nn.functional was seen"
+        own = {id(p) for p in self._module.parameters()}
+        fitting = [o for o in self.optimizers() if _ids(o) & own]
+        if len(fitting) != 1:
+            return f"{len(fitting)} optimisers hold the model's weights; one can be replayed"
+        return None
+
+    def _timed(self) -> tuple[Replay, ...]:
+        assert self._module is not None
+        own = {id(p) for p in self._module.parameters()}
+        optimizer = next(o for o in self.optimizers() if _ids(o) & own)
+        batches = [b for b in self._batches if b.num_examples == self._batches[-1].num_examples]
+        lanes: list[_Lane] = []
+        refused: list[Replay] = []
+        for name, make in _LANES:
+            lane = make(name, *_copied(self._module, optimizer), batches)
+            if isinstance(lane, Replay):
+                refused.append(lane)
+                continue
+            try:
+                lane.run()  # warms up, and tells whether it can be done at all
+            except Exception as error:
+                refused.append(Replay(name=name, why_not=f"{type(error).__name__}: {error}"))
+                continue
+            lanes.append(lane)
+        began = perf_counter()
+        while lanes and len(lanes[-1].example_s) < _MAX_REPEATS:
+            is_late = perf_counter() - began > _BUDGET_S
+            if is_late and len(lanes[-1].example_s) >= _MIN_REPEATS:
+                break
+            if perf_counter() - began > 2 * _BUDGET_S:
+                break
+            for lane in lanes:
+                lane.example_s.append(lane.run())
+        return (*(lane.result() for lane in lanes), *refused)
+
+
+@dataclass
+class _Lane:
+    """One way of taking steps."""
+
+    name: str
+    model: nn.Module
+    optimizer: Any
+    batches: list[KeptBatch]
+    context: Callable[[], AbstractContextManager[Any]]
+    example_s: list[float]
+
+    def run(self) -> float:
+        """Take a step on every batch, and give the seconds an example."""
+        _wait()
+        began = perf_counter()
+        for batch in self.batches:
+            self.optimizer.zero_grad()
+            with self.context():
+                output = self.model(*batch.args, **batch.kwargs)
+                loss = getattr(F, batch.loss)(output, batch.target, **batch.options)
+            loss.backward()
+            self.optimizer.step()
+        _wait()
+        return (perf_counter() - began) / sum(batch.num_examples for batch in self.batches)
+
+    def result(self) -> Replay:
+        return Replay(
+            name=self.name,
+            example_s=median(self.example_s) if self.example_s else None,
+            spread=max(self.example_s) / min(self.example_s) if self.example_s else None,
+            num_repeats=len(self.example_s),
+        )
+
+
+def _as_is(name: str, model: nn.Module, optimizer: Any, batches: list[KeptBatch]) -> _Lane:
+    return _Lane(name, model, optimizer, batches, nullcontext, [])
+
+
+def _mixed(name: str, model: nn.Module, optimizer: Any, batches: list[KeptBatch]) -> _Lane:
+    device = batches[0].target.device.type
+    return _Lane(
+        name, model, optimizer, batches, lambda: torch.autocast(device, torch.bfloat16), []
+    )
+
+
+def _channels_last(
+    name: str, model: nn.Module, optimizer: Any, batches: list[KeptBatch]
+) -> _Lane | Replay:
+    if not any(isinstance(m, nn.Conv2d) for m in model.modules()):
+        return Replay(name=name, why_not="the model has no Conv2d layer")
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    laid = [replace(b, args=_laid(b.args), kwargs=_laid(b.kwargs)) for b in batches]
+    return _Lane(name, model, optimizer, laid, nullcontext, [])
+
+
+def _larger(
+    name: str, model: nn.Module, optimizer: Any, batches: list[KeptBatch]
+) -> _Lane | Replay:
+    pairs = list(zip(batches[::2], batches[1::2], strict=False))
+    if not pairs:
+        return Replay(name=name, why_not="fewer than two batches of one size were kept")
+    joined = [
+        replace(
+            a,
+            args=_joined(a.args, b.args),
+            kwargs=_joined(a.kwargs, b.kwargs),
+            target=torch.cat([a.target, b.target]),
+        )
+        for a, b in pairs
+    ]
+    return _Lane(name, model, optimizer, joined, nullcontext, [])
+
+
+_LANES: Final[tuple[tuple[str, Callable[..., _Lane | Replay]], ...]] = (
+    (AS_IS, _as_is),
+    ("mixed_precision", _mixed),
+    ("channels_last", _channels_last),
+    ("larger_batch", _larger),
+)
+
+
+def _copied(module: nn.Module, optimizer: Any) -> tuple[nn.Module, Any]:
+    """Copy both at once, so that the copy's optimiser holds the copy's weights."""
+    model, copied = copy.deepcopy((module, optimizer))
+    vars(copied).pop("step", None)  # a scheduler's wrapper, which steps the original
+    model.train()
+    return model, copied
+
+
+def _ids(optimizer: Any) -> set[int]:
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def _let_go(value: Any) -> Any:
+    """Detach what is kept from graphs."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, tuple) and type(value) is tuple:
+        return tuple(_let_go(item) for item in value)
+    if isinstance(value, dict) and type(value) is dict:
+        return {key: _let_go(item) for key, item in value.items()}
+    return value
+
+
+def _laid(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dim() == 4:
+        return value.contiguous(memory_format=torch.channels_last)
+    if type(value) is tuple:
+        return tuple(_laid(item) for item in value)
+    if type(value) is dict:
+        return {key: _laid(item) for key, item in value.items()}
+    return value
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """Put two batches one behind the other."""
+    if isinstance(first, Tensor) and first.dim():
+        return torch.cat([first, second])
+    if type(first) is tuple:
+        return tuple(_joined(a, b) for a, b in zip(first, second, strict=True))
+    if type(first) is dict:
+        return {key: _joined(first[key], second[key]) for key in first}
+    return first
+
+
+def _wait() -> None:
+    if has_gpu():
+        torch.cuda.synchronize()

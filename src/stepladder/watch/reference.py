@@ -1,0 +1,109 @@
+"""The page of what watching finds, written from DETECTORS: `python -m stepladder.watch.reference`.
+
+A test compares docs/watch.md with it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+from stepladder.records.faults import FAULTS
+from stepladder.records.watch import Needs
+from stepladder.watch.contract import Detector
+from stepladder.watch.detectors import DETECTORS
+
+_HEAD = """# Watching a script
+
+Written from the code by `python -m stepladder.watch.reference > docs/watch.md`.
+
+`stepladder watch train.py -- its args` runs a PyTorch script that knows nothing of us, as
+`python train.py its args` would, and then says where a step's time goes, the one next thing that
+would make it faster, and what is wrong with it, with the script's own file and line.
+
+```
+stepladder watch train.py -- --epochs 2      to its end
+stepladder watch --steps 300 train.py        ended after 300 steps of its optimiser, exit code 0
+stepladder watch --probe -m package.train    and steps replayed on a copy, at the end
+```
+
+As a library: `with stepladder.watch():` around the training. What is printed goes to stderr; stdout
+and the exit code are the script's. `watch-NAME/` (or `--out`) gets `watch.html` and `watch.json`.
+
+## What it does to the script
+
+- **Nothing to the results.** On a CPU, in eager mode, they are the same to the bit: no random
+  number is drawn, nothing is added to a graph, nothing is synchronised. A test compares weights.
+- **Little to the time.** Every step costs some hundred microseconds or less: wrappers around
+  backward, the optimiser's step, the loader and torch's loss functions. Numbers are read in the
+  first four steps and in every tenth; hooks are on all modules in one step of fifty. Where that
+  came to more than 100 µs a step on average, later steps are looked at less. The report says what
+  watching took; `bench/watch_overhead.py` measures it.
+- **If it fails, it goes.** An error of ours switches the watching off, is told in the report, and
+  the script goes on. All wrappers are taken away at the end; forked processes are left alone.
+- **Killed scripts.** `watch.json` is written every five seconds, with `"is_complete": false`. After
+  Ctrl-C, SIGTERM and SIGHUP there is a whole report. `--steps N` ends the script by `SystemExit`,
+  so that `finally` and `atexit` run.
+- Torch is imported when the script imports it, not before: what it sets in `os.environ` counts.
+
+## Where a step's time goes
+
+Host times of all steps but the first three: waiting for data, forward and loss (from a step's first
+call of a model to backward), backward, the optimiser's step, validation, saving files; what is left
+is printed as `unexplained`.
+**Waiting for data is an upper bound** on what the input side costs: on a GPU, work may still be
+queued meanwhile. On a GPU, CUDA events of the sampled steps time the work itself; they are read
+later. The next step is named with what it can save *at most*; `--probe` measures instead.
+
+## What needs `--probe`
+
+No fault does: all of the table is found by looking on. The probe is for times. After the script's
+last step it copies model and optimiser, and takes steps on up to eight kept batches: as they are
+(what an endlessly fast loader would give), under bfloat16 autocast, laid out as NHWC, and with
+twice the batch. It needs one optimiser and a loss of `torch.nn.functional` that is called on the
+model's output as it is. Its time, 20 seconds or a few steps, is reported apart.
+
+## What it finds
+
+Errors are what leaves no doubt; the rest are warnings. What is only worth knowing (info) is in the
+report and is no alarm.
+
+"""
+_TAIL = """
+## What it cannot see
+
+- A loss, a schedule or an optimiser that is not torch's, and training loops without
+  `torch.optim.Optimizer` or `backward`.
+- Layers inside of a compiled model: only the outermost module is looked at.
+- Labels that do not belong to their inputs, leaking splits, wrong metrics: `stepladder check` looks
+  at a job's data.
+- Whether ranks hold the same weights (`ranks_differ`): each process that is watched reports for
+  itself.
+- Intentions. Weights that are cut off or not given to the optimiser on purpose look as if by
+  accident where they could still learn: hence warnings.
+- A model that is pickled by `pickle` itself, not by `torch.save`, while it is watched names a hook
+  of ours; it then needs this package to be read.
+"""
+
+
+def page() -> str:
+    """Write the page as Markdown."""
+    rows = [
+        "| fault | what it is | level | needs | how it tells | source |",
+        "|---|---|---|---|---|---|",
+        *(_row(detector) for detector in DETECTORS),
+    ]
+    return _HEAD + "\n".join(rows) + "\n" + _TAIL
+
+
+def _row(detector: Detector) -> str:
+    title = next(fault.title for fault in FAULTS if fault.name == detector.name)
+    doc = inspect.getdoc(detector.look) or ""
+    how = " ".join(doc.partition("\n\n")[0].split())
+    needs = "looking on" if detector.needs is Needs.PASSIVE else "--probe"
+    cells = (f"`{detector.name}`", title, detector.severity, needs, how, detector.source)
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,237 @@
+"""From what was seen to a report, and the report in words."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Final
+
+from stepladder.records.files import Json
+from stepladder.records.findings import Finding, Outcome, Severity
+from stepladder.records.watch import PhaseTime, Replay, WatchReport
+from stepladder.watch.advice import next_step
+from stepladder.watch.contract import Detector, Found, Sound, Unseen
+from stepladder.watch.detectors import DETECTORS
+from stepladder.watch.seen import Seen
+from stepladder.watch.watcher import Watcher
+
+_MAX_LOSSES: Final = 500
+_OUTCOMES: Final = {
+    Severity.ERROR: Outcome.FAILED,
+    Severity.WARNING: Outcome.WARNED,
+    Severity.INFO: Outcome.PASSED,  # told, and no alarm
+}
+_ORDER: Final = (
+    Outcome.FAILED,
+    Outcome.WARNED,
+    Outcome.COULD_NOT_RUN,
+    Outcome.PASSED,
+    Outcome.NOT_APPLICABLE,
+)
+
+
+def findings_of(seen: Seen, detectors: Sequence[Detector] = DETECTORS) -> tuple[Finding, ...]:
+    """Ask every detector; alarms come first."""
+    found = [_ask(detector, seen) for detector in detectors]
+    return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.outcome)))
+
+
+def _ask(detector: Detector, seen: Seen) -> Finding:
+    name = detector.name
+    try:
+        answer = detector.look(seen)
+    except Exception as error:
+        reason = f"the detector itself failed: {type(error).__name__}: {error}"
+        return Finding(check=name, outcome=Outcome.COULD_NOT_RUN, evidence=reason)
+    if isinstance(answer, Unseen):
+        return Finding(check=name, outcome=Outcome.NOT_APPLICABLE, evidence=answer.reason)
+    if isinstance(answer, Sound):
+        return Finding(check=name, outcome=Outcome.PASSED, evidence=answer.evidence)
+    assert isinstance(answer, Found)
+    return Finding(
+        check=name,
+        outcome=_OUTCOMES[answer.severity or detector.severity],
+        fault=name,
+        evidence=answer.evidence,
+        fix=answer.fix,
+        where=answer.where,
+        numbers=answer.numbers,
+    )
+
+
+def times_of(watcher: Watcher) -> tuple[PhaseTime, ...]:
+    """Sort the time since the first steps into phases; what they leave is `unexplained`."""
+    phases = watcher.phases
+    span = phases.span_s
+    if span <= 0 or phases.num_steps == 0:
+        return ()
+    totals = {name: phases.total_s.get(name, 0.0) for name in ("forward", "backward", "optimizer")}
+    wait = validation = 0.0
+    for loader in watcher.seen.loaders:
+        for one in loader.passes:
+            if one.is_training:
+                wait += one.wait_s
+            elif one.is_validation:
+                validation += one.span_s
+    totals = {"data_wait": wait, **totals}
+    totals["validation"] = validation + phases.total_s.get("validation", 0.0)
+    totals["checkpoint"] = phases.total_s.get("checkpoint", 0.0)
+    named = sum(totals.values())
+    span = max(0.0, span - max(0.0, watcher.switch.spent_s - phases.spent_before_s))
+    totals["unexplained"] = max(0.0, span - named)
+    whole = max(span, named)
+    phases.settle()
+    return tuple(
+        PhaseTime(
+            name=name,
+            total_s=total,
+            share=total / whole,
+            device_s=_mean(phases.device_s.get(name)),
+        )
+        for name, total in totals.items()
+    )
+
+
+def _mean(values: list[float] | None) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def facts_of(watcher: Watcher) -> dict[str, Json]:
+    """Name what was watched: versions, optimisers, loader and model."""
+    import torch
+
+    seen = watcher.seen
+    stepped = [one for one in seen.optimizers if one.num_steps]
+    loader = next((one for one in seen.loaders if one.training), None)
+    model = next((one for one in seen.models if one.num_params), None)
+    facts: dict[str, Json] = {
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "device": _device(),
+        "threads": torch.get_num_threads(),
+        "optimizers": ", ".join(one.kind for one in stepped),
+        "is_compiled": seen.is_compiled,
+        "num_backwards": seen.num_backwards,
+        "num_steps_looked_at": seen.num_looked,
+    }
+    if loader is not None:
+        facts |= {"batch_size": loader.batch_size, "num_workers": loader.num_workers}
+    if model is not None:
+        facts |= {"model": model.built, "num_params": model.num_params}
+    facts["fused"] = watcher.is_fused
+    return facts
+
+
+def _device() -> str:
+    import torch
+
+    from stepladder.watch.phases import has_gpu
+
+    if has_gpu():
+        return str(torch.cuda.get_device_name())
+    return "cpu"
+
+
+def not_seen_of(watcher: Watcher) -> tuple[str, ...]:
+    """Say what could not be looked at, a sentence each."""
+    seen, lines = watcher.seen, []
+    if seen.num_steps == 0:
+        lines.append("No step of a torch optimiser: nothing can be said about training.")
+    if seen.num_steps == 0 and seen.num_processes:
+        lines.append(
+            f"{seen.num_processes} processes that were started: each would report for itself."
+        )
+    elif seen.num_steps and watcher.phases.num_steps == 0:
+        lines.append("Too few steps for times: the first three are left out.")
+    if not seen.loaders and seen.num_steps:
+        lines.append("No torch DataLoader: what reading data takes is in `unexplained`.")
+    if not any(one.validation for one in seen.loaders) and seen.num_steps:
+        lines.append("No validation over a loader.")
+    if seen.is_compiled:
+        lines.append("Layers inside of a compiled model: only the outermost module is looked at.")
+    if seen.num_steps and not seen.losses:
+        lines.append("No loss function of torch.nn.functional: a loss of its own is not looked at.")
+    if seen.world_size > 1:
+        lines.append("Other ranks: each process that is watched reports for itself.")
+    if watcher.switch.error:
+        lines.append(f"Everything from step {watcher.step} on: {watcher.switch.error}")
+    return tuple(lines)
+
+
+def losses_of(seen: Seen) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Give the losses of the optimiser that stepped most, thinned."""
+    main = max(seen.optimizers, key=lambda one: one.num_steps, default=None)
+    if main is None or not main.losses:
+        return (), ()
+    every = -(-len(main.losses) // _MAX_LOSSES)
+    kept = main.losses[::every]
+    return tuple(step for step, _ in kept), tuple(value for _, value in kept)
+
+
+def report_of(
+    watcher: Watcher,
+    *,
+    script: str,
+    args: Sequence[str],
+    ending: str = "",
+    exit_code: int | None = None,
+    is_complete: bool = False,
+    probe_s: float | None = None,
+    replays: Sequence[Replay] = (),
+    wall_s: float | None = None,
+) -> WatchReport:
+    """Put the report together."""
+    seen = watcher.seen
+    seen.is_over = is_complete
+    times, facts = times_of(watcher), facts_of(watcher)
+    steps = watcher.phases.num_steps
+    step, is_bound = next_step(times, steps, facts, replays)
+    loss_steps, loss_values = losses_of(seen)
+    span = sum(time.total_s for time in times)
+    return WatchReport(
+        script=script,
+        args=tuple(args),
+        is_complete=is_complete,
+        ending=ending,
+        exit_code=exit_code,
+        num_steps=seen.num_steps,
+        wall_s=perf_counter() - watcher.began if wall_s is None else wall_s,
+        watched_s=span,
+        times=times,
+        step_s=span / steps if steps else None,
+        overhead_s=watcher.switch.spent_s,
+        probe_s=probe_s,
+        next=step,
+        is_bound=is_bound,
+        findings=findings_of(seen),
+        not_seen=not_seen_of(watcher),
+        loss_steps=loss_steps,
+        loss_values=loss_values,
+        replays=tuple(replays),
+        facts=facts,
+        watcher_error=watcher.switch.error,
+    )
+
+
+def unwatched(
+    script: str,
+    args: Sequence[str],
+    *,
+    ending: str,
+    exit_code: int | None,
+    wall_s: float,
+    error: str | None = None,
+) -> WatchReport:
+    """Give the report of a script that never imported torch, or where we could not begin."""
+    reason = "The script did not import torch: nothing could be looked at."
+    return WatchReport(
+        script=script,
+        args=tuple(args),
+        is_complete=True,
+        ending=ending,
+        exit_code=exit_code,
+        wall_s=wall_s,
+        not_seen=(reason if error is None else f"Anything: {error}",),
+        watcher_error=error,
+    )

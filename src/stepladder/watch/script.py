@@ -1,0 +1,221 @@
+"""Runs a script in this process as Python itself would, and tells how it ended."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import io
+import os
+import runpy
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType, TracebackType
+from typing import Any
+
+from stepladder.errors import UsageError
+
+_HERE = str(Path(__file__).resolve().parent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a script ended.
+
+    Attributes:
+        exit_code: as a shell would see it.
+        words: in a few words.
+        signal_number: what it was ended by; 0: by none.
+    """
+
+    exit_code: int
+    words: str
+    signal_number: int = 0
+
+
+def find_script(script: str, *, is_module: bool) -> Path:
+    """Give the file of a script or a module.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    if is_module:
+        sys.path.insert(0, str(Path.cwd()))
+        try:
+            spec = importlib.util.find_spec(script)
+        except (ImportError, ValueError):
+            spec = None
+        finally:
+            del sys.path[0]
+        if spec is not None and spec.origin and spec.origin != "built-in":
+            return Path(spec.origin)
+        raise UsageError("no module of that name", where=script, fix="Give what follows python -m.")
+    path = Path(script)
+    if not path.is_file():
+        raise UsageError(
+            "there is no such script", where=script, fix="Give the path of a Python file."
+        )
+    return path
+
+
+def run_script(script: str, args: Sequence[str], *, is_module: bool) -> Ending:
+    """Run a script or module as `__main__`; whatever it raises is shown as Python shows it."""
+    try:
+        if is_module:
+            _run_module(script, args)
+        else:
+            _run_file(script, args)
+    except SystemExit as error:
+        return _exit_of(error)
+    except KeyboardInterrupt as error:
+        _show(error)
+        return Ending(exit_code=130, words="it was interrupted (Ctrl-C)", signal_number=2)
+    except BaseException as error:
+        _show(error)
+        name = type(error).__name__
+        return Ending(exit_code=1, words=f"it raised {name}")
+    return Ending(exit_code=0, words="it ran to its end")
+
+
+def _run_file(script: str, args: Sequence[str]) -> None:
+    path = str(Path.cwd() / script)  # as Python gives it since 3.9
+    sys.argv = [script, *args]
+    sys.path[0] = str(Path(script).resolve().parent)
+    main = ModuleType("__main__")
+    vars(main).update(
+        __file__=path,
+        __builtins__=builtins,
+        __cached__=None,
+        __loader__=SourceFileLoader("__main__", path),
+        __spec__=None,
+    )
+    with io.open_code(path) as file:
+        code: CodeType = compile(file.read(), path, "exec", dont_inherit=True)
+    sys.modules["__main__"] = main
+    exec(code, vars(main))
+
+
+def _run_module(name: str, args: Sequence[str]) -> None:
+    sys.argv = [name, *args]
+    sys.path[0] = str(Path.cwd())
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _exit_of(error: SystemExit) -> Ending:
+    code = error.code
+    if code is None or isinstance(code, int):
+        number = int(code or 0) & 0xFF
+        if getattr(error, "is_enough", False):
+            return Ending(exit_code=0, words="as many steps as were asked for were done")
+        how = "it ran to its end" if number == 0 else f"it ended itself with code {number}"
+        return Ending(exit_code=number, words=how)
+    sys.stderr.write(f"{code}\n")
+    return Ending(exit_code=1, words="it ended itself with a message")
+
+
+def _show(error: BaseException) -> None:
+    """Show an exception through the script's own excepthook, our frames taken out."""
+    kept = _own_frames(error.__traceback__)
+    error.__traceback__ = kept
+    cause: BaseException | None = error
+    for _ in range(8):
+        cause = cause.__cause__ or cause.__context__ if cause is not None else None
+        if cause is not None:
+            cause.__traceback__ = _own_frames(cause.__traceback__)
+    try:
+        sys.excepthook(type(error), error, kept)
+    except Exception:
+        traceback.print_exception(type(error), error, kept)
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Take the frames of this room, and of what runs modules, out of a traceback."""
+    frames = []
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if not filename.startswith((_HERE, "<frozen runpy>")):
+            frames.append(trace)
+        trace = trace.tb_next
+    below: TracebackType | None = None
+    for frame in reversed(frames):
+        frame.tb_next = below
+        below = frame
+    return below
+
+
+class Ender:
+    """Lets a report be written where SIGTERM or SIGHUP ends the script.
+
+    A script that sets handlers of its own keeps them: ours are there only while nobody else's are.
+    """
+
+    def __init__(self, at_end: Callable[[int], None]) -> None:
+        self._at_end = at_end
+        self._pid = os.getpid()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Ender:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            try:
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    self._before[number] = signal.signal(number, self._end)
+            except ValueError:  # not in the main thread
+                break
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            if signal.getsignal(number) == self._end:
+                signal.signal(number, before)
+
+    def _end(self, number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        if os.getpid() == self._pid:
+            self._at_end(number)
+        os.kill(os.getpid(), number)
+
+
+class TorchImport:
+    """Calls a function once the script has imported torch, and not before.
+
+    Torch reads the environment when it is imported, and a script may set it first.
+    """
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def __enter__(self) -> TorchImport:
+        if "torch" in sys.modules:
+            self._then()
+        else:
+            sys.meta_path.insert(0, self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Find torch as everybody would, and stand behind its loader."""
+        del path, target
+        if name != "torch":
+            return None
+        self.__exit__()
+        spec = importlib.util.find_spec("torch")
+        loader = spec.loader if spec is not None else None
+        if spec is None or loader is None or not hasattr(loader, "exec_module"):
+            return spec
+        run = loader.exec_module
+        then = self._then
+
+        def run_then(module: ModuleType) -> None:
+            run(module)
+            vars(loader).pop("exec_module", None)
+            then()
+
+        loader.exec_module = run_then  # type: ignore[method-assign]
+        return spec

@@ -1,0 +1,100 @@
+"""Small statistics of tensors: detached, of a part that costs little, without random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+MAX_ELEMENTS: Final = 32_768
+_MAX_EXAMPLES: Final = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Of some of a tensor's numbers."""
+
+    mean: float
+    std: float
+    low: float
+    high: float
+    is_finite: bool
+
+    @property
+    def size(self) -> float:
+        """Root of the mean square."""
+        return float((self.mean**2 + self.std**2) ** 0.5)
+
+
+def is_plain(value: object) -> bool:
+    """Whether it is a dense tensor with numbers that can be read here."""
+    return (
+        isinstance(value, Tensor)
+        and type(value) in (Tensor, torch.nn.Parameter)
+        and value.layout is torch.strided
+        and value.device.type not in ("meta",)
+        and not value.is_quantized
+        and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+    )
+
+
+def part(value: Tensor, most: int = MAX_ELEMENTS) -> Tensor:
+    """Give some elements, evenly spread; a view where memory lies in order."""
+    flat = value.detach()
+    if not flat.is_contiguous() and flat.numel() > 4 * most:
+        flat = flat[:: max(1, flat.shape[0] // 4)] if flat.dim() else flat
+    flat = flat.reshape(-1)
+    return flat[:: max(1, flat.numel() // most)] if flat.numel() > most else flat
+
+
+def spread(value: Tensor) -> Spread:
+    """Measure some of a tensor's numbers; this reads them, which waits for a GPU."""
+    numbers = part(value).float()
+    low, high, total = numbers.min(), numbers.max(), numbers.sum()
+    found = torch.stack([numbers.mean(), numbers.std(correction=0), low, high, total]).tolist()
+    mean, std, least, most, whole = found
+    finite = all(map(isfinite, (least, most, whole)))
+    return Spread(mean=mean, std=std, low=least, high=most, is_finite=finite)
+
+
+def is_finite(value: Tensor) -> bool:
+    """Whether no number of a floating tensor is NaN or infinite; looks at all of them."""
+    total = value.detach().sum(dtype=torch.float64 if value.device.type == "cpu" else None)
+    return bool(torch.isfinite(total))
+
+
+def checksum(value: Tensor) -> float:
+    """Give a number that is the same for the same data, and seldom for others."""
+    numbers = part(value).double()
+    weights = torch.arange(1, numbers.numel() + 1, dtype=torch.float64, device=numbers.device)
+    return float((numbers * torch.cos(weights)).sum())
+
+
+def num_copies(value: Tensor) -> tuple[int, int, int]:
+    """Count the examples of a batch that are copies of others, and those that are constant.
+
+    Returns:
+        Copies, constant ones, and examples that were looked at.
+    """
+    rows = value.detach()[:_MAX_EXAMPLES].flatten(1)
+    rows = rows[:, :: max(1, rows.shape[1] // 1024)].double()
+    weights = torch.cos(torch.arange(1, rows.shape[1] + 1, dtype=torch.float64, device=rows.device))
+    sums = [round(x, 9) for x in (rows @ weights).tolist()]
+    constant = int((rows.amax(1) == rows.amin(1)).sum())
+    return len(sums) - len(set(sums)), constant, len(sums)
+
+
+def tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
+    """Yield the tensors of a batch, in the order in which a person would list them."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item, depth - 1)
+    elif depth and isinstance(value, (list, tuple)):
+        for item in value[:16]:
+            yield from tensors_in(item, depth - 1)

@@ -1,0 +1,105 @@
+"""Looks on while a script trains: the watchers in place, what they share, and their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Protocol
+
+from stepladder.watch.own_code import OwnCode
+from stepladder.watch.patches import Patches, Switch, activate, deactivate
+from stepladder.watch.phases import Phases
+from stepladder.watch.seen import Seen
+
+CLOSE_EVERY = 10  # steps from one with numbers read to the next
+MODULES_EVERY = 50  # steps from one with hooks on modules to the next
+_FIRST_CLOSE = 4  # the first steps are all looked at
+_MIN_CLOSE = 10  # so many are, whatever they take
+
+
+class Part(Protocol):
+    """One watcher: what it wraps, and what it still reads at the end."""
+
+    def install(self, watcher: Watcher) -> None:
+        """Put wrappers and hooks in place."""
+
+    def settle(self) -> None:
+        """Read what was kept for later."""
+
+
+class Watcher:
+    """What the parts share: the step, whether it is looked at closely, and what was seen.
+
+    Attributes:
+        step: steps of the main optimiser: the first one, until another steps twice in a row.
+        backwards: calls of backward since the last step of any optimiser.
+        new_batches: batches that loaders gave since then.
+        current: the pass over a loader that gave the last batch; None: no loader did.
+        is_close: this step is one of those whose numbers are read.
+        is_scaled: a GradScaler has scaled what backward was called on, and nobody unscaled since.
+        is_fused: the optimiser runs one kernel for all weights; None: it has no such kernel.
+        input_refs: what the outermost module was last given, held weakly.
+        on_step: called after each step.
+    """
+
+    def __init__(self, own: OwnCode) -> None:
+        self.own = own
+        self.seen = Seen()
+        self.switch = Switch()
+        self.patches = Patches(self.switch)
+        self.phases = Phases()
+        self.step = 0
+        self.backwards = 0
+        self.new_batches = 0
+        self.current: Any = None
+        self.is_close = True
+        self.is_scaled = False
+        self.is_fused: bool | None = None
+        self.began = perf_counter()
+        self.input_refs: list[Any] = []
+        self.on_step: list[Callable[[], None]] = []
+        self._parts: list[Part] = []
+
+    def start(self, parts: list[Part]) -> None:
+        """Put all parts in place; torch is imported by now."""
+        self._parts = parts
+        try:
+            for part in parts:
+                part.install(self)
+        except Exception as error:
+            self.switch.fail(error)
+            self.patches.undo()
+            return
+        activate(self.switch)
+
+    def stop(self) -> None:
+        """Take everything away, and read what was kept for later."""
+        was_on = self.switch.is_on
+        self.phases.end()
+        deactivate(self.switch)
+        self.patches.undo()
+        if was_on or self.switch.error:
+            self.settle()
+
+    def settle(self) -> None:
+        """Read what was kept for later: losses and norms that lay on a device."""
+        for part in self._parts:
+            try:
+                part.settle()
+            except Exception as error:
+                self.switch.fail(error)
+
+    def next_step(self) -> None:
+        """Count a step of the main optimiser, and choose whether the next is looked at closely."""
+        self.step += 1
+        self.seen.num_steps = self.switch.num_steps = self.step
+        is_due = self.step < _FIRST_CLOSE or self.step % CLOSE_EVERY == 0
+        is_afforded = self.seen.num_looked < _MIN_CLOSE or self.switch.may_spend()
+        self.is_close = is_due and is_afforded
+        self.seen.num_looked += self.is_close
+        was_counting = self.phases.is_counting
+        self.phases.step_ended()
+        if not was_counting and self.phases.is_counting:
+            self.phases.spent_before_s = self.switch.spent_s
+        for listener in self.on_step:
+            listener()

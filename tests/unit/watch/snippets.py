@@ -1,0 +1,294 @@
+"""For each detector a program that it must find, and the same one put right."""
+
+from __future__ import annotations
+
+BASE = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(192, 20)
+y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
+val = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=32)
+model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 3))
+groups = [
+    {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.01},
+    {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0},
+]
+optimizer = torch.optim.AdamW(groups, lr=1e-3)
+losses = []
+for epoch in range(4):
+    model.train()
+    for xb, yb in train:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(xb), yb)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    model.eval()
+    with torch.no_grad():
+        for xb, yb in val:
+            model(xb).argmax(1)
+"""
+
+PICTURES = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+images = torch.rand(64, 3, 16, 16)
+images = (images - 0.5) / 0.29
+labels = torch.arange(64) % 2
+loader = DataLoader(TensorDataset(images, labels), batch_size=8, shuffle=True)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.image_size = 16
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(F.relu(self.norm(self.conv(x))).mean((2, 3)))
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    for xb, yb in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(xb), yb).backward()
+        optimizer.step()
+"""
+
+REGRESSION = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(64, 5)
+y = x.sum(1)
+model = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for step in range(60):
+    order = torch.randperm(64)[:32]
+    optimizer.zero_grad()
+    out = model(x[order]).squeeze(1)
+    loss = F.mse_loss(out, y[order])
+    loss.backward()
+    optimizer.step()
+"""
+
+TOKENS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+ids = torch.randint(1, 20, (64, 12))
+lengths = torch.randint(4, 12, (64, 1))
+ids[torch.arange(12) >= lengths] = 0
+model = nn.Sequential(nn.Embedding(20, 16), nn.Linear(16, 20))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for step in range(20):
+    batch = ids[torch.randperm(64)[:16]]
+    optimizer.zero_grad()
+    out = model(batch[:, :-1])
+    F.cross_entropy(out.reshape(-1, 20), batch[:, 1:].reshape(-1), ignore_index=0).backward()
+    optimizer.step()
+"""
+
+ACCUMULATION = BASE.replace(
+    """        optimizer.zero_grad()
+        loss = F.cross_entropy(model(xb), yb)
+        loss.backward()
+        optimizer.step()
+""",
+    """        loss = F.cross_entropy(model(xb), yb) / 2
+        loss.backward()
+        losses.append(loss.item())
+        if len(losses) % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+).replace("        losses.append(loss.item())\n    model", "    model")
+
+SCHEDULE = BASE.replace(
+    "losses = []",
+    "losses = []\nplan = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)",
+).replace("    model.eval()", "    plan.step()\n    model.eval()")
+
+PRECISION = BASE.replace(
+    "losses = []", 'losses = []\nscaler = torch.amp.GradScaler("cpu")'
+).replace(
+    """        loss.backward()
+        optimizer.step()
+""",
+    """        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 100.0)
+        scaler.step(optimizer)
+        scaler.update()
+""",
+)
+
+WORKERS = """
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+torch.manual_seed(0)
+
+class Noisy(Dataset):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, idx):
+        return torch.tensor(np.random.normal(size=8), dtype=torch.float32), idx % 2
+
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for xb, yb in DataLoader(Noisy(), batch_size=8, shuffle=True, num_workers=2):
+    optimizer.zero_grad()
+    F.cross_entropy(model(xb), yb).backward()
+    optimizer.step()
+"""
+
+DISTRIBUTED = BASE.replace(
+    "batch_size=16, shuffle=True)",
+    "batch_size=16, sampler=torch.utils.data.DistributedSampler("
+    "TensorDataset(x[:128], y[:128]), num_replicas=2, rank=0))",
+).replace("    model.train()", "    train.sampler.set_epoch(epoch)\n    model.train()")
+
+SAVING = (
+    BASE
+    + """
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch},
+               "checkpoint.pt")
+"""
+)
+
+CLIPPED = BASE.replace(
+    "        optimizer.step()",
+    "        nn.utils.clip_grad_norm_(model.parameters(), 100.0)\n        optimizer.step()",
+)
+
+
+def _edit(sound: str, *pairs: tuple[str, str]) -> tuple[str, str]:
+    broken = sound
+    for old, new in pairs:
+        assert old in broken, old
+        broken = broken.replace(old, new)
+    return broken, sound
+
+
+_STEP = "        loss.backward()\n        optimizer.step()\n"
+_LOSS = "F.cross_entropy(model(xb), yb)"
+
+SNIPPETS: dict[str, tuple[str, str]] = {
+    "missing_zero_grad": _edit(BASE, ("        optimizer.zero_grad()\n", "")),
+    "zero_grad_before_step": _edit(
+        BASE,
+        ("        optimizer.zero_grad()\n", ""),
+        (
+            _STEP,
+            "        loss.backward()\n        optimizer.zero_grad()\n        optimizer.step()\n",
+        ),
+    ),
+    "parameters_never_step": _edit(
+        BASE, ("losses = []", "import copy\nmodel = copy.deepcopy(model)\nlosses = []")
+    ),
+    "parameters_not_in_optimizer": _edit(BASE, ("AdamW(groups", "AdamW(model[3].parameters()")),
+    "frozen_by_accident": _edit(
+        BASE, (_LOSS, "F.cross_entropy(model[3](model[:3](xb).detach()), yb)")
+    ),
+    "unregistered_modules": _edit(
+        PICTURES,
+        ("self.conv = nn.Conv2d(3, 4, 3, padding=1)", "self.convs = [nn.Conv2d(3, 4, 3)]"),
+        ("self.conv(x)", "self.convs[0](x)"),
+    ),
+    "loss_maximised": _edit(BASE, ("loss = F.", "loss = -F."), ("lr=1e-3", "lr=1e-2")),
+    "learning_rate_too_high": _edit(BASE, ("lr=1e-3", "lr=3.0")),
+    "learning_rate_too_low": _edit(
+        REGRESSION,
+        ("lr=1e-2", "lr=1e-7"),
+    ),
+    "schedule_misused": _edit(
+        SCHEDULE,
+        ("    plan.step()\n", ""),
+        ("        optimizer.step()\n", "        optimizer.step()\n        plan.step()\n"),
+    ),
+    "mixed_precision_misused": _edit(PRECISION, ("        scaler.unscale_(optimizer)\n", "")),
+    "accumulation_unscaled": _edit(ACCUMULATION, ("yb) / 2", "yb)")),
+    "clipping_always_active": _edit(CLIPPED, ("100.0", "1e-3")),
+    "decay_on_norms_and_biases": _edit(BASE, ("AdamW(groups", "AdamW(model.parameters()")),
+    "bad_initialisation": _edit(
+        BASE, ("losses = []", "losses = []\nnn.init.constant_(model[0].weight, 0.1)")
+    ),
+    "batch_norm_tiny_batch": _edit(PICTURES, ("batch_size=8", "batch_size=2")),
+    "softmax_before_loss": _edit(BASE, (_LOSS, "F.cross_entropy(model(xb).softmax(1), yb)")),
+    "nll_without_log_softmax": _edit(
+        BASE.replace(_LOSS, "F.nll_loss(F.log_softmax(model(xb), 1), yb)"),
+        ("F.log_softmax(model(xb), 1)", "model(xb)"),
+    ),
+    "softmax_wrong_dim": _edit(
+        BASE.replace(_LOSS, "F.nll_loss(F.log_softmax(model(xb), 1), yb)"),
+        ("model(xb), 1)", "model(xb), 0)"),
+    ),
+    "target_broadcast": _edit(
+        REGRESSION.replace("F.mse_loss(out, y[order])", "((out - y[order]) ** 2).mean()"),
+        (".squeeze(1)", ""),
+    ),
+    "loss_reduction_mismatch": _edit(BASE, ("yb)\n", 'yb, reduction="sum")\n')),
+    "label_range": _edit(
+        BASE, (".long()\n", ".long() + 1\n"), ("nn.Linear(32, 3)", "nn.Linear(32, 4)")
+    ),
+    "unnormalised_input": _edit(PICTURES, ("(images - 0.5) / 0.29", "images * 255")),
+    "double_normalisation": _edit(PICTURES, ("(images - 0.5) / 0.29", "images / 255")),
+    "not_finite_data": _edit(BASE, ("y = (x[:, 0]", "x[::7, 3] = float('nan')\ny = (x[:, 0]")),
+    "duplicated_inputs": _edit(BASE, ("train = ", "x[:128] = x[0].clone()\ntrain = ")),
+    "unmixed_batches": _edit(
+        BASE,
+        ("train = ", "x, y = x[y[:128].argsort()], y[:128].sort().values\ntrain = "),
+        ("shuffle=True", "shuffle=False"),
+    ),
+    "no_shuffle": _edit(BASE, ("shuffle=True", "shuffle=False")),
+    "sampler_without_set_epoch": _edit(DISTRIBUTED, ("    train.sampler.set_epoch(epoch)\n", "")),
+    "same_draws_in_workers": _edit(WORKERS, ("np.random.normal", "self.rng.normal")),
+    "input_too_large": _edit(PICTURES, ("torch.rand(64, 3, 16, 16)", "torch.rand(64, 3, 64, 64)")),
+    "tokens_out_of_vocabulary": _edit(TOKENS, (", ignore_index=0", "")),
+    "augmented_validation": _edit(
+        BASE,
+        (
+            "val = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=32)",
+            "class Noisy(TensorDataset):\n    def __getitem__(self, i):\n"
+            "        a, b = super().__getitem__(i)\n        return a + torch.randn(20), b\n"
+            "val = DataLoader(Noisy(x[128:], y[128:]), batch_size=32)",
+        ),
+    ),
+    "train_mode_in_validation": _edit(BASE, ("    model.eval()\n", "")),
+    "eval_mode_in_training": _edit(
+        BASE, ("    model.train()\n", ""), ("losses = []", "losses = []\nmodel.train()")
+    ),
+    "gradients_in_validation": _edit(BASE, ("with torch.no_grad():", "if True:")),
+    "graph_retained": _edit(BASE, ("losses.append(loss.item())", "losses.append(loss)")),
+    "checkpoint_incomplete": _edit(SAVING, ('"optimizer": optimizer.state_dict(), ', "")),
+    "seeds_wrong": _edit(
+        BASE,
+        (
+            "        optimizer.zero_grad()\n",
+            "        torch.manual_seed(1)\n        optimizer.zero_grad()\n",
+        ),
+    ),
+}
