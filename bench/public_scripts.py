@@ -200,7 +200,7 @@ def run(script: PublicScript, main: Path, before_it: list[str], log: Path) -> Ru
     environment = {
         **os.environ,
         **script.environment,
-        "PYTHONPATH": str(SITE),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")])),
         "PUBLIC_SCRIPTS_CLOCK": str(clock),
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": "1",

@@ -72,6 +72,7 @@ class LoaderWatch:
         batches = loader.batch_sampler
         sampler = getattr(batches, "sampler", loader.sampler)
         seen.dataset = type(loader.dataset).__name__
+        seen.dataset_id = id(loader.dataset)
         seen.is_iterable = isinstance(loader.dataset, IterableDataset)
         seen.sampler = _order(sampler, batches, is_iterable=seen.is_iterable)
         seen.batch_size = loader.batch_size or getattr(batches, "batch_size", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from typing import Any, Final
 
@@ -25,6 +26,10 @@ from stepladder.watch.watcher import MODULES_EVERY, Watcher
 
 _WITH_WEIGHTS: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)
 _NORMS: Final = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)
+_SCRIPTING: Final = (
+    (importlib.import_module("torch.jit._recursive"), "create_script_module"),
+    (torch._C, "_jit_script_compile"),
+)
 _MAX_OFFSETS: Final = 4000
 _MIN_FEATURES: Final = 16
 _CURRENT: list[ModuleWatch] = []
@@ -73,9 +78,11 @@ class ModuleWatch:
         watcher.patches.wrap(
             torch, "save", before=self._unhook, after=self._rehook, failed=self._rehook
         )
-        watcher.patches.wrap(
-            torch.jit, "script", before=self._unhook, after=self._rehook, failed=self._rehook
-        )
+        # Scripting reads sources, and names in its caller's frame: it is met below that frame.
+        for owner, name in _SCRIPTING:
+            watcher.patches.wrap(
+                owner, name, before=self._scripting, after=self._scripted, failed=self._scripted
+            )
         watcher.patches.on_undo(self._stop)
         _CURRENT.append(self)
         self._open()
@@ -139,6 +146,14 @@ class ModuleWatch:
     def _rehook(self, *_: Any) -> None:
         for root in self._names.roots:
             self._hook(root)
+
+    def _scripting(self, _args: Any, _kwargs: Any) -> None:
+        self._unhook(_args, _kwargs)
+        self._watcher.patches.lay_down()
+
+    def _scripted(self, *_: Any) -> None:
+        self._watcher.patches.take_up()
+        self._rehook()
 
     def _any_before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         watcher = self._watcher

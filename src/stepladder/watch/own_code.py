@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import re
 import sys
 import sysconfig
@@ -36,6 +37,16 @@ class OwnCode:
                 return f"{name}:{frame.f_lineno}"
             frame = frame.f_back
         return None
+
+    def is_own_call(self) -> bool:
+        """Whether the script itself called torch here, and not a library on its behalf."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if not file.startswith(_PACKAGE) and f"{os.sep}torch{os.sep}" not in file:
+                return self._name(file) is not None
+            frame = frame.f_back
+        return False
 
     def is_assigned_and_called(self, where: str | None, method: str) -> bool:
         """Whether the file calls a method of what the line assigns, as `plan.step(` of `plan = `.

@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from time import thread_time
 from typing import Any
 
@@ -66,12 +67,33 @@ class Switch:
         self.error = self.error or f"{type(error).__name__}: {error}{at}"
 
 
+@dataclass(frozen=True)
+class _Replaced:
+    """One attribute that holds a wrapper; `is_own`: its owner had it, not a parent class."""
+
+    owner: Any
+    name: str
+    original: Any
+    wrapper: Any
+    is_own: bool
+
+    def put(self) -> None:
+        setattr(self.owner, self.name, self.wrapper)
+
+    def take(self) -> None:
+        if self.is_own:
+            setattr(self.owner, self.name, self.original)
+        else:
+            delattr(self.owner, self.name)
+
+
 class Patches:
     """Replaces attributes by wrappers that call the original and nothing else of torch."""
 
     def __init__(self, switch: Switch) -> None:
         self._switch = switch
-        self._replaced: list[tuple[Any, str, Any, bool]] = []
+        self._replaced: list[_Replaced] = []
+        self._num_laid_down = 0
         self._undo: list[Callable[[], object]] = []
 
     def wrap(
@@ -112,8 +134,23 @@ class Patches:
             return result
 
         is_own = not isinstance(owner, type) or name in vars(owner)
-        self._replaced.append((owner, name, original, is_own))
-        setattr(owner, name, wrapper)
+        one = _Replaced(owner, name, original, wrapper, is_own)
+        self._replaced.append(one)
+        one.put()
+
+    def lay_down(self) -> None:
+        """Put the originals back for a while, as for a compiler that reads their source."""
+        self._num_laid_down += 1
+        if self._num_laid_down == 1:
+            for one in reversed(self._replaced):
+                one.take()
+
+    def take_up(self) -> None:
+        """Put the wrappers back in place."""
+        self._num_laid_down -= 1
+        if self._num_laid_down == 0:
+            for one in self._replaced:
+                one.put()
 
     def on_undo(self, undo: Callable[[], object]) -> None:
         """Have something of another kind undone along with the wrappers, as a hook's removal."""
@@ -122,11 +159,9 @@ class Patches:
     def undo(self) -> None:
         """Put everything back, the last one first."""
         while self._replaced:
-            owner, name, original, is_own = self._replaced.pop()
-            if is_own:
-                setattr(owner, name, original)
-            else:
-                delattr(owner, name)
+            one = self._replaced.pop()
+            if not self._num_laid_down:
+                one.take()
         while self._undo:
             with suppress(Exception):
                 self._undo.pop()()

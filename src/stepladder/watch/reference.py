@@ -81,6 +81,8 @@ _TAIL = """
   itself.
 - Intentions. Weights that are cut off or not given to the optimiser on purpose look as if by
   accident where they could still learn: hence warnings.
+- Where a warning comes from: one that torch gives from a function that is wrapped names our file
+  instead of the script's line.
 - A model that is pickled by `pickle` itself, not by `torch.save`, while it is watched names a hook
   of ours; it then needs this package to be read.
 """

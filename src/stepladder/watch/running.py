@@ -188,7 +188,8 @@ class PrecisionWatch:
         if not isinstance(limit, (int, float)) or not isinstance(norm, Tensor):
             return
         if where not in self._clips:
-            self._clips[where] = ClippingSeen(where=where, limit=float(limit))
+            is_own = watcher.own.is_own_call()
+            self._clips[where] = ClippingSeen(where=where, limit=float(limit), is_own=is_own)
             self._norms[where] = []
             watcher.seen.clippings.append(self._clips[where])
         if len(self._norms[where]) < _MAX_NORMS:
@@ -253,6 +254,9 @@ def _contents(value: Any, seen: SavedSeen, depth: int = 2) -> None:
     ):
         seen.has_optimizer = True
         return
+    if isinstance(value, (list, tuple)):
+        for item in value[:8]:
+            _contents(item, seen, depth)
     if not isinstance(value, Mapping):
         return
     seen.is_empty = seen.is_empty or (not value and hasattr(value, "_metadata"))

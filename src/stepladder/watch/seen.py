@@ -161,6 +161,7 @@ class LoaderSeen:
 
     where: str | None
     dataset: str = ""
+    dataset_id: int = 0
     sampler: str = ""
     batch_size: int | None = None
     num_workers: int = 0
@@ -286,10 +287,11 @@ class PrecisionSeen:
 
 @dataclass(kw_only=True)
 class ClippingSeen:
-    """Clipping of gradients by norm, from one line."""
+    """Clipping of gradients by norm, from one line; `is_own`: the script's, not a library's."""
 
     where: str | None
     limit: float
+    is_own: bool = True
     norms: list[float] = field(default_factory=list)
 
 

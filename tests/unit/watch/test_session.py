@@ -339,3 +339,53 @@ def test_a_watcher_that_cannot_begin_is_told_and_the_block_runs(
         assert torch.ones(1).item() == 1
     assert watching.report is not None
     assert "half a package" in (watching.report.watcher_error or "")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripting_works_while_watched(watched: Watched) -> None:
+    code = loop(after="if step == 9: scripted = torch.jit.script(Net())").replace(
+        "torch.manual_seed(0)\n",
+        "import torch.distributed.optim\n"
+        "torch.manual_seed(0)\n"
+        "class Net(nn.Module):\n"
+        "    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:\n"
+        "        return F.cross_entropy(x, y)\n"
+        "@torch.jit.script\n"
+        "def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:\n"
+        "    return F.mse_loss(x, y)\n",
+        1,
+    )
+    report = watched(code + "scripted(torch.ones(2, 2), torch.tensor([0, 1]))\n")
+    assert report.exit_code == 0, report.ending
+    assert report.watcher_error is None
+    assert report.num_steps == 20
+
+
+def test_a_checkpoint_with_states_in_lists_is_whole(watched: Watched) -> None:
+    saved = "{'epoch': 1, 'state_dict': model.state_dict(), 'states': [optimizer.state_dict()]}"
+    assert alarms(watched(loop() + f"torch.save({saved}, 'whole.pt')\n")) == []
+
+
+def test_metrics_over_the_training_data_are_no_validation(watched: Watched) -> None:
+    code = """
+import torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(64, 20)
+data = TensorDataset(x, (x[:, 0] > 0).long())
+loader, again = DataLoader(data, 8, shuffle=True), DataLoader(data, 8, shuffle=True)
+model = nn.Linear(20, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(4):
+    model.train()
+    for xb, yb in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(xb), yb).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        for xb, yb in again:
+            model(xb)
+"""
+    assert alarms(watched(code)) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from stepladder.records.files import Json
+from stepladder.records.findings import Severity
 from stepladder.watch.contract import Answer, Found, Sound, Unseen
 from stepladder.watch.seen import ScheduleSeen, Seen
 
@@ -186,6 +187,7 @@ def clipping_always_active(seen: Seen) -> Answer:
                 fix=f"Clip at a few times the usual norm, such as {3 * usual:.2g}, or lower the "
                 "learning rate instead.",
                 where=one.where,
+                severity=None if one.is_own else Severity.INFO,  # a trainer's default
                 numbers={"active": active, "median_norm": usual},
             )
     return Sound("clipping acts in few steps")

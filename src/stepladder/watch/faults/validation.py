@@ -15,9 +15,10 @@ _MIN_EVAL = 5
 def augmented_validation(seen: Seen) -> Answer:
     """Compares the first batch of one validation with that of the next."""
     known = []
+    learnt = {loader.dataset_id for loader in seen.loaders if loader.training}
     for loader in seen.loaders:
         passes = [p for p in loader.validation if p.first_checksum is not None]
-        if loader.training or len(passes) < 2:
+        if loader.dataset_id in learnt or len(passes) < 2:
             continue
         known.append(loader)
         if len({p.first_checksum for p in passes}) > 1:
