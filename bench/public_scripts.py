@@ -20,7 +20,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,6 @@ from rows import write_rows
 from stepladder.errors import DataError
 from stepladder.records import read_json
 from stepladder.records.files import Json
-from stepladder.records.findings import Outcome
 from stepladder.records.from_json import from_json
 from stepladder.records.watch import WatchReport
 
@@ -45,8 +45,8 @@ _NOTE = (
     " shared machine. `same` tells whether the printed output and the files written are equal to"
     " the byte. Times are a step: `alone_ms` and `watched_ms` by the processor's clock, of all"
     " that lies between the first step and the last; `own_us` is what the watcher itself counted,"
-    " sampled steps included. An alarm is followed by what a person judged of it; the reasons are"
-    " in the list."
+    " sampled steps included, by the wall clock of a busy machine. An alarm is followed by what a"
+    " person judged of it; the reasons are in the list."
 )
 
 
@@ -274,7 +274,7 @@ def measure(script: PublicScript, folder: Path) -> dict[str, Any]:
         "step_wall_s": [alone.step_s("wall_s"), watched.step_s("wall_s")],
         "step_cpu_s": [alone.step_s("cpu_s"), watched.step_s("cpu_s")],
         "overhead_s": report.overhead_s,
-        "findings": [one for one in report.findings if one.outcome is not Outcome.PASSED],
+        "alarms": report.alarms,
         "next": report.next,
         "is_bound": report.is_bound,
         "not_seen": report.not_seen,
@@ -284,9 +284,10 @@ def measure(script: PublicScript, folder: Path) -> dict[str, Any]:
 
 def row_of(script: PublicScript, record: Mapping[str, Any]) -> dict[str, object]:
     """Give a script's line of the table."""
-    outcomes = (Outcome.FAILED.value, Outcome.WARNED.value)
-    alarms = [one for one in record["findings"] if one["outcome"] in outcomes]
-    words = [f"{one['outcome']}: {one['fault']} ({judged(script, one['fault'])})" for one in alarms]
+    words = [
+        f"{alarm['outcome']}: {alarm['fault']} ({judged(script, alarm['fault'])})"
+        for alarm in record["alarms"]
+    ]
     is_same = record["is_same_output"] and not record["differing_files"]
     return {
         "script": f"{script.repository} {script.files[0].path}",
@@ -306,6 +307,26 @@ def row_of(script: PublicScript, record: Mapping[str, Any]) -> dict[str, object]
 
 def _milliseconds(seconds: float | None) -> object:
     return "not measured" if seconds is None else 1e3 * seconds
+
+
+def counts_of(scripts: Sequence[PublicScript], records: Sequence[Mapping[str, Any]]) -> str:
+    """Say in a sentence how many scripts were left as they are, and what alarms are worth."""
+    by_name = {script.name: script for script in scripts}
+    num_kept = sum(
+        one["exit_codes"][0] == one["exit_codes"][1]
+        and one["is_same_output"]
+        and not one["differing_files"]
+        for one in records
+    )
+    verdicts = Counter(
+        judged(by_name[one["name"]], alarm["fault"]) for one in records for alarm in one["alarms"]
+    )
+    num_errors = sum(alarm["outcome"] == "failed" for one in records for alarm in one["alarms"])
+    words = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    return (
+        f"{num_kept} of {len(records)} kept exit code, output and files;"
+        f" {verdicts.total()} alarms ({words or 'none'}), {num_errors} of them errors."
+    )
 
 
 def judged(script: PublicScript, fault: str) -> str:
@@ -332,7 +353,8 @@ def main() -> None:
     last = {record["name"]: record for record in log.records}
     records = [last[script.name] for script in scripts if script.name in last]
     rows = [row_of(script, last[script.name]) for script in scripts if script.name in last]
-    write_rows("public_scripts", rows, note=_NOTE, rounds=records, place=log.environment)
+    note = f"{counts_of(scripts, records)} {_NOTE}"
+    write_rows("public_scripts", rows, note=note, rounds=records, place=log.environment)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 import re
 import struct
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -215,16 +215,12 @@ def test_seconds_in_the_output_are_not_compared(public: ModuleType, tmp_path: Pa
     assert public.plain(script, "loss 2 in 1.5 s") != public.plain(script, "loss 3 in 1.5 s")
 
 
-def records(alarms: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    for outcome in alarms:
-        yield {"outcome": outcome, "fault": "no_shuffle"}
-
-
 def test_a_line_says_alarms_with_what_was_judged_of_them(
     public: ModuleType, tmp_path: Path
 ) -> None:
     script = a_script(public, "", tmp_path)
     record = {
+        "name": "thing",
         "exit_codes": [0, 0],
         "is_same_output": True,
         "differing_files": [],
@@ -233,7 +229,7 @@ def test_a_line_says_alarms_with_what_was_judged_of_them(
         "step_wall_s": [0.004, 0.004],
         "step_cpu_s": [0.0039, 0.004],
         "overhead_s": 0.005,
-        "findings": list(records(("warned", "not_applicable"))),
+        "alarms": [{"outcome": "warned", "fault": "no_shuffle"}],
         "next": None,
         "watcher_error": None,
     }
@@ -246,3 +242,5 @@ def test_a_line_says_alarms_with_what_was_judged_of_them(
     assert public.row_of(script, record)["alarms"] == "warned: no_shuffle (true)"
     record["differing_files"] = ["model.pt"]
     assert public.row_of(script, record)["same"] == "no"
+    expected = "0 of 1 kept exit code, output and files; 1 alarms (1 true), 0 of them errors."
+    assert public.counts_of([script], [record]) == expected
