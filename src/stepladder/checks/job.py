@@ -55,7 +55,6 @@ class CheckedJob:
         sources: the splits.
         device: that the run would take.
         deadline: `time.perf_counter()` at which all checks must have ended; infinite: none.
-        errors: what checks raised, with their names.
         given: the model as `make_model` gave it, where it is built already; never changed.
     """
 
@@ -65,7 +64,6 @@ class CheckedJob:
     sources: Sources
     device: torch.device
     deadline: float = math.inf
-    errors: list[tuple[str, Exception]] = field(default_factory=list)
     given: nn.Module | None = None
     _kept: dict[str, Any] = field(default_factory=dict)
 
