@@ -72,7 +72,7 @@ def run_check(check: Check, job: CheckedJob) -> Finding:
         answer = Answer(
             outcome=Outcome.COULD_NOT_RUN,
             evidence=f"{type(error).__name__}: {what}" if what else type(error).__name__,
-            fix="Training would probably meet the same error: `stepladder train --dry-run --debug`.",
+            fix="Training would probably meet it too: `stepladder train --dry-run --debug`.",
         )
     return _finding(check, answer, time.perf_counter() - started)
 
