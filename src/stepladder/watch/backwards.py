@@ -23,6 +23,8 @@ _MAX_LOOKS: Final = 6  # calls that are looked at in one step
 _MAX_CALLS: Final = 200  # and in all
 _SETTLED: Final = 3  # steps until every optimiser is known
 _OLD: Final = 5  # steps after which a loss's graph should be gone
+_ALL_GRAPHS: Final = 64  # steps whose graphs are all followed
+_GRAPHS_EVERY: Final = 8  # of the later ones, one in so many
 _KEY: Final = "stepladder.watch"
 
 
@@ -48,7 +50,7 @@ class BackwardWatch:
     def install(self, watcher: Watcher) -> None:
         """Wrap backward and clipping, which changes gradients too."""
         self._watcher = watcher
-        watcher.on_step.append(self._next)
+        watcher.on_close.append(self._next)
         watcher.patches.wrap(
             torch.autograd, "backward", before=self._open, after=self._close, failed=self._failed
         )
@@ -63,15 +65,13 @@ class BackwardWatch:
 
     def _next(self) -> None:
         self._looks = 0
-        if self._watcher.is_close:
-            self._count_graphs()
+        self._count_graphs()
 
     def _open(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._depth += 1
         if self._depth > 1:  # from within backward: a checkpoint is run again
             return None
         watcher = self._watcher
-        watcher.switch.num_steps = max(watcher.switch.num_steps, watcher.step)
         self._optimizers.gradients_open()
         roots = args[0] if args else kwargs.get("tensors")
         root = roots if isinstance(roots, Tensor) else (roots[0] if roots else None)
@@ -105,20 +105,27 @@ class BackwardWatch:
 
     def _look(self, root: Tensor) -> None:
         watcher = self._watcher
-        plain, node = root.detach(), root.grad_fn
-        scaled, self._scaled = self._scaled, None
-        if scaled is not None and scaled[0]() is root:
-            plain, node = scaled[1], scaled[2]
-        value: Any = float(plain) if plain.device.type == "cpu" else plain
+        plain, scaled = root, self._scaled
+        node: Any = None
+        if scaled is not None:
+            self._scaled = None
+            if scaled[0]() is root:
+                plain, node = scaled[1], scaled[2]
+        value: Any = plain.item() if plain.is_cpu else plain.detach()
         self._optimizers.pending.append(value)
-        if isinstance(value, float) and not math.isfinite(value):
+        if plain.is_cpu and not math.isfinite(value):
             self._find_not_finite()
+        is_followed = watcher.step < _ALL_GRAPHS or watcher.step % _GRAPHS_EVERY == 0
+        if not is_followed and not watcher.is_close:
+            return
+        node = root.grad_fn if plain is root else node
         if node is None:
             return
-        token = _Token()
-        metadata: Any = node.metadata  # a dict that lives as long as the node
-        metadata[_KEY] = token
-        self._tokens.append((watcher.step, weakref.ref(token)))
+        if is_followed:
+            token = _Token()
+            metadata: Any = node.metadata  # a dict that lives as long as the node
+            metadata[_KEY] = token
+            self._tokens.append((watcher.step, weakref.ref(token)))
         calls = watcher.seen.backward_calls
         if watcher.is_close and self._looks < _MAX_LOOKS and len(calls) < _MAX_CALLS:
             self._looks += 1
@@ -149,6 +156,9 @@ class BackwardWatch:
     def _judge_forwards(self) -> None:
         """Sort the calls of models since the last backward: which were learnt from."""
         waiting, self.waiting = self.waiting, []
+        if len(waiting) == 1 and waiting[0][2]:
+            _count_mode(waiting[0][0].seen, waiting[0][1], self._watcher.step)
+            return
         last: dict[int, bool] = {}
         for root, is_training, has_graph, _ in waiting:
             if has_graph:

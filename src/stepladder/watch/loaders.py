@@ -37,6 +37,8 @@ class LoaderWatch:
         self._passes: weakref.WeakKeyDictionary[Any, tuple[PassSeen, float]] = (
             weakref.WeakKeyDictionary()
         )
+        self._last: weakref.ref[Any] | None = None
+        self._found: tuple[PassSeen, float]
         self._epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def install(self, watcher: Watcher) -> None:
@@ -47,9 +49,9 @@ class LoaderWatch:
         watcher.patches.wrap(
             iterator,
             "__next__",
-            before=lambda *_: perf_counter(),
             after=self._given,
             failed=self._ended,
+            is_timed=True,
         )
         watcher.patches.wrap(DistributedSampler, "set_epoch", after=self._set_epoch)
 
@@ -99,17 +101,22 @@ class LoaderWatch:
         self._passes[iterator] = (one, began)
 
     def _given(self, began: Any, args: tuple[Any, ...], _kwargs: Any, batch: Any) -> None:
-        found = self._passes.get(args[0])
-        if found is None or began is None:
-            return
-        one, at = found
-        now = perf_counter()
-        if self._watcher.phases.is_counting:
+        iterator = args[0]
+        if self._last is None or self._last() is not iterator:
+            found = self._passes.get(iterator)
+            if found is None:
+                return
+            self._last, self._found = weakref.ref(iterator), found
+        one, at = self._found
+        watcher = self._watcher
+        phases = watcher.phases
+        if phases.is_counting:
+            now = perf_counter()
             one.wait_s += now - began
-            one.span_s = now - max(at, self._watcher.phases.began)
-        self._watcher.current = one
-        self._watcher.phases.drop_forward()
-        self._watcher.new_batches += 1
+            one.span_s = now - max(at, phases.began)
+        watcher.current = one
+        phases.drop_forward()
+        watcher.new_batches += 1
         one.num_batches += 1
         if one.num_batches == 1:
             self._first(one, batch)
@@ -131,7 +138,7 @@ class LoaderWatch:
         now = perf_counter()
         if self._watcher.phases.is_counting:
             one.span_s = now - max(at, self._watcher.phases.began)
-            one.wait_s += now - began if began is not None else 0.0
+            one.wait_s += now - began
         self._watcher.phases.touch()
 
     def _set_epoch(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:

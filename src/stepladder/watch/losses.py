@@ -48,7 +48,7 @@ class LossWatch:
     def install(self, watcher: Watcher) -> None:
         """Wrap the functions."""
         self._watcher = watcher
-        watcher.on_step.append(self._next)
+        watcher.on_close.append(self._next)
         for kind in _KINDS:
             watcher.patches.wrap(F, kind, before=self._open(kind), failed=self._label_error(kind))
         watcher.patches.wrap(F, "embedding", before=self._tokens, failed=self._token_error)
@@ -61,15 +61,18 @@ class LossWatch:
 
     def _open(self, kind: str) -> Any:
         def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            is_due = self._watcher.is_close and self._looks < _MAX_LOOKS
+            key = (kind, torch.is_grad_enabled())
+            count = self._counts.get(key, 0)
+            if not is_due and count >= _ALWAYS and self._kept is None:
+                return
             scores, target = _two(args, kwargs)
             if not isinstance(scores, Tensor) or not isinstance(target, Tensor):
                 return
             if self._kept is not None and torch.is_grad_enabled():
                 self._kept.note_loss(kind, scores, target, args, kwargs)
-            key = (kind, torch.is_grad_enabled())
-            count = self._counts[key] = self._counts.get(key, 0) + 1
-            is_due = self._watcher.is_close and self._looks < _MAX_LOOKS
-            if is_due or count <= _ALWAYS:
+            self._counts[key] = count + 1
+            if is_due or count < _ALWAYS:
                 self._looks += 1
                 self._look(kind, scores, target, kwargs)
 

@@ -31,6 +31,7 @@ _SCRIPTING: Final = (
     (torch._C, "_jit_script_compile"),
 )
 _MAX_OFFSETS: Final = 4000
+_MAX_WAITING: Final = 4096
 _MIN_FEATURES: Final = 16
 _CURRENT: list[ModuleWatch] = []
 
@@ -100,7 +101,8 @@ class ModuleWatch:
             _CURRENT.remove(self)
 
     def _next(self) -> None:
-        self._shut()
+        if self._handles:
+            self._shut()
         self._inside.clear()
         is_due = self._watcher.step % MODULES_EVERY == 0 and self._watcher.switch.may_spend()
         if is_due and not self._watcher.seen.is_compiled:
@@ -264,38 +266,24 @@ class ModuleWatch:
             self._watcher.switch.run(self._leave, module, output)
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._names.root_of(module) is None:
-            return  # a copy of a model, hooks and all
-        is_timed = self._watcher.is_close and not self._inside
-        event = self._watcher.phases.event() if is_timed else None
-        self._inside.append((id(module), event))
-        if len(self._inside) > 1:
-            return
-        self._time(module)
-        if not torch.is_grad_enabled():
-            return
-        given = list(tensors_in((args, kwargs), 2))[:4]
-        if given:
-            self._watcher.input_refs = [weakref.ref(t) for t in given]
-            self._note_windows(module, given[0])
-        if self._kept is not None:
-            self._kept.note_input(module, args, kwargs)
-
-    def _note_windows(self, module: nn.Module, first: Tensor) -> None:
-        """Note which part of one large tensor a batch is: order without a loader."""
         root = self._names.root_of(module)
         if root is None:
+            return  # a copy of a model, hooks and all
+        if self._inside:
+            self._inside.append((id(module), None))
             return
-        if first.dim() == 4 and root.seen.given_pixels is None:
-            root.seen.given_pixels = int(first.shape[2] * first.shape[3])
-        base = first._base
-        offsets = root.seen.window_offsets
-        if base is None or len(offsets) >= _MAX_OFFSETS or base.shape[1:] != first.shape[1:]:
+        watcher = self._watcher
+        self._inside.append((id(module), watcher.phases.event() if watcher.is_close else None))
+        self._time(root, module)
+        if not torch.is_grad_enabled():
             return
-        if root.seen.window_base not in (None, id(base)):
-            return
-        root.seen.window_base = id(base)
-        offsets.append(int(first.storage_offset()))
+        is_one = len(args) == 1 and not kwargs and isinstance(args[0], Tensor)
+        given = args if is_one else list(tensors_in((args, kwargs), 2))[:4]
+        if given:
+            self._watcher.input_refs = [weakref.ref(t) for t in given]
+            _note_windows(root, given[0])
+        if self._kept is not None:
+            self._kept.note_input(module, args, kwargs)
 
     def _leave(self, module: nn.Module, output: Any) -> None:
         while self._inside and self._inside[-1][0] != id(module):
@@ -310,25 +298,25 @@ class ModuleWatch:
             self._kept.note_output(module, output)
         watcher = self._watcher
         is_grad = torch.is_grad_enabled()
-        first = next(iter(tensors_in(_plain_output(output))), None)
+        first = output if isinstance(output, Tensor) else _first_of(output)
         has_graph = is_grad and first is not None and first.requires_grad
-        watcher.phases.still_validation()
-        self._count(root, module, has_graph=has_graph)
-        watcher.phases.between(FORWARD, event)
-        if len(self._backwards.waiting) < 4096:
-            where = watcher.own.here() if watcher.is_close else None
-            self._backwards.waiting.append((root, module.training, has_graph, where))
-
-    def _count(self, root: Root, module: nn.Module, *, has_graph: bool) -> None:
-        one = self._watcher.current
+        is_training, one = module.training, watcher.current
+        if not is_training:
+            watcher.phases.still_validation()
         if root.seen.called_at is None:
-            root.seen.called_at = self._watcher.own.here()
+            root.seen.called_at = watcher.own.here()
         if one is not None:
             one.num_forwards += 1
-            one.num_train_mode += module.training
+            one.num_train_mode += is_training
             one.num_with_graph += has_graph
+        if event is not None:
+            watcher.phases.between(FORWARD, event)
+        waiting = self._backwards.waiting
+        if len(waiting) < _MAX_WAITING:
+            where = watcher.own.here() if watcher.is_close else None
+            waiting.append((root, is_training, has_graph, where))
 
-    def _time(self, module: nn.Module) -> None:
+    def _time(self, root: Root, module: nn.Module) -> None:
         """Begin forward, or validation where a model that is trained is called in other mode."""
         phases, one = self._watcher.phases, self._watcher.current
         if module.training:
@@ -336,18 +324,26 @@ class ModuleWatch:
                 phases.open_forward()
             return
         is_in_pass = one is not None and not one.is_whole and one.num_backwards == 0
-        if not is_in_pass and self._is_held(module):
+        if is_in_pass:
+            return
+        root.is_held = root.is_held or self._optimizers.holds(root.ids)
+        if root.is_held:
             phases.open_validation()
 
-    def _is_held(self, module: nn.Module) -> bool:
-        """Whether an optimiser holds some of a model's weights."""
-        root = self._names.root_of(module)
-        if root is not None and not root.is_held:
-            root.is_held = self._optimizers.holds(root.ids)
-        return root is not None and root.is_held
+
+def _note_windows(root: Root, first: Tensor) -> None:
+    """Note which part of one large tensor a batch is: order without a loader."""
+    seen, base = root.seen, first._base
+    if seen.given_pixels is None and first.dim() == 4:
+        seen.given_pixels = int(first.shape[2] * first.shape[3])
+    if base is None or len(seen.window_offsets) >= _MAX_OFFSETS:
+        return
+    if base.shape[1:] == first.shape[1:] and seen.window_base in (None, id(base)):
+        seen.window_base = id(base)
+        seen.window_offsets.append(int(first.storage_offset()))
 
 
-def _plain_output(output: Any) -> Any:
-    """Open what libraries give as an output, such as a ModelOutput."""
-    is_record = not isinstance(output, Tensor) and callable(getattr(output, "values", None))
-    return list(output.values()) if is_record else output
+def _first_of(output: Any) -> Tensor | None:
+    """Give the first tensor of what a model answers, also of a record such as a ModelOutput."""
+    is_record = callable(getattr(output, "values", None))
+    return next(tensors_in(list(output.values()) if is_record else output), None)

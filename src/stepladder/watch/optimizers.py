@@ -24,6 +24,7 @@ from stepladder.watch.watcher import Watcher
 _MAX_MATRICES: Final = 12
 _MATRIX_ELEMENTS: Final = 1024
 _MAX_CHECKED: Final = 2000
+_MAX_LOSSES: Final = 20_000
 
 
 class EnoughSteps(SystemExit):
@@ -70,11 +71,11 @@ class OptimizerWatch:
         """Hook into all optimisers, those that are there already as well."""
         self._watcher = watcher
         watcher.patches.wrap(Optimizer, "__init__", after=self._built)
-        watcher.patches.wrap(Optimizer, "zero_grad", after=self._cleared)
-        watcher.patches.wrap(torch.nn.Module, "zero_grad", after=self._cleared)
+        for owner in (Optimizer, torch.nn.Module):
+            watcher.patches.wrap(owner, "zero_grad", after=self._cleared, is_close_only=True)
         for kind in _subclasses(Optimizer):
             if "zero_grad" in vars(kind):
-                watcher.patches.wrap(kind, "zero_grad", after=self._cleared)
+                watcher.patches.wrap(kind, "zero_grad", after=self._cleared, is_close_only=True)
             if "load_state_dict" in vars(kind):
                 watcher.patches.wrap(kind, "load_state_dict", after=self._loaded)
         watcher.patches.wrap(Optimizer, "load_state_dict", after=self._loaded)
@@ -118,7 +119,7 @@ class OptimizerWatch:
         self._watcher.seen.optimizer_loads += 1
 
     def _cleared(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
-        if not self._watcher.backwards or not self._watcher.is_close:
+        if not self._watcher.backwards:
             return
         cleared = args[0]
         where = self._watcher.own.here()
@@ -160,7 +161,6 @@ class OptimizerWatch:
         live.clearing.before_step(seen)
         self._stepping = live
         seen.num_outside_scaler += self._watcher.is_scaled
-        live.began = perf_counter()
         if seen.num_steps == 0:
             seen.stepped_at = self._watcher.own.here()
             self._describe(optimizer, live)
@@ -203,8 +203,8 @@ class OptimizerWatch:
         self._num_main += is_main
         if watcher.switch.is_on:
             watcher.switch.run(self._after, optimizer, is_main)
-        is_ours = os.getpid() == self._pid
-        if is_ours and self._max_steps is not None and self._num_main >= self._max_steps:
+        is_enough = self._max_steps is not None and self._num_main >= self._max_steps
+        if is_enough and os.getpid() == self._pid:
             raise EnoughSteps(0)
 
     def _is_main(self, optimizer: Optimizer) -> bool:
@@ -220,7 +220,9 @@ class OptimizerWatch:
 
     def _after(self, optimizer: Optimizer, is_main: bool) -> None:
         now = perf_counter()
-        watcher, live = self._watcher, self._live_of(optimizer)
+        watcher, live = self._watcher, self._stepping
+        if live is None or live.ref() is not optimizer:
+            live = self._live_of(optimizer)
         seen = live.seen
         self._stepping = None
         if live.began:
@@ -228,8 +230,11 @@ class OptimizerWatch:
         if live.event is not None:
             watcher.phases.between(OPTIMIZER, live.event)
             live.event = None
-        self._compare(live)
-        self._take_losses(live)
+        if live.before:
+            self._compare(live)
+        if self.pending and len(live.losses) < _MAX_LOSSES:
+            live.losses.append((seen.num_steps, self.pending))
+        self.pending = []
         seen.num_steps += 1
         if watcher.backwards:
             seen.backwards[watcher.backwards] = seen.backwards.get(watcher.backwards, 0) + 1
@@ -243,8 +248,6 @@ class OptimizerWatch:
 
     def _compare(self, live: _Live) -> None:
         """Measure how far the step moved some of the weights."""
-        if not live.before:
-            return
         moved, sizes = [], []
         for ref, old in live.before:
             param = ref()
@@ -254,12 +257,6 @@ class OptimizerWatch:
         live.before = []
         if moved:
             live.late.append((live.seen.num_steps, torch.stack(moved), torch.stack(sizes)))
-
-    def _take_losses(self, live: _Live) -> None:
-        """Give the losses since the last step to the optimiser that steps now."""
-        if self.pending and len(live.losses) < 20_000:
-            live.losses.append((live.seen.num_steps, list(self.pending)))
-        self.pending.clear()
 
     def settle(self) -> None:
         """Read update ratios, losses and the names of weights without gradients."""

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from time import thread_time
+from time import perf_counter, thread_time
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ import torch
 Before = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 After = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 _PER_STEP_S = 100e-6  # what looking may take a step, of the 200 µs that are promised
-_FIRST_S = 0.030  # and what the first steps may take beyond that
+_FIRST_S = 0.015  # and what the first steps may take beyond that
 _ACTIVE: list[Switch] = []
 
 
@@ -30,30 +30,35 @@ class Switch:
         is_on: False in child processes as well.
         spent_s: processor time that looking on took, in seconds; what other processes take
             meanwhile is not ours.
+        is_close: numbers are read in this step.
+        counts_for: steps that the time taken in this one stands for; 0: it is not taken.
         error: why it went off; None: it did not.
     """
 
     def __init__(self) -> None:
         self.is_on = False
+        self.is_close = True
+        self.counts_for = 1
         self.spent_s = 0.0
         self.error: str | None = None
         self.num_steps = 0
         self._thread = threading.get_ident()
         self._depth = 0
 
-    def run(self, function: Callable[..., Any] | None, *args: Any) -> Any:
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call one of our functions: timed, and never raising."""
-        if function is None or self._depth or threading.get_ident() != self._thread:
+        if self._depth or threading.get_ident() != self._thread:
             return None
-        start = thread_time()
-        self._depth = 1
+        self._depth, counts_for = 1, self.counts_for
+        start = thread_time() if counts_for else 0.0
         try:
             return function(*args)
         except Exception as error:
             self.fail(error)
         finally:
             self._depth = 0
-            self.spent_s += thread_time() - start
+            if counts_for:
+                self.spent_s += (thread_time() - start) * counts_for
 
     def may_spend(self) -> bool:
         """Whether what was spent so far leaves room for a closer look."""
@@ -104,6 +109,8 @@ class Patches:
         before: Before | None = None,
         after: After | None = None,
         failed: After | None = None,
+        is_timed: bool = False,
+        is_close_only: bool = False,
     ) -> None:
         """Call ours before and after `owner.name`; its arguments and results pass untouched.
 
@@ -111,6 +118,8 @@ class Patches:
             before: gets args and kwargs; what it gives is handed to the others.
             after: gets that, args, kwargs and the result.
             failed: the same with the exception for a result, which goes on its way.
+            is_timed: in place of `before`, the moment of the call is handed on.
+            is_close_only: on other steps than those, the original alone is called.
         """
         original = getattr(owner, name, None)
         if original is None:
@@ -121,7 +130,11 @@ class Patches:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not switch.is_on or torch.compiler.is_compiling():
                 return original(*args, **kwargs)
-            note = switch.run(before, args, kwargs)
+            if is_close_only and not switch.is_close:
+                return original(*args, **kwargs)
+            note = perf_counter() if is_timed else None
+            if before is not None:
+                note = switch.run(before, args, kwargs)
             if failed is None:
                 result = original(*args, **kwargs)
             else:
@@ -130,7 +143,8 @@ class Patches:
                 except Exception as error:
                     switch.run(failed, note, args, kwargs, error)
                     raise
-            switch.run(after, note, args, kwargs, result)
+            if after is not None:
+                switch.run(after, note, args, kwargs, result)
             return result
 
         is_own = not isinstance(owner, type) or name in vars(owner)

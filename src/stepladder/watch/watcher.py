@@ -13,8 +13,10 @@ from stepladder.watch.seen import Seen
 
 CLOSE_EVERY = 10  # steps from one with numbers read to the next
 MODULES_EVERY = 50  # steps from one with hooks on modules to the next
+_TIME_EVERY = 8  # of the other steps, one in so many is timed: asking the time costs time
 _FIRST_CLOSE = 4  # the first steps are all looked at
 _MIN_CLOSE = 10  # so many are, whatever they take
+_OWED_EVERY = 100  # and then one in so many steps
 
 
 class Part(Protocol):
@@ -35,11 +37,11 @@ class Watcher:
         backwards: calls of backward since the last step of any optimiser.
         new_batches: batches that loaders gave since then.
         current: the pass over a loader that gave the last batch; None: no loader did.
-        is_close: this step is one of those whose numbers are read.
         is_scaled: a GradScaler has scaled what backward was called on, and nobody unscaled since.
         is_fused: the optimiser runs one kernel for all weights; None: it has no such kernel.
         input_refs: what the outermost module was last given, held weakly.
         on_step: called after each step.
+        on_close: called before each step that is looked at closely.
     """
 
     def __init__(self, own: OwnCode) -> None:
@@ -52,13 +54,18 @@ class Watcher:
         self.backwards = 0
         self.new_batches = 0
         self.current: Any = None
-        self.is_close = True
         self.is_scaled = False
         self.is_fused: bool | None = None
         self.began = perf_counter()
         self.input_refs: list[Any] = []
         self.on_step: list[Callable[[], None]] = []
+        self.on_close: list[Callable[[], None]] = []
         self._parts: list[Part] = []
+
+    @property
+    def is_close(self) -> bool:
+        """Whether this step is one of those whose numbers are read."""
+        return self.switch.is_close
 
     def start(self, parts: list[Part]) -> None:
         """Put all parts in place; torch is imported by now."""
@@ -92,14 +99,19 @@ class Watcher:
     def next_step(self) -> None:
         """Count a step of the main optimiser, and choose whether the next is looked at closely."""
         self.step += 1
-        self.seen.num_steps = self.switch.num_steps = self.step
+        seen, switch = self.seen, self.switch
+        seen.num_steps = switch.num_steps = self.step
         is_due = self.step < _FIRST_CLOSE or self.step % CLOSE_EVERY == 0
-        is_afforded = self.seen.num_looked < _MIN_CLOSE or self.switch.may_spend()
-        self.is_close = is_due and is_afforded
-        self.seen.num_looked += self.is_close
+        is_owed = seen.num_looked < _MIN_CLOSE or self.step % _OWED_EVERY == 0
+        switch.is_close = is_due and (is_owed or switch.may_spend())
+        seen.num_looked += switch.is_close
+        is_sampled = self.step % _TIME_EVERY == _TIME_EVERY // 2
+        switch.counts_for = 1 if switch.is_close else _TIME_EVERY * is_sampled
         was_counting = self.phases.is_counting
         self.phases.step_ended()
         if not was_counting and self.phases.is_counting:
-            self.phases.spent_before_s = self.switch.spent_s
+            self.phases.spent_before_s = switch.spent_s
         for listener in self.on_step:
+            listener()
+        for listener in self.on_close if switch.is_close else ():
             listener()
