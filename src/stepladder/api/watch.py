@@ -148,7 +148,10 @@ def publish(
         page = str(write_watch_page(report, folder))
     except OSError as error:
         page = f"could not be written ({error.strerror})"
+    stream = sys.stderr if sys.stderr is not None and not sys.stderr.closed else sys.__stderr__
+    if stream is None or stream.closed:
+        return  # the script closed it; the files are written
     if as_json:
-        sys.stderr.write(json.dumps(to_json(report)) + "\n")
+        stream.write(json.dumps(to_json(report)) + "\n")
     elif not is_quiet or report.alarms:
-        sys.stderr.write(summary(report, page=page))
+        stream.write(summary(report, page=page))

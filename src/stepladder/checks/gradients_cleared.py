@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
 from stepladder.checks.examples import Example, SoundPictures
+from stepladder.checks.growth import NUM_CALLS, is_growing, norms_in_words
 from stepladder.checks.held_features import holding_features
 from stepladder.checks.job import CheckedJob
 from stepladder.checks.practice import short_device, stop_dropping
@@ -17,9 +17,6 @@ from stepladder.config.choices import Precision
 from stepladder.data.batch import Batch
 from stepladder.measure.subject import Subject
 from stepladder.records.findings import Severity
-
-NUM_CALLS = 5
-GROWTH = 2.0  # from the first to the last; kept gradients grow to 5, dropout moves them by 3 %
 
 
 def gradients_cleared(job: CheckedJob) -> Answer:
@@ -33,10 +30,8 @@ def gradients_cleared(job: CheckedJob) -> Answer:
             norms = _norms(subject, job.first_batch)
     if min(norms) <= 0 or not all(norm < float("inf") for norm in norms):
         return not_applicable("the gradient of the first batch is 0, or not finite")
-    growth = norms[-1] / norms[0]
-    said = f"the norm of one batch's gradient goes {', '.join(f'{norm:.3g}' for norm in norms)}"
-    is_rising = all(after > before for before, after in itertools.pairwise(norms))
-    if growth < GROWTH or not is_rising:
+    said = f"the norm of one batch's gradient goes {norms_in_words(norms)}"
+    if not is_growing(norms):
         return passed(f"{said} in {NUM_CALLS} calls of the step with weights held", norms=[*norms])
     return found(
         "missing_zero_grad",
@@ -92,4 +87,5 @@ CHECK = Check(
     run=gradients_cleared,
     broken=broken,
     least_s=0.5,
+    needs_loss=True,
 )

@@ -54,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _dispatch(words)
-        sys.stdout.flush()
+        if sys.stdout is not None and not sys.stdout.closed:  # a script that we ran may close it
+            sys.stdout.flush()
         return code
     except BrokenPipeError:  # `| head` has seen enough
         _silence_stdout()

@@ -38,7 +38,7 @@ class Flags:
     steps: int | None = None
     """End the script after so many steps of its optimiser, with exit code 0."""
     probe: Switch = False
-    """After its last step, replay steps on a copy with other settings."""
+    """After its last step, test on a copy how gradients are cleared, and replay steps."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
@@ -49,6 +49,7 @@ def run(argv: list[str]) -> int:
     target = flags.module or flags.script
     if target is None:
         raise UsageError("no script was named", fix="Type `stepladder watch train.py`.")
+    _refuse_launcher(flags, args)
     if flags.steps is not None and flags.steps < 1:
         raise UsageError(f"{flags.steps} steps are none", where="--steps", fix="Give 1 or more.")
     ending = api.watch_job(
@@ -62,6 +63,24 @@ def run(argv: list[str]) -> int:
         quiet=flags.output.quiet,
     )
     return ending.exit_code
+
+
+def _refuse_launcher(flags: Flags, args: Sequence[str]) -> None:
+    """Refuse a command that would start the script, such as python, where the script belongs.
+
+    Raises:
+        UsageError: if there is no such file, and a script among what follows.
+    """
+    if flags.module is not None or flags.script is None or Path(flags.script).is_file():
+        return
+    script = next((word for word in args if word.endswith(".py")), None)
+    if script is not None:
+        raise UsageError(
+            "there is no such script",
+            where=flags.script,
+            why="The script runs in this process: no other command starts it.",
+            fix=f"Begin with the script: stepladder watch {script}",
+        )
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

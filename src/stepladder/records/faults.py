@@ -54,6 +54,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unregistered_modules", "layers in a plain list: the model does not know them", _BOTH),
     _fault("loss_maximised", "the step raises the loss: its sign is wrong", _BOTH),
     _fault("learning_rate_too_high", "the learning rate is too high to learn", _BOTH),
+    _fault("loss_not_finite", "the loss turns NaN or infinite, and stays so", _BOTH),
     _fault("learning_rate_too_low", "the learning rate is too low to learn in the time", _BOTH),
     _fault("schedule_misused", "the scheduler steps at the wrong time, or never", _WATCH),
     _fault(
@@ -110,7 +111,7 @@ FAULTS: tuple[Fault, ...] = (
     # the run
     _fault("checkpoint_incomplete", "a checkpoint lacks what a restart needs", _BOTH),
     _fault("seeds_wrong", "seeds are unset, or alike where they must differ", _BOTH),
-    _fault("ranks_differ", "ranks hold different weights", _WATCH),
+    _fault("ranks_differ", "ranks begin with different weights or data", _CHECK),
     # beyond single faults: what a job's data and settings allow
     _fault("loss_off_chance", "the first loss is far from that of guessing", _CHECK),
     _fault("cannot_overfit", "the model cannot learn even one batch", _CHECK),

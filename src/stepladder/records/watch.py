@@ -15,10 +15,12 @@ class Needs(StrEnum):
     """What it takes to see a fault.
 
     PASSIVE: looking on while the script runs.
+    EITHER: looking on sees most of it, the probe the rest.
     PROBE: steps of our own, on a copy, after the script's last one.
     """
 
     PASSIVE = "passive"
+    EITHER = "either"
     PROBE = "probe"
 
 
@@ -59,6 +61,43 @@ class Replay:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Clearing:
+    """How a script clears gradients, and what that does to those of one batch on a copy.
+
+    Attributes:
+        optimizer: the optimiser's class.
+        stepped_at: the script's line that steps it.
+        how: what clears them, such as `optimizer.zero_grad()`; None: no such call was seen.
+        where: the script's line that calls it.
+        num_looked: pairs of steps, one after the other, that were looked at.
+        num_uncleared: those of them between which gradients stayed what they were.
+        num_weights: weights whose gradients were followed.
+        uncleared: names of those whose gradients stayed more often than not.
+        num_backwards: calls of backward for each step.
+        norms: of one batch's gradient in five calls, with weights held and cleared as the script
+            does; where some are not cleared, of these alone. Empty: see `why_not`.
+        loss: the script's own, of torch.nn.functional; None: another, for which a weighted
+            mean of the outputs was taken.
+        why_not: why there are no norms.
+        took_s: seconds that the test took.
+    """
+
+    optimizer: str
+    stepped_at: str | None = None
+    how: str | None = None
+    where: str | None = None
+    num_looked: int = 0
+    num_uncleared: int = 0
+    num_weights: int = 0
+    uncleared: tuple[str, ...] = ()
+    num_backwards: int = 1
+    norms: tuple[float, ...] = ()
+    loss: str | None = None
+    why_not: str | None = None
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class WatchReport:
     """watch.json: the whole of it.
 
@@ -81,6 +120,8 @@ class WatchReport:
         not_seen: what could not be looked at, a sentence each.
         loss_steps, loss_values: the loss handed to backward by step, thinned.
         replays: what the probe timed.
+        clearing: what the probe found of how gradients are cleared; None: it was not asked for,
+            or no two steps in a row were seen.
         facts: batch size, devices, optimisers and versions, by name.
         watcher_error: why the watcher switched itself off; None: it did not.
     """
@@ -104,6 +145,7 @@ class WatchReport:
     loss_steps: tuple[int, ...] = ()
     loss_values: tuple[float, ...] = ()
     replays: tuple[Replay, ...] = ()
+    clearing: Clearing | None = None
     facts: Mapping[str, Json] = field(default_factory=dict)
     watcher_error: str | None = None
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from stepladder.records.findings import Severity
+from stepladder.records.watch import Needs
 from stepladder.watch.contract import Detector
-from stepladder.watch.faults import inputs, learning, loss, stepping, validation
+from stepladder.watch.faults import clearing, inputs, learning, loss, stepping, validation
 
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 _TORCH = "PyTorch documentation"
@@ -21,13 +22,17 @@ _SAVING = 'PyTorch, "Saving and Loading Models"'
 
 DETECTORS: Final[tuple[Detector, ...]] = (
     Detector(
-        name="missing_zero_grad", severity=_ERROR, source=_KARPATHY, look=learning.missing_zero_grad
+        name="missing_zero_grad",
+        severity=_ERROR,
+        source=_KARPATHY,
+        look=clearing.missing_zero_grad,
+        needs=Needs.EITHER,
     ),
     Detector(
         name="zero_grad_before_step",
         severity=_ERROR,
         source=_KARPATHY,
-        look=learning.zero_grad_before_step,
+        look=clearing.zero_grad_before_step,
     ),
     Detector(
         name="parameters_never_step",
@@ -61,6 +66,9 @@ DETECTORS: Final[tuple[Detector, ...]] = (
         severity=_WARNING,
         source=_CHECKER,
         look=learning.learning_rate_too_high,
+    ),
+    Detector(
+        name="loss_not_finite", severity=_ERROR, source=_CHECKER, look=learning.loss_not_finite
     ),
     Detector(
         name="learning_rate_too_low",

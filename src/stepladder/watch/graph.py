@@ -52,7 +52,29 @@ _SHAPES: Final = frozenset(
     ]
 )
 _NEAR: Final = frozenset({"Clamp", "ClampMin", "ClampMax", "Add", "Mul", "Log"})
-_ARITHMETIC: Final = frozenset({"Mean", "Sum", "Pow", "Mul", "Div", "Abs", "Add", "Neg", "Sqrt"})
+_SOFT: Final = 1.5  # scores that are stretched by more are capped softly, not made probabilities
+_ARITHMETIC: Final = frozenset(
+    [
+        "Mean",
+        "Sum",
+        "Pow",
+        "Mul",
+        "Div",
+        "Abs",
+        "Add",
+        "Neg",
+        "Sqrt",
+        "Exp",
+        "Log",
+        "Log1P",
+        "Cosh",
+        "Tanh",
+        "Softplus",
+        "Clamp",
+        "ClampMin",
+        "ClampMax",
+    ]
+)
 _MAX_TERMS = 16
 _MAX_NODES = 200
 
@@ -180,12 +202,30 @@ def _common_sign(node: Any) -> int:
     return int(bool((numbers > 0).all())) - int(bool((numbers < 0).all()))
 
 
-def activation_before(node: Any) -> tuple[str, int | None, tuple[int, ...], bool] | None:
-    """Find the softmax or sigmoid that scores come from, through changes of shape alone.
+@dataclass(frozen=True)
+class Activation:
+    """The softmax or sigmoid that scores come from.
+
+    Attributes:
+        kind: Softmax, LogSoftmax, Sigmoid or LogSigmoid.
+        dim: over which a softmax runs; None: torch does not say, or it is none.
+        shape: of its output.
+        has_log: a logarithm is taken after it.
+        inner: the kind that comes before a LogSoftmax in turn; None: none does.
+    """
+
+    kind: str
+    dim: int | None
+    shape: tuple[int, ...]
+    has_log: bool = False
+    inner: str | None = None
+
+
+def activation_before(node: Any) -> Activation | None:
+    """Find the activation that scores come from, through changes of shape and small ones of size.
 
     Returns:
-        Its kind (Softmax, LogSoftmax, Sigmoid, LogSigmoid), its dim, its shape, and whether a log
-        lies between; None: something else comes first.
+        None: something else comes first, such as a factor that makes scores of probabilities.
     """
     has_log = False
     for _ in range(12):
@@ -194,9 +234,17 @@ def activation_before(node: Any) -> tuple[str, int | None, tuple[int, ...], bool
         kind = kind_of(node)
         if kind in ("Softmax", "LogSoftmax", "Sigmoid", "LogSigmoid"):
             shape = shape_of(node)
-            return kind, _dim(getattr(node, "_saved_dim", None), len(shape)), shape, has_log
+            dim = _dim(getattr(node, "_saved_dim", None), len(shape))
+            before = node.next_functions[0][0] if kind == "LogSoftmax" else None
+            inner = activation_before(before) if before is not None else None
+            twice = inner.kind if inner is not None and not inner.has_log else None
+            return Activation(kind, dim, shape, has_log, twice)
         if kind not in _SHAPES and kind not in _NEAR:
             return None
+        if kind == "Mul":
+            factor = _number(getattr(node, "_saved_other", None))
+            if factor is None or abs(factor) > _SOFT:
+                return None
         has_log = has_log or kind == "Log"
         parents = [parent for parent, _ in node.next_functions if parent is not None]
         if len(parents) != 1:

@@ -103,7 +103,7 @@ class LossWatch:
             seen.num_classes = int(scores.shape[1] if scores.dim() > 1 else scores.shape[0])
             seen.ignore_index = int(kwargs.get("ignore_index", _DEFAULT_IGNORED))
         elif kind != "kl_div" and scores.shape != target.shape:
-            seen.broadcast = _broadcast(scores, target) or seen.broadcast
+            seen.broadcast = seen.broadcast or _broadcast(scores, target)
         if not is_plain(scores) or not is_plain(target) or not scores.numel():
             return
         self._numbers(seen, scores, target)
@@ -142,10 +142,7 @@ class LossWatch:
         seen.classes |= set(found)
         is_batch = torch.is_grad_enabled() and target.dim() == 1
         if is_batch and target.numel() >= _LABELS_OF_A_BATCH:
-            seen.num_batches += 1
-            if len(found) == 1:
-                seen.num_one_class += 1
-                seen.batch_classes |= set(found)
+            seen.step_classes.setdefault(self._watcher.step, set()).update(found)
 
     def _label_error(self, kind: str) -> Any:
         def failed(_note: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _error: Any) -> None:
@@ -201,7 +198,12 @@ def _two(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _broadcast(scores: Tensor, target: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Give both shapes where broadcasting makes something larger than either."""
+    """Give both shapes where broadcasting makes something larger than either.
+
+    Not of tensors with as many dimensions: who puts ones in opposite places means all pairs.
+    """
+    if scores.dim() == target.dim():
+        return None
     try:
         library: Any = torch
         whole = library.broadcast_shapes(scores.shape, target.shape)

@@ -21,7 +21,7 @@ from stepladder.watch.optimizers import OptimizerWatch
 from stepladder.watch.phases import FORWARD
 from stepladder.watch.probe import Kept
 from stepladder.watch.seen import InputSeen
-from stepladder.watch.tensors import is_finite, is_plain, num_copies, spread, tensors_in
+from stepladder.watch.tensors import is_finite, is_plain, num_copies, part, spread, tensors_in
 from stepladder.watch.watcher import MODULES_EVERY, Watcher
 
 _WITH_WEIGHTS: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)
@@ -30,6 +30,7 @@ _SCRIPTING: Final = (
     (importlib.import_module("torch.jit._recursive"), "create_script_module"),
     (torch._C, "_jit_script_compile"),
 )
+_FEW_VALUES: Final = 8
 _MAX_OFFSETS: Final = 4000
 _MAX_WAITING: Final = 4096
 _MIN_FEATURES: Final = 16
@@ -240,6 +241,8 @@ class ModuleWatch:
         copies = constant = looked = 0
         if value.dim() >= 2 and value[0].numel() >= _MIN_FEATURES and value.shape[0] > 1:
             copies, constant, looked = num_copies(value)
+            if len(set(part(value, 1024).tolist())) <= _FEW_VALUES:
+                copies = 0  # ones and zeros, as of a game's board: equal ones are no copies
         seen.inputs.append(
             InputSeen(
                 step=self._watcher.step,

@@ -48,6 +48,7 @@ class _Live:
         self.losses: list[tuple[int, Any]] = []
         self.cleared_late_at: str | None = None
         self.was_cleared = False
+        self.is_late = False
         self.began = 0.0
         self.event: Any = None
 
@@ -80,7 +81,12 @@ class OptimizerWatch:
                 watcher.patches.wrap(kind, "load_state_dict", after=self._loaded)
         watcher.patches.wrap(Optimizer, "load_state_dict", after=self._loaded)
         switch = watcher.switch
-        pre = register_optimizer_step_pre_hook(lambda opt, *_: switch.run(self._before, opt))
+
+        def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            switch.follow()
+            switch.run(self._before, optimizer, args, kwargs)
+
+        pre = register_optimizer_step_pre_hook(before)
         post = register_optimizer_step_post_hook(self._stepped)
         watcher.patches.on_undo(pre.remove)
         watcher.patches.on_undo(post.remove)
@@ -155,10 +161,13 @@ class OptimizerWatch:
         found = [live.ref() for live in self._live.values() if live.seen.num_steps]
         return [optimizer for optimizer in found if optimizer is not None]
 
-    def _before(self, optimizer: Optimizer) -> None:
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         live = self._live_of(optimizer)
         seen = live.seen
-        live.clearing.before_step(seen)
+        # A closure makes the gradients within the step: then they are looked at behind it.
+        live.is_late = callable(args[1] if len(args) > 1 else kwargs.get("closure"))
+        if not live.is_late:
+            live.clearing.before_step(seen)
         self._stepping = live
         seen.num_outside_scaler += self._watcher.is_scaled
         if seen.num_steps == 0:
@@ -166,14 +175,14 @@ class OptimizerWatch:
             self._describe(optimizer, live)
             self._names.first_step(self._watcher)
         if self._watcher.is_close:
-            self._look(optimizer, live)
+            if not live.is_late:
+                self._look_at_gradients(optimizer, live)
+            self._keep_weights(optimizer, live)
             live.event = self._watcher.phases.event()
         live.began = perf_counter()
 
-    def _look(self, optimizer: Optimizer, live: _Live) -> None:
-        seen = live.seen
-        params = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
-        params = params[:_MAX_CHECKED]
+    def _look_at_gradients(self, optimizer: Optimizer, live: _Live) -> None:
+        seen, params = live.seen, learning(optimizer)
         without = {id(p): p for p in params if p.grad is None}
         if self._watcher.backwards or seen.num_looked == 0:
             seen.num_looked += 1
@@ -190,6 +199,14 @@ class OptimizerWatch:
                 if old is None:
                     old = {key: self._names.of(param) for key, param in without.items()}
                 live.never = {key: name for key, name in old.items() if key in without}
+
+    def _look_late(self, optimizer: Optimizer, live: _Live) -> None:
+        live.clearing.before_step(live.seen)
+        if self._watcher.is_close:
+            self._look_at_gradients(optimizer, live)
+
+    def _keep_weights(self, optimizer: Optimizer, live: _Live) -> None:
+        seen, params = live.seen, learning(optimizer)
         seen.rates.append((seen.num_steps, float(optimizer.param_groups[0].get("lr", 0.0) or 0.0)))
         matrices = [p for p in params if p.dim() >= 2 and is_plain(p) and p.grad is not None]
         stride = max(1, len(matrices) // _MAX_MATRICES)
@@ -227,11 +244,12 @@ class OptimizerWatch:
         self._stepping = None
         if live.began:
             watcher.phases.add(OPTIMIZER, now - live.began)
-        if live.event is not None:
-            watcher.phases.between(OPTIMIZER, live.event)
-            live.event = None
+        watcher.phases.between(OPTIMIZER, live.event)
+        live.event = None
         if live.before:
             self._compare(live)
+        if live.is_late:
+            self._look_late(optimizer, live)
         if self.pending and len(live.losses) < _MAX_LOSSES:
             live.losses.append((seen.num_steps, self.pending))
         self.pending = []
@@ -273,6 +291,12 @@ class OptimizerWatch:
                 seen.losses.append((step, sum(numbers) / len(numbers)))
             live.losses.clear()
             seen.without_grad = tuple((live.never or {}).values())
+
+
+def learning(optimizer: Optimizer) -> list[Any]:
+    """Give the weights of an optimiser that may learn, the first 2,000 of them."""
+    params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    return params[:_MAX_CHECKED]
 
 
 def _subclasses(kind: type) -> list[type]:

@@ -32,6 +32,7 @@ class Switch:
             meanwhile is not ours.
         is_close: numbers are read in this step.
         counts_for: steps that the time taken in this one stands for; 0: it is not taken.
+        num_elsewhere: calls by other threads than the one that trains; they are not looked at.
         error: why it went off; None: it did not.
     """
 
@@ -42,12 +43,16 @@ class Switch:
         self.spent_s = 0.0
         self.error: str | None = None
         self.num_steps = 0
+        self.num_elsewhere = 0
         self._thread = threading.get_ident()
         self._depth = 0
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call one of our functions: timed, and never raising."""
-        if self._depth or threading.get_ident() != self._thread:
+        if self._depth:
+            return None
+        if threading.get_ident() != self._thread:
+            self.num_elsewhere += 1
             return None
         self._depth, counts_for = 1, self.counts_for
         start = thread_time() if counts_for else 0.0
@@ -59,6 +64,11 @@ class Switch:
             self._depth = 0
             if counts_for:
                 self.spent_s += (thread_time() - start) * counts_for
+
+    def follow(self) -> None:
+        """Look on in the thread that makes the first step, whichever it is."""
+        if self.num_steps == 0 and not self._depth:
+            self._thread = threading.get_ident()
 
     def may_spend(self) -> bool:
         """Whether what was spent so far leaves room for a closer look."""

@@ -12,33 +12,21 @@ from time import perf_counter
 from typing import Any, Final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stepladder.records.watch import Replay
 from stepladder.watch.advice import AS_IS
+from stepladder.watch.habits import Habits
+from stepladder.watch.kept import KeptBatch, KeptCall, let_go
 from stepladder.watch.phases import has_gpu
+from stepladder.watch.probe_clearing import probe_clearing, same_draws
+from stepladder.watch.watcher import Watcher
 
 NUM_KEPT: Final = 8  # batches: one alone says nothing of lengths and shapes that vary
+_MAX_MODULES: Final = 4
 _BUDGET_S: Final = 20.0
 _MIN_REPEATS: Final = 3
 _MAX_REPEATS: Final = 9
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeptBatch:
-    """What one training step was made of."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    loss: str
-    target: Tensor
-    options: dict[str, Any]
-
-    @property
-    def num_examples(self) -> int:
-        """Size of the batch."""
-        return int(self.target.shape[0]) if self.target.dim() else 1
 
 
 class Kept:
@@ -49,15 +37,28 @@ class Kept:
 
     Attributes:
         optimizers: gives the script's optimisers.
+        habits: what becomes of gradients between steps.
     """
 
     def __init__(self) -> None:
         self.optimizers: Callable[[], list[Any]] = list
+        self.habits = Habits()
+        self._watcher: Watcher | None = None
         self._module: nn.Module | None = None
         self._input: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._output: Any = None
         self._batches: deque[KeptBatch] = deque(maxlen=NUM_KEPT)
+        self._calls: dict[int, KeptCall] = {}
         self._num_other = 0
+
+    def install(self, watcher: Watcher) -> None:
+        """Follow gradients from step to step as well."""
+        self._watcher = watcher
+        self.habits.install(watcher)
+
+    def settle(self) -> None:
+        """Count the last step of all."""
+        self.habits.settle()
 
     def note_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remember what the outermost module is given."""
@@ -66,7 +67,14 @@ class Kept:
 
     def note_output(self, module: nn.Module, output: Any) -> None:
         """Remember what it answers."""
-        if module is self._module and isinstance(output, Tensor):
+        if module is not self._module or self._input is None:
+            return
+        args, kwargs = (let_go(given) for given in self._input)
+        self._calls.pop(id(module), None)
+        self._calls[id(module)] = KeptCall(module=module, args=args, kwargs=kwargs)
+        if len(self._calls) > _MAX_MODULES:
+            self._calls.pop(next(iter(self._calls)))
+        if isinstance(output, Tensor):
             self._output = output
 
     def note_loss(
@@ -78,17 +86,20 @@ class Kept:
         kwargs: dict[str, Any],
     ) -> None:
         """Keep a batch where the loss is called on that very answer."""
-        if self._input is None or self._output is None or scores is not self._output:
+        module = self._module
+        is_whole = self._input is not None and self._output is not None
+        if module is None or not is_whole or scores is not self._output:
             self._num_other += 1
             return
         options = {k: v for k, v in kwargs.items() if k not in ("input", "target")}
-        inputs, named = self._input
+        inputs, named = self._input or ((), {})
         self._input = self._output = None
         if len(args) <= 2:
             self._batches.append(
                 KeptBatch(
-                    args=_let_go(inputs),
-                    kwargs=_let_go(named),
+                    module=module,
+                    args=let_go(inputs),
+                    kwargs=let_go(named),
                     loss=kind,
                     target=target.detach(),
                     options=options,
@@ -96,42 +107,51 @@ class Kept:
             )
 
     def replay(self) -> tuple[Replay, ...]:
-        """Time steps on a copy of model and optimiser, as they are and with other settings.
+        """Test how gradients are cleared, then time steps as they are and with other settings.
 
-        Takes 20 seconds at most. Draws of random numbers are put back afterwards.
+        Both work on copies; each takes 20 seconds at most, or a few steps. Draws of random numbers
+        are put back afterwards.
         """
-        why_not = self._why_not()
+        why_not = _why_no_copy()
+        if self._watcher is not None:
+            kept = [*self._calls.values(), *self._batches]
+            self._watcher.seen.clearing = probe_clearing(kept, self.habits.all, why_not)
+        why_not = why_not or self._why_not() or self._why_no_optimizer()
         if why_not is not None:
             return (Replay(name=AS_IS, why_not=why_not),)
-        states = (
-            torch.get_rng_state(),
-            (torch.cuda.get_rng_state_all() if has_gpu() else []),
-        )
-        try:
-            return self._timed()
-        except Exception as error:
-            return (Replay(name=AS_IS, why_not=f"{type(error).__name__}: {error}"),)
-        finally:
-            torch.set_rng_state(states[0])
-            if states[1]:
-                torch.cuda.set_rng_state_all(states[1])
+        with same_draws():
+            try:
+                return self._timed()
+            except Exception as error:
+                return (Replay(name=AS_IS, why_not=f"{type(error).__name__}: {error}"),)
 
     def _why_not(self) -> str | None:
-        if self._module is None or not self._batches:
+        if not self._batches:
             if self._num_other:
                 return "the loss is not called on the model's output as it is"
             return "no training step with a loss of torch.nn.functional was seen"
+        return None
+
+    def _why_no_optimizer(self) -> str | None:
+        if self._module is None or all(b.module is not self._module for b in self._batches):
+            return "the loss of the module that was called last is not known"
         own = {id(p) for p in self._module.parameters()}
-        fitting = [o for o in self.optimizers() if _ids(o) & own]
+        fitting = [o for o in self._stepping() if _ids(o) & own]
         if len(fitting) != 1:
             return f"{len(fitting)} optimisers hold the model's weights; one can be replayed"
         return None
 
+    def _stepping(self) -> list[Any]:
+        """Give the script's optimisers, those too that it has let go since."""
+        found = {id(o): o for o in self.optimizers()} | self.habits.optimizers
+        return list(found.values())
+
     def _timed(self) -> tuple[Replay, ...]:
         assert self._module is not None
         own = {id(p) for p in self._module.parameters()}
-        optimizer = next(o for o in self.optimizers() if _ids(o) & own)
-        batches = [b for b in self._batches if b.num_examples == self._batches[-1].num_examples]
+        optimizer = next(o for o in self._stepping() if _ids(o) & own)
+        own_batches = [b for b in self._batches if b.module is self._module]
+        batches = [b for b in own_batches if b.num_examples == own_batches[-1].num_examples]
         lanes: list[_Lane] = []
         refused: list[Replay] = []
         for name, make in _LANES:
@@ -175,9 +195,8 @@ class _Lane:
         for batch in self.batches:
             self.optimizer.zero_grad()
             with self.context():
-                output = self.model(*batch.args, **batch.kwargs)
-                loss = getattr(F, batch.loss)(output, batch.target, **batch.options)
-            loss.backward()
+                loss = batch.loss_of(self.model)
+            loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
         _wait()
         return (perf_counter() - began) / sum(batch.num_examples for batch in self.batches)
@@ -250,17 +269,6 @@ def _ids(optimizer: Any) -> set[int]:
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
-def _let_go(value: Any) -> Any:
-    """Detach what is kept from graphs."""
-    if isinstance(value, Tensor):
-        return value.detach()
-    if isinstance(value, tuple) and type(value) is tuple:
-        return tuple(_let_go(item) for item in value)
-    if isinstance(value, dict) and type(value) is dict:
-        return {key: _let_go(item) for key, item in value.items()}
-    return value
-
-
 def _laid(value: Any) -> Any:
     if isinstance(value, Tensor) and value.dim() == 4:
         return value.contiguous(memory_format=torch.channels_last)
@@ -280,6 +288,15 @@ def _joined(first: Any, second: Any) -> Any:
     if type(first) is dict:
         return {key: _joined(first[key], second[key]) for key in first}
     return first
+
+
+def _why_no_copy() -> str | None:
+    """Say why a copy may not take steps; None: it may."""
+    library: Any = torch.distributed
+    is_alone = not (library.is_available() and library.is_initialized())
+    if is_alone or library.get_world_size() == 1:
+        return None
+    return "several processes train together, and a copy would wait for the others"
 
 
 def _wait() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from typing import Final
 
 from stepladder.records.faults import FAULTS
 from stepladder.records.watch import Needs
@@ -57,11 +58,26 @@ later. The next step is named with what it can save *at most*; `--probe` measure
 
 ## What needs `--probe`
 
-No fault does: all of the table is found by looking on. The probe is for times. After the script's
-last step it copies model and optimiser, and takes steps on up to eight kept batches: as they are
-(what an endlessly fast loader would give), under bfloat16 autocast, laid out as NHWC, and with
-twice the batch. It needs one optimiser and a loss of `torch.nn.functional` that is called on the
-model's output as it is. Its time, 20 seconds or a few steps, is reported apart.
+`missing_zero_grad` is the one fault for which looking on may not be enough: it takes five steps,
+and one gradient of each optimiser is followed, a dense one of at most 65,536 numbers. With
+`--probe` up to 1,024 numbers of every gradient are read in some steps, of sparse and large ones
+too: two steps are enough, and weights that are left out where others are cleared are named. The
+rest happens after the script's last step, on copies, and its time is reported apart.
+
+- **Gradients.** On a copy of the model, with weights and statistics held, one kept batch is gone
+  through five times, with the same random draws and as many backwards as the script takes for a
+  step; what the script does to each gradient from step to step is done there too. Cleared gradients
+  keep their norm, kept ones grow as 1, 2, 3, 4, 5. A fault that was seen between two steps only, or
+  of some weights only, is a warning. Where the script itself makes other gradients of them, as in
+  `p.grad.mul_(0.9)`, no fault is told.
+- **Times.** On a copy of model and optimiser, steps are taken on up to eight kept batches: as they
+  are (what an endlessly fast loader would give), under bfloat16 autocast, laid out as NHWC, and
+  with twice the batch. It needs one optimiser.
+
+Times need a loss of `torch.nn.functional` that is called on the model's output as it is; gradients
+are those of a weighted mean of the outputs where there is no such loss. Both need a model that can
+be copied, and one process. What cannot be gone through again is told with its reason. Each takes 20
+seconds at most, or a few steps.
 
 ## What it finds
 
@@ -70,6 +86,11 @@ report and is no alarm.
 
 """
 _TAIL = """
+## Public scripts
+
+What it says of training scripts as others published them, run unmodified, with repository, path and
+commit: [public_scripts.md](../bench/results/public_scripts.md).
+
 ## What it cannot see
 
 - A loss, a schedule or an optimiser that is not torch's, and training loops without
@@ -88,6 +109,13 @@ _TAIL = """
 """
 
 
+_NEEDS: Final = {
+    Needs.PASSIVE: "looking on",
+    Needs.EITHER: "looking on; `--probe` for the rest",
+    Needs.PROBE: "`--probe`",
+}
+
+
 def page() -> str:
     """Write the page as Markdown."""
     rows = [
@@ -102,8 +130,14 @@ def _row(detector: Detector) -> str:
     title = next(fault.title for fault in FAULTS if fault.name == detector.name)
     doc = inspect.getdoc(detector.look) or ""
     how = " ".join(doc.partition("\n\n")[0].split())
-    needs = "looking on" if detector.needs is Needs.PASSIVE else "--probe"
-    cells = (f"`{detector.name}`", title, detector.severity, needs, how, detector.source)
+    cells = (
+        f"`{detector.name}`",
+        title,
+        detector.severity,
+        _NEEDS[detector.needs],
+        how,
+        detector.source,
+    )
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 

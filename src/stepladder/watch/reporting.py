@@ -135,28 +135,38 @@ def _device() -> str:
 
 def not_seen_of(watcher: Watcher) -> tuple[str, ...]:
     """Say what could not be looked at, a sentence each."""
-    seen, lines = watcher.seen, []
-    if seen.num_steps == 0:
-        lines.append("No step of a torch optimiser: nothing can be said about training.")
-    if seen.num_steps == 0 and seen.num_processes:
-        lines.append(
-            f"{seen.num_processes} processes that were started: each would report for itself."
-        )
-    elif seen.num_steps and watcher.phases.num_steps == 0:
-        lines.append("Too few steps for times: the first three are left out.")
-    if not seen.loaders and seen.num_steps:
-        lines.append("No torch DataLoader: what reading data takes is in `unexplained`.")
-    if not any(one.validation for one in seen.loaders) and seen.num_steps:
-        lines.append("No validation over a loader.")
-    if seen.is_compiled:
-        lines.append("Layers inside of a compiled model: only the outermost module is looked at.")
-    if seen.num_steps and not seen.losses:
-        lines.append("No loss function of torch.nn.functional: a loss of its own is not looked at.")
-    if seen.world_size > 1:
-        lines.append("Other ranks: each process that is watched reports for itself.")
-    if watcher.switch.error:
-        lines.append(f"Everything from step {watcher.step} on: {watcher.switch.error}")
-    return tuple(lines)
+    seen, switch = watcher.seen, watcher.switch
+    has_steps = seen.num_steps > 0
+    has_times = watcher.phases.num_steps > 0
+    has_validation = any(one.validation for one in seen.loaders)
+    lines = (
+        (not has_steps, "No step of a torch optimiser: nothing can be said about training."),
+        (
+            not has_steps and seen.num_processes > 0,
+            f"{seen.num_processes} processes that were started: each would report for itself.",
+        ),
+        (has_steps and not has_times, "Too few steps for times: the first three are left out."),
+        (
+            has_steps and not seen.loaders,
+            "No torch DataLoader: what reading data takes is in `unexplained`.",
+        ),
+        (has_steps and not has_validation, "No validation over a loader."),
+        (
+            seen.is_compiled,
+            "Layers inside of a compiled model: only the outermost module is looked at.",
+        ),
+        (
+            has_steps and not seen.losses,
+            "No loss function of torch.nn.functional: a loss of its own is not looked at.",
+        ),
+        (seen.world_size > 1, "Other ranks: each process that is watched reports for itself."),
+        (
+            switch.num_elsewhere > 0,
+            f"{switch.num_elsewhere} calls by other threads than the one that trains.",
+        ),
+        (switch.error is not None, f"Everything from step {watcher.step} on: {switch.error}"),
+    )
+    return tuple(line for is_so, line in lines if is_so)
 
 
 def losses_of(seen: Seen) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -209,6 +219,7 @@ def report_of(
         loss_steps=loss_steps,
         loss_values=loss_values,
         replays=tuple(replays),
+        clearing=seen.clearing,
         facts=facts,
         watcher_error=watcher.switch.error,
     )

@@ -14,13 +14,17 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import Optimizer
 
 from stepladder.watch.backwards import BackwardWatch
-from stepladder.watch.optimizers import OptimizerWatch
+from stepladder.watch.optimizers import OptimizerWatch, learning
 from stepladder.watch.phases import CHECKPOINT
 from stepladder.watch.seen import ClippingSeen, SavedSeen, ScheduleSeen
+from stepladder.watch.tensors import is_plain, part
 from stepladder.watch.watcher import Watcher
 
 _MAX_NORMS: Final = 20_000
 _MAX_SAVED: Final = 200
+_MAX_METRICS: Final = 1000
+_MAX_GRADIENTS: Final = 12
+_MAX_OF_A_GRADIENT: Final = 1024
 
 
 class ScheduleWatch:
@@ -49,7 +53,9 @@ class ScheduleWatch:
             if seen.num_stepped == 0:
                 seen.is_optional = self._watcher.own.is_assigned_and_called(seen.built_at, "step")
 
-    def _stepped(self, _before: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+    def _stepped(
+        self, _before: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any
+    ) -> None:
         scheduler = args[0]
         live = self._live.get(id(scheduler))
         if live is None or live[0]() is not scheduler:
@@ -67,6 +73,13 @@ class ScheduleWatch:
             has_stepped = self._watcher.step > 0 or getattr(optimizer, "_opt_called", False)
             seen.is_early = not has_stepped
         _note(scheduler, seen)
+        if seen.kind == "ReduceLROnPlateau" and len(seen.metrics) < _MAX_METRICS:
+            metric = args[1] if len(args) > 1 else kwargs.get("metrics")
+            seen.is_for_max = getattr(scheduler, "mode", "min") == "max"
+            if isinstance(metric, (int, float)):
+                seen.metrics.append(float(metric))
+            elif isinstance(metric, Tensor) and metric.is_cpu and metric.numel() == 1:
+                seen.metrics.append(float(metric.detach()))
         rate = _rate(scheduler)
         if rate is not None and (seen.least_rate is None or rate < seen.least_rate):
             seen.least_rate, seen.least_at_step = rate, self._watcher.step
@@ -128,7 +141,7 @@ class PrecisionWatch:
         utils = nn.utils
         for owner in (utils, utils.clip_grad):
             patches.wrap(owner, "clip_grad_norm_", before=self._open, after=self._clipped)
-            patches.wrap(owner, "clip_grad_value_", before=self._open, after=self._close)
+            patches.wrap(owner, "clip_grad_value_", before=self._by_value, after=self._close)
 
     def settle(self) -> None:
         """Read the norms that clipping found."""
@@ -187,13 +200,31 @@ class PrecisionWatch:
         limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
         if not isinstance(limit, (int, float)) or not isinstance(norm, Tensor):
             return
-        if where not in self._clips:
-            is_own = watcher.own.is_own_call()
-            self._clips[where] = ClippingSeen(where=where, limit=float(limit), is_own=is_own)
-            self._norms[where] = []
-            watcher.seen.clippings.append(self._clips[where])
+        self._clip(where, float(limit))
         if len(self._norms[where]) < _MAX_NORMS:
             self._norms[where].append(norm.detach())
+
+    def _by_value(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Measure on some steps how much of the gradient lies beyond the limit."""
+        self._optimizers.gradients_open()
+        limit = args[1] if len(args) > 1 else kwargs.get("clip_value")
+        if not self._watcher.is_close or not isinstance(limit, (int, float)):
+            return
+        # The weights are the optimisers': what is handed over may be a generator, drawn from once.
+        held = [p for o in self._optimizers.live_optimizers() for p in learning(o)]
+        grads = [p.grad for p in held if is_plain(p.grad)]
+        some = [part(grad, _MAX_OF_A_GRADIENT).abs() for grad in grads[:_MAX_GRADIENTS]]
+        if some:
+            one = self._clip(self._watcher.own.here(), float(limit))
+            one.shares.append(float((torch.cat(some) > limit).float().mean()))
+
+    def _clip(self, where: str | None, limit: float) -> ClippingSeen:
+        if where not in self._clips:
+            is_own = self._watcher.own.is_own_call()
+            self._clips[where] = ClippingSeen(where=where, limit=limit, is_own=is_own)
+            self._norms[where] = []
+            self._watcher.seen.clippings.append(self._clips[where])
+        return self._clips[where]
 
 
 class FileWatch:

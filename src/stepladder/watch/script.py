@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib.util
 import io
 import os
 import runpy
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -63,7 +65,18 @@ def find_script(script: str, *, is_module: bool) -> Path:
 
 
 def run_script(script: str, args: Sequence[str], *, is_module: bool) -> Ending:
-    """Run a script or module as `__main__`; whatever it raises is shown as Python shows it."""
+    """Run a script or module as `__main__`; whatever it raises is shown as Python shows it.
+
+    Threads that it leaves behind are waited for, as Python does at its end.
+    """
+    ending = _run(script, args, is_module=is_module)
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    return ending
+
+
+def _run(script: str, args: Sequence[str], *, is_module: bool) -> Ending:
     try:
         if is_module:
             _run_module(script, args)
@@ -177,6 +190,45 @@ class Ender:
         if os.getpid() == self._pid:
             self._at_end(number)
         os.kill(os.getpid(), number)
+
+
+class Leaver:
+    """Lets a report be written where a script leaves without Python's own end.
+
+    That is `os._exit`, and `os.exec…`, by which another program takes its place.
+    """
+
+    def __init__(self, at_end: Callable[[Ending], object]) -> None:
+        self._at_end = at_end
+        self._pid = os.getpid()
+        self._before: dict[str, Any] = {}
+
+    def __enter__(self) -> Leaver:
+        self._wrap("_exit", lambda code=0, *_: _left_with(code))
+        replaced = Ending(exit_code=0, words="another program took its place (os.exec)")
+        for name in ("execv", "execve"):  # the others go through these
+            self._wrap(name, lambda *_: replaced)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, before in self._before.items():
+            setattr(os, name, before)
+
+    def _wrap(self, name: str, ending_of: Callable[..., Ending]) -> None:
+        before = self._before[name] = getattr(os, name)
+
+        @functools.wraps(before)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if os.getpid() == self._pid:
+                self._at_end(ending_of(*args))
+            return before(*args, **kwargs)
+
+        setattr(os, name, wrapper)
+
+
+def _left_with(code: object) -> Ending:
+    number = code if isinstance(code, int) else 0
+    return Ending(exit_code=number & 0xFF, words=f"it ended itself with os._exit({number})")
 
 
 class TorchImport:

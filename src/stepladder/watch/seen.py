@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from stepladder.records.watch import Clearing
+from stepladder.watch.graph import Activation
 from stepladder.watch.tensors import Spread
 
 
@@ -66,11 +68,9 @@ class LossSeen:
         where: the script's line that called it, or that called the layer which did.
         num_looked: calls that were looked at closely.
         num_classes: size of the class dimension; None: it has none.
-        activation: softmax or sigmoid that its input comes from: kind, dim, shape, log between.
+        activation: softmax or sigmoid that its input comes from.
         is_log_probability: its input's exponentials add up to 1; None: not looked at.
-        num_one_class: training batches of eight or more labels that were all alike.
-        num_batches: training batches of eight or more labels.
-        batch_classes: the classes of those batches, where there was one each.
+        step_classes: by step, the classes of its training batches of eight or more labels.
         classes: labels that were seen.
         num_labels: how many labels were looked at.
         bad_range: labels outside the classes: lowest and highest.
@@ -86,16 +86,14 @@ class LossSeen:
     has_int_target: bool = False
     target_is_input: bool = False
     num_classes: int | None = None
-    activation: tuple[str, int | None, tuple[int, ...], bool] | None = None
+    activation: Activation | None = None
     is_log_probability: bool | None = None
     broadcast: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     target_low: float | None = None
     target_high: float | None = None
     input_low: float | None = None
     input_high: float | None = None
-    num_one_class: int = 0
-    num_batches: int = 0
-    batch_classes: set[int] = field(default_factory=set)
+    step_classes: dict[int, set[int]] = field(default_factory=dict)
     classes: set[int] = field(default_factory=set)
     num_labels: int = 0
     label_counts: dict[int, int] = field(default_factory=dict)
@@ -253,9 +251,13 @@ class ScheduleSeen:
         is_optional: it never stepped, and the script has a line that would step it.
         is_early: it was stepped before its optimiser's first step.
         rates: learning rates by optimiser step.
+        is_for_max: it waits for a number to rise, as ReduceLROnPlateau in mode "max".
+        metrics: the numbers that it was given.
     """
 
     kind: str
+    is_for_max: bool = False
+    metrics: list[float] = field(default_factory=list)
     built_at: str | None = None
     stepped_at: str | None = None
     num_stepped: int = 0
@@ -287,11 +289,18 @@ class PrecisionSeen:
 
 @dataclass(kw_only=True)
 class ClippingSeen:
-    """Clipping of gradients by norm, from one line; `is_own`: the script's, not a library's."""
+    """Clipping of gradients, from one line.
+
+    Attributes:
+        is_own: the script's call, not a library's.
+        norms: by norm: those that clipping found.
+        shares: by value: of some of the gradient's numbers, those beyond the limit.
+    """
 
     where: str | None
     limit: float
     is_own: bool = True
+    shares: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
 
 
@@ -354,3 +363,4 @@ class Seen:
     optimizer_loads: int = 0
     is_over: bool = False
     num_looked: int = 0
+    clearing: Clearing | None = None

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -13,7 +14,14 @@ from typing import TYPE_CHECKING, Final
 from stepladder.records.files import to_json
 from stepladder.records.watch import Replay, WatchReport
 from stepladder.watch.own_code import OwnCode
-from stepladder.watch.script import Ender, Ending, TorchImport, find_script, run_script
+from stepladder.watch.script import (
+    Ender,
+    Ending,
+    Leaver,
+    TorchImport,
+    find_script,
+    run_script,
+)
 
 if TYPE_CHECKING:
     from stepladder.watch.probe import Kept
@@ -103,6 +111,7 @@ class Session:
                 ScheduleWatch(),
                 precision,
                 FileWatch(),
+                *((kept,) if kept is not None else ()),
             ]
         )
         if kept is not None:
@@ -114,8 +123,9 @@ class Session:
         if os.getpid() != self._pid or self.report is not None:
             return self.report
         wall_s = perf_counter() - self._began
-        self.report = self._final(ending, wall_s)
-        self._publish(self.report)
+        with suppress(Exception):  # the script's own end and exit code come first
+            self.report = self._final(ending, wall_s)
+            self._publish(self.report)
         return self.report
 
     def _final(self, ending: Ending, wall_s: float) -> WatchReport:
@@ -193,9 +203,10 @@ def watch_script(
         words = f"signal {number} ended it"
         session.finish(Ending(exit_code=128 + number, words=words, signal_number=number))
 
-    with TorchImport(session.begin), Ender(end_by_signal):
+    with TorchImport(session.begin), Ender(end_by_signal), Leaver(session.finish):
         ending = run_script(script, args, is_module=is_module)
     if os.getpid() == pid:
-        sys.stdout.flush()
+        with suppress(Exception):  # the script may have closed it
+            sys.stdout.flush()
         session.finish(ending)
     return ending

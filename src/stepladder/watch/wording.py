@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from stepladder.checks.growth import NUM_CALLS, norms_in_words
 from stepladder.records.findings import Finding, Outcome
-from stepladder.records.watch import WatchReport
+from stepladder.records.watch import Clearing, WatchReport
 from stepladder.train.wording import duration, percent
 
 PHASE_WORDS: Final[Mapping[str, str]] = {
@@ -33,6 +34,9 @@ def summary(report: WatchReport, *, page: str = "") -> str:
         lines.append(f"  time: {step_words(report)}: " + ", ".join(parts))
     if report.next is not None:
         lines.append(f"  next: {next_words(report)}")
+    if report.probe_s is not None:
+        clearing = f"; {clearing_words(report.clearing)}" if report.clearing is not None else ""
+        lines.append(f"  probe: {duration(report.probe_s)} after the last step{clearing}")
     lines += [f"  not seen: {text}" for text in report.not_seen]
     if report.watcher_error is not None:
         lines.append(f"  the watcher switched itself off: {report.watcher_error}")
@@ -73,6 +77,26 @@ def overhead_words(report: WatchReport) -> str:
     each = 1e6 * report.overhead_s / report.num_steps if report.num_steps else 0.0
     text = f"watching took {duration(report.overhead_s)}, {each:.0f} µs a step"
     return text + (f"; the probe took {duration(report.probe_s)}" if report.probe_s else "")
+
+
+def clearing_words(clearing: Clearing) -> str:
+    """Say how gradients are cleared, and what those of one batch then do on a copy."""
+    text = f"gradients of {clearing.optimizer} are {_cleared_by(clearing)}"
+    if clearing.norms:
+        norms = norms_in_words(clearing.norms)
+        return f"{text}; the norm of one batch's gradient, {NUM_CALLS} times on a copy: {norms}"
+    return f"{text}; not gone through again on a copy: {clearing.why_not}"
+
+
+def _cleared_by(clearing: Clearing) -> str:
+    num, of = len(clearing.uncleared), clearing.num_weights
+    if num == of:
+        return "kept from step to step"
+    left = f", but those of {num} of {of} weights are kept" if num else ""
+    if clearing.how is None:
+        return f"cleared or changed without zero_grad(){left}"
+    where = f" in {clearing.where}" if clearing.where is not None else ""
+    return f"cleared by {clearing.how}{where}{left}"
 
 
 def _alarm(finding: Finding) -> str:

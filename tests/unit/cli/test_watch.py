@@ -179,6 +179,8 @@ def test_a_missing_script_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -
     assert "no_such.py: there is no such script" in capsys.readouterr().err
     assert main(["watch"]) == 2
     assert main(["watch", "--steps", "0", __file__]) == 2
+    assert main(["watch", "no_such_launcher", "-u", "train.py", "--lr", "1"]) == 2
+    assert "Begin with the script: stepladder watch train.py" in capsys.readouterr().err
 
 
 def test_sigterm_leaves_a_report_and_ends_as_it_would(tmp_path: Path) -> None:
@@ -203,6 +205,43 @@ def test_sigterm_leaves_a_report_and_ends_as_it_would(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "watch-a" / "watch.json").read_text())
     assert report["num_steps"] > 20
     assert "signal 15" in report["ending"]
+
+
+STEPS = """
+import os, sys, threading
+import torch
+
+def train(num=8):
+    p = torch.nn.Parameter(torch.ones(2))
+    o = torch.optim.SGD([p], 0.1)
+    for _ in range(num):
+        o.zero_grad()
+        p.sum().backward()
+        o.step()
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("train()\nsys.stderr.close()", 0),
+        ("train()\nsys.stdout.close()\nsys.stderr = None", 0),
+        ("train()\nos._exit(3)", 3),
+        ("train()\nos.execv(sys.executable, [sys.executable, '-c', 'raise SystemExit(5)'])", 5),
+        ("threading.Thread(target=train).start()", 0),
+    ],
+    ids=["stderr closed", "stdout closed", "os._exit", "exec", "a thread"],
+)
+def test_however_a_script_leaves_its_code_and_a_report_are_kept(
+    tmp_path: Path, code: str, exit_code: int
+) -> None:
+    (tmp_path / "a.py").write_text(STEPS + code, encoding="utf-8")
+    assert python("-m", "stepladder", "watch", "a.py", folder=tmp_path).returncode == exit_code
+    report = json.loads((tmp_path / "watch-a" / "watch.json").read_text())
+    assert report["is_complete"]
+    assert report["num_steps"] == 8
+    assert (tmp_path / "watch-a" / "watch.html").exists()
 
 
 def test_a_forked_child_leaves_no_report_of_its_own(watch: Run, tmp_path: Path) -> None:

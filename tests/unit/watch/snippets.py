@@ -256,6 +256,14 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     ),
     "unnormalised_input": _edit(PICTURES, ("(images - 0.5) / 0.29", "images * 255")),
     "double_normalisation": _edit(PICTURES, ("(images - 0.5) / 0.29", "images / 255")),
+    "loss_not_finite": _edit(
+        BASE,
+        (
+            "loss = F.cross_entropy(model(xb), yb)",
+            "out = model(xb)\n        loss = F.cross_entropy(out, yb)"
+            " + (out - out.detach()).pow(2).sum().sqrt()",
+        ),
+    ),
     "not_finite_data": _edit(BASE, ("y = (x[:, 0]", "x[::7, 3] = float('nan')\ny = (x[:, 0]")),
     "duplicated_inputs": _edit(BASE, ("train = ", "x[:128] = x[0].clone()\ntrain = ")),
     "unmixed_batches": _edit(

@@ -56,11 +56,21 @@ def test_softmax_is_found_through_changes_of_shape() -> None:
     shares = scores().softmax(-1).view(2, 2, 3).reshape(4, 3)
     found = activation_before(shares.grad_fn)
     assert found is not None
-    assert found[:2] == ("Softmax", 1)
+    assert (found.kind, found.dim, found.inner) == ("Softmax", 1, None)
     assert activation_before((scores() @ torch.randn(3, 3)).grad_fn) is None
     log = activation_before(scores().softmax(0).log().grad_fn)
     assert log is not None
-    assert (log[1], log[3]) == (0, True)
+    assert (log.dim, log.has_log) == (0, True)
+
+
+def test_a_softmax_before_a_log_softmax_is_found_and_a_factor_is_none() -> None:
+    twice = activation_before(F.log_softmax(scores().softmax(1), 1).grad_fn)
+    assert twice is not None
+    assert (twice.kind, twice.inner) == ("LogSoftmax", "Softmax")
+    same = activation_before(F.log_softmax(scores().log_softmax(1), 1).grad_fn)
+    assert same is not None
+    assert same.inner == "LogSoftmax"
+    assert activation_before((30 * scores().sigmoid()).grad_fn) is None
 
 
 def test_a_vector_minus_a_column_is_a_broadcast() -> None:

@@ -124,25 +124,32 @@ def duplicated_inputs(seen: Seen) -> Answer:
 
 def unmixed_batches(seen: Seen) -> Answer:
     """Counts the classes in a batch: one each, and not always the same one."""
-    calls = [c for c in seen.losses if c.num_batches >= _MIN_LABELED]
+    calls = [c for c in seen.losses if len(c.step_classes) >= _MIN_LABELED]
     if not calls:
         return Unseen("too few batches of class labels were looked at")
     for call in calls:
-        is_one = call.num_one_class >= 0.5 * call.num_batches
-        if is_one and len(call.batch_classes) >= 2:
+        ones = [classes for classes in call.step_classes.values() if len(classes) == 1]
+        num = len(call.step_classes)
+        if len(ones) >= 0.5 * num and len(set().union(*ones)) >= 2:
             return Found(
-                evidence=f"{call.num_one_class} of {call.num_batches} batches that were looked at "
-                f"hold one class only, and not all the same one",
+                evidence=f"at {len(ones)} of {num} steps that were looked at, a batch held one "
+                "class only, and not always the same one",
                 fix="Shuffle: DataLoader(..., shuffle=True).",
                 where=next((lo.where for lo in seen.loaders if lo.training), call.where),
-                numbers={"num_batches": call.num_batches},
+                numbers={"num_steps": num},
             )
     return Sound("batches hold several classes")
 
 
 def no_shuffle(seen: Seen) -> Answer:
     """Compares the order of training epochs: a sequential sampler, or the same first batch."""
-    loaders = [lo for lo in seen.loaders if len(lo.training) >= 2 and (lo.num_batches or 2) > 1]
+    loaders = [
+        lo
+        for lo in seen.loaders
+        if len(lo.training) >= 2
+        and (lo.num_batches or 2) > 1
+        and (lo.batch_size is not None or lo.is_iterable)  # else its data set makes the batches
+    ]
     for one in loaders:
         if one.sampler == "distributed":
             continue
@@ -155,7 +162,9 @@ def no_shuffle(seen: Seen) -> Answer:
             )
             return Found(
                 evidence=f"the loader {how} in each of {len(one.training)} epochs",
-                fix="Give the training loader shuffle=True.",
+                fix="Shuffle in the data set, as with a buffer, anew in each epoch."
+                if one.is_iterable
+                else "Give the training loader shuffle=True.",
                 where=one.where,
                 numbers={"num_epochs": len(one.training)},
             )

@@ -13,44 +13,8 @@ _NO_STEP = Unseen("no step of an optimiser was seen")
 _MIN_STEPS = 3  # that were looked at, before a gradient's absence means something
 _TOO_HIGH = 0.1  # of the weights a step: TheDeepChecker's upper bound
 _TRAVEL = 0.02  # of the weights in the whole run: too little to learn anything
+_MIN_LOST = 3  # losses at the end that are not finite
 _LEARNT = 0.05  # of the loss: what counts as learning
-
-
-def missing_zero_grad(seen: Seen) -> Answer:
-    """Follows a gradient from step to step: the same tensor, changed by backward alone."""
-    stepped = [o for o in seen.optimizers if o.num_uncleared + o.num_cleared > 0]
-    if not stepped:
-        return Unseen("fewer than two steps of an optimiser were seen")
-    for one in stepped:
-        share = one.num_uncleared / (one.num_uncleared + one.num_cleared)
-        if one.is_uncleared_proven and one.num_uncleared >= _MIN_STEPS and share >= 0.5:
-            return Found(
-                evidence=f"at {one.num_uncleared} of {one.num_uncleared + one.num_cleared} steps "
-                f"of {one.kind} the gradients of the step before were still there, bit by bit, "
-                "as backward added to them",
-                fix="Call optimizer.zero_grad() once for each step, before backward.",
-                where=one.stepped_at,
-                numbers={"num_uncleared": one.num_uncleared, "num_cleared": one.num_cleared},
-            )
-    total = sum(one.num_cleared for one in stepped)
-    return Sound(f"gradients were cleared before {total} of the steps that could be followed")
-
-
-def zero_grad_before_step(seen: Seen) -> Answer:
-    """Sees gradients cleared after backward and none left at the step, each time."""
-    looked = [o for o in seen.optimizers if o.num_looked]
-    if not looked:
-        return _NO_STEP
-    for one in looked:
-        if one.num_looked >= _MIN_STEPS and one.num_cleared_late == one.num_looked:
-            return Found(
-                evidence=f"at {one.num_looked} of {one.num_looked} steps that were looked at, "
-                f"{one.kind} found no gradient: they were cleared between backward and the step",
-                fix="Move zero_grad() in front of backward, or behind the step.",
-                where=one.cleared_late_at or one.stepped_at,
-                numbers={"num_steps": one.num_steps},
-            )
-    return Sound("gradients were there at the steps")
 
 
 def parameters_never_step(seen: Seen) -> Answer:
@@ -79,6 +43,8 @@ def parameters_never_step(seen: Seen) -> Answer:
             fix="Call optimizer.step() after backward.",
             where=seen.backward_at or idle[0].built_at,
         )
+    if all(one.num_empty == one.num_looked for one in stepped):
+        return Unseen("no step with a gradient was looked at")
     return Sound("every optimiser that stepped had gradients")
 
 
@@ -211,6 +177,29 @@ def learning_rate_too_high(seen: Seen) -> Answer:  # noqa: PLR0911  (one a way o
             numbers=numbers,
         )
     return Sound(f"a step moves the weights by {ratio:.2g} of their size")
+
+
+def loss_not_finite(seen: Seen) -> Answer:
+    """Looks whether the loss turned NaN or infinite and stayed so, with finite data."""
+    stepped = [o for o in seen.optimizers if len(o.losses) >= _MIN_LOST]
+    if not stepped:
+        return Unseen("no loss of a step was seen")
+    for one in stepped:
+        values = [value for _, value in one.losses]
+        if seen.not_finite is not None or any(map(isfinite, values[-_MIN_LOST:])):
+            continue
+        num = sum(not isfinite(value) for value in values)
+        return Found(
+            evidence=f"the loss was not finite at step {seen.loss_not_finite_at} and stayed so "
+            f"({num} of {len(values)} steps); the inputs and targets that were looked at were "
+            "finite",
+            fix="Look for a logarithm, square root, norm or division at 0 (add a small number "
+            "inside), or a rate that is too high: torch.autograd.set_detect_anomaly(True) names "
+            "the operation.",
+            where=one.stepped_at,
+            numbers={"num_lost": num},
+        )
+    return Sound("the loss stayed finite, or came back")
 
 
 def learning_rate_too_low(seen: Seen) -> Answer:

@@ -12,20 +12,28 @@ _WITH_LOGITS = ("cross_entropy", "binary_cross_entropy_with_logits")
 
 def softmax_before_loss(seen: Seen) -> Answer:
     """Reads in the graph that the scores of a loss with its own softmax come from one."""
-    calls = [c for c in seen.losses if c.kind in _WITH_LOGITS]
+    calls = [c for c in seen.losses if c.kind in (*_WITH_LOGITS, "nll_loss")]
     if not calls:
         return _NO_LOSS
     for call in calls:
-        kind, _, _, has_log = call.activation or ("", None, (), False)
-        if kind in ("Softmax", "Sigmoid") and not has_log:
+        one = call.activation
+        if one is None or one.has_log:
+            continue
+        kind = one.kind if one.kind in ("Softmax", "Sigmoid") else one.inner
+        if kind in ("Softmax", "Sigmoid") and (one.inner or call.kind in _WITH_LOGITS):
             return Found(
-                evidence=f"{call.kind} has its own "
-                f"{'softmax' if call.kind == 'cross_entropy' else 'sigmoid'} and is given the "
-                f"output of a {kind.lower()}: the loss cannot come near 0",
+                evidence=f"{_own(call.kind)} and is given the output of a {kind.lower()}: the loss "
+                "cannot come near 0",
                 fix=f"Hand the scores to the loss as they are; use {kind.lower()} for predictions.",
                 where=call.where,
             )
     return Sound("losses get scores, not probabilities")
+
+
+def _own(kind: str) -> str:
+    if kind == "nll_loss":
+        return "nll_loss comes after a log_softmax"
+    return f"{kind} has its own {'softmax' if kind == 'cross_entropy' else 'sigmoid'}"
 
 
 def nll_without_log_softmax(seen: Seen) -> Answer:
@@ -34,8 +42,9 @@ def nll_without_log_softmax(seen: Seen) -> Answer:
     if not calls:
         return Unseen("neither nll_loss nor kl_div was called")
     for call in calls:
-        kind = (call.activation or ("",))[0]
-        has_log = bool(call.activation and call.activation[3]) or kind.startswith("Log")
+        one = call.activation
+        kind = one.kind if one is not None else ""
+        has_log = (one is not None and one.has_log) or kind.startswith("Log")
         is_share = kind == "Softmax" and not has_log
         if call.is_log_probability is False or (call.kind == "kl_div" and is_share):
             return Found(
@@ -50,16 +59,15 @@ def nll_without_log_softmax(seen: Seen) -> Answer:
 
 def softmax_wrong_dim(seen: Seen) -> Answer:
     """Reads the dimension of the softmax that leads to a loss."""
-    calls = [c for c in seen.losses if c.activation and c.activation[0].endswith("Softmax")]
+    calls = [c for c in seen.losses if c.activation and c.activation.kind.endswith("Softmax")]
     if not calls:
         return Unseen("no softmax leads to a loss of torch's")
     for call in calls:
-        assert call.activation is not None
-        kind, dim, shape, _ = call.activation
-        if dim == 0 and len(shape) >= 2:
+        one = call.activation
+        if one is not None and one.dim == 0 and len(one.shape) >= 2:
             return Found(
-                evidence=f"{kind} runs over dimension 0 of {shape}, the batch: the numbers of one "
-                "class over all examples add up to 1",
+                evidence=f"{one.kind} runs over dimension 0 of {one.shape}, the batch: the numbers "
+                "of one class over all examples add up to 1",
                 fix="Give dim=1 (or -1), the classes.",
                 where=call.where,
             )

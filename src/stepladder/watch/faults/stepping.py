@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+from math import isfinite
 from statistics import median
 
 from stepladder.records.files import Json
@@ -11,6 +14,9 @@ from stepladder.watch.seen import ScheduleSeen, Seen
 
 _ALWAYS = 0.9  # of the steps: Sculley's rule of thumb is that clipping is for the rare ones
 _MIN_STEPS = 30
+_MIN_METRICS = 4
+_MIN_SHARES = 5  # steps at which clipping by value was measured
+_MOST = 0.5  # of a gradient's numbers
 _LARGE_SCALE = 5.0  # root mean square times sqrt(fan in): 0.6 is torch's default, 1.4 is He's
 _SMALL_SCALE = 0.02
 _TINY_BATCH = 4
@@ -52,6 +58,15 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
                 numbers=numbers,
             )
         return None
+    if _waits_for_a_rise(one):
+        return Found(
+            evidence=f'{one.kind} with mode="max" was given a number that falls, from '
+            f"{one.metrics[0]:.3g} to {one.metrics[-1]:.3g} in {len(one.metrics)} calls, and cut "
+            f"the learning rate from {one.base_rate or 0:g} to {one.least_rate or 0:.2g} for it",
+            fix='Use mode="min" for a loss.',
+            where=where,
+            numbers=numbers,
+        )
     is_every_step = one.num_stepped >= 0.9 * steps > 0
     if is_every_step and epochs >= 2 and _is_spent_early(one, steps):
         return Found(
@@ -73,6 +88,16 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
             numbers=numbers,
         )
     return None
+
+
+def _waits_for_a_rise(one: ScheduleSeen) -> bool:
+    """Whether a plateau is looked for in a loss as if it were to rise."""
+    first, *later = one.metrics or [0.0]
+    if not one.is_for_max or len(later) < _MIN_METRICS or not all(map(isfinite, one.metrics)):
+        return False
+    falls = sum(b < a for a, b in pairwise(one.metrics))
+    was_cut = (one.least_rate or math.inf) < (one.base_rate or 0.0)
+    return was_cut and falls >= 0.8 * len(later) and one.metrics[-1] < 0.8 * first
 
 
 def _is_spent_early(one: ScheduleSeen, steps: int) -> bool:
@@ -151,6 +176,8 @@ def accumulation_unscaled(seen: Seen) -> Answer:  # noqa: PLR0911  (one a reason
     if len(stepped) > 1:
         return Unseen("several optimisers: backward need not belong to one")
     calls = [c for c in seen.backward_calls if c.step >= 1 and c.num_new_batches >= 2]
+    if len({(call.where, *(t.kind for t in call.terms)) for call in calls}) > 1:
+        return Unseen(f"{usual} backwards a step, of different losses")
     factors = []
     for call in calls:
         if len(call.terms) == 1 and call.terms[0].kind != "other":
@@ -174,7 +201,22 @@ def accumulation_unscaled(seen: Seen) -> Answer:  # noqa: PLR0911  (one a reason
 
 def clipping_always_active(seen: Seen) -> Answer:
     """Compares the norms that clipping found with its limit, over all steps."""
+    by_value = [c for c in seen.clippings if len(c.shares) >= _MIN_SHARES]
+    for one in by_value:
+        share = median(one.shares)
+        if share > _MOST:
+            return Found(
+                evidence=f"clipping by value to {one.limit:g} cut {100 * share:.0f} % of the "
+                f"gradient's numbers, at the median of {len(one.shares)} steps that were looked "
+                "at: little but their signs is left",
+                fix="Clip by norm, or at a few times the usual size of the gradient's numbers.",
+                where=one.where,
+                severity=None if one.is_own else Severity.INFO,
+                numbers={"share": share},
+            )
     known = [c for c in seen.clippings if len(c.norms) >= _MIN_STEPS]
+    if not known and by_value:
+        return Sound("clipping by value leaves most of the gradient as it is")
     if not known:
         return Unseen(f"gradients were clipped by norm in fewer than {_MIN_STEPS} steps")
     for one in known:
