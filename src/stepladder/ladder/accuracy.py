@@ -9,7 +9,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.fault import faults_told
 from stepladder.ladder.fit import fit_errors, fit_words, larger_part, why_not_by_fit
-from stepladder.ladder.guard import TrialFailed
+from stepladder.ladder.guard import TrialFailed, Watchdog, guarded
 from stepladder.ladder.learning import learning_key
 from stepladder.records.climb import FitErrors
 from stepladder.records.ladder import Aim, Decision, Trial
@@ -78,8 +78,12 @@ class AccuracyClimb(Climb):
         return self._fits[key]
 
     def _measured(self, recipe: Recipe) -> FitErrors | str:
+        watchdog = Watchdog(time_left=self.lab.time_left)
         try:
             with faults_told("its trainings:"):
+                expected_s = self.lab.forecast_s(recipe)
+            with guarded(watchdog), faults_told("its trainings:"):
+                watchdog.expect(expected_s)
                 outcomes = self.lab.outcomes(recipe)
         except TrialFailed as failure:
             return failure.what

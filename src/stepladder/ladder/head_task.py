@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
 
@@ -14,6 +14,12 @@ from stepladder.data.batch import Batch
 from stepladder.errors import UsageError
 from stepladder.task.contract import Metrics, Task
 from stepladder.train.features import FeatureTask, cast_for_head
+
+MIN_WEIGHTS_OF_TWO_THREADS: Final = 150_000
+"""Weights in all from which on a step of heads is faster in several threads than in one.
+
+Below, threads cost more than they compute: most where other processes hold the cores.
+"""
 
 
 class HeadTask(Task):

@@ -210,13 +210,11 @@ class Lab:
         self, recipe: Recipe, *, also: Sequence[Recipe] = (), is_thorough: bool = False
     ) -> tuple[Outcome, ...]:
         trainings, num = self._trainings, self.job.ladder.num_seeds
-        affordable = self.allowed_s(OUTCOMES_FRAC) / max(trainings.forecast_s(recipe), 1e-9)
-        if affordable < 1:
+        is_stacked = trainings.is_stacked(recipe)
+        most = num * PROBE_ROUNDS if is_stacked else num if is_thorough else 1
+        num = trainings.num_within(recipe, most, self.allowed_s(OUTCOMES_FRAC))
+        if not num:
             return ()
-        if trainings.is_stacked(recipe):
-            num *= PROBE_ROUNDS
-        else:
-            num = min(num, int(affordable)) if is_thorough else 1
         parts = self._parts(recipe)[:num]
         pairs = [(part, self.seed + _PROBE_SEED + idx) for idx, part in enumerate(parts)]
         return trainings.train_all(recipe, pairs, also=also)
@@ -303,7 +301,8 @@ class Lab:
         else:
             num_new = len(pairs) - num_known
             each_s = trainings.forecast_all_s(recipe, num_new) / num_new
-            affordable = num_known + int(self.allowed_s(OUTCOMES_FRAC) / max(each_s, 1e-9))
+            allowed_s = self.allowed_s(OUTCOMES_FRAC)
+            affordable = num_known + trainings.num_within(recipe, num_new, allowed_s)
             if affordable < _MIN_SEEDS:
                 return Outcomes(why_not=self._too_long(recipe, len(pairs), each_s))
             pairs = pairs[:affordable]

@@ -18,6 +18,7 @@ from stepladder.config.choices import Where
 from stepladder.config.recipe import Recipe
 from stepladder.data.reader import Reader, resolve_where
 from stepladder.ladder.folds import Parts, learnt_sample
+from stepladder.ladder.head_task import MIN_WEIGHTS_OF_TWO_THREADS, HeadTask
 from stepladder.measure.probe import untouched
 from stepladder.optim.schedule import lr_at
 from stepladder.records.ladder import Outcome
@@ -117,6 +118,8 @@ def _open(
         try:
             seeded = _resolved(replace(recipe, seed=seed), parts)
             training = _begin(seeded, copy.copy(task), parts, device)
+            if isinstance(task, HeadTask) and training.num_weights < MIN_WEIGHTS_OF_TWO_THREADS:
+                torch.set_num_threads(1)
             try:
                 yield training
             finally:
@@ -147,6 +150,11 @@ class _Training:
     def epochs(self) -> float:
         """Epochs so far, the open one as a part of one."""
         return self.at.stage_step / self.reader.steps_per_epoch
+
+    @property
+    def num_weights(self) -> int:
+        """Weights that learn."""
+        return sum(w.numel() for w in self.model.parameters() if w.requires_grad)
 
     def close(self) -> None:
         """End the readers."""

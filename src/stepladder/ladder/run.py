@@ -40,7 +40,7 @@ from stepladder.ladder.result import (
     with_accuracy,
 )
 from stepladder.ladder.task_key import task_facts
-from stepladder.ladder.wording import baseline_row, header, row, row_json
+from stepladder.ladder.wording import baseline_row, header, rough_time, row, row_json
 from stepladder.machine import disk_free_bytes, keep_freed_memory
 from stepladder.records import Json, read_json, to_json, write_json
 from stepladder.records.climb import Baseline, ClimbSummary
@@ -134,7 +134,7 @@ def climb(
                     recipe = climbing.run()
                 finally:
                     ledger.spent(time.monotonic() - started)
-        display.message("training with what was kept …")
+        display.message(f"training with what was kept{_beyond_budget(climbing)} …")
         again = _same_command(is_fresh=is_fresh, may_overwrite=may_overwrite)
         found_s = train_kept(
             replace(job, recipe=recipe),
@@ -291,6 +291,14 @@ def _show_baseline(climbing: Climb, display: Display) -> Baseline:
     values = to_json(baseline)
     display.table(baseline_row(values), {"event": "baseline", **values})
     return baseline
+
+
+def _beyond_budget(climbing: Climb) -> str:
+    """Say how long the training at the end takes, where the budget held less for it."""
+    lab, total_s = climbing.lab, climbing.profile.time.total_s
+    if climbing.options.budget_s is None or total_s <= lab.reserve_s:
+        return ""
+    return f", about {rough_time(total_s)}: more than a fifth of the budget, and on top of it"
 
 
 def _refuse_other_run(folder: RunFolder, ledger: Ledger, job: str) -> None:

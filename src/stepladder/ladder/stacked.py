@@ -19,7 +19,7 @@ from stepladder.config.choices import Precision, ScheduleKind, Where
 from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.data.batch import Batch
 from stepladder.ladder.folds import Parts
-from stepladder.ladder.head_task import HeadTask
+from stepladder.ladder.head_task import MIN_WEIGHTS_OF_TWO_THREADS, HeadTask
 from stepladder.ladder.stacked_head import stack, stacked_scorer, unstack
 from stepladder.ladder.stacked_run import StackedRun, Weights
 from stepladder.optim.nadam import NAdam
@@ -30,8 +30,8 @@ from stepladder.train.build import step_precision
 from stepladder.train.step import autocast
 
 MAX_STACKED_BYTES: Final = 1_000_000_000
-MIN_WEIGHTS_OF_TWO_THREADS: Final = 150_000
-"""Weights in all from which on a step is faster in several threads than in one."""
+CANNOT_STACK: Final = (RuntimeError, TypeError, ValueError, AttributeError)
+"""What a task raises whose loss cannot be taken for many heads at once."""
 _PRECISIONS: Final = (Precision.FP32, Precision.BF16)
 
 
@@ -90,7 +90,7 @@ def learn_stacked(
         Of each head the outcome by the recipe, and those of the other ways in their order.
 
     Raises:
-        RuntimeError: if the task's loss cannot be taken for many heads at once.
+        Exception: one of CANNOT_STACK, if the task's loss cannot be taken for many heads at once.
     """
     recipe = replace(recipe, data=replace(recipe.data, where=Where.STREAM))
     ways = (recipe.stopping, *also)

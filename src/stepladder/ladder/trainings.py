@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stepladder.config.recipe import Recipe
+from stepladder.config.recipe import FeaturesConfig, Recipe
 from stepladder.data.feature_source import HeldFeatures
 from stepladder.ladder.folds import Parts, make_folds, near_groups, plain_parts
 from stepladder.ladder.guard import failure_words, free_memory
@@ -22,14 +21,15 @@ from stepladder.ladder.instruments import Instruments, MaterialOf
 from stepladder.ladder.learn import OnEnd, OnValidation, Weights, judge_weights, learn
 from stepladder.ladder.learning import learning_key, replay_recipe
 from stepladder.ladder.stacked import (
+    CANNOT_STACK,
     MAX_STACKED_BYTES,
     differ_in_their_end,
     learn_stacked,
     why_not_stacked,
 )
+from stepladder.ladder.step_time import real_step_s, replayed_step_s, stacked_step_s
 from stepladder.machine.limits import available_memory_bytes
 from stepladder.measure.probe import is_out_of_memory, untouched
-from stepladder.measure.workload import Workload
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Provenance
 from stepladder.task.contract import Task
@@ -42,12 +42,8 @@ STACKED_ROUNDS: Final = 8
 PROBE_ROUNDS: Final = 3
 """Times as many seeds, of a trial and of a probe, where many trainings cost little more than one.
 """
-_STACKED_AS_ONE: Final = 8
-"""Stacked trainings that take as long as a single one, beside the first."""
 _STACKED_COPIES: Final = 8  # of what is stacked: read, gathered, gathered again, and room
 _MIN_STACKED: Final = 2
-_NUM_TIMED: Final = 40
-_BLOCK_S: Final = 0.1
 
 
 @dataclass(kw_only=True)
@@ -70,6 +66,7 @@ class Trainings:
     max_features_s: float
     _known: dict[tuple[Recipe, int | None, int], Outcome] = field(default_factory=dict)
     _step_s: dict[Recipe, float] = field(default_factory=dict)
+    _more_frac: dict[Recipe, float] = field(default_factory=dict)
     _is_stacking_refused: bool = False
     _near: NDArray[np.int64] | None = None
 
@@ -163,8 +160,20 @@ class Trainings:
 
     def forecast_all_s(self, recipe: Recipe, num: int) -> float:
         """Forecast the seconds of so many trainings to their ends."""
-        times = 1 + num / _STACKED_AS_ONE if num > 1 and self.is_stacked(recipe) else num
-        return min(times, num) * self.forecast_s(recipe)
+        one_s = self.forecast_s(recipe)
+        if num < _MIN_STACKED or not self.is_stacked(recipe):
+            return num * one_s
+        try:
+            each_more = self._each_more(_uncompiled(recipe), num)
+        except CANNOT_STACK:
+            self._is_stacking_refused = True
+            return num * one_s
+        return min(num, 1 + each_more * (num - 1)) * one_s
+
+    def num_within(self, recipe: Recipe, most: int, seconds: float) -> int:
+        """Give how many trainings are forecast to end within so many seconds, at most `most`."""
+        fits = (num for num in range(most, 0, -1) if self.forecast_all_s(recipe, num) <= seconds)
+        return next(fits, 0)
 
     def _told_by(self, recipe: Recipe, also: Sequence[Recipe]) -> list[Recipe]:
         key = learning_key(recipe)
@@ -212,7 +221,7 @@ class Trainings:
                 return learn_stacked(
                     replay_recipe(recipe, self.device), tasks, parts, device=self.device, also=also
                 )
-        except (RuntimeError, TypeError, ValueError, AttributeError):
+        except CANNOT_STACK:
             self._is_stacking_refused = True
             return [(self.train_anew(recipe, *pair),) for pair in pairs]
 
@@ -249,7 +258,7 @@ class Trainings:
         With early stopping, a third of max_epochs is taken.
         """
         recipe = _uncompiled(recipe)
-        key = replace(learning_key(recipe), device=recipe.device)
+        key = _timed_as(recipe)
         if key not in self._step_s:
             self._step_s[key] = self._time_step(recipe)
         schedule = recipe.schedule
@@ -304,26 +313,38 @@ class Trainings:
 
     def _time_step(self, recipe: Recipe) -> float:
         """Time the steps of a short training, or of a block of real steps."""
-        if not self.is_replayed(recipe):
-            material, cache = self.material_of(recipe), self.folder / "forecast"
-            workload = Workload(
-                recipe, material.task, material.sources, device=self.device, cache=cache
+        if self.is_replayed(recipe):
+            head = replay_recipe(recipe, self.device), self.instrument.head(recipe, 0)
+            return replayed_step_s(*head, self.plain(recipe), device=self.device)
+        material, cache = self.material_of(recipe), self.folder / "forecast"
+        # without features a training reads the examples, also where the job would keep features
+        recipe = replace(recipe, features=FeaturesConfig())
+        return real_step_s(recipe, material.task, material.sources, device=self.device, cache=cache)
+
+    def _each_more(self, recipe: Recipe, num: int) -> float:
+        """Give what one more head adds to a stacked step, as a share of the step of one alone.
+
+        Timed once, by as many heads as are asked for first.
+        """
+        key = _timed_as(recipe)
+        if key not in self._more_frac:
+            plain = self.plain(recipe)
+            num = min(num, len(next(self._chunks([(plain, 0)] * num))))
+            seconds = stacked_step_s(
+                replay_recipe(recipe, self.device),
+                self.instrument.head(recipe, 0),
+                plain,
+                num=num,
+                device=self.device,
             )
-            try:
-                return workload.block(_BLOCK_S).step_s
-            finally:
-                workload.close()
-        schedule = replace(recipe.schedule, max_steps=_NUM_TIMED)
-        stopping = replace(recipe.stopping, early=False)
-        short = replace(recipe, schedule=schedule, stopping=stopping)
-        parts = self.plain(recipe)
-        parts = replace(parts, sources=replace(parts.sources, val=None, test=None))
-        self._learn(replace(short, schedule=replace(schedule, max_steps=2)), parts, 0)
-        started = time.perf_counter()
-        outcome = self._learn(short, parts, 0)
-        num_rows = len(parts.sources.train) * recipe.data.fraction
-        num_steps = max(1.0, outcome.epochs * num_rows / recipe.batch.global_batch_size)
-        return (time.perf_counter() - started) / num_steps
+            one_s = self._step_s[key]
+            self._more_frac[key] = max(0.0, seconds / one_s - 1) / max(1, num - 1)
+        return self._more_frac[key]
+
+
+def _timed_as(recipe: Recipe) -> Recipe:
+    """Give what of a recipe decides how long the steps of its trainings take."""
+    return replace(learning_key(recipe), device=recipe.device)
 
 
 def _uncompiled(recipe: Recipe) -> Recipe:
