@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import stepladder
 from stepladder.report.page import write_report
 
 CHROMIUM = next(
@@ -176,6 +177,37 @@ def test_a_climb_with_its_trials_open_needs_no_sideways_scrolling_on_a_phone(
     page = write_report(build_climb(build_run(tmp_path / "run"), num_blocks=16))
     page.write_text(page.read_text().replace("<details", "<details open"))
     assert _width_on_a_phone(page, browse, tmp_path) == "<title>w 360</title>"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An audit of two logs, and their comparison."""
+    folder = tmp_path_factory.mktemp("logs")
+    logs = []
+    for name, best in (("a_log_with_a_long_name_and_no_space_at_all", 0.7), ("short", 0.75)):
+        shares = (0.5, 0.6, best, best - 0.02, best - 0.03, best - 0.05)
+        rows = [f"{e},{e * 20},{2 / e},{1 + 1 / e},{p}" for e, p in enumerate(shares, start=1)]
+        logs.append(folder / f"{name}.csv")
+        logs[-1].write_text("epoch,elapsed_s,loss,val_loss,val_accuracy\n" + "\n".join(rows))
+    made = {"audit": folder / "audit.html", "compare": folder / "compare.html"}
+    stepladder.audit(*logs, num_val=100, page=made["audit"])
+    stepladder.compare(*logs, num_val=100, out=made["compare"])
+    return made
+
+
+@pytest.mark.parametrize(("name", "num_charts"), [("audit", 4), ("compare", 4)])
+def test_the_page_of_logs_opens_without_an_error_and_fits_a_phone(
+    name: str,
+    num_charts: int,
+    pages: dict[str, Path],
+    browse: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+) -> None:
+    done = browse(pages[name], "--enable-logging=stderr", "--v=0", "--dump-dom")
+    assert _console(done) == []
+    assert done.stdout.count('<svg class="chart"') == num_charts
+    assert done.stdout.count('<svg class="interval"') == 2
+    assert _width_on_a_phone(pages[name], browse, tmp_path) == "<title>w 360</title>"
 
 
 def _width_on_a_phone(

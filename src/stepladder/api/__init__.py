@@ -4,6 +4,7 @@ Options are given as in YAML, by their dotted names: `train(store="store", **{"b
 """
 
 from stepladder.api.checks import check, check_job
+from stepladder.api.damage import verify
 from stepladder.api.diagnosis import diagnose, diagnose_text
 from stepladder.api.ladder import advise, advise_job, climb, climb_job, fit_recipe, ledger
 from stepladder.api.logs import audit, audit_text, compare, compare_text
@@ -16,7 +17,6 @@ from stepladder.api.runs import (
     report,
     train,
     train_job,
-    verify,
 )
 from stepladder.api.watch import Watching, watch, watch_job
 

@@ -16,6 +16,7 @@ def audit(
     num_val: int | None = None,
     num_test: int | None = None,
     metric: str | None = None,
+    page: Path | str | None = None,
 ) -> Audit:
     """Read logs of trainings, whoever wrote them, and say what their numbers support.
 
@@ -23,11 +24,13 @@ def audit(
         logs: files, folders, or addresses of MLflow; each may hold several trainings.
         num_train, num_val, num_test: examples of the sets, where the logs do not say.
         metric: the column that is judged; none: validation accuracy, else validation loss.
+        page: file of a page with the curves; none: no page is written.
 
     Raises:
         UsageError: if no log is named, or a size is no number of examples.
         DataError: if no training can be read from any of them.
         MissingExtraError: if a package that reads a log is not installed.
+        ResourceError: if the page cannot be written.
     """
     from stepladder.diagnosis.audit import audit as audit_logs
     from stepladder.diagnosis.audit_size import Sizes
@@ -36,7 +39,12 @@ def audit(
     if not logs:
         raise UsageError("no log is named", fix="Write stepladder audit LOG, a file or a folder.")
     sizes = Sizes(num_train=num_train, num_val=num_val, num_test=num_test)
-    return audit_logs([str(log) for log in logs], sizes=sizes, metric=metric)
+    found = audit_logs([str(log) for log in logs], sizes=sizes, metric=metric)
+    if page is not None:
+        from stepladder.report.audit_page import write_audit_page
+
+        write_audit_page(found, Path(page))
+    return found
 
 
 def audit_text(found: Audit) -> str:

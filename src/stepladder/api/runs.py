@@ -1,4 +1,4 @@
-"""Prepare, train, report, verify, predict, export."""
+"""Prepare, train, report, predict, export."""
 
 from __future__ import annotations
 
@@ -185,23 +185,6 @@ def report(run: Path | str) -> Path:
     from stepladder.report.page import write_report
 
     return write_report(run_folder(run))
-
-
-def verify(path: Path | str) -> list[str]:
-    """Read a store or a run again and list what is damaged; empty: all is sound.
-
-    Raises:
-        DataError: if the folder is neither.
-    """
-    folder = Path(path)
-    if (folder / "manifest.json").is_file():
-        from stepladder.data.store import verify_store
-
-        return verify_store(folder)
-    from stepladder.train.checkpoint import Checkpoints
-
-    checkpoints = run_folder(folder) / "checkpoints"
-    return Checkpoints(checkpoints, keep_last=1).verify() if checkpoints.is_dir() else []
 
 
 def predict(

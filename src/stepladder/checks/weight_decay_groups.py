@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
@@ -37,7 +38,9 @@ _SQUARES = {
 
 def weight_decay_groups(job: CheckedJob) -> Answer:
     """Look at what the optimiser decays, and at what the loss itself holds down."""
-    model = job.model()
+    model = _with_shapes(job)
+    if model is None:
+        return not_applicable("some weights have no shape, even after a forward pass")
     optimizer = job.recipe.optimizer
     decay = optimizer.weight_decay
     penalised = _penalised_in_loss(job, model)
@@ -76,6 +79,20 @@ def weight_decay_groups(job: CheckedJob) -> Answer:
             weight_decay=decay,
         )
     return passed(f"matrices and kernels decay by {decay:g}, biases and norms do not")
+
+
+def _with_shapes(job: CheckedJob) -> nn.Module | None:
+    """Give a model whose lazy layers have got their shapes by a forward pass; None: they do not."""
+    model = job.model()
+    if not _has_lazy(model):
+        return model
+    with torch.no_grad():
+        job.loss(model, training_sample(job, _NUM_EXAMPLES))
+    return None if _has_lazy(model) else model
+
+
+def _has_lazy(model: nn.Module) -> bool:
+    return any(is_lazy(weight) for weight in model.parameters())
 
 
 def _is_vector(weight: Tensor) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from textwrap import wrap
 from typing import Final
 
 from stepladder.records.findings import CheckReport, Finding, Outcome
@@ -17,6 +21,7 @@ WORDS: Final = {
 }
 _NAME_WIDTH: Final = 24
 _INDENT: Final = " " * 16
+_NUMBER: Final = re.compile(r"0x[0-9a-f]+|\d+")
 MAX_EXAMPLES: Final = 6
 
 
@@ -35,6 +40,35 @@ def finding_lines(finding: Finding) -> str:
         more = len(finding.examples) - MAX_EXAMPLES
         lines.append(f"{_INDENT}  such as {shown}" + (f" and {more} more" if more > 0 else ""))
     return "\n".join(lines)
+
+
+def folded(findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
+    """Put checks together that could not run for one reason; any other finding stands alone.
+
+    Where a loss raises, every check that calls it says so. Reasons that differ only by numbers, as
+    the sizes of the batches, are one.
+    """
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for idx, finding in enumerate(findings):
+        reason = _NUMBER.sub("0", finding.evidence)
+        is_one = finding.outcome is not Outcome.COULD_NOT_RUN
+        groups.setdefault((idx,) if is_one else (reason, finding.fix), []).append(finding)
+    return [tuple(group) for group in groups.values()]
+
+
+def group_name(group: Sequence[Finding]) -> str:
+    """Name a group of `folded`: the check, or how many there are."""
+    return group[0].check if len(group) == 1 else f"{len(group)} checks"
+
+
+def group_lines(group: Sequence[Finding]) -> str:
+    """Write a group of `folded` as `finding_lines` does, with the names of its checks below."""
+    lines = finding_lines(replace(group[0], check=group_name(group)))
+    if len(group) == 1:
+        return lines
+    names = ", ".join(finding.check for finding in group)
+    width = 100 - len(_INDENT) - 2
+    return "\n".join([lines, *(f"{_INDENT}  {line}" for line in wrap(names, width))])
 
 
 def total_line(report: CheckReport) -> str:

@@ -20,6 +20,7 @@ _EXAMPLES = """
   stepladder audit output/trainer_state.json      of Hugging Face's Trainer
   stepladder audit logs mlruns/0/4f…              TensorBoard files, a run of MLflow
   stepladder audit runs/first other.csv           ours beside another's
+  stepladder audit log.csv --page audit.html      its curves on a page
 """
 LOGS = tyro.conf.arg(metavar="LOG [LOG …]")
 
@@ -45,6 +46,8 @@ class Flags:
     """Column that is judged; none: validation accuracy, else validation loss."""
     out: Path | None = None
     """Write the audit to this file as JSON."""
+    page: Path | None = None
+    """Write a page with the curves to this file, such as audit.html."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
@@ -57,8 +60,14 @@ def run(argv: list[str]) -> int:
         num_val=flags.num_val,
         num_test=flags.num_test,
         metric=flags.metric,
+        page=flags.page,
     )
     if flags.out is not None:
         write_json(flags.out, found)
-    write(json.dumps(to_json(found), indent=2) if flags.output.json else api.audit_text(found))
+    if flags.output.json:
+        write(json.dumps(to_json(found), indent=2))
+        return 0
+    write(api.audit_text(found))
+    if flags.page is not None:
+        write(f"page: {flags.page}")
     return 0

@@ -61,11 +61,12 @@ def run(argv: list[str]) -> int:
     if flags.show_config:
         write(json.dumps(show_json(resolved), indent=2) if as_json else show(resolved))
         return 0
-    from stepladder.checks.wording import finding_lines, total_line
+    from stepladder.checks.wording import finding_lines, folded, group_lines, total_line
 
     def tell(finding: Finding) -> None:
-        is_told = finding.is_alarm or finding.outcome is Outcome.COULD_NOT_RUN
-        if not as_json and (is_told or not flags.output.quiet):
+        if as_json or finding.outcome is Outcome.COULD_NOT_RUN:  # told below, by their reasons
+            return
+        if finding.is_alarm or not flags.output.quiet:
             write(finding_lines(finding))
 
     job = resolved.job
@@ -80,6 +81,9 @@ def run(argv: list[str]) -> int:
     if as_json:
         write(json.dumps(to_json(report), indent=2))
     else:
+        for group in folded(report.findings):
+            if group[0].outcome is Outcome.COULD_NOT_RUN:
+                write(group_lines(group))
         write(total_line(report))
         write(f"report: {job.run.dir / 'checks.html'}")
     has_failed = any(finding.outcome is Outcome.FAILED for finding in report.findings)

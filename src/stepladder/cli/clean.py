@@ -32,6 +32,11 @@ _COPIES_SUFFIX = ".pixels"
 _FEATURES_KEY = re.compile(r"[0-9a-f]{64}")  # see docs/features.md
 _FEATURES_FILE = "features.npy"
 _LEFT_BY_RUNS = ("events.discarded.jsonl", "crash.txt")
+# A run, a climb that has not trained yet, a job that was only checked.
+_RUN_FILES = ("events.jsonl", "trials.jsonl", "checks.json")
+# A script that is watched renames it at once; where it was killed in between, it stays.
+_WATCH_TEMPORARY = ".watch.json.tmp"
+_RENAMED_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +44,8 @@ class Flags:
     """List what interrupted work left behind: half-written stores, saves, trials, discarded events.
 
     Features and decoded copies of stores are listed too: a run that wants them makes them again.
-    Nothing that a running process holds is listed. Checkpoints, stores and results stay.
+    Nothing that a running process holds is listed. Checkpoints, stores, results and what was found
+    of a job or a watched script stay.
     """
 
     path: Positional[Path] = Path()
@@ -130,15 +136,24 @@ def _is_leftover(path: Path) -> bool:
         return True
     if _FEATURES_KEY.fullmatch(path.name) and (path / _FEATURES_FILE).is_file():
         return not path.is_symlink()
-    is_run = (path.parent / "events.jsonl").is_file()
+    if path.name == _WATCH_TEMPORARY:
+        return _age_s(path) > _RENAMED_WITHIN_S
+    is_run = any((path.parent / name).is_file() for name in _RUN_FILES)
     return is_run and path.name in _LEFT_BY_RUNS
 
 
 def _look_at(path: Path) -> _Found:
     files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
     size_bytes = sum(file.lstat().st_size for file in files if not file.is_dir())
-    age_s = max(0.0, time.time() - path.lstat().st_mtime)
-    return _Found(path=path, size_bytes=size_bytes, age_s=age_s)
+    return _Found(path=path, size_bytes=size_bytes, age_s=_age_s(path))
+
+
+def _age_s(path: Path) -> float:
+    """Give the seconds since a file or folder changed; one that is gone meanwhile has none."""
+    try:
+        return max(0.0, time.time() - path.lstat().st_mtime)
+    except FileNotFoundError:
+        return 0.0
 
 
 def _age(seconds: float) -> str:

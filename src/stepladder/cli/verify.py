@@ -15,16 +15,20 @@ from stepladder.errors import DataError
 
 _EXAMPLES = """
   stepladder verify store           every page of every shard
-  stepladder verify runs/first      every file of every checkpoint
+  stepladder verify runs/first      every file of every checkpoint, and what was found of it
+  stepladder verify watch-train     the report of a script that was watched
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Look for damage in a store or a run: reads every byte. Exit code 3 if there is any."""
+    """Look for damage in a store, a run or a report of `watch`. Exit code 3 if there is any.
+
+    Of stores and checkpoints every byte is read.
+    """
 
     path: Positional[Path]
-    """Folder of a store or of a run."""
+    """Folder of a store, of a run, or that `watch` wrote."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 

@@ -1,7 +1,7 @@
 """What would make a run better, in the order to try it, each with its evidence.
 
 A high training error is never met with more data or with regularisation: both make it higher. The
-names are those of the rungs that `climb --aim accuracy` tries.
+names are those of the rungs that `climb --aim accuracy` tries, but for those of `BY_HAND`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ FOR_VALIDATION: Final = (
     "earlier_stop",
 )
 """Remedies for a validation error that is high beside that of training."""
-_NOT_RUNGS: Final = frozenset({"more_data", "stop_by_accuracy"})  # for a person to do
+BY_HAND: Final = frozenset({"more_data", "stop_by_accuracy"})
+"""Remedies that no rung tries: they are for a person to do."""
 _OUT_OF_TIME: Final = frozenset({"max_epochs", "max_steps", "max_time", "early_stopping"})
 
 
@@ -205,7 +206,7 @@ def _more_data(known: Known, gap: str) -> Iterator[Remedy]:
         yield _remedy(known, "all_data", VALIDATION, why, options)
         return
     if curve is None:
-        why = f"{gap}; what twice the data would give, `--learning-curve` measures"
+        why = f"{gap}; {_used(recipe)}; what twice the data would give, `--learning-curve` measures"
         command = f"stepladder diagnose {shlex.quote(str(known.run))} --learning-curve"
         yield Remedy(
             name="more_data", against=VALIDATION, why=why, command=_with_task(known, command)
@@ -213,7 +214,15 @@ def _more_data(known: Known, gap: str) -> Iterator[Remedy]:
         return
     if curve.low_gain <= 0:
         return
-    yield Remedy(name="more_data", against=VALIDATION, why=said_of(curve))
+    why = f"{said_of(curve)}; {_used(recipe)}"
+    yield Remedy(name="more_data", against=VALIDATION, why=why)
+
+
+def _used(recipe: Recipe | None) -> str:
+    """Say what a climb has for data, so that the remedy is found there under its own name."""
+    if recipe is None:
+        return "where a run takes a part of its data, the rung is `all_data`"
+    return "all of the data is in use (the rung `all_data`), so more must be collected"
 
 
 def said_of(curve: LearningCurve) -> str:
@@ -241,7 +250,7 @@ def _remedy(
 
 def _command(known: Known, name: str, options: Mapping[str, Json]) -> str:
     """Give what to type: the options where they are known, else the climb that finds them."""
-    if known.recipe is None or (name in _NOT_RUNGS and not options):
+    if known.recipe is None or (name in BY_HAND and not options):
         return ""
     config = shlex.quote(str(known.run / "config.yaml"))
     suffix = name if options else "better"

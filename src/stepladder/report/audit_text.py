@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepladder.checks.wording import finding_lines
 from stepladder.records.audit import Audit, AuditedRun, Difference, SizeSource
 from stepladder.report.heatmap import short
-from stepladder.train.wording import clean, duration
+from stepladder.train.wording import clean, duration, percent
 
 _NAME = 28
 _HEAD = ("training", "result", "of", "best at epoch", "epochs", "time")
@@ -30,11 +30,9 @@ def result_words(run: AuditedRun) -> str:
     """Write a training's result with one standard error: `78.5 % ± 2.5`."""
     if run.result is None:
         return "none"
-    is_share = run.metric is not None and _is_share(run)
-    said = f"{100 * run.result:.1f} %" if is_share else f"{run.result:.4g}"
-    if run.result_sem is None:
-        return said
-    return f"{said} ± {100 * run.result_sem:.2g}" if is_share else f"{said} ± {run.result_sem:.2g}"
+    factor = 100 if is_share(run) else 1
+    said = percent(run.result) if is_share(run) else f"{run.result:.4g}"
+    return said if run.result_sem is None else f"{said} ± {factor * run.result_sem:.2g}"
 
 
 def size_words(run: AuditedRun) -> str:
@@ -60,8 +58,10 @@ def difference_mark(difference: Difference) -> str:
     return {True: "clear", False: "noise", None: "not known"}[difference.is_clear]
 
 
-def _is_share(run: AuditedRun) -> bool:
-    return run.metric == "val_accuracy" or run.log.is_score_share
+def is_share(run: AuditedRun) -> bool:
+    """Say whether a training is judged by a share of examples."""
+    is_score = run.metric is not None and run.metric == run.log.score_name
+    return run.metric == "val_accuracy" or (is_score and run.log.is_score_share)
 
 
 def _table(audit: Audit) -> str:

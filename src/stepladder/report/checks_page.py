@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from stepladder.checks.kept import read_checks
 from stepladder.checks.order import CHECKS
-from stepladder.checks.wording import MAX_EXAMPLES, WORDS
 from stepladder.errors import DataError
 from stepladder.records import write_bytes
 from stepladder.records.findings import CheckReport, Finding, Outcome
-from stepladder.report.heatmap import short
+from stepladder.report.finding_rows import QUIET, FindingRow, finding_row, ordered
+from stepladder.report.html import template
 
 PAGE_FILE = "checks.html"
-_ORDER = (
-    Outcome.FAILED,
-    Outcome.WARNED,
-    Outcome.COULD_NOT_RUN,
-    Outcome.PASSED,
-    Outcome.NOT_APPLICABLE,
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FindingRow:
-    """One finding as the page shows it."""
-
-    outcome: str
-    style: str
-    name: str
-    reason: str
-    source: str
-    evidence: str
-    where: str
-    fix: str
-    examples: tuple[str, ...]
-    took: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +50,7 @@ def write_checks_page(run: Path) -> Path:
             fix="Run `stepladder check` with this --run.dir.",
         )
     path = run / PAGE_FILE
-    page = _environment().get_template("checks_page.html").render(checks=view, name=run.name)
+    page = template("checks_page.html").render(checks=view, name=run.name)
     write_bytes(path, page.encode("utf-8", "replace"))
     return path
 
@@ -88,19 +64,24 @@ def checks_view(run: Path) -> ChecksView | None:
 def view_of(report: CheckReport) -> ChecksView:
     """Give what a page shows of these findings."""
     counts = Counter(finding.outcome for finding in report.findings)
-    rows = {outcome: [] for outcome in Outcome}  # type: dict[Outcome, list[FindingRow]]
-    for finding in report.findings:
-        rows[finding.outcome].append(_row(finding))
     num_looked = sum(counts.values()) - counts[Outcome.NOT_APPLICABLE]
-    ordered = [(outcome, row) for outcome in _ORDER for row in rows[outcome]]
-    is_quiet = {Outcome.PASSED, Outcome.NOT_APPLICABLE}
+    groups = ordered(report.findings)
     return ChecksView(
         figure=f"{counts[Outcome.PASSED]} of {num_looked}",
         caption=_caption(counts),
         tier=report.tier,
-        alarms=tuple(row for outcome, row in ordered if outcome not in is_quiet),
-        quiet=tuple(row for outcome, row in ordered if outcome in is_quiet),
+        alarms=tuple(_row(group) for group in groups if group[0].outcome not in QUIET),
+        quiet=tuple(_row(group) for group in groups if group[0].outcome in QUIET),
         left_out=report.left_out,
+    )
+
+
+def _row(group: Sequence[Finding]) -> FindingRow:
+    """Write a finding with the reason of its check; several checks have no reason in common."""
+    names = {finding.check for finding in group}
+    check = next((check for check in CHECKS if names == {check.name}), None)
+    return finding_row(
+        group, reason=check.reason if check else "", source=check.source if check else ""
     )
 
 
@@ -113,32 +94,3 @@ def _caption(counts: Counter[Outcome]) -> str:
     }
     parts = [f"{counts[outcome]} {word}" for outcome, word in words.items() if counts[outcome]]
     return "checks passed" + (f"; {', '.join(parts)}" if parts else "")
-
-
-def _row(finding: Finding) -> FindingRow:
-    check = next((check for check in CHECKS if check.name == finding.check), None)
-    seen = f" ({finding.coverage})" if finding.coverage else ""
-    return FindingRow(
-        outcome=WORDS[finding.outcome].lower(),
-        style=finding.outcome.value,
-        name=finding.check,
-        reason=check.reason if check else "",
-        source=check.source if check else "",
-        evidence=short(f"{finding.evidence}{seen}", 500),
-        where=finding.where or "",
-        fix=short(finding.fix, 400),
-        examples=tuple(short(example, 80) for example in finding.examples[:MAX_EXAMPLES]),
-        took="" if finding.took_s is None else f"{finding.took_s:.2f} s",
-    )
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("stepladder.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["short"] = short
-    return environment

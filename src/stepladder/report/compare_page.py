@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
 
 from stepladder.diagnosis.compare import with_samples
-from stepladder.errors import ResourceError
-from stepladder.records import write_bytes
 from stepladder.records.audit import LogRow, RunLog
-from stepladder.records.compare import Comparison
+from stepladder.records.compare import ComparedRun, Comparison
 from stepladder.report.charts import Series, line_chart
-from stepladder.report.compare_text import HEAD, NAME, against_first, row_words
+from stepladder.report.compare_text import (
+    HEAD,
+    MAX_P,
+    NAME,
+    accuracy_words,
+    pair_mark,
+    pair_sentences,
+    row_words,
+)
 from stepladder.report.curves import Figure
 from stepladder.report.heatmap import short
+from stepladder.report.html import template, write_page
+from stepladder.report.intervals import interval_line
 from stepladder.report.scales import tick_label
+from stepladder.stats import binomial_sem
 from stepladder.train.wording import percent
 
 _MAX_BANDS = 3  # more of them cover each other
@@ -36,33 +44,38 @@ class _Axis:
     value: _Value
 
 
+@dataclass(frozen=True, kw_only=True)
+class AgainstRow:
+    """A training against the first.
+
+    Attributes:
+        mark: what it comes to, in a word or two; is_clear: it is more than chance.
+    """
+
+    names: str
+    mark: str
+    is_clear: bool
+    words: tuple[str, ...]
+
+
 def write_compare_page(comparison: Comparison, path: Path) -> Path:
     """Write the page of a comparison, self-contained and without scripts.
 
     Raises:
         ResourceError: if the file cannot be written.
     """
-    page = compare_page(comparison).encode("utf-8", "replace")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, page)
-    except OSError as error:
-        raise ResourceError(
-            f"the page cannot be written ({error.strerror or error})",
-            where=str(path),
-            fix="Choose another file: --out FILE.html.",
-        ) from error
-    return path
+    return write_page(path, compare_page(comparison), option="--out")
 
 
 def compare_page(comparison: Comparison) -> str:
     """Make the page."""
-    return _template().render(
+    return template("compare.html").render(
         names=[short(run.audited.log.name, NAME) for run in comparison.runs],
         head=HEAD,
         rows=[row_words(run) for run in comparison.runs],
+        pictures=_pictures(comparison.runs),
         options=comparison.options,
-        against=[line.strip() for line in against_first(comparison)],
+        against=_against(comparison),
         figures=compare_figures([run.audited.log for run in comparison.runs]),
         notes=[
             f"{run.audited.log.name}: {note}"
@@ -71,6 +84,38 @@ def compare_page(comparison: Comparison) -> str:
         ]
         + list(comparison.unreadable),
     )
+
+
+def _against(comparison: Comparison) -> list[AgainstRow]:
+    by_name = {difference.second: difference for difference in comparison.differences}
+    rows = []
+    for pair in comparison.pairs:
+        difference = by_name.get(pair.second)
+        words = pair_sentences(pair)
+        if difference is not None and pair.why_not:
+            words.append(f"by the logs: {difference.words}")
+        is_clear = difference is not None and difference.is_clear
+        rows.append(
+            AgainstRow(
+                names=f"{short(pair.first, NAME)} → {short(pair.second, NAME)}",
+                mark=pair_mark(pair, difference),
+                is_clear=bool(is_clear) if pair.p is None else pair.p < MAX_P,
+                words=tuple(words),
+            )
+        )
+    return rows
+
+
+def _pictures(runs: Sequence[ComparedRun]) -> list[Markup | None]:
+    """Draw the bounds of each accuracy, all on one scale."""
+    known = [(run.low, run.high) for run in runs if run.low is not None and run.high is not None]
+    scale = (min(low for low, _ in known), max(high for _, high in known)) if known else (0.0, 1.0)
+    return [
+        None
+        if run.accuracy is None or run.low is None or run.high is None
+        else interval_line(run.accuracy, run.low, run.high, scale=scale, title=accuracy_words(run))
+        for run in runs
+    ]
 
 
 def compare_figures(logs: Sequence[RunLog]) -> list[Figure]:
@@ -120,8 +165,9 @@ def _figure(logs: Sequence[RunLog], axis: _Axis, name: str) -> Figure:
         note = "Nothing to draw: no log has these numbers."
     elif missing:
         note = f"Not in its log: {', '.join(missing)}."
-    keys = tuple((item.style, item.name) for item in series)
-    return Figure(title=title, svg=svg, keys=keys, note=note)
+    keys = [(item.style, item.name) for item in series]
+    keys += [("band", "± one standard error")] * any(item.noise for item in series)
+    return Figure(title=title, svg=svg, keys=tuple(keys), note=note)
 
 
 def _series(log: RunLog, axis: _Axis, name: str, *, style: str, has_band: bool) -> Series | None:
@@ -129,7 +175,7 @@ def _series(log: RunLog, axis: _Axis, name: str, *, style: str, has_band: bool) 
     for row in log.rows:
         x, y = axis.value(row), row.val_loss if name == "loss" else row.val_accuracy
         if x is not None and y is not None:
-            points.append((x, y, row.val_loss_sem if name == "loss" else None))
+            points.append((x, y, row.val_loss_sem if name == "loss" else _share_sem(y, log)))
     if not points:
         return None
     xs, ys, noise = zip(*points, strict=True)
@@ -137,13 +183,5 @@ def _series(log: RunLog, axis: _Axis, name: str, *, style: str, has_band: bool) 
     return Series(name=short(log.name, NAME), style=style, xs=xs, ys=ys, noise=band)
 
 
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("stepladder.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("compare.html")
+def _share_sem(share: float, log: RunLog) -> float | None:
+    return binomial_sem(share, log.num_val) if log.num_val and 0 <= share <= 1 else None

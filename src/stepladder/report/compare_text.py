@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepladder.records.audit import LogFormat
+from stepladder.records.audit import Difference, LogFormat
 from stepladder.records.compare import ComparedRun, Comparison, PairedResult
 from stepladder.records.ladder import Interval
 from stepladder.report.audit_text import (
@@ -17,6 +17,7 @@ from stepladder.train.wording import clean, percent, stop_words
 
 NAME = 28
 MAX_P = 0.05
+_DIFFERS, _CHANCE = "a difference", "may be chance"
 HEAD = ("training", "accuracy (95 %)", "of", "best validation", "epochs", "time", "stopped")
 
 
@@ -75,8 +76,20 @@ def against_first(comparison: Comparison) -> list[str]:
 
 def pair_words(pair: PairedResult) -> str:
     """Say what the same examples tell of two trainings."""
+    return "; ".join(pair_sentences(pair))
+
+
+def pair_mark(pair: PairedResult, difference: Difference | None) -> str:
+    """Say in a word what two trainings differ by: by their pairs, else by their logs."""
+    if pair.p is not None:
+        return _DIFFERS if pair.p < MAX_P else _CHANCE
+    return "not paired" if difference is None else f"by the logs: {difference_mark(difference)}"
+
+
+def pair_sentences(pair: PairedResult) -> list[str]:
+    """Say what the same examples tell of two trainings, part by part."""
     if pair.why_not:
-        return f"not paired: {pair.why_not}"
+        return [f"not paired: {pair.why_not}"]
     said = [f"on the same {pair.num:,} {pair.split} examples"]
     if pair.num_left_out:
         said[0] += f" ({pair.num_left_out:,} are in one of them only)"
@@ -84,13 +97,13 @@ def pair_words(pair: PairedResult) -> str:
         said.append(f"accuracy {_interval(pair.accuracy, 100, ' points')}")
         said.append(
             f"{pair.only_first} right in the first only, {pair.only_second} in the second only: "
-            f"McNemar p = {pair.p:.2g}, {'a difference' if pair.p < MAX_P else 'may be chance'}"
+            f"McNemar p = {pair.p:.2g}, {pair_mark(pair, None)}"
         )
     if pair.loss is not None:
         said.append(f"loss {_interval(pair.loss, 1, '')}")
     if pair.split == "val":
         said.append("validation chose their weights, so both look better than they are")
-    return "; ".join(said)
+    return said
 
 
 def _interval(change: Interval, factor: float, unit: str) -> str:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from stepladder.diagnosis.curves import Curves
 from stepladder.diagnosis.diagnose import Diagnosed
-from stepladder.diagnosis.remedies import said_of
+from stepladder.diagnosis.remedies import BY_HAND, said_of
 from stepladder.diagnosis.wording import headline, said_of_range
 from stepladder.records import write_bytes
 from stepladder.records.diagnosis import Diagnosis, LearningCurve, RangeTest, Use
 from stepladder.records.findings import Outcome
 from stepladder.report.charts import Series, line_chart
 from stepladder.report.curves import Figure, machine_figures
-from stepladder.report.heatmap import short
+from stepladder.report.html import template
 from stepladder.report.scales import tick_label
 from stepladder.report.tables import RunRecords, read_run
 from stepladder.train.wording import duration, percent
@@ -56,7 +54,7 @@ def render_diagnosis(found: Diagnosed, records: RunRecords) -> str:
         measured.append((range_figure(test), said_of_range(test)))
     if curve is not None:
         measured.append((learning_curve_figure(curve), said_of(curve)))
-    return _template().render(
+    return template("diagnosis.html").render(
         name=diagnosis.run,
         status=diagnosis.status,
         verdict=headline(diagnosis.fit).capitalize(),
@@ -65,6 +63,7 @@ def render_diagnosis(found: Diagnosed, records: RunRecords) -> str:
         curves=curve_figures(found.curves, diagnosis),
         measured=measured,
         remedies=diagnosis.remedies,
+        by_hand=[remedy.name for remedy in diagnosis.remedies if remedy.name in BY_HAND],
         chain=diagnosis.chain,
         machine=diagnosis.machine,
         phases=[(name, percent(share)) for name, share in diagnosis.machine.phases.items()],
@@ -224,17 +223,3 @@ def _error(value: float | None, *, is_share: bool = False) -> str:
     if value is None:
         return "–"
     return percent(value) if is_share else f"{value:.4g}"
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("stepladder.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["short"] = short
-    environment.filters["percent"] = percent
-    return environment.get_template("diagnosis.html")

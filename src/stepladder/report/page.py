@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from stepladder.diagnosis.wording import headline as fit_headline
 from stepladder.records import write_bytes
 from stepladder.report.classes import class_results
 from stepladder.report.curves import learning_figures, machine_figures
 from stepladder.report.headline import headline, not_measured, time_spent, warnings_of
-from stepladder.report.heatmap import short
+from stepladder.report.html import template
 from stepladder.report.ladder_page import ladder_page
 from stepladder.report.ladder_trials import MAX_TRIALS
 from stepladder.report.tables import RunRecords, count, number, pretty_json, read_run
-from stepladder.train.wording import percent
 
 REPORT_FILE = "report.html"
 MAX_REPORT_BYTES = 300_000
@@ -40,9 +36,9 @@ def write_report(run: Path) -> Path:
 def render(records: RunRecords) -> str:
     """Make the page; while it would weigh too much, photographs and then samples are dropped."""
     num_thumbs, num_details = len(records.thumbs), MAX_TRIALS
-    template, shown = _template(), _shown(records)
+    page_of, shown = template("report.html"), _shown(records)
     while True:
-        page = template.render(shown, thumbs=records.thumbs[:num_thumbs], num_details=num_details)
+        page = page_of.render(shown, thumbs=records.thumbs[:num_thumbs], num_details=num_details)
         fits = len(page.encode("utf-8", "replace")) < MAX_REPORT_BYTES
         if fits or num_thumbs + num_details == 0:
             return page
@@ -73,20 +69,6 @@ def _shown(records: RunRecords) -> dict[str, object]:
         "environment": _cut(pretty_json(records.env)) if records.env else "",
         "num_resumes": max(count(records.summary.get("attempts")) - 1, 0),
     }
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("stepladder.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["percent"] = lambda share: percent(share, 0).replace(" ", "\u00a0")
-    environment.filters["short"] = short
-    return environment.get_template("report.html")
 
 
 def _cut(text: str) -> str:

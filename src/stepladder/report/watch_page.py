@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from stepladder.checks.wording import WORDS
@@ -15,9 +14,16 @@ from stepladder.records.watch import WatchReport
 from stepladder.report.charts import Series, line_chart
 from stepladder.report.headline import TimeSpent, spent
 from stepladder.report.heatmap import short
+from stepladder.report.html import template
 from stepladder.train.wording import duration
 from stepladder.watch.detectors import DETECTORS
-from stepladder.watch.wording import PHASE_WORDS, next_words, overhead_words, step_words
+from stepladder.watch.wording import (
+    PHASE_WORDS,
+    clearing_words,
+    next_words,
+    overhead_words,
+    step_words,
+)
 
 WATCH_PAGE = "watch.html"
 _QUIET = (Outcome.PASSED, Outcome.NOT_APPLICABLE)
@@ -45,19 +51,11 @@ def write_watch_page(report: WatchReport, folder: Path) -> Path:
 
 def render_watch(report: WatchReport) -> str:
     """Make the page."""
-    environment = Environment(
-        loader=PackageLoader("stepladder.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["short"] = short
     alarms = [f for f in report.findings if f.outcome not in _QUIET]
     quiet = [f for f in report.findings if f.outcome in _QUIET]
-    return environment.get_template("watch.html").render(
+    return template("watch.html").render(
         report=report,
-        name=" ".join([report.script, *report.args]),
+        name=" ".join([_script(report.script), *report.args]),
         figure=_figure(report),
         caption=_caption(report),
         alarms=[_row(finding) for finding in alarms],
@@ -68,8 +66,14 @@ def render_watch(report: WatchReport) -> str:
         next=next_words(report),
         step=step_words(report),
         overhead=overhead_words(report),
+        clearing=clearing_words(report.clearing) if report.clearing is not None else None,
         replays=[_replay(one.name, one.example_s, one.why_not) for one in report.replays],
     )
+
+
+def _script(given: str) -> str:
+    """Name the script as it was given, without the folders of one machine."""
+    return Path(given).name if Path(given).is_absolute() else given
 
 
 def _figure(report: WatchReport) -> str:

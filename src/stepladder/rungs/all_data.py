@@ -40,7 +40,8 @@ class AllData(Rung):
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
         """Refuse where all are used."""
-        return "already on" if recipe.data.fraction == 1 else None
+        in_use = recipe.data.fraction == 1
+        return "already on: more of it would have to be collected" if in_use else None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Let an epoch and one-time work grow with the examples; epochs are taken as equal."""

@@ -39,6 +39,15 @@ def test_out_keeps_the_audit(log: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out
 
 
+def test_the_page_is_written_and_named(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = log.with_name("audit.html")
+    assert main(["audit", str(log), "--num-val", "100", "--page", str(page)]) == 0
+    assert capsys.readouterr().out.endswith(f"page: {page}\n")
+    assert "<h1>70.0 % ± 4.6</h1>" in page.read_text(encoding="utf-8")
+    assert main(["audit", str(log), "--page", str(log / "audit.html")]) == 4
+    assert "--page" in capsys.readouterr().err
+
+
 def test_bad_input_has_an_exit_code_and_a_sentence(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -50,6 +59,21 @@ def test_bad_input_has_an_exit_code_and_a_sentence(
     assert "--num-val: 0 is no number of examples" in capsys.readouterr().err
     assert main(["compare", str(log)]) == 2
     assert "1 training in these logs" in capsys.readouterr().err
+    assert main(["compare", str(log), str(log.parent / "gone.csv")]) == 2
+    said = capsys.readouterr().err
+    assert "1 training in these logs that can be read" in said
+    assert "gone.csv: there is no such file" in said
+
+
+def test_a_text_that_is_no_log_is_refused_by_its_first_line(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = log.with_name("README.md")
+    readme.write_text("# My project\n\nIt learns.\n\n## Use\n\nTrain it.\n")
+    assert main(["audit", str(readme)]) == 3
+    said = capsys.readouterr().err
+    assert "begins with" in said
+    assert "epoch,loss,val_loss" in said
 
 
 def test_a_comparison_is_printed_and_its_page_written(

@@ -109,3 +109,24 @@ def test_a_link_is_not_followed(folder: Path, tmp_path_factory: pytest.TempPathF
     assert run([str(folder), "--yes"]) == 0
     assert (elsewhere / "a.partial").is_dir()
     assert (folder / "b.partial").is_symlink()
+
+
+def test_a_watch_report_stays_and_what_a_kill_left_of_one_goes(tmp_path: Path) -> None:
+    for name in ("watch.json", "watch.html", ".watch.json.tmp"):
+        (tmp_path / "watch-train").mkdir(exist_ok=True)
+        (tmp_path / "watch-train" / name).write_text("{}")
+    temporary = tmp_path / "watch-train" / ".watch.json.tmp"
+    assert list(leftovers(tmp_path)) == []  # a script that runs now may be about to rename it
+    before = time.time() - 3600
+    os.utime(temporary, (before, before))
+    assert list(leftovers(tmp_path)) == [temporary]
+    assert run([str(tmp_path), "--yes"]) == 0
+    assert names(tmp_path) == {"watch-train", "watch-train/watch.json", "watch-train/watch.html"}
+
+
+@pytest.mark.parametrize("mark", ["events.jsonl", "trials.jsonl", "checks.json"])
+def test_what_was_found_of_a_job_stays_and_a_trace_goes(mark: str, tmp_path: Path) -> None:
+    found = ("checks.json", "checks.html", "diagnosis.json", "diagnosis.html")
+    for name in (mark, *found, "crash.txt"):
+        (tmp_path / name).write_text("{}")
+    assert list(leftovers(tmp_path)) == [tmp_path / "crash.txt"]

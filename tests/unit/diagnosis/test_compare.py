@@ -155,8 +155,9 @@ def test_the_page_overlays_every_curve_and_loads_and_runs_nothing(tmp_path: Path
     found = compare(folders)
     path = write_compare_page(found, tmp_path / "out" / "page.html")
     page = path.read_text(encoding="utf-8")
-    charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    charts = re.findall(r'<svg class="chart".*?</svg>', page, re.DOTALL)
     assert len(charts) == 4
+    assert page.count('<svg class="interval"') == 2  # an accuracy and its bounds for each
     for chart in charts:
         root = ElementTree.fromstring(chart)
         styles = {str(item.get("class")) for item in root.iter()}

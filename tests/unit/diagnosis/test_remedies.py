@@ -12,6 +12,7 @@ from stepladder.config.choices import Monitor, TrainMode
 from stepladder.config.recipe import Recipe
 from stepladder.diagnosis.levels import Levels
 from stepladder.diagnosis.remedies import (
+    BY_HAND,
     FOR_TRAINING,
     FOR_VALIDATION,
     TRAINING,
@@ -117,7 +118,7 @@ def test_a_high_training_error_is_never_met_with_more_data_or_regularisation() -
 
 def test_every_remedy_that_a_climb_tries_is_a_rung() -> None:
     rungs = {rung.name for rung in REMEDIES}
-    assert {*FOR_TRAINING, *FOR_VALIDATION} - rungs == {"more_data", "stop_by_accuracy"}
+    assert {*FOR_TRAINING, *FOR_VALIDATION} - rungs == BY_HAND
 
 
 def test_the_range_test_gives_the_learning_rate() -> None:
@@ -169,9 +170,12 @@ def test_overconfidence_stops_by_accuracy() -> None:
 def test_more_data_comes_with_what_it_would_give() -> None:
     fit = replace(FIT, kind=FitKind.OVERFIT, best_epoch=3.0)
     assert "--learning-curve" in remedies_for(known(fit, GAP))[0].command
+    assert "`all_data`" in remedies_for(known(fit, GAP))[0].why  # its name in a climb
+    assert "`all_data`" in remedies_for(known(fit, GAP, recipe=None))[0].why
     found = remedies_for(known(fit, GAP, learning_curve=CURVE))
     assert found[0].name == "more_data"
     assert "20.0 % to 16.0 %" in found[0].why
+    assert "must be collected" in found[0].why
     useless = replace(CURVE, low_gain=0.0)
     names = [r.name for r in remedies_for(known(fit, GAP, learning_curve=useless))]
     assert "more_data" not in names

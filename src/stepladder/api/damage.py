@@ -1,0 +1,68 @@
+"""Look for damage in what the package has written: stores, runs, and reports of watched scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from stepladder.api.call import run_folder
+from stepladder.errors import DataError
+from stepladder.records import read_json
+from stepladder.records.diagnosis import Diagnosis
+from stepladder.records.findings import CheckReport
+from stepladder.records.from_json import from_json
+from stepladder.records.watch import WatchReport
+
+_STORE_FILE = "manifest.json"
+_WATCH_FILE = "watch.json"
+_CHECKS_FILE = "checks.json"
+_RECORDS: dict[str, type] = {
+    _CHECKS_FILE: CheckReport,
+    "diagnosis.json": Diagnosis,
+    _WATCH_FILE: WatchReport,
+}
+_PLAIN = ("summary.json", "climb.json", "env.json")
+
+
+def verify(path: Path | str) -> list[str]:
+    """Read a store, a run or a report of a watched script again and list what is damaged.
+
+    Returns:
+        A sentence each; empty: all is sound.
+
+    Raises:
+        DataError: if the folder is none of them.
+    """
+    folder = Path(path)
+    if (folder / _STORE_FILE).is_file():
+        from stepladder.data.store import verify_store
+
+        return verify_store(folder)
+    if not any((folder / name).is_file() for name in (_WATCH_FILE, _CHECKS_FILE)):
+        run_folder(folder)
+    return [*_damaged_checkpoints(folder / "checkpoints"), *_damaged_records(folder)]
+
+
+def _damaged_checkpoints(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    from stepladder.train.checkpoint import Checkpoints
+
+    return Checkpoints(folder, keep_last=1).verify()
+
+
+def _damaged_records(folder: Path) -> Iterator[str]:
+    """Read the JSON files that are there; a key that is missing counts as damage too."""
+    for name in (*_RECORDS, *_PLAIN):
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            value = read_json(path)
+            if name in _RECORDS:
+                from_json(_RECORDS[name], value)
+        except DataError as error:
+            said = str(error).splitlines()[0]
+            yield said if said.startswith(str(path)) else f"{path}: {said}"
+        except OSError as error:
+            yield f"{path}: cannot be read ({error.strerror or error})"
