@@ -22,7 +22,6 @@ SOUND = BENCH / "sound"
 EYES = {fault.name: fault.eyes for fault in FAULTS}
 EYE_OF_KIND = {"script": Eyes.WATCH, "task": Eyes.CHECK}
 NOT_SHOWN = {
-    "ranks_differ": "takes several processes",
     "no_room_for_checkpoints": "a fault of the disk, not of a program",
     "machine_limit": "a fault of the machine, not of a program",
 }
