@@ -149,7 +149,8 @@ def learning_rate_too_high(seen: Seen) -> Answer:  # noqa: PLR0911  (one a way o
     fix = "Lower the learning rate by 10, or find it with a range test; a warm-up helps."
     numbers: dict[str, Json] = {"update_ratio": ratio}
     if last is None or not isfinite(first):
-        if seen.loss_not_finite_at and not seen.not_finite and ratio > _TOO_HIGH / 10:
+        is_high = ratio > _TOO_HIGH or (ratio > _TOO_HIGH / 10 and _had_grown(one))
+        if seen.loss_not_finite_at and not seen.not_finite and is_high:
             return Found(
                 evidence=f"the loss was no longer finite at step {seen.loss_not_finite_at}; a step "
                 f"moved the weights by {ratio:.2g} of their size (about 0.001 is usual)",
@@ -177,6 +178,12 @@ def learning_rate_too_high(seen: Seen) -> Answer:  # noqa: PLR0911  (one a way o
             numbers=numbers,
         )
     return Sound(f"a step moves the weights by {ratio:.2g} of their size")
+
+
+def _had_grown(one: OptimizerSeen) -> bool:
+    """Whether the loss had risen to twice its least before it was no longer finite."""
+    values = [value for _, value in one.losses if isfinite(value)]
+    return bool(values) and values[-1] > 2 * min(values) > 0
 
 
 def loss_not_finite(seen: Seen) -> Answer:
