@@ -11,15 +11,14 @@ from stepladder.records import read_json
 from stepladder.records.diagnosis import Diagnosis
 from stepladder.records.findings import CheckReport
 from stepladder.records.from_json import from_json
-from stepladder.records.watch import WatchReport
+from stepladder.records.watch import WATCH_FILE, WatchReport
 
 _STORE_FILE = "manifest.json"
-_WATCH_FILE = "watch.json"
 _CHECKS_FILE = "checks.json"
 _RECORDS: dict[str, type] = {
     _CHECKS_FILE: CheckReport,
     "diagnosis.json": Diagnosis,
-    _WATCH_FILE: WatchReport,
+    WATCH_FILE: WatchReport,
 }
 _PLAIN = ("summary.json", "climb.json", "env.json")
 
@@ -38,7 +37,7 @@ def verify(path: Path | str) -> list[str]:
         from stepladder.data.store import verify_store
 
         return verify_store(folder)
-    if not any((folder / name).is_file() for name in (_WATCH_FILE, _CHECKS_FILE)):
+    if not any((folder / name).is_file() for name in (WATCH_FILE, _CHECKS_FILE)):
         run_folder(folder)
     return [*_damaged_checkpoints(folder / "checkpoints"), *_damaged_records(folder)]
 

@@ -21,6 +21,8 @@ from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
 from stepladder.records import read_json
+from stepladder.records.from_json import from_json
+from stepladder.records.watch import WATCH_FILE, WatchReport
 
 if TYPE_CHECKING:
     from stepladder.data.prepare import PrepareResult
@@ -179,11 +181,17 @@ def train_job(
 def report(run: Path | str) -> Path:
     """Write a run's `report.html` from its files, and give its path.
 
+    Of a watched script's folder it is `watch.html`, as after one that was killed.
+
     Raises:
         DataError: if the folder holds no run.
     """
     from stepladder.report.page import write_report
+    from stepladder.report.watch_page import write_watch_page
 
+    folder = Path(run)
+    if (folder / WATCH_FILE).is_file():
+        return write_watch_page(from_json(WatchReport, read_json(folder / WATCH_FILE)), folder)
     return write_report(run_folder(run))
 
 

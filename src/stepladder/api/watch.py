@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stepladder.errors import UsageError
 from stepladder.records import write_json
-from stepladder.records.watch import WatchReport
+from stepladder.records.watch import WATCH_FILE, WatchReport
 
 if TYPE_CHECKING:
     from stepladder.watch.script import Ending
@@ -140,11 +140,10 @@ def publish(
 
     from stepladder.records import to_json
     from stepladder.report.watch_page import write_watch_page
-    from stepladder.watch.session import JSON_FILE
     from stepladder.watch.wording import summary
 
     try:
-        write_json(folder / JSON_FILE, report)
+        write_json(folder / WATCH_FILE, report)
         page = str(write_watch_page(report, folder))
     except OSError as error:
         page = f"could not be written ({error.strerror})"

@@ -82,11 +82,11 @@ def read_job(
     Raises:
         UsageError: for a value that does not fit.
     """
-    words = _task_as_flag(argv)
+    words = task_as_flag(argv)
     before = job_before_flags(words)
     default = replace(flags(), recipe=before.recipe, run=before.run, ladder=before.ladder)
     read = parse(flags, words, command=command, examples=examples, default=default)
-    file = _config_of(read, command)
+    file = config_of(read.config_flag, read.target, command)
     job = JobConfig(recipe=read.recipe, run=read.run, ladder=read.ladder)
     settings = flag_settings(job, given_flags(words))
     if read.budget is not None:
@@ -127,22 +127,22 @@ def seconds_of(text: str, *, where: str) -> float:
     return seconds
 
 
-def _config_of(read: LadderFlags, command: str) -> Path | None:
+def config_of(flag: Path | None, word: Path | None, command: str) -> Path | None:
     """Give the one file of options that was named.
 
     Raises:
         UsageError: if there are two, or one is a Task's file without the Task's name.
     """
-    if read.target is not None and read.target.suffix == ".py":
+    if word is not None and word.suffix == ".py":
         raise UsageError(
             "which Task of this file?",
-            where=str(read.target),
-            fix=f"Add its name, such as `stepladder {command} {read.target}:MyTask`.",
+            where=str(word),
+            fix=f"Add its name, such as `stepladder {command} {word}:MyTask`.",
         )
-    return one_file(read.config_flag, read.target)
+    return one_file(flag, word)
 
 
-def _task_as_flag(argv: Sequence[str]) -> list[str]:
+def task_as_flag(argv: Sequence[str]) -> list[str]:
     """Turn a word FILE.py:NAME, wherever it stands, into --task FILE.py:NAME.
 
     Raises:

@@ -15,6 +15,7 @@ from stepladder.cli.parse import RUN, Output, Unprefixed, parse, write
 _EXAMPLES = """
   stepladder report runs/first      writes runs/first/report.html
   stepladder report runs/demo       of a climb: the ladder first, then its training
+  stepladder report watch-train     of a script that was watched, also one that was killed
 """
 
 
@@ -23,7 +24,7 @@ class Flags:
     """Write a run's report again, from its files alone: one page that opens offline."""
 
     run: Annotated[Positional[Path], RUN]
-    """Folder that `stepladder train` or `climb` wrote."""
+    """Folder that `stepladder train`, `climb` or `watch` wrote."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 

@@ -12,16 +12,16 @@ from tyro.conf import Positional
 
 from stepladder import api
 from stepladder.cli.crash import TRACE_FOLDER
+from stepladder.cli.ladder_flags import config_of, task_as_flag
 from stepladder.cli.parse import (
-    CONFIG,
     CONFIG_FLAG,
+    TARGET,
     Output,
     Switch,
     Unprefixed,
     flag_settings,
     given_flags,
     job_before_flags,
-    one_file,
     parse,
     write,
 )
@@ -37,7 +37,7 @@ _EXAMPLES = """
   stepladder train run.yaml --dry-run           rehearse two steps, and show the plan
   stepladder train run.yaml --show-config       each value, and where it came from
   stepladder train run.yaml --baseline runs/old stop where it is worse than that run
-  stepladder train run.yaml --task task.py:Mine a problem of your own
+  stepladder train task.py:Mine                 a problem of your own; that file is run
 """
 
 
@@ -45,8 +45,8 @@ _EXAMPLES = """
 class Flags:
     """Train a classifier, or resume where it stopped; then write the report."""
 
-    config: Annotated[Positional[Path | None], CONFIG] = None
-    """A file of options; flags go over it."""
+    config: Annotated[Positional[Path | None], TARGET] = None
+    """A file of options, which flags go over, or a Task of your own as FILE.py:NAME."""
     config_flag: Annotated[Path | None, CONFIG_FLAG] = None
     """The same, as a flag."""
     task: str | None = None
@@ -92,9 +92,10 @@ def run(argv: list[str]) -> int:
 def read(argv: list[str]) -> tuple[Flags, Resolved]:
     """Read the flags, and resolve the config under them; `--baseline` is `--run.baseline`."""
     argv = [re.sub(r"^--baseline(?=$|=|-at|-patience)", "--run.baseline", word) for word in argv]
+    argv = task_as_flag(argv)
     before = job_before_flags(argv)
     default = Flags(recipe=before.recipe, run=before.run)
     flags = parse(Flags, argv, command="train", examples=_EXAMPLES, default=default)
-    file = one_file(flags.config_flag, flags.config)
+    file = config_of(flags.config_flag, flags.config, "train")
     from_flags = flag_settings(JobConfig(recipe=flags.recipe, run=flags.run), given_flags(argv))
     return flags, resolve(settings_of_file(file) if file else {}, from_flags)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from stepladder.records.climb import NextStep
 from stepladder.records.files import Json
 from stepladder.records.findings import Finding
+
+WATCH_FILE: Final = "watch.json"
 
 
 class Needs(StrEnum):

@@ -20,7 +20,9 @@ Written from the code by `python -m stepladder.watch.reference > docs/watch.md`.
 
 `stepladder watch train.py -- its args` runs a PyTorch script that knows nothing of us, as
 `python train.py its args` would, and then says where a step's time goes, the one next thing that
-would make it faster, and what is wrong with it, with the script's own file and line.
+would make it faster, and what is wrong with it, with the script's own file and line. A script on
+Lightning, the Hugging Face Trainer or Accelerate is watched alike: their loops end in the same
+calls of torch, and an alarm names the script's line that led there.
 
 ```
 stepladder watch train.py -- --epochs 2      to its end
@@ -38,13 +40,14 @@ and the exit code are the script's. `watch-NAME/` (or `--out`) gets `watch.html`
 - **Little to the time.** Every step costs some hundred microseconds or less: wrappers around
   backward, the optimiser's step, the loader and torch's loss functions. Numbers are read in the
   first four steps and in every tenth; hooks are on all modules in one step of fifty. Where that
-  came to more than 100 µs a step on average, later steps are looked at less. The report says what
-  watching took; `bench/watch_overhead.py` measures it.
+  came to more than 100 µs a step on average, later steps are looked at less, one in a hundred at
+  least. The report says what watching took; `bench/watch_overhead.py` measures it.
 - **If it fails, it goes.** An error of ours switches the watching off, is told in the report, and
   the script goes on. All wrappers are taken away at the end; forked processes are left alone.
-- **Killed scripts.** `watch.json` is written every five seconds, with `"is_complete": false`. After
-  Ctrl-C, SIGTERM and SIGHUP there is a whole report. `--steps N` ends the script by `SystemExit`,
-  so that `finally` and `atexit` run.
+- **Killed scripts.** `watch.json` is written every five seconds, with `"is_complete": false`;
+  `stepladder report watch-NAME` makes a page of it. After Ctrl-C, SIGTERM, SIGHUP, `os._exit` and
+  `os.exec` there is a whole report. `--steps N` ends the script by `SystemExit`, so that `finally`
+  and `atexit` run.
 - Torch is imported when the script imports it, not before: what it sets in `os.environ` counts.
 
 ## Where a step's time goes

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from stepladder.records.files import to_json
-from stepladder.records.watch import Replay, WatchReport
+from stepladder.records.watch import WATCH_FILE, Replay, WatchReport
 from stepladder.watch.own_code import OwnCode
 from stepladder.watch.script import (
     Ender,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from stepladder.watch.probe import Kept
     from stepladder.watch.watcher import Watcher
 
-JSON_FILE: Final = "watch.json"
 _WRITE_EVERY_S: Final = 5.0
 Publish = Callable[[WatchReport], object]
 
@@ -168,9 +167,9 @@ class Session:
             self._watcher, script=self.script, args=self.args, ending="it still runs, or was killed"
         )
         text = json.dumps(to_json(report), indent=2)
-        temporary = self.folder / f".{JSON_FILE}.tmp"
+        temporary = self.folder / f".{WATCH_FILE}.tmp"
         temporary.write_text(text, encoding="utf-8")  # not synced: it would hold the script up
-        temporary.replace(self.folder / JSON_FILE)
+        temporary.replace(self.folder / WATCH_FILE)
         self._written = perf_counter()
 
 

@@ -166,11 +166,19 @@ def test_a_csv_is_a_source_and_no_config() -> None:
     assert resolved.job.prepare.source == Path("labels.csv")
 
 
-def test_a_task_is_no_option_of_a_file() -> None:
-    flags, resolved = train.read(["--task", "task.py:Mine", "--train", "all"])
+@pytest.mark.parametrize("words", [["--task", "task.py:Mine"], ["task.py:Mine"]])
+def test_a_task_is_no_option_of_a_file(words: list[str]) -> None:
+    flags, resolved = train.read([*words, "--train", "all"])
     assert flags.task == "task.py:Mine"
+    assert flags.config is None
     assert resolved.job.recipe.train is TrainMode.ALL
     assert not any("task" in key for key in options())
+
+
+def test_a_file_of_tasks_without_a_name_says_what_to_type() -> None:
+    with pytest.raises(UsageError, match="which Task of this file") as error:
+        train.read(["task.py"])
+    assert "stepladder train task.py:MyTask" in error.value.fix
 
 
 def test_show_config_prints_a_config_that_loads(capsys: pytest.CaptureFixture[str]) -> None:

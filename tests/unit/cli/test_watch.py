@@ -205,6 +205,10 @@ def test_sigterm_leaves_a_report_and_ends_as_it_would(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "watch-a" / "watch.json").read_text())
     assert report["num_steps"] > 20
     assert "signal 15" in report["ending"]
+    page = tmp_path / "watch-a" / "watch.html"
+    page.unlink()
+    assert main(["report", str(page.parent)]) == 0
+    assert "signal 15" in page.read_text(encoding="utf-8")
 
 
 STEPS = """
