@@ -1,61 +1,86 @@
-"""What watching costs a step: small trainings with and without it, one after the other.
+"""What watching costs a step: the same small training with and without it, in turn.
 
     python bench/watch_overhead.py [--rounds 5] [--steps 400]
 
-Each training is a process of its own, which times its own loop: by the wall, and by the CPU time
-that it took, which other work on the machine changes less. The cost is the difference to the
-training beside it, for each step; all steps count, those that are looked at closely as well.
+Each round is a process of its own. It warms up, then trains the same net from its first step once
+alone and once within `stepladder.watch()`, and in the next round the other way about: in two
+processes, where memory comes to lie changes a step by more than watching does. All steps count,
+the first ones and those that are looked at closely as well. Beside the difference stands what the
+watcher itself counts, the processor time of its own functions.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import Any
 
 from rows import write_rows
 
 PROGRAM = """
-import sys, time
+import json, sys, time
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-kind, steps = sys.argv[1], int(sys.argv[2])
-torch.manual_seed(0)
-if kind == "mlp":
-    x, model = torch.randn(1024, 64), nn.Sequential(
-        nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-elif kind == "cnn":
-    x, model = torch.randn(512, 3, 16, 16), nn.Sequential(
-        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3),
-        nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
-else:
+import stepladder
+
+kind, steps, order = sys.argv[1], int(sys.argv[2]), sys.argv[3].split(",")
+
+
+def net():
+    if kind == "mlp":
+        return torch.randn(1024, 64), nn.Sequential(
+            nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    if kind == "cnn":
+        return torch.randn(512, 3, 16, 16), nn.Sequential(
+            nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3),
+            nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(32, 10))
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
-    x, model = torch.randn(512, 16, 32), nn.Sequential(
+    return torch.randn(512, 16, 32), nn.Sequential(
         nn.TransformerEncoder(layer, 6), nn.Flatten(), nn.Linear(512, 10))
-y = torch.randint(10, (len(x),))
-loader = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-done, wall, cpu = 0, time.perf_counter(), time.process_time()
-while done < steps:
-    for xb, yb in loader:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(xb), yb)
-        loss.backward()
-        optimizer.step()
-        done += 1
-        if done == steps:
-            break
-print(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def train(steps):
+    torch.manual_seed(0)
+    x, model = net()
+    y = torch.randint(10, (len(x),))
+    loader = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    done, wall, cpu = 0, time.perf_counter(), time.process_time()
+    while done < steps:
+        for xb, yb in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(xb), yb)
+            loss.backward()
+            optimizer.step()
+            done += 1
+            if done == steps:
+                break
+    return {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+
+
+found = {}
+train(steps // 4)
+for arm in order:
+    if arm == "alone":
+        found[arm] = train(steps)
+        continue
+    with stepladder.watch("seen", quiet=True) as watching:
+        found[arm] = train(steps)
+    found[arm]["own_s"] = watching.report.overhead_s
+print(json.dumps(found))
 """
 KINDS = ("mlp", "cnn", "transformer")
+ARMS = ("alone", "watched")
 
 
 def main() -> None:
@@ -70,45 +95,44 @@ def main() -> None:
         script.write_text(PROGRAM, encoding="utf-8")
         for number in range(flags.rounds):
             for kind in KINDS:
-                one: dict[str, Any] = {"round": number, "program": kind}
-                for arm in ("alone", "watched") if number % 2 == 0 else ("watched", "alone"):
-                    wall_s, cpu_s = run(script, kind, flags.steps, is_watched=arm == "watched")
-                    one |= {f"{arm}_wall_s": wall_s, f"{arm}_cpu_s": cpu_s}
-                rounds.append(one)
+                order = ARMS if number % 2 == 0 else ARMS[::-1]
+                found = run(script, kind, flags.steps, order)
+                rounds.append({"round": number, "program": kind, "order": order, **found})
     rows = [row(kind, rounds, flags.steps) for kind in KINDS]
     load = os.getloadavg()[0]
     note = (
-        f"Watching, microseconds a step: {flags.steps} steps, n = {flags.rounds} pairs of "
-        f"processes in turn, mean ± one standard deviation of the pairs. Load of the machine at "
-        f"the end: {load:.1f}."
+        f"Watching, microseconds a step: {flags.steps} steps from the first on, n = {flags.rounds} "
+        "pairs, each in one process, order in turn; median of the differences ± one standard "
+        "deviation of them, and what the watcher counts of its own processor time. One thread. "
+        f"Load of the machine at the end: {load:.1f}."
     )
     write_rows("watch_overhead", rows, note=note, rounds=rounds)
 
 
-def run(script: Path, kind: str, steps: int, *, is_watched: bool) -> tuple[float, float]:
-    """Run the program once, and give the seconds of its loop by wall and by CPU."""
-    words = [sys.executable]
-    if is_watched:
-        words += ["-m", "stepladder", "watch", "--quiet", "--out", str(script.parent / "seen")]
+def run(script: Path, kind: str, steps: int, order: tuple[str, ...]) -> dict[str, Any]:
+    """Train in both ways in a fresh process, and give the seconds of each."""
     done = subprocess.run(
-        [*words, str(script), kind, str(steps)],
+        [sys.executable, str(script), kind, str(steps), ",".join(order)],
+        cwd=script.parent,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
-    wall_s, cpu_s = done.stdout.split()
-    return float(wall_s), float(cpu_s)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def row(kind: str, rounds: list[dict[str, Any]], steps: int) -> dict[str, Any]:
     """Sum the pairs of one program up."""
     own = [one for one in rounds if one["program"] == kind]
     found: dict[str, Any] = {"program": kind}
-    found["step alone, µs"] = round(1e6 * mean(o["alone_wall_s"] for o in own) / steps)
+    found["step alone, µs"] = round(1e6 * median(o["alone"]["wall_s"] for o in own) / steps)
     for clock in ("wall", "cpu"):
-        costs = [1e6 * (o[f"watched_{clock}_s"] - o[f"alone_{clock}_s"]) / steps for o in own]
-        found[f"watching by {clock}, µs"] = f"{mean(costs):.0f} ± {stdev(costs):.0f}"
+        costs = [1e6 * (o["watched"][f"{clock}_s"] - o["alone"][f"{clock}_s"]) / steps for o in own]
+        found[f"watching by {clock}, µs"] = f"{median(costs):.0f} ± {stdev(costs):.0f}"
+    counted = [1e6 * o["watched"]["own_s"] / steps for o in own]
+    found["counted by the watcher, µs"] = f"{mean(counted):.0f} ± {stdev(counted):.0f}"
     return found
 
 

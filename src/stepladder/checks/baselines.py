@@ -17,6 +17,7 @@ from stepladder.config.choices import Split
 from stepladder.records.findings import Severity
 from stepladder.stats import resolvable_margin
 from stepladder.stats.ridge import kernel
+from stepladder.train.wording import percent
 
 
 def baselines(job: CheckedJob) -> Answer:
@@ -32,20 +33,21 @@ def baselines(job: CheckedJob) -> Answer:
     probe, num_fitted = _probe_accuracy(job)
     n = len(val.values)
     numbers: dict[str, Any] = {"majority_accuracy": share, "probe_accuracy": probe, "num_val": n}
-    words = f"always {class_name(job, majority)} is right in {share:.1%} of {n} validation examples"
+    always = class_name(job, majority)
+    words = f"always {always} is right in {percent(share)} of {n} validation examples"
     room = 1 - share
     margin = resolvable_margin(n, disagreement=room)
     if room <= margin:
         return found(
             "no_better_than_baseline",
-            f"{words}; a model that is never wrong would be {room:.1%} better, and this split "
-            f"tells {margin:.1%} from nothing",
+            f"{words}; a model that is never wrong would be {percent(room)} better, and this split "
+            f"tells {percent(margin)} from nothing",
             fix="Validate on more examples of the other classes, or by balanced accuracy.",
             margin=margin,
             **numbers,
         )
     if probe is not None:
-        words += f", a probe fitted to {num_fitted} training examples in {probe:.1%}"
+        words += f", a probe fitted to {num_fitted} training examples in {percent(probe)}"
     return passed(f"{words}: a model has to beat that", **numbers)
 
 

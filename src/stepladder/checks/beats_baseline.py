@@ -19,6 +19,7 @@ from stepladder.checks.sample import example_seconds
 from stepladder.config.choices import Split
 from stepladder.data.batch import Batch
 from stepladder.records.findings import Severity
+from stepladder.train.wording import percent
 
 MAX_TRAIN, LEAST_TRAIN = 512, 100
 MAX_VAL, LEAST_VAL = 512, 100
@@ -79,8 +80,8 @@ def _judge(accuracy: float | None, looks: list[_Recall], num_train: int) -> Answ
         return not_applicable("no step took place in time, or outputs are no scores of classes")
     best = max(looks, key=lambda recall: recall.z)
     said = (
-        f"of validation {best.mean:.1%} ± {best.sem:.1%} is classified rightly in the mean of the "
-        f"classes, by chance {best.chance:.1%}"
+        f"of validation {percent(best.mean)} ± {percent(best.sem)} is classified rightly in the "
+        f"mean of the classes, by chance {percent(best.chance)}"
     )
     numbers = {"recall": best.mean, "sem": best.sem, "chance": best.chance}
     seen = f"{num_train} training examples"
@@ -90,7 +91,7 @@ def _judge(accuracy: float | None, looks: list[_Recall], num_train: int) -> Answ
         return not_applicable(f"{said}: too little was learnt, or seen, to tell")
     return found(
         "no_better_than_baseline",
-        f"{accuracy:.0%} of {num_train} training examples were learnt, and {said}",
+        f"{percent(accuracy, 0)} of {num_train} training examples were learnt, and {said}",
         fix="Look at what reaches the model: a crop, a column or a label that says nothing about "
         "the others.",
         coverage=seen,
@@ -164,4 +165,5 @@ CHECK = Check(
     run=beats_baseline,
     broken=broken,
     least_s=5.0,
+    needs_loss=True,
 )

@@ -12,6 +12,7 @@ from stepladder.checks.first_layers import first_layers
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
 from stepladder.records.findings import Severity
+from stepladder.train.wording import percent
 
 _COLOURS = (1, 3, 4)
 _MIN_SIDE = 9
@@ -42,9 +43,9 @@ def channels(job: CheckedJob) -> Answer:
     if share >= _SAME_FRAC and ratio > _FAR:
         return found(
             "channel_order",
-            f"in {share:.0%} of {len(x)} pictures a number differs {ratio:.1f} times as much from "
-            "the next one in its row as from the third after it: three colours follow each other "
-            "in a channel",
+            f"in {percent(share, 0)} of {len(x)} pictures a number differs {ratio:.1f} times as "
+            "much from the next one in its row as from the third after it: three colours follow "
+            "each other in a channel",
             fix="Put channels first by permute(0, 3, 1, 2): reshape and view leave numbers in "
             "their old order.",
             ratio=ratio,

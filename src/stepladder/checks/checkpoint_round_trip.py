@@ -126,26 +126,40 @@ def _load_fresh(job: CheckedJob, folder: Path, batch: Batch, first: Reached) -> 
     on_cpu = batch.to(torch.device("cpu"))
     torch.save((on_cpu.inputs, on_cpu.targets, on_cpu.ids), folder / BATCH_FILE)
     command = [sys.executable, "-m", "stepladder.checks.fresh_load", str(folder)]
-    result = subprocess.run(
-        [*command, str(torch.get_num_threads())],
-        capture_output=True,
-        text=True,
-        timeout=min(_MAX_FRESH_S, max(10.0, job.left_s())),
-        check=False,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-    )
+    limit_s = min(_MAX_FRESH_S, max(10.0, job.left_s()))
+    try:
+        result = subprocess.run(
+            [*command, str(torch.get_num_threads())],
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        )
+    except subprocess.TimeoutExpired:
+        return _Fresh(words=f"a fresh process had not loaded it after {limit_s:.0f} s")
     if (folder / ERROR_FILE).exists():
         return _Fresh(problem=(folder / ERROR_FILE).read_text(encoding="utf-8")[:400])
     if not (folder / OUTPUTS_FILE).exists():
         return _Fresh(problem=(result.stderr.strip().splitlines() or ["it ended"])[-1][:400])
-    outputs = torch.load(folder / OUTPUTS_FILE, weights_only=True)
+    fresh = torch.load(folder / OUTPUTS_FILE, weights_only=True)
+    return _compared(job, fresh, first, num_examples=len(batch.ids))
+
+
+def _compared(job: CheckedJob, outputs: Tensor, first: Reached, *, num_examples: int) -> _Fresh:
+    """Compare what two processes say of the same examples, unless that is drawn anew each time."""
+    if first.is_drawn:
+        return _Fresh(
+            words="a fresh process on the CPU loads it; what the model says is drawn anew each "
+            "time, and was not compared"
+        )
     largest = float((outputs - first.outputs).abs().max())
     scale = max(1.0, float(first.outputs.abs().max()))
     limit = _FRESH_TOLERANCE if job.recipe.device.precision.value == "fp32" else 0.1
     if not largest <= limit * scale:
         return _Fresh(problem=f"its model says otherwise of a held-out batch, by {largest:.3g}")
     return _Fresh(
-        words=f"a fresh process on the CPU says the same of {len(batch.ids)} held-out examples"
+        words=f"a fresh process on the CPU says the same of {num_examples} held-out examples"
     )
 
 
@@ -208,4 +222,5 @@ CHECK = Check(
     run=checkpoint_round_trip,
     broken=broken,
     least_s=8.0,
+    needs_loss=True,
 )

@@ -104,6 +104,8 @@ class Check:
         run: looks at a job; may raise, which counts as "could not run".
         broken: makes the example that it must fire on.
         least_s: seconds that must be left for it to begin, by a rough guess.
+        needs_loss: it compares losses or gradients: where the first loss is NaN or infinite it is
+            not applicable, and `not_finite` says why.
     """
 
     name: str
@@ -115,3 +117,4 @@ class Check:
     run: Callable[[CheckedJob], Answer]
     broken: Callable[[], Example]
     least_s: float = 0.0
+    needs_loss: bool = False

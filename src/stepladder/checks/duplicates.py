@@ -19,6 +19,7 @@ from stepladder.checks.spread import Described, coverage, described
 from stepladder.config.choices import Split
 from stepladder.data.near_duplicates import count_near
 from stepladder.records.findings import Severity
+from stepladder.train.wording import percent
 
 _WRONG_FRAC = 0.05  # of a held-out split that is in train too: its accuracy means little
 _WORTH_FRAC = 0.01  # public test sets have up to 3 %, of which the accuracy is seldom told apart
@@ -65,8 +66,8 @@ def _leak(job: CheckedJob, train: Contents, split: Split) -> Answer | None:
     if len(pairs) >= _LEAST and len(pairs) >= _WORTH_FRAC * num:
         return found(
             "split_leakage",
-            f"{len(pairs)} of {num} {split.value} examples ({len(pairs) / num:.1%}) are in train "
-            "too, byte for byte: the accuracy on them is that of learning by heart",
+            f"{len(pairs)} of {num} {split.value} examples ({percent(len(pairs) / num)}) are in "
+            "train too, byte for byte: the accuracy on them is that of learning by heart",
             fix="Drop them from train, or split again by content; seeds and paths do not do it.",
             severity=None if len(pairs) >= _WRONG_FRAC * num else Severity.WARNING,
             examples=_named(job, split, pairs),
@@ -79,8 +80,8 @@ def _leak(job: CheckedJob, train: Contents, split: Split) -> Answer | None:
         return None
     return found(
         "split_leakage",
-        f"{len(near)} of {num} {split.value} pictures ({len(near) / num:.1%}) look nearly like one "
-        "of train: their accuracy is optimistic",
+        f"{len(near)} of {num} {split.value} pictures ({percent(len(near) / num)}) look nearly "
+        "like one of train: their accuracy is optimistic",
         fix="Keep shots of one scene on one side, as by --prepare.group-by.",
         severity=Severity.WARNING,
         examples=_named(job, split, near),

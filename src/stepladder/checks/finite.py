@@ -82,6 +82,39 @@ def first_gaps(job: CheckedJob, split: Split, gaps: Gaps, *, coverage: str | Non
     )
 
 
+def is_loss_finite(job: CheckedJob) -> bool:
+    """Say whether the losses of the first training batch are finite, before any step."""
+    return bool(torch.isfinite(job.first_losses).all())
+
+
+def lost_loss(job: CheckedJob) -> Answer | None:
+    """Tell a first training loss that is not finite, whatever it comes from; None: it is."""
+    if is_loss_finite(job):
+        return None
+    gaps, augmented = Gaps(), Gaps()
+    gaps.add(job.train_batches(1)[0])
+    answer = first_gaps(job, Split.TRAIN, gaps, coverage="the first batch")
+    if answer is not None:
+        return answer
+    augmented.add(job.first_batch)
+    losses = job.first_losses
+    num_lost = int((~torch.isfinite(losses)).sum())
+    said = f"the first training loss is not finite, for {num_lost} of {losses.numel()} examples"
+    if augmented.rows and not gaps.rows:
+        return found(
+            "not_finite_data",
+            f"{said}: augment() puts NaN or infinity into {len(augmented.rows)} of them",
+            fix="Look for a division by 0 or the logarithm of 0 in augment().",
+        )
+    return found(
+        "loss_not_finite",
+        f"{said}, and their inputs and targets are",
+        fix="Look for the logarithm or root of 0, a division by 0 or exp of a large number in "
+        "model and loss; torch.autograd.set_detect_anomaly(True) names it.",
+        num_lost=num_lost,
+    )
+
+
 def _is_borne(job: CheckedJob, split: Split, batch: Batch) -> bool:
     """Say whether the loss of examples with gaps is finite."""
     model = job.model().eval()  # in training mode a BatchNorm would refuse a single example

@@ -16,6 +16,7 @@ from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
 from stepladder.checks.one_pass import look, own_pair, seeing_modules
 from stepladder.checks.sample import training_sample
+from stepladder.config.choices import Precision
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.measure.probe import untouched
@@ -40,6 +41,7 @@ def gradients_reach(job: CheckedJob) -> Answer:
     if not losses.requires_grad:
         return _without_graph(learning)
     reached = {id(leaf): leaf for leaf in leaves_of(losses)}
+    lost = _lost_gradients(job, losses, learning)  # before weights are changed to see what matters
     answer = _strangers(job, model, reached, called)
     if answer is not None:
         return answer
@@ -61,9 +63,37 @@ def gradients_reach(job: CheckedJob) -> Answer:
             severity=Severity.WARNING,
             names=[name for name, _ in frozen],
         )
+    if lost:
+        return found(
+            "loss_not_finite",
+            f"the loss is finite, and the gradient of {len(lost)} of {len(learning)} weights is "
+            f"not: {_listed(lost)}",
+            fix="Look for the root, norm or power of 0, and for a where() that hides a NaN; "
+            "torch.autograd.set_detect_anomaly(True) names it.",
+            names=[name for name, _ in lost],
+        )
     unused = f"; {len(missing)} change nothing here: {_listed(missing)}" if missing else ""
     num = len(learning) - len(missing)
     return passed(f"the loss reaches {num} of {len(learning)} weights{unused}", reached=num)
+
+
+def _lost_gradients(job: CheckedJob, losses: Tensor, learning: Named) -> Named:
+    """Name weights whose gradient is NaN or infinite; in half precision scaling looks after it."""
+    if job.recipe.device.precision in (Precision.FP16, Precision.FP16_MASTER):
+        return []
+    weights = [weight for _, weight in learning]
+    if not weights:
+        return []
+    grads = torch.autograd.grad(losses.mean(), weights, allow_unused=True)
+    return [
+        pair
+        for pair, grad in zip(learning, grads, strict=True)
+        if grad is not None and not bool(torch.isfinite(_values(grad)).all())
+    ]
+
+
+def _values(grad: Tensor) -> Tensor:
+    return grad.coalesce().values() if grad.is_sparse else grad
 
 
 def leaves_of(losses: Tensor) -> Iterator[Tensor]:
@@ -272,7 +302,13 @@ CHECK = Check(
     "et al. 2025, OSDI)",
     severity=Severity.ERROR,
     tier=Tier.FAST,
-    faults=("frozen_by_accident", "unregistered_modules", "parameters_not_in_optimizer"),
+    faults=(
+        "frozen_by_accident",
+        "unregistered_modules",
+        "parameters_not_in_optimizer",
+        "loss_not_finite",
+    ),
     run=gradients_reach,
     broken=broken,
+    needs_loss=True,
 )

@@ -94,4 +94,5 @@ CHECK = Check(
     faults=("samples_not_independent",),
     run=independent_samples,
     broken=broken,
+    needs_loss=True,
 )

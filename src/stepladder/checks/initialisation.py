@@ -19,6 +19,7 @@ from stepladder.checks.sample import training_sample
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.records.findings import Severity
+from stepladder.train.wording import percent
 
 NUM_EXAMPLES = 16
 NUM_TRIES = 3  # steps in which weights that are alike may come apart
@@ -67,6 +68,8 @@ def initialisation(job: CheckedJob) -> Answer:
     fault = _out_of_scale(layers)
     if fault is None:
         stds = [layer.std for layer in layers if layer.kind == "weights" and layer.learns]
+        if not all(math.isfinite(std) for std in stds):
+            return not_applicable("what layers give is not finite: see not_finite")
         return passed(
             f"what layers give deviates by {min(stds):.2g} to {max(stds):.2g}",
             coverage=seen,
@@ -96,14 +99,14 @@ def _out_of_scale(layers: list[_Layer]) -> tuple[str, str] | None:
                 )
         if layer.kind == "relu" and layer.idle_frac > DEAD_FRAC:
             return (
-                f"{layer.idle_frac:.0%} of the units of {layer.name} are 0 for every example: "
-                "they get no gradient",
+                f"{percent(layer.idle_frac, 0)} of the units of {layer.name} are 0 for every "
+                "example: they get no gradient",
                 "Begin with smaller or zero biases, and weights about 0.",
             )
         if layer.kind == "tanh" and layer.idle_frac > FULL_FRAC:
             return (
-                f"{layer.idle_frac:.0%} of what {layer.name} gives is at its limits, where its "
-                "gradient is nearly 0",
+                f"{percent(layer.idle_frac, 0)} of what {layer.name} gives is at its limits, where "
+                "its gradient is nearly 0",
                 "Begin with smaller weights (Glorot), or scale the inputs.",
             )
     return None

@@ -120,4 +120,5 @@ CHECK = Check(
     run=input_independent,
     broken=broken,
     least_s=3.0,
+    needs_loss=True,
 )

@@ -19,6 +19,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.measure.flops import count_flops
 from stepladder.measure.probe import untouched
 from stepladder.records.findings import Severity
+from stepladder.train.wording import percent
 
 _BY_CLASS = ("cross_entropy", "nll_loss")
 _SIZE_NAMES = ("input_size", "image_size", "img_size")  # as (c, h, w) or (h, w)
@@ -54,8 +55,8 @@ def input_size(job: CheckedJob) -> Answer:
         return found(
             "input_too_large",
             f"pictures are {width}x{height}, {times:.0f} times the pixels of {own[1]}x{own[0]}, "
-            f"for which the model was made; {cost}, of which about {1 - 1 / times:.0%} can be "
-            "saved",
+            f"for which the model was made; {cost}, of which about {percent(1 - 1 / times, 0)} can "
+            "be saved",
             fix=f"Prepare pictures at about {own[0]}: --prepare.size {own[0]}, or resize in the "
             "dataset.",
             **numbers,

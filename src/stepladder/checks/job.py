@@ -231,11 +231,21 @@ class CheckedJob:
         return self.augmented(self.train_batches(1)[0])
 
     @cached_property
+    def _first_pass(self) -> tuple[Tensor, list[LossCall]]:
+        model, batch = self.model(), self.first_batch  # outside: build_model may train
+        with untouched(), torch.no_grad(), loss_calls() as calls:
+            losses = self.loss(model, batch)
+        return losses, calls
+
+    @property
+    def first_losses(self) -> Tensor:
+        """Loss of each example of the first batch, in training mode, before any step; (n,)."""
+        return self._first_pass[0]
+
+    @property
     def calls(self) -> list[LossCall]:
         """Calls of loss functions, softmax and sigmoid in one forward pass of the first batch."""
-        with untouched(), torch.no_grad(), loss_calls() as calls:
-            self.loss(self.model(), self.first_batch)
-        return calls
+        return self._first_pass[1]
 
     @property
     def loss_call(self) -> LossCall | None:

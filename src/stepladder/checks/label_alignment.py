@@ -24,6 +24,7 @@ from stepladder.records.findings import Severity
 from stepladder.stats.clusters import dependence_p, find_clusters
 from stepladder.stats.ridge import kernel
 from stepladder.stats.two_samples import principal_parts
+from stepladder.train.wording import percent
 
 _LEAST_TRAIN = 48
 _LEAST_VAL = 32
@@ -166,8 +167,9 @@ def _of_val(train: Probed, val: Probed | None) -> Answer | None:
     if val.is_clear and renamed > train.chance + _STRONG * (train.accuracy - train.chance):
         return found(
             "labels_misaligned",
-            f"a probe of train is right in {hits:.0%} of validation, and in {renamed:.0%} once its "
-            "classes are renamed: the splits number their classes otherwise",
+            f"a probe of train is right in {percent(hits, 0)} of validation, and in "
+            f"{percent(renamed, 0)} once its classes are renamed: the splits number their classes "
+            "otherwise",
             fix="Make the list of classes once, and use it for every split.",
             **numbers,
         )
@@ -176,7 +178,8 @@ def _of_val(train: Probed, val: Probed | None) -> Answer | None:
     return found(
         "labels_misaligned",
         f"a probe reads labels off {len(train.rows)} training inputs ({_of(train)}), and is right "
-        f"in {hits:.0%} of validation, whose own labels tell it nothing either ({_of(val)})",
+        f"in {percent(hits, 0)} of validation, whose own labels tell it nothing either "
+        f"({_of(val)})",
         fix=_FIX,
         **numbers,
     )

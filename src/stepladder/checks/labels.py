@@ -14,6 +14,7 @@ from stepladder.checks.loss_calls import LossCall
 from stepladder.checks.spread import spread_sample
 from stepladder.config.choices import Split
 from stepladder.records.findings import Severity
+from stepladder.train.wording import percent
 
 _BY_CLASS = ("cross_entropy", "nll_loss")
 _BY_SHARE = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
@@ -74,7 +75,7 @@ def _in_range(job: CheckedJob, call: LossCall) -> Answer | None:
         return found(
             "label_range",
             f"labels of {split.value} run from {low} to {high} and the scores have {num_classes} "
-            f"classes, 0 to {num_classes - 1}; {float(is_bad.float().mean()):.1%} lie outside",
+            f"classes, 0 to {num_classes - 1}; {percent(float(is_bad.float().mean()))} lie outside",
             fix=hint,
             examples=tuple(job.describe(split, int(row)) for row in bad_rows),
             coverage=seen,

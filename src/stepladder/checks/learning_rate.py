@@ -111,6 +111,11 @@ def _against_lower(
                 severity=None if rose else Severity.WARNING,
                 **numbers,
             )
+    if not own.is_finite:
+        return not_applicable(
+            f"the loss or its gradient is not finite after {own.num_steps} steps, and a lower rate "
+            "was not seen to mend it"
+        )
     return passed(
         f"{said}; in {own.num_steps} steps the loss goes from {own.first:.3g} to {own.last:.3g}, "
         "and no lower rate does clearly better",
@@ -174,4 +179,5 @@ CHECK = Check(
     run=learning_rate,
     broken=broken,
     least_s=3.0,
+    needs_loss=True,
 )

@@ -124,4 +124,5 @@ CHECK = Check(
     faults=("loss_reduction_mismatch",),
     run=loss_reduction,
     broken=broken,
+    needs_loss=True,
 )

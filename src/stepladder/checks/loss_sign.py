@@ -14,6 +14,7 @@ from stepladder.checks.sample import training_sample
 from stepladder.data.batch import Batch
 from stepladder.measure.probe import untouched
 from stepladder.records.findings import Severity
+from stepladder.train.wording import percent
 
 NUM_EXAMPLES = 16
 LEAST_EXAMPLES = 8
@@ -32,8 +33,8 @@ def loss_sign(job: CheckedJob) -> Answer:
     if share is not None and share >= WRONG_FRAC:
         return found(
             "loss_maximised",
-            f"for {share:.0%} of the examples the loss falls as the output moves away from its "
-            "target",
+            f"for {percent(share, 0)} of the examples the loss falls as the output moves away from "
+            "its target",
             fix=_FIX,
             coverage=seen_text,
             wrong_frac=share,
@@ -53,7 +54,8 @@ def loss_sign(job: CheckedJob) -> Answer:
     if share is None:
         said = "outputs cannot be compared with targets; a small step takes off"
     else:
-        said = f"{1 - share:.0%} of outputs are pulled to their targets; a small step takes off"
+        pulled = percent(1 - share, 0)
+        said = f"{pulled} of outputs are pulled to their targets; a small step takes off"
     first = f"{slopes[-1]:.2f}" if slopes else "nothing known"
     return passed(
         f"{said} {first} of what its gradient says",
@@ -143,4 +145,5 @@ CHECK = Check(
     faults=("loss_maximised",),
     run=loss_sign,
     broken=broken,
+    needs_loss=True,
 )

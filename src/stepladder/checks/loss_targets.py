@@ -17,6 +17,7 @@ from stepladder.checks.sample import training_sample
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.records.findings import Severity
+from stepladder.train.wording import percent
 
 NUM_EXAMPLES = 16
 LEAST_EXAMPLES = 4  # fewer can hardly be mixed up
@@ -171,7 +172,7 @@ def _out_of_reach(seen: Pass, targets: Tensor) -> _Fault | None:
     name = "a sigmoid, from 0 to 1" if is_sigmoid else "a ReLU, 0 or more"
     return _Fault(
         "loss_kind_mismatch",
-        f"the model ends in {name}, and {share:.0%} of the targets lie outside",
+        f"the model ends in {name}, and {percent(share, 0)} of the targets lie outside",
         "Leave the last activation out, or scale the targets into its range.",
         Severity.WARNING,
     )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
+import socket
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -26,6 +30,7 @@ _FEW_FILES: Final = 256
 _EPOCH_OF_PLAUSIBLE_TIME: Final = 1_704_067_200  # 2024-01-01
 _COARSE_S: Final = 1e-3
 _SHM: Final = Path("/dev/shm")
+_SHM_BYTES_A_RANK: Final = 64_000_000  # what Docker gives a whole container: too little for several
 
 
 def machine_limits(job: CheckedJob) -> Answer:
@@ -35,6 +40,7 @@ def machine_limits(job: CheckedJob) -> Answer:
         *_memory_problems(job),
         *_gpu_problems(job),
         *_system_problems(),
+        *rank_problems(os.environ, shm_bytes=_shm_bytes()),
         *_disk_problems(job),
     ]
     facts = _facts()
@@ -48,7 +54,7 @@ def machine_limits(job: CheckedJob) -> Answer:
 def _facts() -> str:
     words = [f"{num_cores()} cores", f"{available_memory_bytes() / 1e9:.1f} GB of memory free"]
     if _SHM.is_dir():
-        words.append(f"{disk_free_bytes(_SHM) / 1e6:,.0f} MB in /dev/shm")
+        words.append(f"{_shm_bytes() / 1e6:,.0f} MB in /dev/shm")
     if (limit := _open_files()) is not None:
         words.append(f"{limit:,} open files")
     return ", ".join(words)
@@ -109,6 +115,49 @@ def _system_problems() -> list[tuple[str, str]]:
         what = f"the system's date is {time.strftime('%Y-%m-%d')}"
         found_here.append((what, "Set the date: files and certificates are judged by it."))
     return found_here
+
+
+def rank_problems(environ: Mapping[str, str], *, shm_bytes: float) -> list[tuple[str, str]]:
+    """Say what keeps the ranks of this machine apart: too little /dev/shm, a port that is taken.
+
+    Args:
+        environ: environment variables; without WORLD_SIZE there is one rank, which needs neither.
+        shm_bytes: free in /dev/shm; infinite where there is none.
+    """
+    num_ranks = int(environ.get("LOCAL_WORLD_SIZE") or environ.get("WORLD_SIZE") or 1)
+    if num_ranks < 2:
+        return []
+    found_here = []
+    needed = num_ranks * _SHM_BYTES_A_RANK
+    if shm_bytes < needed:
+        what = (
+            f"{shm_bytes / 1e6:,.0f} MB are free in /dev/shm, and {num_ranks} ranks may take "
+            f"{needed / 1e6:,.0f} MB"
+        )
+        found_here.append((what, "Give the container more: docker run --shm-size 1g."))
+    port = environ.get("MASTER_PORT", "")
+    has_met = torch.distributed.is_available() and torch.distributed.is_initialized()
+    is_host = environ.get("RANK", "0") == "0" and not has_met
+    is_launched = "TORCHELASTIC_RUN_ID" in environ  # torchrun holds the port itself
+    if port.isdigit() and is_host and not is_launched and not _is_free(int(port)):
+        found_here.append(
+            (f"port {port}, at which ranks are to meet, is taken", "Set MASTER_PORT to another.")
+        )
+    return found_here
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            own.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def _shm_bytes() -> float:
+    return disk_free_bytes(_SHM) if _SHM.is_dir() else math.inf
 
 
 def _open_files() -> int | None:

@@ -190,4 +190,5 @@ CHECK = Check(
     faults=("no_nonlinearity",),
     run=nonlinearity,
     broken=broken,
+    needs_loss=True,
 )

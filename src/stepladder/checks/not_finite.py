@@ -1,4 +1,4 @@
-"""No NaN and no infinity in inputs or targets that the loss cannot bear."""
+"""No NaN and no infinity in inputs or targets that the loss cannot bear, nor in the loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 
 from stepladder.checks.contract import Answer, Check, Tier, passed
 from stepladder.checks.examples import Example, SoundPictures, draw, labelled
-from stepladder.checks.finite import Gaps, first_gaps
+from stepladder.checks.finite import Gaps, first_gaps, lost_loss
 from stepladder.checks.job import CheckedJob
 from stepladder.checks.spread import spread_sample
 from stepladder.config.choices import Split
@@ -17,7 +17,7 @@ from stepladder.records.findings import Severity
 
 
 def not_finite(job: CheckedJob) -> Answer:
-    """Look for NaN and infinity in a sample of train and validation."""
+    """Look for NaN and infinity in a sample of train and validation, and in the first loss."""
     coverage = []
     num_numbers = 0
     for split in (Split.TRAIN, Split.VAL):
@@ -31,10 +31,20 @@ def not_finite(job: CheckedJob) -> Answer:
         answer = first_gaps(job, split, gaps, coverage=seen)
         if answer is not None:
             return answer
+    answer = _of_loss(job)
+    if answer is not None:
+        return answer
     return passed(
         f"all of {num_numbers} numbers are finite" if num_numbers else "data are whole numbers",
         coverage=", ".join(coverage) or None,
     )
+
+
+def _of_loss(job: CheckedJob) -> Answer | None:
+    try:
+        return lost_loss(job)
+    except Exception:  # a loss that fails is for others to tell
+        return None
 
 
 def _some(job: CheckedJob, split: Split) -> tuple[tuple[Batch, ...], str | None]:
@@ -65,7 +75,7 @@ CHECK = Check(
     source="Karpathy 2019, A Recipe for Training Neural Networks: become one with the data",
     severity=Severity.ERROR,
     tier=Tier.FAST,
-    faults=("not_finite_data",),
+    faults=("not_finite_data", "loss_not_finite"),
     run=not_finite,
     broken=broken,
 )

@@ -341,4 +341,5 @@ CHECK = Check(
     run=overfit_one_batch,
     broken=broken,
     least_s=2.0,
+    needs_loss=True,
 )

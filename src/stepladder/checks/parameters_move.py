@@ -32,11 +32,13 @@ class _Moves:
         before: values at the start, by name.
         sizes: largest gradient of each, by name; absent: it got none.
         outside: names that the model lists and the optimiser does not.
+        first_bad: first step whose loss or gradient was not finite; None: none.
     """
 
     before: dict[str, Tensor]
     sizes: dict[str, float] = field(default_factory=dict)
     outside: list[str] = field(default_factory=list)
+    first_bad: int | None = None
 
 
 def parameters_move(job: CheckedJob) -> Answer:
@@ -65,6 +67,7 @@ def _take_steps(
         subject.parts.step(batches[idx % len(batches)], step=idx, lr=subject.lr)
     for hook in hooks:
         hook.remove()
+    moves.first_bad = subject.parts.update.read_first_bad()
     if job.recipe.device.precision is not Precision.FP16_MASTER:  # there it holds their masters
         groups = subject.parts.update.optimizer.param_groups
         held = {id(weight) for group in groups for weight in group["params"]}
@@ -96,6 +99,11 @@ def _judge(moves: _Moves, names: list[str], still: list[str]) -> Answer:
             fix="Make all layers in build_model, none in the first forward pass.",
             coverage=steps,
             names=[*moves.outside],
+        )
+    if moves.first_bad is not None:
+        return not_applicable(
+            f"the loss or its gradient is not finite at step {moves.first_bad}, which changes no "
+            "weight"
         )
     held = [name for name in still if moves.sizes.get(name, 0.0) > 0]
     if held:
@@ -168,4 +176,5 @@ CHECK = Check(
     run=parameters_move,
     broken=broken,
     least_s=1.0,
+    needs_loss=True,
 )

@@ -83,6 +83,16 @@ def pretrained(job: CheckedJob) -> Answer:
     return passed(said, **numbers)
 
 
+def is_head_read(job: CheckedJob, num_classes: int) -> bool:
+    """Say whether a matrix that gives one number a class was read while the model was built."""
+    with untouched(), _watching() as (read, taken):
+        model = make_model(job.recipe, copy.copy(job.task), job.device)
+        read.given.extend(_changed(taken))
+    heads = [w.detach() for w in model.parameters() if w.dim() == 2 and len(w) == num_classes]
+    index = _by_shape([head for head in heads if _is_telling(head)])
+    return any(_is_telling(t) and _is_in(t, index) for t in (*read.given, *read.opened))
+
+
 @contextmanager
 def _watching() -> Iterator[tuple[_Read, list[tuple[Mapping[str, Any], dict[str, Tensor]]]]]:
     """Note state that is loaded, files that are opened and state_dicts that are handed out."""

@@ -45,6 +45,7 @@ class Reached:
             states, stopping.
         state: its other values.
         outputs: on a held-out batch, in evaluation mode; or the losses, where a task shows none.
+        is_drawn: whether a second look at the batch gives others: something is drawn.
         saved: name of the checkpoint; None: nothing was saved.
         num_bytes: of it.
         model: as it is then, on the device.
@@ -53,6 +54,7 @@ class Reached:
     tensors: dict[str, dict[str, Tensor]]
     state: dict[str, Any]
     outputs: Tensor
+    is_drawn: bool
     saved: str | None
     num_bytes: int
     model: nn.Module
@@ -91,13 +93,16 @@ def take_steps(
             run.check_finite()
             saved = save_session(run) if saves else None
             tensors, state = capture(run)
+            outputs = outputs_of(run.task, run.model, batch, job)
+            again = outputs_of(run.task, run.model, batch, job)
             return Reached(
                 tensors={
                     group: {name: value.detach().clone() for name, value in members.items()}
                     for group, members in tensors.items()
                 },
                 state=to_json(state),
-                outputs=outputs_of(run.task, run.model, batch, job),
+                outputs=outputs,
+                is_drawn=not torch.allclose(outputs, again, rtol=1e-4, atol=1e-6, equal_nan=True),
                 saved=None if saved is None else saved.name,
                 num_bytes=0 if saved is None else saved.num_bytes,
                 model=run.model,

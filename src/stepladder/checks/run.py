@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from stepladder.checks.contract import Answer, Check, Tier
+from stepladder.checks.contract import Answer, Check, Tier, not_applicable
+from stepladder.checks.finite import is_loss_finite
 from stepladder.checks.job import CheckedJob
 from stepladder.measure.probe import untouched
 from stepladder.records.findings import CheckReport, Finding, Outcome, Severity
@@ -15,6 +16,7 @@ _OUTCOMES = {
     Severity.WARNING: Outcome.WARNED,
     Severity.INFO: Outcome.PASSED,  # told, and no alarm
 }
+NO_LOSS = "the first training loss is not finite: see not_finite"
 FULL_S = 55.0
 FAST_S = 10.0
 FAST_FRAC = 0.05  # of the run that is predicted
@@ -66,7 +68,7 @@ def run_check(check: Check, job: CheckedJob) -> Finding:
     started = time.perf_counter()
     try:
         with untouched():
-            answer = check.run(job)
+            answer = check.run(job) if not _lacks_loss(check, job) else not_applicable(NO_LOSS)
     except Exception as error:  # whatever a user's code raises: it must not pass, nor end the rest
         what = str(error).strip().partition("\n")[0][:300]
         answer = Answer(
@@ -75,6 +77,16 @@ def run_check(check: Check, job: CheckedJob) -> Finding:
             fix="Training would probably meet it too: `stepladder train --dry-run --debug`.",
         )
     return _finding(check, answer, time.perf_counter() - started)
+
+
+def _lacks_loss(check: Check, job: CheckedJob) -> bool:
+    """Say whether a check would compare numbers of which there are none."""
+    if not check.needs_loss:
+        return False
+    try:
+        return not is_loss_finite(job)
+    except Exception:  # a loss that fails: the check itself meets it, and says so
+        return False
 
 
 def _finding(check: Check, answer: Answer, took_s: float) -> Finding:

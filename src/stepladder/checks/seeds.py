@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stepladder.checks.contract import Answer, Check, Tier, found, passed
+from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.held_features import holding_features
 from stepladder.checks.job import CheckedJob
@@ -248,7 +248,12 @@ def _resets(job: CheckedJob) -> _Fault | None:
 
 def _runs(job: CheckedJob) -> Answer:
     """Take the same steps twice from one seed, and name operations without a fixed order."""
-    first, second = _steps(job), _steps(job)
+    first = _steps(job)
+    if first is None:
+        return not_applicable(
+            "the loss or its gradient is not finite: there are no steps to compare"
+        )
+    second = _steps(job) or {}
     pairs = [(first[name], second[name]) for name in first]
     apart = max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
     size = max(float(a.double().abs().max()) for a, _ in pairs) or 1.0
@@ -271,12 +276,15 @@ def _runs(job: CheckedJob) -> Answer:
     )
 
 
-def _steps(job: CheckedJob) -> dict[str, Tensor]:
+def _steps(job: CheckedJob) -> dict[str, Tensor] | None:
+    """Take a few steps, and give the weights after them; None: one was not finite."""
     batches = [job.augmented(batch) for batch in job.train_batches(NUM_STEPS)]
     with job.subject(device=short_device(job)) as subject:
         with holding_features(job, subject.model):
             for idx in range(NUM_STEPS):
                 subject.parts.step(batches[idx % len(batches)], step=idx, lr=subject.lr)
+        if subject.parts.update.read_first_bad() is not None:
+            return None
         learning = [(n, w) for n, w in subject.model.named_parameters() if w.requires_grad]
         return {name: weight.detach().clone() for name, weight in learning}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -15,10 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepladder.checks.job import CheckedJob
-from stepladder.checks.sample import tensors_of
+from stepladder.checks.sample import each_tensor, take, tensors_of
 from stepladder.config.choices import Split, WeightsSource
 from stepladder.data.batch import Batch
 from stepladder.data.examples import ArrivalSource
+from stepladder.measure.probe import untouched
 from stepladder.models.features import evaluating
 from stepladder.models.freezing import is_frozen
 from stepladder.models.trunk import Trunk
@@ -33,6 +35,7 @@ _MAX_DESCRIBED = 128  # by a trunk: a pass of 32 pictures takes some 0.4 s on tw
 _MAX_POOLED = 768
 _DESCRIBE_FRAC = 1 / 8  # of the time that is left, a split
 _HUGE = 1e9
+_SEED = 20_000
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -149,7 +152,7 @@ def _describe(job: CheckedJob, split: Split) -> Described | None:
     seconds = max(0.5, _DESCRIBE_FRAC * job.left_s())
     rows, parts, targets = [], [], []
     for batch in read_chunks(job, split, spread_rows(len(source), num), seconds=seconds):
-        part = vectors(batch.inputs) if trunk is None else _through(job, trunk, batch)
+        part = vectors(_read_by_loss(job, batch)) if trunk is None else _through(job, trunk, batch)
         if part is None:
             return None
         parts.append(part)
@@ -165,6 +168,55 @@ def _describe(job: CheckedJob, split: Split) -> Described | None:
         by_trunk=trunk is not None,
         num_all=len(source),
     )
+
+
+def _read_by_loss(job: CheckedJob, batch: Batch) -> Any:
+    """Give the inputs without those that the loss never reads, as an index that came along."""
+    parts = tensors_of(batch.inputs)
+    if len(parts) < 2:
+        return batch.inputs
+    is_read = job.remember("inputs read", lambda: _which_are_read(job))
+    if len(is_read) != len(parts):
+        return batch.inputs
+    return tuple(part for part, is_one in zip(parts, is_read, strict=True) if is_one)
+
+
+def _which_are_read(job: CheckedJob) -> tuple[bool, ...]:
+    """Deal each tensor of the inputs otherwise among examples, and see whether losses change.
+
+    One for which that cannot be told, such as one that is the same for all, counts as read.
+    """
+    whole = job.train_batches(1)[0]
+    batch = take(whole, torch.arange(min(_CHUNK, len(whole.ids))))
+    parts = tensors_of(batch.inputs)
+    model = job.model().eval()
+    try:
+        before = _losses_dealt(job, model, batch, None)
+        is_read = tuple(
+            _is_constant(part) or not torch.equal(_losses_dealt(job, model, batch, place), before)
+            for place, part in enumerate(parts)
+        )
+    except Exception:  # a loss that refuses what is dealt, or fails: all counts
+        return (True,) * len(parts)
+    return is_read if any(is_read) else (True,) * len(parts)
+
+
+def _losses_dealt(
+    job: CheckedJob, model: torch.nn.Module, batch: Batch, dealt: int | None
+) -> Tensor:
+    """Give the losses where each example has one tensor of its inputs from the one before it."""
+    places = itertools.count()
+
+    def deal(value: Tensor) -> Tensor:
+        return value.roll(1, 0) if next(places) == dealt else value
+
+    with untouched(), torch.no_grad():
+        torch.manual_seed(_SEED)
+        return job.loss(model, batch._replace(inputs=each_tensor(deal, batch.inputs)))
+
+
+def _is_constant(part: Tensor) -> bool:
+    return part.dim() == 0 or torch.equal(part, part.roll(1, 0))
 
 
 def _in_order(parts: list[Any], order: Ints) -> Tensor | None:

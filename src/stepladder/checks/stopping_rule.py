@@ -20,6 +20,7 @@ from stepladder.config.recipe import StoppingConfig
 from stepladder.data.batch import Batch
 from stepladder.records.findings import Severity
 from stepladder.stats import resolvable_margin
+from stepladder.train.wording import percent
 
 _NUM_COMPARED = 16
 _LEAST_EPOCH_FRAC = 0.1  # of an epoch within patience: the weights have hardly moved
@@ -94,7 +95,7 @@ def _impatient(job: CheckedJob) -> Answer | None:
         return None
     return found(
         "stopping_on_noise",
-        f"patience lasts {steps} steps, {steps / per_epoch:.1%} of an epoch: weights "
+        f"patience lasts {steps} steps, {percent(steps / per_epoch)} of an epoch: weights "
         "hardly move in that, and what moves the validation is noise",
         fix=f"Validate less often, or give --stopping.patience {math.ceil(per_epoch / every)}.",
         severity=Severity.WARNING,
@@ -118,8 +119,8 @@ def _single_example(job: CheckedJob) -> Answer | None:
     noise = resolvable_margin(n, disagreement=_DISAGREEMENT)
     return found(
         "stopping_on_noise",
-        f"an accuracy that rises by {stopping.min_improvement_frac:.2%} counts as better, which is "
-        f"less than one of {n} examples; by chance it moves by {noise:.1%}",
+        f"an accuracy that rises by {percent(stopping.min_improvement_frac, 2)} counts as better, "
+        f"which is less than one of {n} examples; by chance it moves by {percent(noise)}",
         fix="Monitor val_loss, or give --stopping.allow-noise.",
         severity=Severity.WARNING,
         one_example=1 / n,

@@ -22,6 +22,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.measure.probe import untouched
 from stepladder.records.findings import Severity
+from stepladder.train.wording import percent
 
 _MAX_EXAMPLES = 64
 _MIN_PADDED_FRAC = 0.05  # of the targets; less moves the loss by less than its noise
@@ -172,8 +173,8 @@ def _padding(job: CheckedJob, batch: Batch, seen: _Seen) -> Answer | None:
         return None
     return found(
         "tokens_out_of_vocabulary",
-        f"{share:.0%} of the targets are padding (id {padding}) and count in the loss, "
-        f"{float(weight[is_padding].sum() / weight.sum()):.0%} of its gradient",
+        f"{percent(share, 0)} of the targets are padding (id {padding}) and count in the loss, "
+        f"{percent(float(weight[is_padding].sum() / weight.sum()), 0)} of its gradient",
         fix=f"Give the loss ignore_index={padding}, or leave padded places out of its mean.",
         severity=Severity.WARNING,
         padding_frac=share,

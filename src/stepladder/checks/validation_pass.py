@@ -217,4 +217,5 @@ CHECK = Check(
     run=validation_pass,
     broken=broken,
     least_s=1.0,
+    needs_loss=True,
 )

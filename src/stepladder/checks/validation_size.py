@@ -15,6 +15,7 @@ from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
 from stepladder.records.findings import Severity
 from stepladder.stats import binomial_sem, resolvable_margin, t_quantile
+from stepladder.train.wording import percent
 
 _DISAGREEMENT = 0.1  # of two trainings of one job on photographs
 _ACCURACY = 0.8  # at which the noise of one accuracy is told
@@ -34,9 +35,9 @@ def validation_size(job: CheckedJob) -> Answer:
     unpaired = t_quantile(0.95, _MANY) * np.sqrt(2) * binomial_sem(_ACCURACY, n)
     wanted = job.config.ladder.max_accuracy_loss or _LEAST_MARGIN
     text = (
-        f"one of {n} validation examples is {1 / n:.1%}; two trainings that disagree on "
-        f"{_DISAGREEMENT:.0%} of them are told apart from {paired:.1%} on, two accuracies alone "
-        f"near {_ACCURACY:.0%} from {unpaired:.1%} on"
+        f"one of {n} validation examples is {percent(1 / n)}; two trainings that disagree on "
+        f"{percent(_DISAGREEMENT, 0)} of them are told apart from {percent(paired)} on, two "
+        f"accuracies alone near {percent(_ACCURACY, 0)} from {percent(unpaired)} on"
     )
     numbers: dict[str, Any] = {
         "num_examples": n,
@@ -50,10 +51,10 @@ def validation_size(job: CheckedJob) -> Answer:
     needed = _needed(wanted)
     return found(
         "validation_too_small",
-        f"{text}; speed-ups may cost {wanted:.1%} (ladder.max_accuracy_loss), which is less than "
-        "one example",
+        f"{text}; speed-ups may cost {percent(wanted)} (ladder.max_accuracy_loss), which is less "
+        "than one example",
         fix=f"Validate on {int(np.ceil(1 / wanted))} examples at the least; {needed} resolve "
-        f"{wanted:.1%}.",
+        f"{percent(wanted)}.",
         **numbers,
         num_needed=needed,
     )

@@ -77,6 +77,16 @@ def test_a_task_without_targets_is_loaded_too(tmp_path: Path) -> None:
     assert "a fresh process on the CPU says the same" in finding.evidence
 
 
+def test_a_model_that_draws_in_evaluation_mode_is_not_compared(tmp_path: Path) -> None:
+    text = _FILE.format(width="2").replace(
+        "F.cross_entropy(model(batch.inputs), ",
+        "F.cross_entropy(model(batch.inputs + torch.randn_like(batch.inputs)), ",
+    )
+    finding = look_at_file(text, tmp_path)
+    assert finding.outcome is Outcome.PASSED, finding.evidence
+    assert "drawn anew each time" in finding.evidence
+
+
 def test_a_model_that_another_process_builds_otherwise_is_found(tmp_path: Path) -> None:
     width = "2 + int(__import__('os').environ.get('CUDA_VISIBLE_DEVICES') == '')"
     finding = look_at_file(_FILE.format(width=width), tmp_path)

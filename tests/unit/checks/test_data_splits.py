@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from stepladder.checks import (
@@ -315,3 +317,43 @@ def test_draws_from_the_global_state_differ_between_workers(tmp_path: Path) -> N
     finding = look(worker_draws.CHECK, Noisy(), tmp_path)
     assert finding.outcome is Outcome.PASSED
     assert finding.numbers["num_different"] == 8
+
+
+# --- inputs that come along unread
+
+
+class Indexed(SoundPictures):
+    """Each example brings its row along; splits differ in size."""
+
+    def data(self, split: Split) -> Dataset[Any]:
+        pictures, numbers = draw(split)
+        num = {Split.TRAIN: 256, Split.VAL: 64, Split.TEST: 128}[split]
+        return Rows(pictures[:num], numbers[:num])
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        pictures = batch.inputs["picture"]
+        return F.cross_entropy(model(pictures), batch.targets, reduction="none")
+
+
+class IndexRead(Indexed):
+    """The same, and the loss reads the row."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return super().loss(model, batch) + 1e-3 * batch.inputs["row"]
+
+
+class Rows(Dataset[Any]):
+    def __init__(self, pictures: Tensor, numbers: Tensor) -> None:
+        self.pictures, self.numbers = pictures, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, row: int) -> Any:
+        return {"picture": self.pictures[row], "row": row}, self.numbers[row]
+
+
+def test_an_index_that_the_loss_never_reads_tells_no_splits_apart(tmp_path: Path) -> None:
+    finding = look(distribution.CHECK, Indexed(), tmp_path)
+    assert finding.outcome is Outcome.PASSED, finding
+    assert look(distribution.CHECK, IndexRead(), tmp_path).fault == "distribution_shift"
