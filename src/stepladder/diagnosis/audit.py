@@ -73,7 +73,8 @@ def audit_run(log: RunLog, sizes: Sizes) -> AuditedRun:
     log = with_sizes(log, sizes)
     series = choose_series(log)
     shares = list(series.values) if series is not None and series.is_share else []
-    size = held_out_size(log, shares, given=sizes.num_val, logged=logged)
+    given = sizes.num_val or (sizes.num_test if log.is_val_test else None)
+    size = held_out_size(log, shares, given=given, logged=logged)
     num = None if size.problem else size.num
     result = None if series is None else series.values[series.best]
     is_share = series is not None and series.is_share
@@ -93,16 +94,10 @@ def audit_run(log: RunLog, sizes: Sizes) -> AuditedRun:
 def _findings(
     log: RunLog, series: Series | None, size: HeldOutSize, num: int | None
 ) -> list[Finding]:
-    found: list[Finding | None] = [_finite(log)]
+    not_finite = _finite(log)
+    found: list[Finding | None] = [not_finite]
     if series is None:
-        found.append(
-            Finding(
-                check="held_out",
-                outcome=Outcome.FAILED,
-                evidence="the log has no held-out number: nothing can be said of new examples",
-                fix="Log validation, or name its column with --metric.",
-            )
-        )
+        found.append(_held_out(log))
     else:
         found += [
             _size(series, size),
@@ -114,10 +109,33 @@ def _findings(
         ]
     if any(row.train_loss is not None for row in log.rows) or len(log.rows) > 1:
         fit = judge_fit(curves_of(log, num))
-        found += [_learning_rate(fit), _fit(fit)]
+        # a loss that is no number has one cause, and one fix
+        found += [_learning_rate(fit) if not_finite is None else None, _fit(fit)]
     found.append(_data_wait(log))
     silent = Outcome.NOT_APPLICABLE
     return [f for f in found if f is not None and (f.outcome is not silent or f.evidence)]
+
+
+def _held_out(log: RunLog) -> Finding:
+    """Say what there is where no evaluation of new examples was logged during training."""
+    read_once = None
+    if log.test_accuracy is not None:
+        read_once = f"accuracy {percent(log.test_accuracy)}"
+    elif log.test_loss is not None:
+        read_once = f"loss {log.test_loss:.4g}"
+    if read_once is None:
+        return Finding(
+            check="held_out",
+            outcome=Outcome.FAILED,
+            evidence="the log has no held-out number: nothing can be said of new examples",
+            fix="Log validation, or name its column with --metric.",
+        )
+    return Finding(
+        check="held_out",
+        outcome=Outcome.COULD_NOT_RUN,
+        evidence=f"a test result, {read_once}, is the only held-out number: there is no course",
+        fix="Log validation at every epoch.",
+    )
 
 
 def _size(series: Series, size: HeldOutSize) -> Finding:

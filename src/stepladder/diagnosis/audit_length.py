@@ -20,9 +20,10 @@ _AT_THE_END = 2  # a best among so many last evaluations may not be the best tha
 def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
     """Say whether a training ended too early, past its best, or in time.
 
-    Too early: the last three evaluations are better than the three before by more than twice the
-    noise, and one of the last two is the best. Past its best: more evaluations than a patience of
-    3 came after the best.
+    Too early: the last three evaluations (two of fewer than 9) are better than as many before by
+    more than twice the noise, in their mean and in their best, and one of the last two is the best
+    of all. Past its best: more evaluations than a patience of 3 came after the best. A metric that
+    never changed tells neither.
 
     Source: Godbole et al. 2023, "Deep Learning Tuning Playbook", "Deciding how long to train":
     a best in the last 25 % of the steps asks for more of them, one in the first 10 % for fewer.
@@ -33,8 +34,12 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
             check=check,
             outcome=Outcome.COULD_NOT_RUN,
             evidence=_too_few(log, num_done),
-            fix="Log every epoch: epoch,loss,val_loss,val_accuracy.",
+            fix="Log every epoch: epoch,loss,val_loss,val_accuracy."
+            if log.epochs is None or num_done < log.epochs
+            else "Give the log of the whole training.",
         )
+    if series.is_constant:
+        return _never_changed(series)
     if _is_improving(series, num):
         gain = _late_gain(series)
         return Finding(
@@ -64,7 +69,7 @@ def judge_early_stopping(series: Series, num: int | None) -> Finding:
     Source: `EarlyStopping` of Keras with restore_best_weights: no new best in 3 evaluations.
     """
     check, stop = "early_stopping", _stop_at(series)
-    if len(series.values) < _MIN_EVALUATIONS:
+    if len(series.values) < _MIN_EVALUATIONS or series.is_constant:
         return Finding(check=check, outcome=Outcome.NOT_APPLICABLE)
     if stop is None:
         return Finding(
@@ -140,6 +145,26 @@ def judge_calibration(log: RunLog, series: Series) -> Finding | None:
     )
 
 
+def _never_changed(series: Series) -> Finding:
+    """Judge a metric that is the same at all evaluations: perfect, or stuck."""
+    value, num_done = series.values[0], len(series.values)
+    said = f"{series.name} is {series.say(value)} at all {num_done} evaluations"
+    if series.is_share and value == 1:
+        return Finding(
+            check="length",
+            outcome=Outcome.COULD_NOT_RUN,
+            evidence=f"{said}: from the first on there was nothing to gain",
+            fix="Shorten it; if that is too good, look for validation examples in training.",
+        )
+    return Finding(
+        check="length",
+        outcome=Outcome.WARNED,
+        evidence=f"{said}: nothing was learnt, or it is computed wrongly",
+        fix="Look at a few predictions beside their labels; then overfit a single batch.",
+        numbers={"num_evaluations": num_done},
+    )
+
+
 def _past_best(series: Series, num: int | None, wasted: int) -> Finding:
     num_done = len(series.values)
     numbers: dict[str, Json] = {"after_best": wasted, "num_evaluations": num_done}
@@ -164,7 +189,8 @@ def _past_best(series: Series, num: int | None, wasted: int) -> Finding:
 
 
 def _too_few(log: RunLog, num_done: int) -> str:
-    epochs = f" of {log.epochs:g} epochs" if log.epochs and log.epochs > num_done else ""
+    most = max(log.epochs or 0, log.max_epochs or 0)
+    epochs = f" of {most:g} epochs" if most > num_done else ""
     were = "evaluation is" if num_done == 1 else "evaluations are"
     return f"{num_done} {were} in the log{epochs}: too few to see a course"
 
@@ -173,7 +199,11 @@ def _is_improving(series: Series, num: int | None) -> bool:
     noise, num_done = series.step_noise(num), len(series.values)
     if noise is None or series.best < num_done - _AT_THE_END:
         return False
-    return _late_gain(series) > _CLEAR * noise / math.sqrt(_window(series))
+    k = _window(series)
+    best_before = max(series.values[-2 * k : -k], key=lambda value: series.gain(0, value))
+    # one value of a steep start lowers the mean of those before, not their best
+    gain = min(_late_gain(series), series.gain(best_before, series.values[series.best]))
+    return gain > _CLEAR * noise / math.sqrt(k)
 
 
 def _late_gain(series: Series) -> float:
@@ -184,7 +214,8 @@ def _late_gain(series: Series) -> float:
 
 
 def _window(series: Series) -> int:
-    return min(PATIENCE, len(series.values) // 2)
+    # of a short course three and three would reach into its steep start
+    return min(PATIENCE, max(2, len(series.values) // 3))
 
 
 def _stop_at(series: Series) -> int | None:

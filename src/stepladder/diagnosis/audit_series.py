@@ -14,6 +14,7 @@ from stepladder.stats.scatter import scatter
 from stepladder.train.wording import percent
 
 ACCURACY, LOSS = "val_accuracy", "val_loss"
+_BY_HAND = "signal"  # why a training of ours stopped that was interrupted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,11 @@ class Series:
         """Position of the first of the best values."""
         sign = 1 if self.is_lower_better else -1
         return min(range(len(self.values)), key=lambda idx: sign * self.values[idx])
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether there are several values, and all are the same."""
+        return len(self.values) > 1 and min(self.values) == max(self.values)
 
     def gain(self, before: float, after: float) -> float:
         """Say by how much better one value is than another; below 0 is worse."""
@@ -128,6 +134,8 @@ def curves_of(log: RunLog, num_val: int | None) -> Curves:
         for row in log.rows
         for value in (row.train_loss, row.val_loss)
     )
+    is_stopped = log.stop_reason not in (None, _BY_HAND)
+    is_short = log.epochs is not None and log.max_epochs is not None and log.epochs < log.max_epochs
     return Curves(
         points=tuple(
             Point(
@@ -142,5 +150,7 @@ def curves_of(log: RunLog, num_val: int | None) -> Curves:
             for idx, row in enumerate(log.rows)
         ),
         num_val=num_val,
+        is_running=is_short and not is_stopped,
+        is_whole=is_stopped or (log.max_epochs is not None and not is_short),
         is_diverged=is_diverged,
     )

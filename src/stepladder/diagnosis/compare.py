@@ -38,11 +38,13 @@ def compare(
     num = len(found.runs)
     if not 2 <= num <= MAX_RUNS:
         few = num < 2
+        words = f"{num} training{'s' if num != 1 else ''} in these logs"
+        fix = "Name two or more." if few else f"Name {MAX_RUNS} at most: lines must differ."
         raise UsageError(
-            f"{num} training{'s' if num != 1 else ''} in these logs",
+            f"{words} that can be read" if few and found.unreadable else words,
             where=", ".join(logs)[:200],
             why="; ".join(found.unreadable) or None,
-            fix="Name two or more." if few else f"Name {MAX_RUNS} at most: lines must differ.",
+            fix=fix,
         )
     runs = tuple(_compared(run) for run in found.runs)
     first = found.runs[0]

@@ -53,8 +53,10 @@ class Curves:
         num_classes: None: not known, or no classes.
         patience: how many evaluations in a row must be worse before it counts.
         train_windows: (step, training loss as logged), finer than the points where that is known.
-        is_running: training has not ended.
+        is_running: training has not come to its end: it goes on, or was cut short.
+        is_whole: these are all of its evaluations; False: more may have come, or were to come.
         is_diverged: a loss was not a finite number.
+        diverged_step: optimiser steps done when it first was none; None: not known.
         target_error: share of examples that nobody gets right, such as wrong labels, in [0, 1].
     """
 
@@ -64,7 +66,9 @@ class Curves:
     patience: int = DEFAULT_PATIENCE
     train_windows: tuple[tuple[int, float], ...] = ()
     is_running: bool = False
+    is_whole: bool = True
     is_diverged: bool = False
+    diverged_step: int | None = None
     target_error: float = 0.0
 
     @property

@@ -40,7 +40,8 @@ def judge_fit(curves: Curves) -> Fit:
         fit = rule(seen)
         if fit is not None:
             return fit
-    return seen.fit(FitKind.GOOD_FIT, seen.trust(is_far=True), "validation has not become worse")
+    confidence = seen.trust(is_far=not seen.is_improving)  # what comes next may be another fit
+    return seen.fit(FitKind.GOOD_FIT, confidence, "validation has not become worse")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,15 +85,30 @@ class _Seen:
 
     @property
     def is_improving(self) -> bool:
-        """Whether the last evaluations lie below those before them by more than the noise."""
-        k = min(self.curves.patience, len(self.values) // 2)
+        """Whether the last evaluations lie below those before by more than the noise.
+
+        In their mean and in their lowest: one value of a steep start lifts a mean.
+        """
+        # of a short course more of them would reach into its steep start
+        k = min(self.curves.patience, max(2, len(self.values) // 3), len(self.values) // 2)
         if k < 1 or self.noise is None or self.best < len(self.course) - 2:
             return False
         late, early = self.values[-k:], self.values[-2 * k : -k]
-        fall = (sum(early) - sum(late)) / k
+        fall = min((sum(early) - sum(late)) / k, min(early) - min(late))
         # the same examples each time: their mean over evaluations is no less noisy
         least = max(RISE * self.noise, MIN_FALL * abs(sum(early)) / k)
         return bool(fall > least)
+
+    @property
+    def may_not_be_poor(self) -> bool:
+        """Whether a few evaluations cannot show that training is poor at its end.
+
+        They are not all, or are measured by the first training loss: the mean over an epoch in
+        which much was learnt already.
+        """
+        curves, levels = self.curves, self.levels
+        is_assumed = levels.train_error is None and levels.is_guess_assumed
+        return curves.is_running or not curves.is_whole or is_assumed
 
     @property
     def unit(self) -> str:
@@ -144,6 +160,10 @@ class _Seen:
 def _not_finite(seen: _Seen) -> Fit | None:
     if not seen.curves.is_diverged:
         return None
+    if seen.curves.diverged_step == 0:
+        said = "the loss was no finite number before the first step: an input, a target or the "
+        said += "loss itself is broken, and no learning rate mends that"
+        return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.LIKELY, said)
     said = "the loss became no finite number: the learning rate is too high, or an input is broken"
     return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.LIKELY, said, is_learning_rate_too_high=True)
 
@@ -200,8 +220,10 @@ def _underfit(seen: _Seen) -> Fit | None:
     is_past_best = seen.best < len(seen.values) - 1 - MIN_PATIENCE
     if levels.is_gap_larger or (levels.has_gap and is_past_best):
         return None  # more of it would widen the gap
-    if seen.curves.is_running and (seen.is_improving or len(seen.values) < MIN_EVALUATIONS):
-        said = "training is poor so far and goes on"
+    if len(seen.values) < MIN_EVALUATIONS and seen.may_not_be_poor:
+        return None  # too few
+    if seen.curves.is_running and seen.is_improving:
+        said = "training is poor so far, and was not at its end"
         return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, said)
     said = "it is wrong on much of what it was trained on"
     said += ", and more so" if levels.has_gap else ", and no more so within the noise"
@@ -216,7 +238,7 @@ def _too_few(seen: _Seen) -> Fit | None:
     elif seen.noise is None:
         said = "the noise of validation is not known: say how many examples it has"
     elif seen.curves.is_running and seen.is_improving:
-        said = f"validation {seen.unit} is still falling and training goes on"
+        said = f"validation {seen.unit} is still falling, and training was not at its end"
     elif not seen.levels.is_known:
         said = "what it gets right of its training examples is not known"
     else:

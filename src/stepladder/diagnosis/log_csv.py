@@ -105,7 +105,9 @@ def _rows(text: str, path: str) -> tuple[list[str], list[list[str]], tuple[str, 
 def _refuse_without_names(header: list[str], path: str) -> None:
     if any(meaning(name) is not None for name in header):
         return
-    if all(read_number(name) is not None for name in header):
+    if len(header) == 1 and read_number(header[0]) is None:
+        what = f"no log that is known begins with {header[0][:80]!r}"
+    elif all(read_number(name) is not None for name in header):
         what = "the first line holds numbers, not names of columns"
     else:
         what = f"none of its columns is known: {', '.join(header)[:200]}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from stepladder.diagnosis.log_cut import read_whole_entries
 from stepladder.diagnosis.log_keras import read_keras_history
 from stepladder.diagnosis.log_rows import Cells, Table, split_attempts
 from stepladder.errors import DataError
@@ -15,18 +17,28 @@ from stepladder.records.audit import LogFormat
 def read_json_log(text: str, *, name: str, path: str, metric: str | None) -> list[Table]:
     """Read trainer_state.json, a Keras History, or a list of objects, one for each evaluation.
 
+    Of a file that was cut while it was written the whole entries are read.
+
     Raises:
-        DataError: if it is none of these, or half a file.
+        DataError: if it is none of these, or not one entry is whole.
     """
     try:
-        value = json.loads(text)
+        return _tables(json.loads(text), name=name, path=path, metric=metric)
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"not valid JSON ({error.msg}, line {error.lineno})",
-            where=path,
-            why="The file may have been cut while it was written.",
-            fix="Give an older checkpoint's trainer_state.json, or the log as CSV.",
-        ) from None
+        value = read_whole_entries(text)
+        if value is None:
+            raise DataError(
+                f"not valid JSON ({error.msg}, line {error.lineno})",
+                where=path,
+                why="The file may have been cut while it was written.",
+                fix="Give an older checkpoint's trainer_state.json, or the log as CSV.",
+            ) from None
+    note = "the file ends in its middle; the entries before are read"
+    tables = _tables(value, name=name, path=path, metric=metric)
+    return [replace(table, notes=(note, *table.notes)) for table in tables]
+
+
+def _tables(value: Any, *, name: str, path: str, metric: str | None) -> list[Table]:
     if isinstance(value, Mapping) and isinstance(value.get("log_history"), list):
         return [_trainer_state(value, name=name, path=path, metric=metric)]
     if isinstance(value, Mapping) and isinstance(value.get("history"), Mapping):

@@ -68,6 +68,7 @@ def to_run_log(table: Table) -> RunLog:
         digits=reading.digits,
         score_name=reading.score_name,
         is_score_share=reading.is_score_share,
+        is_val_test=reading.is_val_test,
         notes=(*table.notes, *reading.notes),
         **(totals | reading.totals(merged)),
     )
@@ -115,6 +116,7 @@ class _Reading:
     score_name: str | None
     is_score_share: bool
     epoch_offset: int
+    is_val_test: bool
     notes: tuple[str, ...]
 
     @classmethod
@@ -122,6 +124,8 @@ class _Reading:
         columns = dict.fromkeys(name for row in table.cells for name in row)
         metric = _column(table.metric, columns) if table.metric else None
         meanings = {name: _meaning(name, metric, columns) for name in columns}
+        tested = _tested_in_training(table.cells, meanings)
+        meanings |= tested
         rows: list[dict[Meaning | str, float]] = [
             {
                 kind: value
@@ -136,17 +140,10 @@ class _Reading:
         for row in rows:
             for kind in in_percent & set(row):
                 row[kind] /= 100
+        impossible = _drop_impossible(rows)
         accuracy = "score" if metric is not None and "score" in meanings.values() else None
         shown = accuracy or Meaning.VAL_ACCURACY
-        texts = [
-            text
-            for row in table.cells
-            for name, text in row.items()
-            if meanings[name] == shown and read_number(text) is not None
-        ]
-        digits = max(map(digits_of, texts), default=None)
-        if digits is not None:
-            digits = min(digits + (2 if shown in in_percent else 0), MAX_DIGITS)
+        digits = _digits(table, meanings, shown, is_percent=shown in in_percent)
         scores = [row["score"] for row in rows if "score" in row]
         return cls(
             rows=rows,
@@ -154,7 +151,8 @@ class _Reading:
             score_name=metric if accuracy else None,
             is_score_share=_is_share_name(metric) and all(0 <= s <= 1 for s in scores),
             epoch_offset=int(table.is_epoch_from_0),
-            notes=_notes(table, columns, meanings, metric),
+            is_val_test=bool(tested),
+            notes=_notes(table, columns, meanings, metric, tested) + impossible,
         )
 
     def row(self, values: Mapping[Meaning | str, float]) -> LogRow:
@@ -178,11 +176,13 @@ class _Reading:
         """Give what stands once in a log, or is the same in all of its rows."""
         found: dict[str, Any] = {}
         for kind in (Meaning.NUM_TRAIN, Meaning.NUM_VAL, Meaning.NUM_TEST):
-            sizes = [row[kind] for row in merged if kind in row and row[kind] >= 1]
+            sizes = [row[kind] for row in merged if kind in row and 1 <= row[kind] < math.inf]
             if sizes:
                 found[kind.value] = int(sizes[-1])
+        if self.is_val_test and Meaning.NUM_TEST in found:
+            found.setdefault(Meaning.NUM_VAL, found[Meaning.NUM_TEST])
         for kind in (Meaning.TEST_ACCURACY, Meaning.TEST_LOSS, Meaning.TOTAL_S):
-            values = [row[kind] for row in merged if kind in row]
+            values = [row[kind] for row in merged if kind in row and math.isfinite(row[kind])]
             if values:
                 found[kind.value] = values[-1]
         epochs = [row[Meaning.EPOCH] + self.epoch_offset for row in merged if Meaning.EPOCH in row]
@@ -209,6 +209,29 @@ def _meaning(name: str, metric: str | None, columns: Mapping[str, None]) -> Mean
     return "score" if name == metric and found not in HELD_OUT else found
 
 
+def _tested_in_training(
+    cells: Sequence[Cells], meanings: Mapping[str, Meaning | str | None]
+) -> dict[str, Meaning | str | None]:
+    """Give test columns the meaning of validation where they were written again and again.
+
+    A training without validation whose test set was read at each epoch is judged by that set; a
+    test result that stands once is a test result.
+    """
+    if {*HELD_OUT, "score"} & set(meanings.values()):
+        return {}
+    places = {Meaning.TEST_LOSS: Meaning.VAL_LOSS, Meaning.TEST_ACCURACY: Meaning.VAL_ACCURACY}
+    tested: dict[str, Meaning | str | None] = {
+        name: places[kind]
+        for name, kind in meanings.items()
+        if isinstance(kind, Meaning) and kind in places
+    }
+    num = max(
+        (sum(read_number(row.get(name, "")) is not None for row in cells) for name in tested),
+        default=0,
+    )
+    return tested if num > 1 else {}
+
+
 def _is_share_name(name: str | None) -> bool:
     return name is not None and any(word in name.lower() for word in ("acc", "top1", "top5"))
 
@@ -217,13 +240,48 @@ def _is_percent(rows: Sequence[Mapping[Meaning | str, float]], kind: Meaning | s
     return any(_PERCENT_FROM < row[kind] <= 100 for row in rows if kind in row)
 
 
+def _drop_impossible(rows: Sequence[dict[Meaning | str, float]]) -> tuple[str, ...]:
+    """Take accuracies out that are numbers and no shares; gives the note about them."""
+    found = [
+        (row, kind)
+        for row in rows
+        for kind in ACCURACIES & set(row)
+        if math.isfinite(row[kind]) and not 0 <= row[kind] <= 1
+    ]
+    for row, kind in found:
+        del row[kind]
+    return (f"{len(found)} accuracies are no shares and are left out",) if found else ()
+
+
+def _digits(
+    table: Table,
+    meanings: Mapping[str, Meaning | str | None],
+    shown: Meaning | str,
+    *,
+    is_percent: bool,
+) -> int | None:
+    """Count the decimals of what is judged, as a share; None where it was never written."""
+    texts = [
+        text
+        for row in table.cells
+        for name, text in row.items()
+        if meanings[name] == shown and read_number(text) is not None
+    ]
+    digits = max(map(digits_of, texts), default=None)
+    return None if digits is None else min(digits + (2 if is_percent else 0), MAX_DIGITS)
+
+
 def _notes(
     table: Table,
     columns: Mapping[str, None],
     meanings: Mapping[str, Meaning | str | None],
     metric: str | None,
+    tested: Mapping[str, Meaning | str | None],
 ) -> tuple[str, ...]:
     notes = []
+    if tested:
+        named = ", ".join(tested)
+        notes.append(f"no validation is logged: {named} of each evaluation is read as validation")
     if table.metric and metric is None:
         notes.append(f"there is no column {table.metric}; the log has {', '.join(columns)}")
     known = set(meanings.values())

@@ -55,6 +55,12 @@ class RunFiles:
         return not any(event.get("event") == "stop" for event in since)
 
     @property
+    def is_interrupted(self) -> bool:
+        """Whether it was stopped by hand, or by the machine, before its own end."""
+        stops = self.of("stop")
+        return bool(stops) and stops[-1].get("reason") == "signal"
+
+    @property
     def is_diverged(self) -> bool:
         """Whether a loss was not a finite number."""
         return self.summary.get("status") == "diverged" or bool(self.of("diverged"))
@@ -122,8 +128,9 @@ def curves_of_run(
         num_classes=_num_classes(files),
         patience=_patience(files.job),
         train_windows=tuple(windows),
-        is_running=files.is_running,
+        is_running=files.is_running or files.is_interrupted,
         is_diverged=files.is_diverged,
+        diverged_step=_step(diverged[-1]) if (diverged := files.of("diverged")) else None,
         target_error=target_error,
     )
 

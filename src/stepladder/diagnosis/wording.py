@@ -50,7 +50,10 @@ def headline(fit: Fit) -> str:
 
 def said_of_range(test: RangeTest) -> str:
     """Say what a range test found."""
-    said = f"learning rate {test.lr:.3g}: {_VERDICTS[test.verdict]}"
+    verdict = _VERDICTS[test.verdict]
+    if test.verdict is LrVerdict.IN_RANGE and test.low is not None and test.lr < test.low:
+        verdict = "a little below the usable range, and it may learn all the same"
+    said = f"learning rate {test.lr:.3g}: {verdict}"
     if test.low is not None and test.high is not None and test.suggested is not None:
         said += (
             f" ({test.low:.2g} to {test.high:.2g}; {test.suggested:.2g} is well inside), by "

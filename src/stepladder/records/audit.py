@@ -89,6 +89,7 @@ class RunLog:
         total_s: seconds that it took; None: not logged.
         test_accuracy, test_loss: on a set of its own.
         stop_reason: as the log says; None: it does not.
+        is_val_test: the held-out numbers of the rows are of the test set: no validation is logged.
         score_name: name of the metric in `score`; is_score_share: it is a share of examples.
         data_wait_frac: over the whole run.
         settings: options of the run, where the log has them.
@@ -110,6 +111,7 @@ class RunLog:
     test_accuracy: float | None = None
     test_loss: float | None = None
     stop_reason: str | None = None
+    is_val_test: bool = False
     score_name: str | None = None
     is_score_share: bool = False
     data_wait_frac: float | None = None

@@ -21,6 +21,14 @@ from stepladder.report.audit_text import audit_text
 ROOT = Path(__file__).parents[3]
 SIX_STEPS = ROOT / "examples" / "audit" / "six_steps.csv"
 NUM = 1000
+KERAS_CUT = """\
+Epoch 1/60
+1215/1215 [=====] - 210s 173ms/step - loss: 2.1 - accuracy: 0.44 - val_loss: 1.2 - val_accuracy: 0.66
+Epoch 2/60
+1215/1215 [=====] - 200s 170ms/step - loss: 1.1 - accuracy: 0.64 - val_loss: 0.9 - val_accuracy: 0.72
+Epoch 3/60
+ 600/1215 [==>..] - ETA: 1:40 - loss: 0.8 - accuracy: 0.7
+"""  # noqa: E501
 
 
 def write_log(
@@ -173,6 +181,50 @@ def test_how_many_epochs_cannot_be_told_from_the_best(tmp_path: Path) -> None:
     assert 10 <= alike <= 20
 
 
+def test_a_course_that_is_flat_at_its_end_did_not_end_too_early(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.csv", [610, 650, 700, 690, 710, 700])
+    assert finding(only(audit([log])), "length").outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize(("epochs", "least", "most"), [(0.5, 0, 3), (12, 17, 20)])
+def test_a_short_course_ended_early_by_what_it_still_gained_not_by_its_start(
+    epochs: float, least: int, most: int, tmp_path: Path
+) -> None:
+    num_early = 0
+    for seed in range(20):
+        draw = random.Random(seed)
+        right = [int(800 - 300 * math.exp(-i / epochs) + draw.gauss(0, 3)) for i in range(7)]
+        run = only(audit([write_log(tmp_path / "a.csv", right)]))
+        num_early += "still improved" in finding(run, "length").evidence
+    assert least <= num_early <= most
+
+
+@pytest.mark.parametrize("right", [0, 500])
+def test_a_metric_that_never_changes_is_not_told_to_stop_early(right: int, tmp_path: Path) -> None:
+    run = only(audit([write_log(tmp_path / "a.csv", [right] * 6)]))
+    length = finding(run, "length")
+    assert length.outcome is Outcome.WARNED
+    assert "nothing was learnt" in length.evidence
+    assert "Stop early" not in length.fix
+    assert finding(run, "selection").outcome is Outcome.PASSED
+    assert not [f for f in run.findings if f.check == "early_stopping"]
+
+
+def test_a_metric_that_is_perfect_from_the_first_on_raises_no_alarm(tmp_path: Path) -> None:
+    run = only(audit([write_log(tmp_path / "a.csv", [NUM] * 6)]))
+    assert finding(run, "length").outcome is Outcome.COULD_NOT_RUN
+    assert not [f for f in run.findings if f.is_alarm and f.check in ("length", "selection")]
+
+
+def test_a_log_that_was_cut_asks_for_the_whole_one(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text(KERAS_CUT)
+    run = only(audit([str(path)]))
+    length = finding(run, "length")
+    assert "2 evaluations are in the log of 60 epochs" in length.evidence
+    assert length.fix == "Give the log of the whole training."
+
+
 # -- what chose the epoch -----------------------------------------------------------------
 
 
@@ -192,6 +244,43 @@ def test_a_test_result_beside_validation_is_no_selection(tmp_path: Path) -> None
     run = only(audit([log]))
     assert run.log.test_accuracy == 0.79
     assert finding(run, "selection").outcome is Outcome.PASSED
+
+
+def test_a_test_set_that_was_read_at_each_epoch_is_no_result_that_chose_nothing(
+    tmp_path: Path,
+) -> None:
+    log = Path(write_log(tmp_path / "a.csv", rising_then_flat(30, best=10)))
+    log.write_text(log.read_text().replace("val_", "test_"))
+    run = only(audit([str(log)], sizes=Sizes(num_test=NUM)))
+    assert (run.result, run.num_val, run.num_val_from) == (0.8, NUM, SizeSource.GIVEN)
+    chosen = finding(run, "selection")
+    assert (chosen.outcome, chosen.fault) == (Outcome.WARNED, "stopping_on_noise")
+    assert "the test set itself was read 30 times" in chosen.evidence
+    assert finding(run, "length").numbers["after_best"] == 20
+
+
+def test_a_test_result_that_is_the_best_validation_may_be_of_the_same_set(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.csv", rising_then_flat(14, best=12), extra="test_accuracy=0.8")
+    chosen = finding(only(audit([log])), "selection")
+    assert chosen.outcome is Outcome.COULD_NOT_RUN
+    assert "test and validation both say 80.0 %" in chosen.evidence
+
+
+def test_a_test_result_that_was_read_once_is_a_held_out_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("epoch,loss,test_accuracy\n1,2.0,\n2,1.0,\n3,0.5,0.75\n")
+    found = finding(only(audit([str(path)])), "held_out")
+    assert found.outcome is Outcome.COULD_NOT_RUN
+    assert "accuracy 75.0 %" in found.evidence
+
+
+def test_a_price_that_the_log_does_not_tell_is_not_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("epoch,val_loss\n1,2.0\n2,1.75\n3,1.5\n4,1.25\n5,1.0\n")
+    assert (
+        "an amount that the log does not tell"
+        in finding(only(audit([str(path)])), "selection").evidence
+    )
 
 
 # -- fit and faults -----------------------------------------------------------------------
@@ -222,6 +311,29 @@ def test_a_loss_that_is_nan_is_found_with_its_epoch(tmp_path: Path) -> None:
     found = finding(only(audit([str(path)])), "finite")
     assert found.outcome is Outcome.FAILED
     assert "from epoch 2 on" in found.evidence
+
+
+def test_a_loss_that_is_nan_is_one_alarm(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("epoch,loss,val_loss\n1,2.0,1.9\n2,1.5,1.4\n3,nan,nan\n")
+    checks = [f.check for f in only(audit([str(path)])).findings if f.is_alarm]
+    assert checks.count("finite") == 1
+    assert "learning_rate" not in checks
+
+
+def test_a_few_evaluations_of_a_log_are_no_underfit(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    for text in (KERAS_CUT, "epoch,loss,val_loss\n1,0.5,0.4\n2,0.4,0.3\n"):
+        path.write_text(text)
+        found = finding(only(audit([str(path)])), "fit")
+        assert found.outcome is Outcome.COULD_NOT_RUN
+        assert "2 evaluations show no course" in found.evidence
+
+
+def test_a_short_training_that_was_logged_to_its_end_is_underfit(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text(KERAS_CUT.split("Epoch 3")[0].replace("/60", "/2"))
+    assert finding(only(audit([str(path)])), "fit").numbers["kind"] == "underfit"
 
 
 def test_waiting_for_data_is_told_where_it_is_logged(tmp_path: Path) -> None:

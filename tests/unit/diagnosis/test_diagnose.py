@@ -11,6 +11,7 @@ import pytest
 
 import stepladder
 from stepladder.diagnosis.remedies import FOR_TRAINING, FOR_VALIDATION
+from stepladder.diagnosis.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError, UsageError
 from stepladder.records import read_json
 from stepladder.records.diagnosis import Confidence, Diagnosis, FitKind, LrVerdict
@@ -147,6 +148,31 @@ def test_a_run_that_diverged_is_blamed_on_its_learning_rate(
     assert found.fit.kind is FitKind.NOT_YET_KNOWN
     assert found.fit.is_learning_rate_too_high
     assert next(remedy.name for remedy in found.remedies) == "learning_rate_lower"
+
+
+def test_a_run_that_was_interrupted_did_not_come_to_its_end(
+    overfit_run: Path, tmp_path: Path
+) -> None:
+    run = copied(overfit_run, tmp_path)
+    assert not curves_of_run(read_run(run)).is_running
+    lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    lines[-1] = {**lines[-1], "event": "stop", "reason": "signal"}
+    (run / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert curves_of_run(read_run(run)).is_running
+
+
+def test_a_loss_that_was_nan_at_step_0_asks_for_no_other_learning_rate(
+    overfit_run: Path, tmp_path: Path
+) -> None:
+    run = copied(overfit_run, tmp_path)
+    lines = (run / "events.jsonl").read_text().splitlines()
+    kept = [line for line in lines if json.loads(line)["event"] not in ("validation", "stop")]
+    kept.append(json.dumps({"event": "diverged", "step": 0, "first_bad_step": 0}))
+    (run / "events.jsonl").write_text("\n".join(kept) + "\n")
+    found = stepladder.diagnose(run, remeasure=False)
+    assert found.status == "diverged"
+    assert not found.fit.is_learning_rate_too_high
+    assert found.remedies == ()
 
 
 def test_a_config_that_cannot_be_read_leaves_the_curves(overfit_run: Path, tmp_path: Path) -> None:

@@ -140,6 +140,42 @@ def test_poor_training_that_still_improves_says_so() -> None:
     assert judge_fit(replace(found, is_running=True)).kind is FitKind.NOT_YET_KNOWN
 
 
+def test_what_still_falls_is_no_sure_good_fit() -> None:
+    train = [2.0 * 0.5**idx for idx in range(8)]
+    val = [2.1 * 0.7**idx for idx in range(8)]
+    found = curves(train, val, train_accuracy=HIGH, is_equal=True)
+    fit = judge_fit(found)
+    assert (fit.kind, fit.confidence) == (FitKind.GOOD_FIT, Confidence.LIKELY)
+    assert fit.is_still_improving
+    assert judge_fit(replace(found, is_running=True)).kind is FitKind.NOT_YET_KNOWN
+
+
+def test_a_steep_start_is_no_falling_end() -> None:
+    val = [2.0, 1.2, 0.75, 0.7, 0.72, 0.69]
+    fit = judge_fit(curves(FALLING[:6], val, train_accuracy=HIGH[:6]))
+    assert not fit.is_still_improving
+    assert judge_fit(curves(FALLING[:6], [2.0, 1.2, 0.9, 0.7, 0.5, 0.35])).is_still_improving
+
+
+def test_a_loss_that_is_nan_before_the_first_step_is_not_of_the_learning_rate() -> None:
+    found = replace(curves([], []), is_diverged=True)
+    assert judge_fit(found).is_learning_rate_too_high
+    assert judge_fit(replace(found, diverged_step=30)).is_learning_rate_too_high
+    fit = judge_fit(replace(found, diverged_step=0))
+    assert fit.kind is FitKind.NOT_YET_KNOWN
+    assert not fit.is_learning_rate_too_high
+    assert "before the first step" in fit.evidence[0]
+
+
+def test_a_few_evaluations_are_underfit_only_where_they_are_all_and_are_known() -> None:
+    poor, shares = [2.0, 1.6, 1.5], [0.3, 0.4, 0.43]
+    found = curves(poor, poor, train_accuracy=shares, val_accuracy=shares)
+    assert judge_fit(found).kind is FitKind.UNDERFIT
+    assert judge_fit(replace(found, is_whole=False)).kind is FitKind.NOT_YET_KNOWN
+    assumed = curves(poor, poor, num_classes=None)
+    assert judge_fit(assumed).kind is FitKind.NOT_YET_KNOWN
+
+
 def test_a_loss_far_above_that_of_guessing_is_a_learning_rate_too_high() -> None:
     wild = [6.0, 4.1, 5.2, 3.9, 5.5, 4.8, 5.1, 4.6]
     shares = [0.1, 0.12, 0.1, 0.11, 0.1, 0.12, 0.1, 0.11]

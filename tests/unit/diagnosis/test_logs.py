@@ -175,13 +175,67 @@ def test_a_metric_of_any_name_is_read_when_asked_for(tmp_path: Path) -> None:
     assert not log.is_score_share
 
 
+def test_json_that_was_cut_gives_its_whole_entries_and_says_so(tmp_path: Path) -> None:
+    text = texts.trainer_state()
+    (log,) = read(tmp_path, text[: text.index('"epoch": 8.0')], "trainer_state.json")
+    assert [row.epoch for row in log.rows][:7] == list(range(1, 8))
+    assert [row.val_loss for row in log.rows][:7] == pytest.approx(texts.LOSSES[:7])
+    assert "ends in its middle" in log.notes[0]
+    history = texts.keras_history()
+    (log,) = read(tmp_path, history[: history.index("val_accuracy")], "history.json")
+    assert [row.val_loss for row in log.rows] == list(texts.LOSSES)
+    rows = '[{"epoch": 1, "val_loss": 2.0, "name": "a]}"}, {"epoch": 2, "val_loss": 1.5}, {"ep'
+    (log,) = read(tmp_path, rows, "log.json")
+    assert [row.val_loss for row in log.rows] == [2.0, 1.5]
+
+
+def test_a_test_set_that_was_read_at_each_epoch_takes_the_place_of_validation(
+    tmp_path: Path,
+) -> None:
+    text = "epoch,loss,test_loss,test_acc,num_test\n1,2.0,1.5,60,50\n2,1.0,1.2,70,50\n"
+    (log,) = read(tmp_path, text)
+    assert log.is_val_test
+    assert [row.val_accuracy for row in log.rows] == [0.6, 0.7]
+    assert [row.val_loss for row in log.rows] == [1.5, 1.2]
+    assert (log.num_val, log.test_accuracy, log.test_loss) == (50, None, None)
+    assert "test_loss, test_acc of each evaluation is read as validation" in log.notes[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "epoch,loss,val_loss,test_loss\n1,2.0,1.5,1.6\n2,1.0,1.2,1.3\n",
+        "epoch,loss,test_loss\n1,2.0,\n2,1.0,1.3\n",
+    ],
+)
+def test_test_beside_validation_or_read_once_stays_test(text: str, tmp_path: Path) -> None:
+    (log,) = read(tmp_path, text)
+    assert not log.is_val_test
+    assert log.test_loss == 1.3
+
+
+def test_accuracies_that_are_no_shares_are_left_out_and_told(tmp_path: Path) -> None:
+    (log,) = read(
+        tmp_path, "epoch,val_loss,val_acc,test_acc\n1,2,0.5,0.7\n2,1,-1,nan\n3,1,1.2,inf\n"
+    )
+    assert [row.val_accuracy for row in log.rows] == [0.5, None, None]
+    assert log.test_accuracy == 0.7
+    assert "2 accuracies are no shares and are left out" in log.notes
+
+
+def test_a_size_that_is_no_number_is_not_known(tmp_path: Path) -> None:
+    (log,) = read(tmp_path, "epoch,val_loss,num_val,num_train\n1,2.0,inf,nan\n2,1.0,inf,nan\n")
+    assert (log.num_val, log.num_train) == (None, None)
+
+
 BROKEN = {
     "empty": ("", "the file is empty"),
     "header only": ("epoch,loss,val_loss\n", "no row"),
     "no names": ("1,2,3\n4,5,6\n", "numbers, not names"),
     "unknown names": ("a,b\n1,2\n", "none of its columns is known: a, b"),
     "comma decimals": ("epoch,loss\n1,0,5\n2,0,4\n", "decimals with commas"),
-    "half of JSON": (texts.trainer_state()[:-40], "not valid JSON"),
+    "half of JSON": ('{"epoch": 3.0, "log_history": [{"epoch": 1.0, "lo', "not valid JSON"),
+    "wrong JSON": ('[{"epoch": 1, "val_loss": 2.0}, {"epoch": 2]}', "not valid JSON"),
     "other JSON": ('{"a": 1}', "no log that is known"),
     "prose": ("Dear diary, today I trained a network.\nIt went well.\n", "none of its columns"),
     "bytes": ("\x00\x01\x02", "not text"),

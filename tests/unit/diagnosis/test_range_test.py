@@ -11,7 +11,8 @@ import torch
 from stepladder.diagnosis.opened_run import open_run
 from stepladder.diagnosis.range_test import range_test, read_range
 from stepladder.diagnosis.run_curves import read_run
-from stepladder.records.diagnosis import LrVerdict
+from stepladder.diagnosis.wording import said_of_range
+from stepladder.records.diagnosis import LrVerdict, RangeTest
 from stepladder.task.load import load_task
 
 LRS = [10 ** (-5 + 0.06 * idx) for idx in range(100)]
@@ -39,6 +40,21 @@ def test_the_range_lies_where_the_loss_falls() -> None:
     assert found.verdict(1e-6) is LrVerdict.TOO_LOW
     assert found.verdict(found.suggested) is LrVerdict.IN_RANGE
     assert found.verdict(5.0) is LrVerdict.TOO_HIGH
+
+
+def test_a_rate_just_below_the_range_is_not_said_to_lie_in_it() -> None:
+    for lr, said in ((0.001, "a little below the usable range"), (0.002, "within the usable")):
+        test = RangeTest(
+            lrs=(0.001, 0.01),
+            losses=(2.0, 1.0),
+            low=0.0011,
+            high=0.028,
+            suggested=0.0093,
+            lr=lr,
+            verdict=LrVerdict.IN_RANGE,
+            took_s=1.0,
+        )
+        assert said in said_of_range(test)
 
 
 def test_a_loss_that_never_falls_gives_no_range() -> None:
