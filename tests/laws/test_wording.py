@@ -13,7 +13,18 @@ import pytest
 import stepladder
 
 PACKAGE = Path(stepladder.__file__).parent
-ROOMS = ("checks", "diagnosis", "rungs", "ladder", "watch", "report", "api", "cli")
+ROOMS = (
+    "train",
+    "measure",
+    "checks",
+    "diagnosis",
+    "rungs",
+    "ladder",
+    "watch",
+    "report",
+    "api",
+    "cli",
+)
 FILES = sorted(file for room in ROOMS for file in (PACKAGE / room).rglob("*.py"))
 WITHOUT_SPACE = re.compile(r"\d%(?!\")")  # before a quote it is an attribute of HTML
 

@@ -96,7 +96,7 @@ class CheckedJob:
         """
         try:
             model, frozen = copy.deepcopy(self._built)
-        except RuntimeError:  # nn.utils.weight_norm holds a tensor that cannot be copied
+        except (RuntimeError, ValueError):  # weight_norm and lazy norms cannot be copied
             model, frozen = self._build()
         set_training(model, frozen)
         return model
@@ -117,7 +117,7 @@ class CheckedJob:
             return None
         try:
             return copy.deepcopy(self.given)
-        except RuntimeError:
+        except (RuntimeError, ValueError):
             return None
 
     @property

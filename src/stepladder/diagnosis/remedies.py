@@ -86,7 +86,7 @@ class Known:
 
 
 def remedies_for(known: Known) -> tuple[Remedy, ...]:
-    """List what to try, the likeliest first; nothing where the fit is good or not known.
+    """List what to try, the likeliest first; nothing where it ended with a good fit, or none known.
 
     One side only: against the training error where that is what is high, else against that of
     validation.
@@ -95,6 +95,8 @@ def remedies_for(known: Known) -> tuple[Remedy, ...]:
     """
     if lacks_training(known):
         return tuple(_against_training(known))
+    if known.fit.kind is FitKind.GOOD_FIT and _could_go_on(known):
+        return tuple(_train_longer(known))
     if lacks_validation(known):
         return tuple(_against_validation(known))
     return ()
@@ -127,9 +129,7 @@ def _against_training(known: Known) -> Iterator[Remedy]:
     elif fit.is_learning_rate_too_high and (test is None or test.verdict is LrVerdict.NOT_TOLD):
         why = f"{_first(fit)}; no range test says by how much"
         yield _remedy(known, "learning_rate_lower", TRAINING, why)
-    if fit.is_still_improving and known.stop_reason in _OUT_OF_TIME:
-        why = "validation was still becoming better when training ended"
-        yield _remedy(known, "train_longer", TRAINING, why, _longer(recipe))
+    yield from _train_longer(known)
     level = _level(known.levels)
     if is_lr_off:  # what a model of this size can learn is not seen by then
         level = f"if the learning rate is not all: {level}"
@@ -160,6 +160,16 @@ def _other_lr(known: Known, test: RangeTest) -> Remedy:
         configured = batch.lr_all if is_second else batch.lr  # lr_rule scales it by the batch
         options[key] = float(f"{configured * test.suggested / test.lr:.2g}")
     return _remedy(known, name, TRAINING, why, options)
+
+
+def _could_go_on(known: Known) -> bool:
+    return known.fit.is_still_improving and known.stop_reason in _OUT_OF_TIME
+
+
+def _train_longer(known: Known) -> Iterator[Remedy]:
+    if _could_go_on(known):
+        why = "validation was still becoming better when training ended"
+        yield _remedy(known, "train_longer", TRAINING, why, _longer(known.recipe))
 
 
 def _longer(recipe: Recipe | None) -> Mapping[str, Json]:

@@ -19,7 +19,9 @@ MAX_LARGE_FRAC = 0.25
 set are too alike, and the noise comes out too small."""
 
 
-TOO_FEW = f"the larger batch would be more than {MAX_LARGE_FRAC:.0%} of the training examples"
+TOO_FEW = (
+    f"the larger batch would be more than {100 * MAX_LARGE_FRAC:.0f} % of the training examples"
+)
 _DROWNED = "by the gradients of two batch sizes, the signal or the noise is not above 0"
 
 

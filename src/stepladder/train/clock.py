@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 import torch
 
+from stepladder.train.wording import percent
+
 
 class Phase(StrEnum):
     """A named part of a run's time. Phases never nest."""
@@ -81,9 +83,10 @@ class Timeline:
             return "nothing was measured"
         share = self.unexplained_s / self.wall_s
         if share > MAX_UNEXPLAINED_FRAC:
-            return f"{share:.0%} of the time is in no named phase (at most 10 % may be)"
+            return f"{percent(share, 0)} of the time is in no named phase (at most 10 % may be)"
         if 1 - share > MAX_NAMED_FRAC:
-            return f"the named phases add up to {1 - share:.0%} of the time (at most 105 % may be)"
+            named = percent(1 - share, 0)
+            return f"the named phases add up to {named} of the time (at most 105 % may be)"
         return None
 
     def data_wait_frac(self) -> float:

@@ -232,13 +232,16 @@ class Session:
         self.events.write(
             "diverged", step=bad, epoch=self.position.epoch, first_bad_step=bad, sample_ids=rows
         )
+        lower = f"Lower the learning rate (--batch.lr {self.stage.lr / 10:g}), clip the gradient "
         raise DivergedError(
             f"the loss or its gradient is not a finite number at step {bad}",
             where=str(self.config.dir),
             why=f"Its samples: {named}{', ...' if len(rows) > 8 else ''}. No weight was changed "
             "by that step or after it; the last checkpoint is unharmed.",
-            fix=f"Lower the learning rate (--batch.lr {self.stage.lr / 10:g}), clip the gradient "
-            "(--optimizer.clip-norm 1), or look at these samples.",
+            fix=f"{lower}(--optimizer.clip-norm 1), or look at these samples."
+            if bad
+            else "No weight has moved yet: look at these samples and at the loss, with "
+            "`stepladder check`.",
         )
 
     def refuse_short_epoch(self) -> NoReturn:

@@ -207,6 +207,13 @@ def test_a_good_fit_without_a_gap_needs_nothing() -> None:
     assert remedies_for(known(replace(FIT, kind=FitKind.NOT_YET_KNOWN), POOR)) == ()
 
 
+def test_a_good_fit_that_was_cut_short_is_trained_longer() -> None:
+    fit = replace(FIT, kind=FitKind.GOOD_FIT, is_still_improving=True)
+    (only,) = remedies_for(known(fit, GOOD, stop_reason="max_epochs"))
+    assert only.name == "train_longer"
+    assert remedies_for(known(fit, GOOD)) == ()
+
+
 def test_commands_name_the_task() -> None:
     found = remedies_for(known(task_name="own task.py:Rings"))
     assert all("--task 'own task.py:Rings'" in remedy.command for remedy in found)

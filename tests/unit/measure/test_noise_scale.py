@@ -82,7 +82,7 @@ def test_it_is_unknown_where_the_larger_batch_exceeds_a_quarter_of_the_examples(
     assert at(128).examples is not None
     few = at(127)
     assert few.examples is None
-    assert "25% of the training examples" in (few.unknown_because or "")
+    assert "25 % of the training examples" in (few.unknown_because or "")
 
 
 def test_where_the_gradients_tell_nothing_it_says_so() -> None:

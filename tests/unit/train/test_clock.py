@@ -59,7 +59,7 @@ def test_time_hidden_in_an_unnamed_place_refuses_advice() -> None:
         time.s += 0.2  # a fifth of every step, in no phase
     reason = clock.host().why_no_advice()
     assert reason is not None
-    assert "20%" in reason
+    assert "20 %" in reason
 
 
 def test_a_closed_timeline_carries_advice() -> None:

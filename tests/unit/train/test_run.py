@@ -288,6 +288,7 @@ def test_a_loss_that_is_not_finite_names_its_step_and_samples(
     assert caught.value.exit_code == 5
     message = str(caught.value)
     assert f"step {bad_step}" in message
+    assert ("Lower the learning rate" in message) is (bad_step > 0)  # at 0, no step was taken
     for row in healthy.seen[bad_step]:
         assert str(row) in message
     event = next(
