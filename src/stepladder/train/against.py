@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from stepladder.config.choices import BaselineAt, Monitor
 from stepladder.config.load import load_job
@@ -20,6 +22,7 @@ from stepladder.train.events import EVENTS_FILE
 from stepladder.train.run_folder import CONFIG
 
 STOP_REASON = "worse_than_baseline"
+MAX_EXAMPLES: Final = 512  # of a validation whose single losses are kept: few are noisy
 CLEAR = 2.0  # standard deviations of the noise of both
 _SUMMARY = "summary.json"
 
@@ -32,11 +35,13 @@ class Mark:
         at: training samples seen, or seconds.
         value: what is compared, lower is better.
         sem: its standard error; 0 where it is not known.
+        examples: the value of each example, in the order of the split; empty where not kept.
     """
 
     at: float
     value: float
     sem: float
+    examples: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +93,11 @@ def read_baseline(config: RunConfig) -> Baseline | None:
         if at is None:
             continue
         if loss is not None:
-            losses.append(Mark(at, loss, _finite(event.get("val_loss_sem")) or 0.0))
+            sem = _finite(event.get("val_loss_sem")) or 0.0
+            losses.append(Mark(at, loss, sem, _losses(event.get("val_losses"))))
         if share is not None:
-            errors.append(Mark(at, 1 - share, binomial_sem(share, num_val) if num_val else 0.0))
+            sem = binomial_sem(share, num_val) if num_val else 0.0
+            errors.append(Mark(at, 1 - share, sem, _errors(event.get("val_right"))))
     if not losses and not errors:
         raise UsageError(
             "there is no validation to compare with",
@@ -100,10 +107,24 @@ def read_baseline(config: RunConfig) -> Baseline | None:
     return Baseline(
         run=str(folder),
         at=config.baseline_at,
-        losses=tuple(losses),
-        errors=tuple(errors),
+        losses=_lean(losses),
+        errors=_lean(errors),
         num_val=num_val,
     )
+
+
+def examples_of(result: Evaluation) -> dict[str, Any]:
+    """Give the fields of a validation's event by which it can be compared example by example.
+
+    Nothing for more than `MAX_EXAMPLES`.
+    """
+    if len(result.losses) > MAX_EXAMPLES:
+        return {}
+    fields: dict[str, Any] = {"val_losses": [float(f"{loss:.5g}") for loss in result.losses]}
+    if result.predicted is not None and result.targets is not None:
+        is_right = np.equal(result.predicted, result.targets)
+        fields["val_right"] = "".join("1" if right else "0" for right in is_right)
+    return fields
 
 
 def samples_seen(
@@ -131,9 +152,10 @@ class Against:
     """Counts validations at which a run is worse than an earlier one by more than noise.
 
     The best so far of both are compared at the same point. It counts where this run's is worse by
-    more than twice the noise: the standard errors of both values, as if on examples of their own,
-    and the jumps of the earlier run's curve, once for each. A validation that is not worse sets the
-    count back; patience is the count that stops the run.
+    more than twice the noise: the standard error of their difference, and the jumps of the earlier
+    run's curve, once for each. The difference is taken example by example where both kept those
+    (validations of 512 at most); else their errors add up as if on examples of their own. A
+    validation that is not worse sets the count back; patience is the count that stops the run.
 
     Args:
         baseline: the earlier run; None: nothing is compared.
@@ -149,6 +171,7 @@ class Against:
         self.min_frac = min_frac
         self.num_worse = 0
         self._best: Estimate | None = None
+        self._best_examples: tuple[float, ...] = ()
         self._last: dict[str, Any] = {}
 
     @property
@@ -168,18 +191,22 @@ class Against:
         """
         if self.baseline is None:
             return {}
-        values = mean_estimate(result.monitored(monitor))
+        monitored = result.monitored(monitor)
+        values = mean_estimate(monitored)
         value = values.mean if math.isfinite(values.mean) else math.inf
         sem = values.sem if math.isfinite(values.sem) else 0.0
         if self._best is None or value < self._best.mean:
             self._best = Estimate(value, sem)
+            few = monitored if len(monitored) <= MAX_EXAMPLES else monitored[:0]
+            self._best_examples = tuple(float(one) for one in few)
         is_loss = monitor is Monitor.VAL_LOSS or result.predicted is None
         marks = self.baseline.losses if is_loss else self.baseline.errors
         at = wall_s if self.baseline.at is BaselineAt.WALL_TIME else float(seen)
         mark = self.baseline.best_until(marks, at)
         if mark is None:
             return {}
-        margin = max(CLEAR * self._noise(marks, mark, self._best), self.min_frac * abs(mark.value))
+        noise = math.hypot(self._error(mark, self._best), _jumps(marks))
+        margin = max(CLEAR * noise, self.min_frac * abs(mark.value))
         is_worse = self._best.mean - mark.value > margin
         self.num_worse = self.num_worse + 1 if is_worse else 0
         best = self._best.mean if math.isfinite(self._best.mean) else None
@@ -205,7 +232,7 @@ class Against:
 
     def reset(self) -> None:
         """Forget this run's own validations: they were of other data."""
-        self.num_worse, self._best, self._last = 0, None, {}
+        self.num_worse, self._best, self._best_examples, self._last = 0, None, (), {}
 
     def state(self) -> dict[str, Any]:
         """Give the JSON values that restore this object, the earlier run's validations included."""
@@ -213,6 +240,7 @@ class Against:
             "baseline": None if self.baseline is None else asdict(self.baseline),
             "num_worse": self.num_worse,
             "best": None if self._best is None else asdict(self._best),
+            "best_examples": list(self._best_examples),
             "last": self._last,
         }
 
@@ -225,12 +253,16 @@ class Against:
         """
         saved, best = state["baseline"], state["best"]
         self._best = None if best is None else Estimate(float(best["mean"]), float(best["sem"]))
+        self._best_examples = tuple(state.get("best_examples", ()))
         if saved is None or self.baseline is None:
             return
         if (saved["run"], saved["at"]) != (self.baseline.run, self.baseline.at):
             return
         losses, errors = (
-            tuple(Mark(*map(float, (m["at"], m["value"], m["sem"]))) for m in saved[name])
+            tuple(
+                Mark(float(m["at"]), float(m["value"]), float(m["sem"]), tuple(m["examples"]))
+                for m in saved[name]
+            )
             for name in ("losses", "errors")
         )
         self.baseline = Baseline(
@@ -242,10 +274,40 @@ class Against:
         )
         self.num_worse, self._last = int(state["num_worse"]), dict(state["last"])
 
-    @staticmethod
-    def _noise(marks: Sequence[Mark], mark: Mark, best: Estimate) -> float:
-        jumps = scatter([m.value for m in marks][len(marks) // 3 :]) or 0.0
-        return math.sqrt(mark.sem**2 + best.sem**2 + 2 * jumps**2)
+    def _error(self, mark: Mark, best: Estimate) -> float:
+        """Give the standard error of the difference between a mark and this run's best."""
+        ours, theirs = np.array(self._best_examples), np.array(mark.examples)
+        if len(ours) == len(theirs) > 1:
+            paired = mean_estimate(ours - theirs).sem
+            if math.isfinite(paired):
+                return paired
+        return math.hypot(mark.sem, best.sem)
+
+
+def _jumps(marks: Sequence[Mark]) -> float:
+    """Give how much two runs differ by the jumps of one curve, once for each."""
+    return math.sqrt(2) * (scatter([m.value for m in marks][len(marks) // 3 :]) or 0.0)
+
+
+def _lean(marks: Sequence[Mark]) -> tuple[Mark, ...]:
+    """Keep the examples of those marks alone that were the best so far: no other is compared."""
+    kept, best = [], math.inf
+    for mark in marks:
+        is_best = mark.value < best
+        best = min(best, mark.value)
+        kept.append(mark if is_best else replace(mark, examples=()))
+    return tuple(kept)
+
+
+def _losses(value: object) -> tuple[float, ...]:
+    numbers = [_finite(one) for one in value] if isinstance(value, list) else [None]
+    known = [number for number in numbers if number is not None]
+    return tuple(known) if len(known) == len(numbers) else ()
+
+
+def _errors(value: object) -> tuple[float, ...]:
+    is_plain = isinstance(value, str) and set(value) <= {"0", "1"}
+    return tuple(float(mark == "0") for mark in str(value)) if is_plain else ()
 
 
 def baseline_warnings(baseline: Baseline | None, num_val: int | None) -> list[str]:

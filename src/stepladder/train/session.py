@@ -16,7 +16,7 @@ from stepladder.data.reader import Reader
 from stepladder.errors import DataError, DivergedError
 from stepladder.optim.schedule import lr_at
 from stepladder.task.contract import Task
-from stepladder.train.against import STOP_REASON, Against
+from stepladder.train.against import STOP_REASON, Against, examples_of
 from stepladder.train.best import BestWeights
 from stepladder.train.checkpoint import Checkpoints
 from stepladder.train.clock import STEP_PHASES, Clock, Phase, Timeline
@@ -299,6 +299,8 @@ class Session:
             )
         loss, train_loss = result.loss(), self.step.peek_loss(self.last_loss)
         fields = {
+            "step": at.step,
+            "epoch": at.epoch,
             "val_loss": loss.mean,
             "val_loss_sem": loss.sem,
             **{f"val_{name}": value for name, value in result.values.items()},
@@ -310,10 +312,8 @@ class Session:
             **compared,
         }
         with self.clock.phase(Phase.LOGGING):
-            self.events.write("validation", step=at.step, epoch=at.epoch, **fields)
-            self.display.validation(
-                {"step": at.step, "epoch": at.epoch, "train_loss": train_loss, **fields}
-            )
+            self.events.write("validation", **fields, **examples_of(result))
+            self.display.validation({**fields, "train_loss": train_loss})
 
     def evaluate(self, reader: Reader, *, max_batches: int | None = None) -> Evaluation:
         """Measure the model on a split."""

@@ -19,7 +19,15 @@ from stepladder.config.recipe import BatchConfig, ScheduleConfig
 from stepladder.errors import InterruptedRun, UsageError
 from stepladder.records import read_json, read_jsonl
 from stepladder.report.schema import check_summary
-from stepladder.train.against import Against, Baseline, Mark, read_baseline, samples_seen
+from stepladder.train.against import (
+    MAX_EXAMPLES,
+    Against,
+    Baseline,
+    Mark,
+    examples_of,
+    read_baseline,
+    samples_seen,
+)
 from stepladder.train.evaluate import Evaluation
 
 MakeJob = Callable[..., Any]
@@ -74,6 +82,32 @@ def test_worse_by_less_than_twice_the_noise_of_both_does_not_count() -> None:
     margin = 2 * (0.01**2 + sem**2) ** 0.5
     for excess, count in ((0.9 * margin, 0), (1.1 * margin, 1)):
         assert judged(against(1.0), 1.0 + excess) == [count]
+
+
+def test_the_same_examples_are_compared_one_by_one() -> None:
+    """Examples differ far more than the two runs do on each of them."""
+    theirs = tuple(float(one) for one in losses(1.0, spread=0.9).losses)
+    ours = losses(1.05, spread=0.9)
+    baseline = against(1.0, sem=losses(1.0, spread=0.9).loss().sem).baseline
+    assert baseline is not None
+    singly = replace(baseline, losses=(replace(baseline.losses[0], examples=theirs),))
+    counts = [
+        Against(one).judge(ours, Monitor.VAL_LOSS, seen=100, wall_s=0.0)["num_worse_than_baseline"]
+        for one in (baseline, singly)
+    ]
+    assert counts == [0, 1]
+    of_others = tuple(reversed(theirs))
+    unlike = replace(baseline, losses=(replace(baseline.losses[0], examples=of_others),))
+    judged = Against(unlike).judge(ours, Monitor.VAL_LOSS, seen=100, wall_s=0.0)
+    assert judged["num_worse_than_baseline"] == 0
+
+
+def test_an_event_keeps_few_examples_and_not_many() -> None:
+    fields = examples_of(losses(1.0, n=3))
+    assert fields == {"val_losses": [0.7, 1.0, 1.3]}
+    right = replace(losses(1.0, n=3), predicted=np.array([0, 1, 2]), targets=np.array([0, 2, 2]))
+    assert examples_of(right)["val_right"] == "101"
+    assert examples_of(losses(1.0, n=MAX_EXAMPLES + 1)) == {}
 
 
 def test_a_baseline_that_jumps_allows_for_its_jumps() -> None:
