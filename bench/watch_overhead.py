@@ -4,9 +4,11 @@
 
 Each round is a process of its own. It warms up, then trains the same net from its first step once
 alone and once within `stepladder.watch()`, and in the next round the other way about: in two
-processes, where memory comes to lie changes a step by more than watching does. All steps count,
-the first ones and those that are looked at closely as well. Beside the difference stands what the
-watcher itself counts, the processor time of its own functions.
+processes, where memory comes to lie changes a step by more than watching does. For the same reason
+freed memory is kept: whether the C library gives some back after a step and fetches it again hangs
+on any small object that lies behind it (allocator.py). All steps count, the first ones and those
+that are looked at closely as well. Beside the difference stands what the watcher itself counts, the
+processor time of its own functions.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import stepladder
+from stepladder.machine import keep_freed_memory
 
+keep_freed_memory()
 kind, steps, order = sys.argv[1], int(sys.argv[2]), sys.argv[3].split(",")
 
 
@@ -103,7 +107,8 @@ def main() -> None:
     note = (
         f"Watching, microseconds a step: {flags.steps} steps from the first on, n = {flags.rounds} "
         "pairs, each in one process, order in turn; median of the differences ± one standard "
-        "deviation of them, and what the watcher counts of its own processor time. One thread. "
+        "deviation of them, and what the watcher counts of its own processor time. One thread; "
+        "freed memory is kept. "
         f"Load of the machine at the end: {load:.1f}."
     )
     write_rows("watch_overhead", rows, note=note, rounds=rounds)

@@ -33,15 +33,20 @@ class ClearingWatch:
         self._num_suspect = 0
         self._num_proven = 0
         self._is_proving = False
+        self._is_new = True
 
-    def after_step(self, optimizer: Optimizer) -> None:
-        """Remember the gradient that this step used."""
+    def after_step(self, optimizer: Optimizer | None) -> None:
+        """Remember the gradient that this step used; None: the next steps are not followed."""
+        if optimizer is None:
+            self._grad, self._numbers, self._is_intact, self._is_new = None, None, False, True
+            return
         param = self._param() if self._param is not None else None
         if param is None:
             param = _small(optimizer)
             if param is None:
                 return
             self._param = weakref.ref(param)
+        self._is_new = False
         grad = param.grad
         self._is_intact = grad is not None
         self._num_backwards = 0
@@ -72,7 +77,7 @@ class ClearingWatch:
     def before_step(self, seen: OptimizerSeen) -> None:
         """Decide whether the step's gradients hold those of the step before."""
         if self._grad is None:
-            if self._param is not None:
+            if self._param is not None and not self._is_new:
                 seen.num_cleared += 1
             return
         if self._is_intact:

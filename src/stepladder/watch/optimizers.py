@@ -135,6 +135,8 @@ class OptimizerWatch:
 
     def gradients_open(self) -> None:
         """Note gradients before something of torch's own changes them."""
+        if not self._watcher.is_following:
+            return
         for live in self._live.values():
             live.clearing.open()
 
@@ -142,8 +144,10 @@ class OptimizerWatch:
         """Note them afterwards."""
         if self._stepping is not None and is_backward:
             self._stepping.seen.has_closure = True
-        for live in self._live.values():
-            live.clearing.close(is_backward=is_backward)
+        is_following = self._watcher.is_following
+        for live in self._live.values() if is_following or self._watcher.is_close else ():
+            if is_following:
+                live.clearing.close(is_backward=is_backward)
             if is_backward:
                 live.was_cleared = False
 
@@ -166,7 +170,7 @@ class OptimizerWatch:
         seen = live.seen
         # A closure makes the gradients within the step: then they are looked at behind it.
         live.is_late = callable(args[1] if len(args) > 1 else kwargs.get("closure"))
-        if not live.is_late:
+        if not live.is_late and self._watcher.is_following:
             live.clearing.before_step(seen)
         self._stepping = live
         seen.num_outside_scaler += self._watcher.is_scaled
@@ -201,7 +205,8 @@ class OptimizerWatch:
                 live.never = {key: name for key, name in old.items() if key in without}
 
     def _look_late(self, optimizer: Optimizer, live: _Live) -> None:
-        live.clearing.before_step(live.seen)
+        if self._watcher.is_following:
+            live.clearing.before_step(live.seen)
         if self._watcher.is_close:
             self._look_at_gradients(optimizer, live)
 
@@ -256,7 +261,7 @@ class OptimizerWatch:
         seen.num_steps += 1
         if watcher.backwards:
             seen.backwards[watcher.backwards] = seen.backwards.get(watcher.backwards, 0) + 1
-        live.clearing.after_step(optimizer)
+        live.clearing.after_step(optimizer if watcher.is_following else None)
         live.was_cleared = False
         if watcher.current is not None:
             watcher.current.num_steps += 1

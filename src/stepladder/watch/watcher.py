@@ -16,6 +16,8 @@ MODULES_EVERY = 50  # steps from one with hooks on modules to the next
 _TIME_EVERY = 8  # of the other steps, one in so many is timed: asking the time costs time
 _FIRST_CLOSE = 4  # the first steps are all looked at
 _MIN_CLOSE = 10  # so many are, whatever they take
+_FOLLOW_FIRST = 64  # steps at which the clearing of gradients is followed
+_FOLLOW_EVERY, _FOLLOW_NUM = 50, 5  # and then so many in a row out of so many
 _OWED_EVERY = 100  # and then one in so many steps
 
 
@@ -37,6 +39,7 @@ class Watcher:
         backwards: calls of backward since the last step of any optimiser.
         new_batches: batches that loaders gave since then.
         current: the pass over a loader that gave the last batch; None: no loader did.
+        is_following: in this step it is followed whether gradients are cleared.
         is_scaled: a GradScaler has scaled what backward was called on, and nobody unscaled since.
         is_fused: the optimiser runs one kernel for all weights; None: it has no such kernel.
         input_refs: what the outermost module was last given, held weakly.
@@ -54,6 +57,7 @@ class Watcher:
         self.backwards = 0
         self.new_batches = 0
         self.current: Any = None
+        self.is_following = True
         self.is_scaled = False
         self.is_fused: bool | None = None
         self.began = perf_counter()
@@ -103,6 +107,7 @@ class Watcher:
         seen.num_steps = switch.num_steps = self.step
         is_due = self.step < _FIRST_CLOSE or self.step % CLOSE_EVERY == 0
         is_owed = seen.num_looked < _MIN_CLOSE or self.step % _OWED_EVERY == 0
+        self.is_following = self.step < _FOLLOW_FIRST or self.step % _FOLLOW_EVERY < _FOLLOW_NUM
         switch.is_close = is_due and (is_owed or switch.may_spend())
         seen.num_looked += switch.is_close
         is_sampled = self.step % _TIME_EVERY == _TIME_EVERY // 2

@@ -214,3 +214,21 @@ def test_a_faulty_program_is_found(name: str, watched: Watched) -> None:
     report = watched(START + FAULTY[name])
     assert report.ending == "it ran to its end"
     assert [alarm.fault for alarm in report.alarms] == [name], report.alarms
+
+
+@pytest.mark.parametrize("clear", ["optimizer.zero_grad()", ""])
+def test_a_long_run_is_followed_at_first_and_then_now_and_again(
+    clear: str, watched: Watched
+) -> None:
+    code = f"""
+model = nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+for step in range(160):
+    {clear}
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+    (found,) = [f for f in watched(START + code).findings if f.check == "missing_zero_grad"]
+    assert (found.fault is None) is bool(clear)
+    # 64 steps at first and five from 100 and 150 on; each but the first of a row has one before it
+    assert "71 of" in found.evidence

@@ -21,8 +21,8 @@ def missing_zero_grad(seen: Seen) -> Answer:
         if one.is_uncleared_proven and one.num_uncleared >= _MIN_STEPS and share >= 0.5:
             return Found(
                 evidence=f"at {one.num_uncleared} of {one.num_uncleared + one.num_cleared} steps "
-                f"of {one.kind} the gradients of the step before were still there, bit by bit, "
-                f"as backward added to them{_measured(probed)}",
+                f"of {one.kind} that were followed, the gradients of the step before were still "
+                f"there, bit by bit, as backward added to them{_measured(probed)}",
                 fix=_FIX,
                 where=one.stepped_at,
                 numbers={
