@@ -40,11 +40,13 @@ PAGE = Path(__file__).parent.parent / "docs" / "hits.md"
 GOALS = {
     "development": "95 % caught, no error on a correct half",
     "held_out": "80 % caught, no error on a correct half",
+    "held_out_2": "80 % caught, no error on a correct half",
     "sound": "no error, at most 3 warnings",
 }
 TITLES = {
     "development": "Faults for development",
     "held_out": "Faults held out",
+    "held_out_2": "Faults held out, a second set",
     "sound": "Sound programs",
 }
 LOOKS = ("stepladder", "loss")
@@ -191,7 +193,9 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> str:
         "code of 30 to 120 lines, synthetic data, a real training. A script runs under `stepladder "
         "watch`, a Task under `stepladder check`. A fault counts as caught where a finding that "
         "failed or warned bears its very name. The faults held out were written by someone who "
-        "had not seen the detectors, and were opened once, after their thresholds were frozen.",
+        "had not seen the detectors, their hash was committed (`bench/results/held_out*.sha256`), "
+        "and they were opened once, after the thresholds were frozen. The numbers of the first set "
+        "are those of that day: what it showed has been mended since, and it is held out no more.",
         "",
         "Beside it stands what anyone can do: run the program to its end, and look whether the "
         "loss fell (mean of the last tenth of steps below that of the first; a run that fails is "
