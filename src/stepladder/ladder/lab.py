@@ -304,7 +304,9 @@ class Lab:
             allowed_s = self.allowed_s(OUTCOMES_FRAC)
             affordable = num_known + trainings.num_within(recipe, num_new, allowed_s)
             if affordable < _MIN_SEEDS:
-                return Outcomes(why_not=self._too_long(recipe, len(pairs), each_s))
+                spent_s = max(0.0, self.budget_s - self.time_left())
+                why_not = self._too_long(recipe, len(pairs), each_s, spent_s=spent_s)
+                return Outcomes(why_not=why_not)
             pairs = pairs[:affordable]
         return Outcomes(found=trainings.train_all(recipe, pairs, also=also))
 
@@ -373,8 +375,9 @@ class Lab:
             return None
         return self._too_long(recipe, 1, self._trainings.forecast_s(recipe))
 
-    def _too_long(self, recipe: Recipe, num: int, each_s: float) -> str:
-        return too_long(num, each_s, features_s=self._trainings.features_refused_s(recipe))
+    def _too_long(self, recipe: Recipe, num: int, each_s: float, *, spent_s: float = 0.0) -> str:
+        features_s = self._trainings.features_refused_s(recipe)
+        return too_long(num, each_s, features_s=features_s, spent_s=spent_s)
 
     def _is_too_long(self, recipe: Recipe) -> bool:
         # a share of the whole budget, not of what is left: the last word comes after it

@@ -33,6 +33,11 @@ def test_the_budget_is_the_least_that_does(
     assert too_long(num, each_s, features_s=features_s).endswith(words)
 
 
+def test_what_is_spent_comes_on_top() -> None:
+    """Five trainings of 5.6 s were refused late in a budget of 5 minutes, and 4 were named."""
+    assert too_long(5, 5.6, spent_s=240).endswith("--budget 8m allows for it")
+
+
 def test_a_lab_names_features_where_these_are_what_takes_too_long(make_lab, recipe) -> None:
     long = replace(recipe, schedule=replace(recipe.schedule, max_epochs=10_000_000))
     lab = make_lab(long, budget_s=1e-5)
