@@ -75,7 +75,9 @@ def next_words(report: WatchReport) -> str:
 def overhead_words(report: WatchReport) -> str:
     """Say what watching took."""
     each = 1e6 * report.overhead_s / report.num_steps if report.num_steps else 0.0
-    text = f"watching took {duration(report.overhead_s)}, {each:.0f} µs a step"
+    own_s = report.overhead_s
+    took = duration(own_s) if own_s >= 1 else f"{1e3 * own_s:.0f} ms"
+    text = f"watching took {took}, {each:.0f} µs a step"
     return text + (f"; the probe took {duration(report.probe_s)}" if report.probe_s else "")
 
 
