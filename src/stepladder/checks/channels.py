@@ -18,6 +18,13 @@ _COLOURS = (1, 3, 4)
 _MIN_SIDE = 9
 _FAR = 1.3  # neighbours differ so many times as much as numbers one picture's channels apart
 _SAME_FRAC = 0.9  # of the examples that must show it
+_LEAST_PICTURES = 12
+_SURE = 4.0  # standard errors over pictures, of each of four differences
+
+
+_FIX = (
+    "Put channels first by permute(0, 3, 1, 2): reshape and view leave numbers in their old order."
+)
 
 
 def channels(job: CheckedJob) -> Answer:
@@ -37,8 +44,28 @@ def channels(job: CheckedJob) -> Answer:
             f"for channels and slides over {x.shape[3]} colours",
             fix="Put channels first: inputs.permute(0, 3, 1, 2), not reshape or view.",
         )
-    if x.shape[1] != 3 or min(x.shape[2:]) < _MIN_SIDE:
-        return passed(f"the first convolution is given {shape}, channels first")
+    return _interleaved(x, shape) or passed(
+        f"the first convolution is given {shape}, channels first"
+    )
+
+
+def _interleaved(x: Tensor, shape: str) -> Answer | None:
+    """Tell channels that follow each other where one is read."""
+    num = x.shape[1]
+    if num < 3 or min(x.shape[2:]) < max(_MIN_SIDE, 2 * num + 2):
+        return None
+    least = _combed(x, num)
+    if least > _SURE:
+        return found(
+            "channel_order",
+            f"along rows and along columns, numbers {num} and {2 * num} apart are more alike than "
+            f"those nearer and farther, in {len(x)} pictures alike ({least:.0f} standard errors): "
+            f"{num} channels follow each other where one is read",
+            fix=_FIX,
+            standard_errors=least,
+        )
+    if num != 3:
+        return None
     ratio, share = _striped(x)
     if share >= _SAME_FRAC and ratio > _FAR:
         return found(
@@ -46,8 +73,7 @@ def channels(job: CheckedJob) -> Answer:
             f"in {percent(share, 0)} of {len(x)} pictures a number differs {ratio:.1f} times as "
             "much from the next one in its row as from the third after it: three colours follow "
             "each other in a channel",
-            fix="Put channels first by permute(0, 3, 1, 2): reshape and view leave numbers in "
-            "their old order.",
+            fix=_FIX,
             ratio=ratio,
         )
     return passed(
@@ -58,6 +84,36 @@ def channels(job: CheckedJob) -> Answer:
 def _is_channels_last(x: Tensor) -> bool:
     rows, height, colours = x.shape[1:]
     return colours in _COLOURS and rows == height and rows >= _MIN_SIDE
+
+
+def _combed(x: Tensor, num: int) -> float:
+    """Give how surely numbers are most alike in steps of as many as there are channels.
+
+    Pixels that lie channels last and are read channels first repeat so along rows; and as a row of
+    the picture fills as many rows of what is read, along columns too. Noise adds as much to the
+    differences at all distances, so that it hides nothing; a texture that repeats by chance does
+    not do so in all pictures, both ways, at once and twice the distance.
+
+    Returns:
+        The least of four means over pictures, in their standard errors.
+
+    Shapes: x (n, num, h, w).
+    """
+    if len(x) < _LEAST_PICTURES:
+        return 0.0
+    x = x.double()
+    size = x.flatten(1).var(dim=1).clamp_min(1e-24)  # (n,)
+    found = []
+    for at in (x, x.transpose(2, 3)):
+        apart = {
+            step: (at[..., step:] - at[..., :-step]).square().mean(dim=(1, 2, 3)) / size
+            for one in (num, 2 * num)
+            for step in (one - 1, one, one + 1)
+        }
+        for step in (num, 2 * num):
+            nearer = (apart[step - 1] + apart[step + 1]) / 2 - apart[step]
+            found.append(float(nearer.mean() / (nearer.std() / len(x) ** 0.5).clamp_min(1e-12)))
+    return min(found)
 
 
 def _striped(x: Tensor) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
+from stepladder.checks.metric_of_two import metric_of_two
 from stepladder.config.choices import Split
 from stepladder.data.batch import Batch
 from stepladder.data.examples import ArrivalSource
@@ -32,7 +33,12 @@ def metric_recomputed(job: CheckedJob) -> Answer:
     source = job.sources.val
     if source is None or isinstance(source, ArrivalSource):
         return not_applicable("there is no validation split to read by row")
-    batches = _batches(job, len(source))
+    return metric_of_two(job) or _of_classes(job, len(source))
+
+
+def _of_classes(job: CheckedJob, num_rows: int) -> Answer:
+    """Compare what the task counts with what argmax over scores of classes gives."""
+    batches = _batches(job, num_rows)
     parts = [(batch, _metrics(job, batch, seed)) for seed, batch in enumerate(batches)]
     if any(metrics.outputs is None for _, metrics in parts):
         return not_applicable("metrics() gives no outputs to compare with")

@@ -19,6 +19,7 @@ from stepladder.records.findings import Severity
 NUM_EXAMPLES = 8
 LINEAR = 1e-4  # of the spread of the outputs; in float32 rounding is a hundredth of that
 _A, _B = 0.7, -0.4  # any two numbers
+_FAR = 1000.0  # so many times as large, inputs leave the middle of any activation
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _PASSING = (nn.Dropout, nn.Identity, nn.BatchNorm1d)  # linear, where evaluated
 
@@ -46,7 +47,7 @@ def nonlinearity(job: CheckedJob) -> Answer:
         error = _error(job, model, batch)
     inner = _hidden_layers(calls)
     if error is not None and error < LINEAR:
-        if not inner:
+        if not inner and not _is_chain_of_wide(job, model, batch, calls):
             return passed(
                 "the model is linear and narrow inside, as a factorisation is", error=error
             )
@@ -135,8 +136,49 @@ def _hidden_layers(calls: list[_Call]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _error(job: CheckedJob, model: nn.Module, batch: Batch) -> float | None:
-    """Give how far the model is from linear, as a share of the spread of its outputs."""
+def _is_chain_of_wide(job: CheckedJob, model: nn.Module, batch: Batch, calls: list[_Call]) -> bool:
+    """Say whether a linear model has a layer that another reads, through whatever, for nothing.
+
+    It is for nothing where it is as wide as what goes into it, or as what the model gives: then
+    one layer in place of both can do the same, which is not so of the middle of a factorisation.
+    Looked at once more with inputs a thousand times as large: an activation that is linear near 0
+    bends there.
+    """
+    seen = look(job, model, batch, is_as_begun=False)
+    if seen.outputs is None or not (_error(job, model, batch, times=_FAR) or 0.0) < LINEAR:
+        return False
+    num_given = seen.outputs[0].numel()
+    for call in calls:
+        given, gave = call.keep
+        is_layer = isinstance(call.module, _LAYERS) and call.module.weight.requires_grad
+        if not is_layer or gave.dim() < 2 or gave[0].numel() < min(given[0].numel(), num_given):
+            continue
+        if _is_read(job, model, batch, call.module):
+            return True
+    return False
+
+
+def _is_read(job: CheckedJob, model: nn.Module, batch: Batch, layer: nn.Module) -> bool:
+    """Say whether another layer is given something else where this one gives something else."""
+    before = _calls(job, model, batch)
+    hook = layer.register_forward_hook(lambda _m, _a, result: result + 1.0)
+    try:
+        after = _calls(job, model, batch)
+    finally:
+        hook.remove()
+    return len(before) == len(after) and any(
+        not torch.equal(one.keep[0], other.keep[0])
+        for one, other in zip(before, after, strict=True)
+        if isinstance(one.module, _LAYERS) and one.module is not layer
+    )
+
+
+def _error(job: CheckedJob, model: nn.Module, batch: Batch, *, times: float = 1.0) -> float | None:
+    """Give how far the model is from linear, as a share of the spread of its outputs.
+
+    Args:
+        times: how many times as large the inputs are.
+    """
     mixable = [t for t in tensors_of(batch.inputs) if t.is_floating_point()]
     if not mixable or len(mixable) != len(tensors_of(batch.inputs)):
         return None
@@ -145,7 +187,7 @@ def _error(job: CheckedJob, model: nn.Module, batch: Batch) -> float | None:
         return None
 
     def at(mix: object) -> Tensor | None:
-        inputs = each_tensor(mix, batch.inputs)  # type: ignore[arg-type]
+        inputs = each_tensor(lambda value: mix(value * times), batch.inputs)  # type: ignore[operator]
         changed = batch._replace(inputs=inputs)
         return _scores(look(job, model, changed, is_as_begun=False))
 

@@ -146,7 +146,38 @@ def _measure(
             f"{len(batch.ids)} examples",
             fix="Give one loss an example (reduction='none').",
         )
-    return metrics, None
+    return metrics, _unpaired(metrics)
+
+
+def _unpaired(metrics: Metrics) -> Answer | None:
+    """Divide each sum by its count as the loop does after the last batch."""
+    for name, total in metrics.sums.items():
+        count = metrics.counts.get(name)
+        if count is None:
+            names = ", ".join(sorted(metrics.counts)) or "none"
+            said = f"metrics() gives a sum of {name} and no count of it; counts: {names}"
+        elif not isinstance(total, Tensor) or not isinstance(count, Tensor):
+            kinds = f"a {type(total).__name__} and a {type(count).__name__}"
+            said = f"sum and count of {name} are {kinds}, not tensors"
+        elif count.shape != total.shape and not _divides(total, count):
+            shapes = f"{tuple(total.shape)} and {tuple(count.shape)}"
+            said = f"sum and count of {name} have shapes {shapes}: they cannot be divided"
+        else:
+            continue
+        return found(
+            "validation_fails",
+            f"{said}; the first validation would end the run",
+            fix="Give a sum and a count, two tensors of one shape, under each metric's name.",
+        )
+    return None
+
+
+def _divides(total: Tensor, count: Tensor) -> bool:
+    try:
+        _ = total[count > 0] / count[count > 0]
+    except (IndexError, RuntimeError):
+        return False
+    return True
 
 
 def _last_short(job: CheckedJob) -> Batch:

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd as ConvNd
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
-from stepladder.checks.sample import training_sample
+from stepladder.checks.sample import tensors_of, training_sample
 from stepladder.config.choices import OptimizerName
 from stepladder.data.batch import Batch
 from stepladder.measure.probe import untouched
@@ -21,6 +22,19 @@ from stepladder.records.findings import Severity
 
 LARGE_L2 = 0.005  # AdamW's usual 0.01 is meant for its own rule; Adam's usual L2 is 1e-5 to 1e-4
 _NUM_EXAMPLES = 4
+_BY_CHANNEL = frozenset(  # what is done with a scale or a shift
+    {"mul", "add", "sub", "div", "rsub", "addcmul", "addcdiv", "multiply", "subtract", "lerp"}
+)
+_LOOKS = frozenset({"shape", "dtype", "device", "dim", "size", "numel", "requires_grad"})
+_WITH_MATRICES = (
+    nn.Linear,
+    nn.Bilinear,
+    nn.Embedding,
+    nn.EmbeddingBag,
+    nn.MultiheadAttention,
+    nn.RNNBase,
+    ConvNd,
+)
 _SQUARES = {
     torch.square,
     Tensor.square,
@@ -54,11 +68,7 @@ def weight_decay_groups(job: CheckedJob) -> Answer:
         )
     if decay == 0:
         return not_applicable("there is no weight decay")
-    vectors = [
-        name
-        for name, weight in model.named_parameters()
-        if weight.requires_grad and weight.dim() >= 2 and _is_vector(weight)
-    ]
+    vectors = _vectors(job, model)
     if optimizer.name is OptimizerName.ADAM:
         large = decay >= LARGE_L2
         return found(
@@ -93,6 +103,49 @@ def _with_shapes(job: CheckedJob) -> nn.Module | None:
 
 def _has_lazy(model: nn.Module) -> bool:
     return any(is_lazy(weight) for weight in model.parameters())
+
+
+def _vectors(job: CheckedJob, model: nn.Module) -> list[str]:
+    """Name weights of several dimensions that are scales or shifts, by shape and by use.
+
+    A matrix of one row has the shape of one as well, as that of a layer with one output, and so
+    has a token that is put before others: what is used otherwise than number by number is left out.
+    """
+    matrices = {
+        id(weight)
+        for module in model.modules()
+        if isinstance(module, _WITH_MATRICES)
+        for weight in module.parameters(recurse=False)
+    }
+    named = {
+        id(weight): name
+        for name, weight in model.named_parameters()
+        if weight.requires_grad and weight.dim() >= 2 and _is_vector(weight)
+    }
+    named = {key: name for key, name in named.items() if key not in matrices}
+    uses: dict[int, set[str]] = {key: set() for key in named}
+
+    class Spy(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            for value in tensors_of([list(args), kwargs or {}]) if named else ():
+                if id(value) in uses:
+                    uses[id(value)].add(_name_of(func))
+            return func(*args, **(kwargs or {}))
+
+    with untouched(model), torch.no_grad(), Spy():
+        job.loss(model, training_sample(job, _NUM_EXAMPLES))
+    seen = {key: kinds - _LOOKS for key, kinds in uses.items()}
+    return [name for key, name in named.items() if not seen[key] or seen[key] & _BY_CHANNEL]
+
+
+def _name_of(func: Any) -> str:
+    """Name a function of torch's, "mul" for `__mul__`, or the property that it gets, "shape"."""
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        name = getattr(getattr(func, "__self__", None), "__name__", "")
+    return str(name).strip("_")
 
 
 def _is_vector(weight: Tensor) -> bool:

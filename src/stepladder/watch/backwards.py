@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from stepladder.watch.graph import broadcast_difference, terms
+from stepladder.watch.losses import LossWatch
 from stepladder.watch.names import Names
 from stepladder.watch.optimizers import OptimizerWatch
 from stepladder.watch.phases import BACKWARD
@@ -37,8 +38,9 @@ class _Token:
 class BackwardWatch:
     """A wrapper of torch.autograd.backward, through which Tensor.backward goes as well."""
 
-    def __init__(self, names: Names, optimizers: OptimizerWatch) -> None:
+    def __init__(self, names: Names, optimizers: OptimizerWatch, losses: LossWatch) -> None:
         self._names = names
+        self._losses = losses
         self._optimizers = optimizers
         self._watcher: Watcher
         self._depth = 0
@@ -102,6 +104,7 @@ class BackwardWatch:
             watcher.current.num_backwards += 1
         if watcher.is_close and watcher.step >= _SETTLED:
             self._find_left_out()
+            self._optimizers.find_waiting()
 
     def _look(self, root: Tensor) -> None:
         watcher = self._watcher
@@ -139,6 +142,7 @@ class BackwardWatch:
                     num_new_batches=watcher.new_batches,
                 )
             )
+            self._losses.look_at_own(node)
 
     def _find_not_finite(self) -> None:
         """Look for numbers that are none in what the model was given for the first bad loss."""

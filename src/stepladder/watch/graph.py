@@ -73,10 +73,18 @@ _ARITHMETIC: Final = frozenset(
         "Clamp",
         "ClampMin",
         "ClampMax",
+        "Sub",
+        "Rsub",
+        "Maximum",
+        "Minimum",
+        "Where",
     ]
 )
+LIKELIHOOD: Final = "a log-likelihood"  # of a script's own: what it picks by class
+_PICKS: Final = frozenset({"Index", "Gather"})
 _MAX_TERMS = 16
 _MAX_NODES = 200
+_MAX_WALK = 40  # nodes of a loss that a script writes itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +171,8 @@ def _term(path: _Path) -> Term | None:
         is_even = kind == "AbsBackward" or getattr(node, "_saved_exponent", 1) in (2, 4)
         name = _LIKE_LOSSES[kind] if is_even else "other"
         return _named(path, name, path.reduction, shape_of(node))
+    if _is_picked(node) and _is_by_example(shape_of(node)):
+        return replace(_named(path, LIKELIHOOD, path.reduction, shape_of(node)), sign=0)
     return None
 
 
@@ -212,6 +222,7 @@ class Activation:
         shape: of its output.
         has_log: a logarithm is taken after it.
         inner: the kind that comes before a LogSoftmax in turn; None: none does.
+        is_bare: only shapes change after it, and that logarithm is taken.
     """
 
     kind: str
@@ -219,6 +230,7 @@ class Activation:
     shape: tuple[int, ...]
     has_log: bool = False
     inner: str | None = None
+    is_bare: bool = True
 
 
 def activation_before(node: Any) -> Activation | None:
@@ -227,7 +239,7 @@ def activation_before(node: Any) -> Activation | None:
     Returns:
         None: something else comes first, such as a factor that makes scores of probabilities.
     """
-    has_log = False
+    has_log, is_bare = False, True
     for _ in range(12):
         if node is None:
             return None
@@ -238,7 +250,7 @@ def activation_before(node: Any) -> Activation | None:
             before = node.next_functions[0][0] if kind == "LogSoftmax" else None
             inner = activation_before(before) if before is not None else None
             twice = inner.kind if inner is not None and not inner.has_log else None
-            return Activation(kind, dim, shape, has_log, twice)
+            return Activation(kind, dim, shape, has_log, twice, is_bare)
         if kind not in _SHAPES and kind not in _NEAR:
             return None
         if kind == "Mul":
@@ -246,6 +258,7 @@ def activation_before(node: Any) -> Activation | None:
             if factor is None or abs(factor) > _SOFT:
                 return None
         has_log = has_log or kind == "Log"
+        is_bare = is_bare and (kind in _SHAPES or kind == "Log")
         parents = [parent for parent, _ in node.next_functions if parent is not None]
         if len(parents) != 1:
             return None
@@ -259,22 +272,92 @@ def broadcast_difference(root: Any) -> tuple[tuple[int, ...], tuple[int, ...]] |
     Returns:
         The shape of the prediction and that of the difference; None: there is none.
     """
-    node = root
-    for _ in range(12):
-        if node is None:
-            return None
-        kind, shape = kind_of(node), shape_of(node)
-        known = [parent for parent, _ in node.next_functions if parent is not None]
-        if kind in ("Sub", "Rsub") and len(shape) == 2 and shape[0] == shape[1] > 1:
-            before = shape_of(known[0]) if len(known) == 1 else ()
-            is_column = bool(before) and math.prod(before) == shape[0]
-            return (before, shape) if is_column else None
-        if kind not in _ARITHMETIC and kind not in _SHAPES:
-            return None
-        if not known or len({id(parent) for parent in known}) > 1:
-            return None
-        node = known[0]
+    for node in _walk(root):
+        shape = shape_of(node)
+        if kind_of(node) not in ("Sub", "Rsub") or len(shape) != 2 or not shape[0] == shape[1] > 1:
+            continue
+        known = _parents(node)
+        before = shape_of(known[0]) if len(known) == 1 else ()
+        if before and math.prod(before) == shape[0]:
+            return before, shape
     return None
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Logarithms of probabilities of which one an example is picked, as by its label.
+
+    Attributes:
+        activation: the softmax that they come from.
+        labels: where along the classes, as the graph holds it.
+    """
+
+    activation: Activation
+    labels: torch.Tensor
+
+
+def picked(root: Any) -> Picked | None:
+    """Find the labels of a cross entropy that a script writes itself."""
+    return next((found for node in _walk(root) if (found := _picked(node)) is not None), None)
+
+
+def _picked(node: Any) -> Picked | None:
+    kind = kind_of(node)
+    if kind not in _PICKS:
+        return None
+    before = node.next_functions[0][0]
+    one = activation_before(before) if before is not None else None
+    if one is None or not one.is_bare or not (one.kind == "LogSoftmax" or one.has_log):
+        return None
+    dim = len(shape_of(before)) - 1
+    if one.dim != len(one.shape) - 1 or shape_of(before)[dim:] != one.shape[-1:]:
+        return None  # along another dimension, or reordered: it is not clear which the classes are
+    if kind == "Gather":
+        is_along = _dim(getattr(node, "_saved_dim", None), dim + 1) == dim
+        labels: Any = getattr(node, "_saved_index", None) if is_along else None
+    else:
+        places = list(getattr(node, "_saved_indices", ()))
+        labels = places[dim] if len(places) > dim else None
+    is_whole = is_plain(labels) and not labels.is_floating_point() and labels.dtype != torch.bool
+    return Picked(one, labels) if is_whole else None
+
+
+def _is_picked(node: Any) -> bool:
+    """Whether it is a picked logarithm, or a product of such with each other, as a focal loss is.
+
+    A product with something else, as with an advantage, is neither.
+    """
+    if kind_of(node) != "Mul" or len(_parents(node)) < 2:
+        return _picked(node) is not None
+    ends = [one for one in _walk(node) if not _is_arithmetic(one) or kind_of(one) in _PICKS]
+    return bool(ends) and all(_picked(one) is not None for one in ends)
+
+
+def _is_by_example(shape: tuple[int, ...]) -> bool:
+    """Whether it is one number for each of several examples."""
+    return len(shape) in (1, 2) and shape[0] == math.prod(shape) > 1
+
+
+def _walk(root: Any) -> Iterator[Any]:
+    """Yield the nodes of a loss, down to those that are no arithmetic, these included."""
+    stack, known = [root], set[Any]()
+    while stack and len(known) < _MAX_WALK:
+        node = stack.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        yield node
+        if _is_arithmetic(node) and _picked(node) is None:
+            stack.extend(_parents(node))
+
+
+def _is_arithmetic(node: Any) -> bool:
+    kind = kind_of(node)
+    return kind in _ARITHMETIC or kind in _SHAPES
+
+
+def _parents(node: Any) -> list[Any]:
+    return [parent for parent, _ in node.next_functions if parent is not None]
 
 
 def _scale(node: Any, kind: str) -> float | None:

@@ -20,6 +20,7 @@ from torch.utils.data import (
 from torch.utils.data import dataloader as dataloader_module
 
 from stepladder.watch.seen import LoaderSeen, PassSeen
+from stepladder.watch.stored import count_stored
 from stepladder.watch.tensors import checksum, is_plain, tensors_in
 from stepladder.watch.watcher import Watcher
 
@@ -86,6 +87,7 @@ class LoaderWatch:
                 seen.num_batches = None
         seen.epoch_sampler = isinstance(sampler, DistributedSampler) and bool(sampler.shuffle)
         seen.shared_draws = _shared_draws(loader)
+        seen.num_stored, seen.num_distinct = count_stored(loader.dataset)
         self._seen[id(loader)] = (weakref.ref(loader), len(self._watcher.seen.loaders))
         self._watcher.seen.loaders.append(seen)
 

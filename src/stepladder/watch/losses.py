@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stepladder.watch.graph import activation_before
+from stepladder.watch.graph import activation_before, picked
 from stepladder.watch.probe import Kept
-from stepladder.watch.seen import LossSeen
+from stepladder.watch.seen import OWN_LOSS, LossSeen
 from stepladder.watch.tensors import is_finite, is_plain, part, spread
 from stepladder.watch.watcher import Watcher
 
@@ -55,6 +55,19 @@ class LossWatch:
 
     def settle(self) -> None:
         """Nothing is left to read."""
+
+    def look_at_own(self, node: Any) -> None:
+        """Look at the labels of a cross entropy that the script writes itself."""
+        found = picked(node) if self._looks < _MAX_LOOKS else None
+        if found is None:
+            return
+        self._looks += 1
+        seen = self._of(OWN_LOSS)
+        seen.num_looked += 1
+        seen.activation, seen.num_classes = found.activation, int(found.activation.shape[-1])
+        seen.input_shape, seen.target_shape = found.activation.shape, tuple(found.labels.shape)
+        seen.has_int_target = True
+        self._labels(seen, found.labels)
 
     def _next(self) -> None:
         self._looks = self._token_looks = 0
@@ -120,7 +133,7 @@ class LossWatch:
                 self._watcher.seen.not_finite = "the target"
                 self._watcher.seen.not_finite_at = seen.where
                 self._watcher.seen.not_finite_step = self._watcher.step
-        if seen.kind == "nll_loss" and scores.dim() > 1:
+        if (seen.kind == "nll_loss" or seen.is_soft) and scores.dim() > 1:
             total = scores.detach()[:64].float().logsumexp(1)
             tolerance = 1e-2 if scores.dtype is torch.float32 else 1e-1
             is_log = bool((total.abs() < tolerance).all())

@@ -34,6 +34,7 @@ _FEW_VALUES: Final = 8
 _MAX_OFFSETS: Final = 4000
 _MAX_WAITING: Final = 4096
 _MIN_FEATURES: Final = 16
+_MAX_KEYS: Final = 500
 _CURRENT: list[ModuleWatch] = []
 
 
@@ -76,6 +77,7 @@ class ModuleWatch:
         """Look at all modules until the first step, and find the outermost ones."""
         self._watcher = watcher
         watcher.on_step.append(self._next)
+        watcher.on_close.append(self._names.follow_constants)
         watcher.patches.wrap(torch, "compile", before=self._compiling, after=self._compiled)
         watcher.patches.wrap(
             torch, "save", before=self._unhook, after=self._rehook, failed=self._rehook
@@ -231,10 +233,10 @@ class ModuleWatch:
         means: tuple[float, ...] = ()
         stds: tuple[float, ...] = ()
         worst = 0.0
+        given: tuple[tuple[float, ...], tuple[float, ...]] = (), ()
         if value.dim() == 4:
-            some = value.detach()[:16, :, ::4, ::4].float()
-            means = tuple(some.mean((0, 2, 3)).tolist())[:8]
-            stds = tuple(some.std((0, 2, 3), correction=0).tolist())[:8]
+            means, stds = _by_channel(value)
+            given = self._given_for(value)
         elif value.dim() == 2 and value.shape[0] > 1:
             some = value.detach()[:256, :1024].float()
             worst = float((some.mean(0).abs() + some.std(0, correction=0)).max())
@@ -255,8 +257,20 @@ class ModuleWatch:
                 num_constant=constant,
                 num_examples=looked,
                 worst_feature=worst,
+                given_means=given[0],
+                given_stds=given[1],
             )
         )
+
+    def _given_for(self, value: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Measure what the model was given, where its first layer gets something else of it."""
+        for ref in self._watcher.input_refs:
+            first = ref()
+            if first is None or first.shape != value.shape or not is_plain(first):
+                continue
+            if first.is_floating_point() and first.data_ptr() != value.data_ptr():
+                return _by_channel(first)
+        return (), ()
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An outermost module is called."""
@@ -285,6 +299,8 @@ class ModuleWatch:
         if given:
             self._watcher.input_refs = [weakref.ref(t) for t in given]
             _note_windows(root, given[0])
+            if is_one and watcher.switch.is_close and not watcher.new_batches:
+                _note_batch(root, given[0], watcher.step)
         if self._kept is not None:
             self._kept.note_input(module, args, kwargs)
 
@@ -334,6 +350,13 @@ class ModuleWatch:
             phases.open_validation()
 
 
+def _by_channel(pictures: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Give means and deviations of some pictures' first channels."""
+    some = pictures.detach()[:16, :, ::4, ::4].float()
+    means, stds = some.mean((0, 2, 3)), some.std((0, 2, 3), correction=0)
+    return tuple(means.tolist())[:8], tuple(stds.tolist())[:8]
+
+
 def _note_windows(root: Root, first: Tensor) -> None:
     """Note which part of one large tensor a batch is: order without a loader."""
     seen, base = root.seen, first._base
@@ -344,6 +367,17 @@ def _note_windows(root: Root, first: Tensor) -> None:
     if base.shape[1:] == first.shape[1:] and seen.window_base in (None, id(base)):
         seen.window_base = id(base)
         seen.window_offsets.append(int(first.storage_offset()))
+
+
+def _note_batch(root: Root, first: Tensor, step: int) -> None:
+    """Note some numbers of a batch's first examples, by which it is known again."""
+    keys = root.seen.batch_keys
+    if step in keys or len(keys) >= _MAX_KEYS or first.dim() < 2 or not first.is_floating_point():
+        return
+    if is_plain(first) and first.shape[0] > 1 and first.numel():
+        rows = first.detach()[:8].flatten(1)
+        some = rows[:, :: max(1, rows.shape[1] // 3)][:, :3]
+        keys[step] = tuple(some.flatten().tolist())
 
 
 def _first_of(output: Any) -> Tensor | None:

@@ -12,10 +12,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from stepladder.watch.seen import ModelSeen
-from stepladder.watch.tensors import is_plain, spread
+from stepladder.watch.tensors import is_plain, part, spread
 from stepladder.watch.watcher import Watcher
 
 _MAX_LAYERS: Final = 24
+_FEW: Final = 64  # numbers that show most weights not to be constant
+_MOVED: Final = 1e-4  # of the first number: what counts as moved
+_ALIKE: Final = 1e-2  # of that movement: what counts as the same
 _SCALED: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -28,6 +31,7 @@ class Root:
         self.ids = {id(p) for p in module.parameters()}
         self.modules = {id(m) for m in module.modules()}
         self.described = False
+        self.constants: list[tuple[str, weakref.ref[Any], float]] = []
         self.is_held = False
 
 
@@ -69,6 +73,21 @@ class Names:
             for root in self.roots:
                 describe(root)
 
+    def follow_constants(self) -> None:
+        """Look whether weights that began constant have units that differ by now."""
+        for root in self.roots:
+            if not root.constants:
+                continue
+            alike: list[str] = []
+            still: list[tuple[str, weakref.ref[Any], float]] = []
+            for name, ref, value in root.constants:
+                param = ref()
+                answer = None if param is None else _is_alike(param.detach(), value)
+                alike += [name] if answer else []
+                still += [(name, ref, value)] if answer is None else []
+            root.constants = still
+            root.seen.alike_weights += tuple(alike)
+
     def layers(self) -> Iterator[nn.Module]:
         """Yield the outermost modules that are still there."""
         for root in self.roots:
@@ -96,6 +115,7 @@ def describe(root: Root) -> None:
     )
     seen.wanted_pixels = _wanted_pixels(module)
     _weights(module, seen)
+    root.constants = list(_constants(module))
 
 
 def _wanted_pixels(module: nn.Module) -> int | None:
@@ -112,6 +132,40 @@ def _wanted_pixels(module: nn.Module) -> int | None:
         return size * size
     sides = [side for side in list(size or [])[-2:] if isinstance(side, int)]
     return sides[0] * sides[1] if len(sides) == 2 else None
+
+
+def _constants(module: nn.Module) -> Iterator[tuple[str, weakref.ref[Any], float]]:
+    """Yield the matrices that begin with one number other than 0, those of `_SCALED` apart."""
+    known = {id(m.weight) for m in module.modules() if isinstance(m, _SCALED)}
+    matrices = [
+        (name, param)
+        for name, param in module.named_parameters()
+        if id(param) not in known
+        and sum(size > 1 for size in param.shape) >= 2
+        and param.requires_grad
+        and is_plain(param)
+    ]
+    for name, param in matrices[:: max(1, len(matrices) // _MAX_LAYERS)]:
+        some = part(param, _FEW)
+        value = float(some[0])
+        if value and bool((some == some[0]).all()) and bool((param.detach() == value).all()):
+            yield name, weakref.ref(param), value
+
+
+def _is_alike(weight: torch.Tensor, began: float) -> bool | None:
+    """Whether all slices along some dimension are still the same; None: it did not move enough.
+
+    What is multiplied number by number differs everywhere after a step. Where whole rows or columns
+    stay the same, the units that they make compute the same, and always will.
+    """
+    moved = float((weight - began).abs().max())
+    if not moved > _MOVED * abs(began) or bool((weight == weight.flatten()[0]).all()):
+        return None
+    return any(
+        float((weight - weight.narrow(dim, 0, 1)).abs().max()) <= _ALIKE * moved
+        for dim, size in enumerate(weight.shape)
+        if size > 1
+    )
 
 
 def _weights(module: nn.Module, seen: ModelSeen) -> None:

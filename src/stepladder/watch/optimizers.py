@@ -25,6 +25,7 @@ _MAX_MATRICES: Final = 12
 _MATRIX_ELEMENTS: Final = 1024
 _MAX_CHECKED: Final = 2000
 _MAX_LOSSES: Final = 20_000
+_MAX_WAITING: Final = 8
 
 
 class EnoughSteps(SystemExit):
@@ -160,6 +161,18 @@ class OptimizerWatch:
         """Give the ids of all weights that optimisers hold."""
         return set().union(*(live.ids for live in self._live.values() if live.ref() is not None))
 
+    def find_waiting(self) -> None:
+        """Count the optimisers that never stepped and alone hold weights that have a gradient."""
+        waiting = [live for live in self._live.values() if live.seen.num_steps == 0]
+        if not waiting:
+            return
+        moved = [live.ids for live in self._live.values() if live.seen.num_steps]
+        for live in waiting:
+            params = [ref() for ref in live.params[:_MAX_WAITING]]
+            has_gradient = any(p is not None and p.grad is not None for p in params)
+            is_alone = all(live.ids.isdisjoint(ids) for ids in moved)
+            live.seen.num_waiting += live.ref() is not None and has_gradient and is_alone
+
     def live_optimizers(self) -> list[Optimizer]:
         """Give the optimisers that have stepped and are still there."""
         found = [live.ref() for live in self._live.values() if live.seen.num_steps]
@@ -227,6 +240,7 @@ class OptimizerWatch:
             watcher.switch.run(self._after, optimizer, is_main)
         is_enough = self._max_steps is not None and self._num_main >= self._max_steps
         if is_enough and os.getpid() == self._pid:
+            watcher.seen.was_cut = True
             raise EnoughSteps(0)
 
     def _is_main(self, optimizer: Optimizer) -> bool:

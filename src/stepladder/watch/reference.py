@@ -96,8 +96,9 @@ commit: [public_scripts.md](../bench/results/public_scripts.md).
 
 ## What it cannot see
 
-- A loss, a schedule or an optimiser that is not torch's, and training loops without
-  `torch.optim.Optimizer` or `backward`.
+- A schedule or an optimiser that is not torch's, and training loops without
+  `torch.optim.Optimizer` or `backward`. Of a loss that the script writes itself, differences and
+  cross entropies are read in backward's graph, others are not.
 - Layers inside of a compiled model: only the outermost module is looked at.
 - Labels that do not belong to their inputs, leaking splits, wrong metrics: `stepladder check` looks
   at a job's data.

@@ -194,6 +194,7 @@ def report_of(
     """Put the report together."""
     seen = watcher.seen
     seen.is_over = is_complete
+    seen.was_cut = seen.was_cut or bool(exit_code)
     times, facts = times_of(watcher), facts_of(watcher)
     steps = watcher.phases.num_steps
     step, is_bound = next_step(times, steps, facts, replays)

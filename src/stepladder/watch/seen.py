@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from stepladder.records.watch import Clearing
 from stepladder.watch.graph import Activation
 from stepladder.watch.tensors import Spread
+
+OWN_LOSS: Final = "log_softmax"  # of which a script picks its labels' numbers itself
 
 
 @dataclass(kw_only=True)
@@ -31,6 +33,8 @@ class OptimizerSeen:
         losses: by step, the mean of what backward was called on.
         decayed: weights of one dimension that are decayed, by name.
         has_closure: its step calls backward itself, as often as it likes.
+        num_waiting: looks at which it had not stepped, and weights that it alone holds had a
+            gradient.
         num_outside_scaler: steps on gradients that a scaler had scaled and nobody unscaled.
     """
 
@@ -58,6 +62,7 @@ class OptimizerSeen:
     owns_modules: bool = False
     num_outside_scaler: int = 0
     has_closure: bool = False
+    num_waiting: int = 0
 
 
 @dataclass(kw_only=True)
@@ -69,7 +74,8 @@ class LossSeen:
         num_looked: calls that were looked at closely.
         num_classes: size of the class dimension; None: it has none.
         activation: softmax or sigmoid that its input comes from.
-        is_log_probability: its input's exponentials add up to 1; None: not looked at.
+        is_log_probability: its input's exponentials add up to 1 over the classes; None: not looked
+            at.
         step_classes: by step, the classes of its training batches of eight or more labels.
         classes: labels that were seen.
         num_labels: how many labels were looked at.
@@ -98,6 +104,12 @@ class LossSeen:
     num_labels: int = 0
     label_counts: dict[int, int] = field(default_factory=dict)
     bad_range: tuple[int, int, int] | None = None
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether its input is a logarithm of a softmax, of which only the shape was changed."""
+        one = self.activation
+        return one is not None and one.is_bare and (one.kind == "LogSoftmax" or one.has_log)
 
 
 @dataclass(kw_only=True)
@@ -152,6 +164,8 @@ class LoaderSeen:
 
     Attributes:
         where: the line that iterates it.
+        num_stored, num_distinct: examples that its data set holds in memory and that were looked
+            at, and how many of them differ; 0: it holds none.
         shared_draws: how its workers come to draw the same numbers; None: they do not.
         epoch_sampler: it has a DistributedSampler that shuffles by epoch.
         num_set_epoch: how often its epoch was set.
@@ -168,6 +182,8 @@ class LoaderSeen:
     shared_draws: str | None = None
     epoch_sampler: bool = False
     num_set_epoch: int = 0
+    num_stored: int = 0
+    num_distinct: int = 0
     passes: list[PassSeen] = field(default_factory=list)
 
     @property
@@ -196,6 +212,8 @@ class ModelSeen:
         num_train_without_grad: calls in training mode without gradients, between steps.
         not_in_optimizer: weights that got a gradient and that no optimiser holds, by name.
         wanted_pixels, given_pixels: of a picture: what it was made for, and what it was given.
+        alike_weights: weights that began constant, and whose units stayed alike when they moved.
+        batch_keys: by step, some numbers of the batch that it was given, where no loader gave it.
     """
 
     built: str
@@ -223,11 +241,18 @@ class ModelSeen:
     pooled_pixels: int | None = None
     window_offsets: list[int] = field(default_factory=list)
     window_base: int | None = None
+    alike_weights: tuple[str, ...] = ()
+    batch_keys: dict[int, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
 class InputSeen:
-    """What the first layer with weights was given, on a step that was looked at."""
+    """What the first layer with weights was given, on a step that was looked at.
+
+    Attributes:
+        given_means, given_stds: by channel, of what the model was given in its place; empty: the
+            layer gets it as it is.
+    """
 
     step: int
     layer: str
@@ -239,6 +264,8 @@ class InputSeen:
     num_constant: int = 0
     num_examples: int = 0
     worst_feature: float = 0.0
+    given_means: tuple[float, ...] = ()
+    given_stds: tuple[float, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -327,7 +354,12 @@ class SavedSeen:
 
 @dataclass(kw_only=True)
 class Seen:
-    """All of it."""
+    """All of it.
+
+    Attributes:
+        is_over: the script ended, in whatever way.
+        was_cut: it was ended before its own end, or failed: what never happened might have.
+    """
 
     num_steps: int = 0
     num_backwards: int = 0
@@ -362,5 +394,6 @@ class Seen:
     num_processes: int = 0
     optimizer_loads: int = 0
     is_over: bool = False
+    was_cut: bool = False
     num_looked: int = 0
     clearing: Clearing | None = None

@@ -95,10 +95,10 @@ class Session:
         names = Names()
         kept = Kept() if self._is_probing else None
         optimizers = OptimizerWatch(names, self._max_steps)
-        backwards = BackwardWatch(names, optimizers)
+        losses = LossWatch(kept=kept)
+        backwards = BackwardWatch(names, optimizers, losses)
         modules = ModuleWatch(names, optimizers, backwards, kept=kept)
         precision = PrecisionWatch(optimizers, backwards)
-        losses = LossWatch(kept=kept)
         self._kept = kept
         watcher.start(
             [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
@@ -18,6 +19,7 @@ from stepladder.records.findings import Finding, Outcome
 from stepladder.task.load import load_task
 
 _FILE = """
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -140,3 +142,17 @@ def test_tensors_outside_the_state_dict_are_named() -> None:
     assert loose_tensors(model) == []
     model[0].scale = torch.ones(2)
     assert loose_tensors(model) == ["0.scale"]
+
+
+class DrawsAnew(SoundPictures):
+    """Noise in training from a generator that no seed reaches."""
+
+    def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
+        drawn = np.random.default_rng().normal(0, 0.1, tuple(batch.inputs.shape))
+        return batch._replace(inputs=batch.inputs + torch.from_numpy(drawn).float())
+
+
+def test_a_run_that_differs_from_itself_says_nothing_of_its_checkpoint(tmp_path: Path) -> None:
+    finding = look(DrawsAnew(), tmp_path)
+    assert (finding.outcome, finding.fault) == (Outcome.WARNED, "not_reproducible"), finding
+    assert "twice from one seed" in finding.evidence

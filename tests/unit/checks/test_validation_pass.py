@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -65,12 +66,58 @@ class DividesByZero(SoundPictures):
         return Metrics(losses=found.losses / (batch.targets != 2).float())
 
 
+class OtherNames(SoundPictures):
+    """A count under a name of its own."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        found = super().metrics(model, batch)
+        return Metrics(
+            losses=found.losses, sums=found.sums, counts={"accurate": found.counts["accuracy"]}
+        )
+
+
+class PlainNumbers(SoundPictures):
+    """Sums as numbers of Python's."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        found = super().metrics(model, batch)
+        sums: Any = {"accuracy": float(found.sums["accuracy"])}
+        return Metrics(losses=found.losses, sums=sums, counts=found.counts)
+
+
+class ByClassAndAll(SoundPictures):
+    """A sum over all for counts by class."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        found = super().metrics(model, batch)
+        by_class = torch.bincount(batch.targets, minlength=4)
+        return Metrics(losses=found.losses, sums=found.sums, counts={"accuracy": by_class})
+
+
+class MoreCounts(SoundPictures):
+    """A count that no sum asks for, and a mean over classes."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        found = super().metrics(model, batch)
+        counts = torch.bincount(batch.targets, minlength=4)
+        hits = (model(batch.inputs).argmax(1) == batch.targets).double()
+        right = torch.bincount(batch.targets, weights=hits, minlength=4)
+        return Metrics(
+            losses=found.losses,
+            sums={**found.sums, "recall": right},
+            counts={**found.counts, "recall": counts, "examples": torch.tensor(1.0)},
+        )
+
+
 @pytest.mark.parametrize(
     ("task", "fault", "outcome"),
     [
         (Cracks(), "validation_fails", Outcome.FAILED),
         (Averaged(), "validation_fails", Outcome.FAILED),
         (DividesByZero(), "validation_fails", Outcome.FAILED),
+        (OtherNames(), "validation_fails", Outcome.FAILED),
+        (PlainNumbers(), "validation_fails", Outcome.FAILED),
+        (ByClassAndAll(), "validation_fails", Outcome.FAILED),
         (Keeps(), "gradients_in_validation", Outcome.FAILED),
         (Drops(), "train_mode_in_validation", Outcome.WARNED),
     ],
@@ -81,6 +128,11 @@ def test_it_names_the_fault(
 ) -> None:
     finding = look(task, tmp_path)
     assert (finding.fault, finding.outcome) == (fault, outcome)
+
+
+def test_metrics_that_can_be_divided_pass(tmp_path: Path) -> None:
+    finding = look(MoreCounts(), tmp_path)
+    assert finding.outcome is Outcome.PASSED, finding
 
 
 def test_the_last_example_is_looked_at_alone(tmp_path: Path) -> None:

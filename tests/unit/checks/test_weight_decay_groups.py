@@ -82,3 +82,53 @@ def test_weights_that_never_get_a_shape_are_told(tmp_path: Path) -> None:
     found = finding(NeverReached(), tmp_path)
     assert found.outcome is Outcome.NOT_APPLICABLE, found
     assert "no shape" in found.evidence
+
+
+class OneRow(SoundPictures):
+    """Matrices of one row, of a layer and by hand, and a token put before others."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        class Attends(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.token = nn.Parameter(torch.zeros(1, 1, 12))
+                self.gate = nn.Linear(12, 1)
+                self.score = nn.Parameter(0.1 * torch.randn(1, 12))
+                self.head = nn.Linear(12, 4)
+
+            def forward(self, pictures: Tensor) -> Tensor:
+                rows = pictures.mean(dim=1)  # (n, 12, 12)
+                rows = torch.cat([self.token.expand(len(rows), -1, -1), rows], dim=1)
+                weights = (self.gate(rows) + rows @ self.score.T).softmax(dim=1)
+                scores: Tensor = self.head((weights * rows).sum(dim=1))
+                return scores
+
+        return Attends()
+
+
+class ScaleInUse(SoundPictures):
+    """A scale a channel, shaped to fit pictures."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        class Scales(nn.Module):
+            def __init__(self, inner: nn.Module) -> None:
+                super().__init__()
+                self.inner = inner
+                self.gain = nn.Parameter(torch.ones(1, 3, 1, 1))
+
+            def forward(self, pictures: Tensor) -> Tensor:
+                scores: Tensor = self.inner(pictures * self.gain)
+                return scores
+
+        return Scales(super().build_model(recipe))
+
+
+def test_matrices_of_one_row_and_tokens_are_no_scales(tmp_path: Path) -> None:
+    found = finding(OneRow(), tmp_path)
+    assert found.outcome is Outcome.PASSED, found
+
+
+def test_a_scale_of_several_dimensions_is_told_where_it_is_used(tmp_path: Path) -> None:
+    found = finding(ScaleInUse(), tmp_path)
+    assert found.outcome is Outcome.WARNED, found
+    assert "gain" in found.evidence

@@ -21,12 +21,20 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
     """Give a function that runs code as a script of its own, looking on."""
     monkeypatch.chdir(tmp_path)
 
-    def run(code: str, *, is_probing: bool = False) -> WatchReport:
+    def run(code: str, *, is_probing: bool = False, max_steps: int | None = None) -> WatchReport:
         file = tmp_path / "snippet.py"
         file.write_text(code, encoding="utf-8")
         reports: list[WatchReport] = []
         own = OwnCode(tmp_path, str(file))
-        session = Session("snippet.py", (), own, tmp_path, reports.append, is_probing=is_probing)
+        session = Session(
+            "snippet.py",
+            (),
+            own,
+            tmp_path,
+            reports.append,
+            max_steps=max_steps,
+            is_probing=is_probing,
+        )
         session.begin()
         space: dict[str, object] = {"__name__": "__main__"}
         try:

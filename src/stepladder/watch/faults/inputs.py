@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from stepladder.records.findings import Severity
 from stepladder.watch.contract import Answer, Found, Sound, Unseen
@@ -11,6 +12,11 @@ from stepladder.watch.seen import InputSeen, LoaderSeen, Seen
 _NO_INPUT = Unseen("no floating input of a first layer was measured")
 _LARGE = 10.0  # deviations from 0: torch's layers are made for about 1
 _TINY = 0.05
+_NEAR_ZERO = 0.5  # means of what is normalised
+_NEAR_ONE = (0.3, 2.0)  # and deviations
+_WIDEST = 0.6  # deviation of pictures from 0 to 1: it is 0.5 at most
+_MIN_AGAIN = 4  # batches that come again
+_MIN_PERIOD = 4  # steps: fewer batches are learnt by heart on purpose
 _PIXELS = 4.0  # times as many as the model was made for
 _POOLED = 32 * 32  # places over which a last pooling averages
 _MIN_LABELED = 2
@@ -21,6 +27,8 @@ def unnormalised_input(seen: Seen) -> Answer:
     if not seen.inputs:
         return _NO_INPUT
     for one in seen.inputs:
+        if _is_twice(one):
+            continue
         is_large = one.spread.size > _LARGE or one.worst_feature > 5 * _LARGE
         if is_large and one.spread.is_finite:
             worst = f", one feature up to {one.worst_feature:.3g}" if one.worst_feature else ""
@@ -38,7 +46,10 @@ def unnormalised_input(seen: Seen) -> Answer:
 
 
 def double_normalisation(seen: Seen) -> Answer:
-    """Looks for pictures of almost no contrast, or shifted as a second normalisation shifts."""
+    """Looks for pictures of almost no contrast, or shifted as a second normalisation shifts.
+
+    Where the model does it, what it was given is compared with what its first layer gets.
+    """
     pictures = [one for one in seen.inputs if one.channel_means]
     if not pictures:
         return Unseen("no pictures were measured")
@@ -61,6 +72,17 @@ def double_normalisation(seen: Seen) -> Answer:
             where=_called(seen),
             numbers={"mean": one.spread.mean, "std": flat},
         )
+    twice = next((one for one in pictures if _is_twice(one)), None)
+    if twice is not None:
+        return Found(
+            evidence=f"the model is given channels with means of {_few(twice.given_means)} and "
+            f"deviations of {_few(twice.given_stds)}, and its first {twice.layer} gets means of "
+            f"{_few(twice.channel_means)} and deviations of {_few(twice.channel_stds)}: what was "
+            "normalised already is normalised again in the model",
+            fix="Normalise once, in the data set or in the model.",
+            where=_called(seen),
+            numbers={"mean": twice.spread.mean, "std": twice.spread.std},
+        )
     if _is_shifted(one):
         return Found(
             evidence=f"every channel has a mean near {one.spread.mean:.2g} and a deviation of "
@@ -70,6 +92,25 @@ def double_normalisation(seen: Seen) -> Answer:
             numbers={"mean": one.spread.mean, "std": one.spread.std},
         )
     return Sound("pictures have the contrast of one normalisation")
+
+
+def _is_twice(one: InputSeen) -> bool:
+    """Whether the model normalises what is normalised already.
+
+    The first layer then gets (given - m) / s by channel, with a mean m and deviation s as pictures
+    from 0 to 1 have them, and numbers far from 0.
+    """
+    channels = list(
+        zip(one.given_means, one.given_stds, one.channel_means, one.channel_stds, strict=False)
+    )
+    return bool(channels) and all(
+        abs(given) < _NEAR_ZERO
+        and _NEAR_ONE[0] < given_std < _NEAR_ONE[1]
+        and mean < -1.0
+        and std > given_std / _WIDEST
+        and 0 < given - mean * given_std / std < 1
+        for given, given_std, mean, std in channels
+    )
 
 
 def _is_shifted(one: InputSeen) -> bool:
@@ -104,8 +145,18 @@ def not_finite_data(seen: Seen) -> Answer:
 
 
 def duplicated_inputs(seen: Seen) -> Answer:
-    """Compares the examples of a batch with each other."""
+    """Compares the examples of a batch with each other, and those that a data set stores."""
     looked = [one for one in seen.inputs if one.num_examples >= 4]
+    for one in seen.loaders:
+        if one.training and one.num_distinct < 0.5 * one.num_stored:
+            return Found(
+                evidence=f"{one.num_stored} examples that {one.dataset} holds were looked at, and "
+                f"only {one.num_distinct} of them differ",
+                fix="Look at how they are collected: an array that is filled again and again must "
+                "be copied each time.",
+                where=one.where,
+                numbers={"num_stored": one.num_stored, "num_distinct": one.num_distinct},
+            )
     if not looked:
         return _NO_INPUT
     copies = sum(one.num_copies for one in looked)
@@ -142,7 +193,7 @@ def unmixed_batches(seen: Seen) -> Answer:
 
 
 def no_shuffle(seen: Seen) -> Answer:
-    """Compares the order of training epochs: a sequential sampler, or the same first batch."""
+    """Compares the order of epochs: a sequential sampler, the same first batch, or all again."""
     loaders = [
         lo
         for lo in seen.loaders
@@ -178,6 +229,16 @@ def no_shuffle(seen: Seen) -> Answer:
                 where=model.called_at,
                 numbers={"period": period},
             )
+        period = _period_of(model.batch_keys)
+        if period is not None:
+            return Found(
+                evidence=f"no loader gives the batches, and those of {len(model.batch_keys)} steps "
+                f"that were looked at are, row for row, those of {period} steps before wherever "
+                "that one was looked at too",
+                fix="Draw a new order each epoch: order = torch.randperm(n).",
+                where=model.called_at,
+                numbers={"period": period},
+            )
     if not loaders and not any(model.window_offsets for model in seen.models):
         return Unseen("no loader was used for two epochs of training")
     return Sound("the order of epochs differs")
@@ -197,6 +258,20 @@ def _period(offsets: list[int]) -> int | None:
         return None
     is_same = all(a == b for a, b in zip(offsets, offsets[period:], strict=False))
     return period if is_same else None
+
+
+def _period_of(keys: Mapping[int, tuple[float, ...]]) -> int | None:
+    """Give after how many steps the same batches come again, where they always do.
+
+    Not every step was looked at: the period may be a multiple of the true one.
+    """
+    steps: dict[tuple[float, ...], list[int]] = {}
+    for step, key in sorted(keys.items()):
+        steps.setdefault(key, []).append(step)
+    period = math.gcd(*(step - same[0] for same in steps.values() for step in same[1:]))
+    if len(keys) - len(steps) < _MIN_AGAIN or len(steps) < _MIN_PERIOD or period < _MIN_PERIOD:
+        return None
+    return period if len({step % period for step in keys}) == len(steps) else None
 
 
 def sampler_without_set_epoch(seen: Seen) -> Answer:

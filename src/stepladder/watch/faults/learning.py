@@ -6,6 +6,7 @@ from math import isfinite
 from statistics import fmean, median
 
 from stepladder.records.files import Json
+from stepladder.records.findings import Severity
 from stepladder.watch.contract import Answer, Found, Sound, Unseen
 from stepladder.watch.seen import OptimizerSeen, Seen
 
@@ -13,12 +14,14 @@ _NO_STEP = Unseen("no step of an optimiser was seen")
 _MIN_STEPS = 3  # that were looked at, before a gradient's absence means something
 _TOO_HIGH = 0.1  # of the weights a step: TheDeepChecker's upper bound
 _TRAVEL = 0.02  # of the weights in the whole run: too little to learn anything
+_MIN_WAITING = 4  # looks at which an optimiser had not stepped yet
+_LONG = 40  # steps of the others in the meantime
 _MIN_LOST = 3  # losses at the end that are not finite
 _LEARNT = 0.05  # of the loss: what counts as learning
 
 
 def parameters_never_step(seen: Seen) -> Answer:
-    """Sees backward without steps, or steps of an optimiser whose weights never get a gradient."""
+    """Sees backward without steps, steps without a gradient, or one of several that never steps."""
     if seen.num_backwards == 0:
         return Unseen("backward was not called")
     dead = [
@@ -37,6 +40,17 @@ def parameters_never_step(seen: Seen) -> Answer:
         )
     idle = [o for o in seen.optimizers if o.num_steps == 0 and o.owns_modules]
     stepped = [o for o in seen.optimizers if o.num_steps]
+    waiting = [o for o in idle if o.num_waiting >= _MIN_WAITING]
+    if waiting and seen.num_steps >= _LONG and not seen.was_cut and not seen.precision.num_scaled:
+        one = waiting[0]
+        return Found(
+            evidence=f"{one.kind} never stepped in {seen.num_steps} steps of another, though its "
+            f"{one.num_params} weights had gradients and no other holds them",
+            fix="Call its step() after backward, or drop it and freeze its weights.",
+            where=one.built_at,
+            numbers={"num_steps": seen.num_steps},
+            severity=Severity.WARNING,
+        )
     if seen.num_backwards >= 10 and idle and not stepped:
         return Found(
             evidence=f"backward ran {seen.num_backwards} times and {idle[0].kind} never stepped",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stepladder.records.findings import Severity
 from stepladder.watch.contract import Answer, Found, Sound, Unseen
-from stepladder.watch.seen import Seen
+from stepladder.watch.graph import LIKELIHOOD
+from stepladder.watch.seen import OWN_LOSS, LossSeen, Seen
 
 _NO_LOSS = Unseen("none of torch's loss functions was called")
 _WITH_LOGITS = ("cross_entropy", "binary_cross_entropy_with_logits")
@@ -42,6 +43,8 @@ def nll_without_log_softmax(seen: Seen) -> Answer:
     if not calls:
         return Unseen("neither nll_loss nor kl_div was called")
     for call in calls:
+        if _is_across(call):
+            continue
         one = call.activation
         kind = one.kind if one is not None else ""
         has_log = (one is not None and one.has_log) or kind.startswith("Log")
@@ -58,7 +61,7 @@ def nll_without_log_softmax(seen: Seen) -> Answer:
 
 
 def softmax_wrong_dim(seen: Seen) -> Answer:
-    """Reads the dimension of the softmax that leads to a loss."""
+    """Reads the dimension of the softmax that leads to a loss, and adds up its probabilities."""
     calls = [c for c in seen.losses if c.activation and c.activation.kind.endswith("Softmax")]
     if not calls:
         return Unseen("no softmax leads to a loss of torch's")
@@ -71,7 +74,21 @@ def softmax_wrong_dim(seen: Seen) -> Answer:
                 fix="Give dim=1 (or -1), the classes.",
                 where=call.where,
             )
+        if one is not None and _is_across(call):
+            return Found(
+                evidence=f"{one.kind} runs over dimension {one.dim} of {one.shape}, and "
+                f"{call.kind} gets {call.input_shape}: over its {call.num_classes} classes the "
+                "probabilities do not add up to 1",
+                fix="Give the softmax the dimension of the classes, often -1.",
+                where=call.where,
+            )
     return Sound("softmax runs over the classes")
+
+
+def _is_across(call: LossSeen) -> bool:
+    """Whether a softmax leads to a loss and runs over other numbers than the loss's classes."""
+    is_soft = call.is_soft and call.is_log_probability is False
+    return is_soft and call.activation is not None and call.num_classes in call.activation.shape
 
 
 def target_broadcast(seen: Seen) -> Answer:
@@ -103,7 +120,10 @@ def loss_reduction_mismatch(seen: Seen) -> Answer:
     calls = [c for c in seen.backward_calls if c.terms]
     if not calls:
         return Unseen("no backward was looked at")
+    own = {t.factor for call in calls for t in call.terms if t.kind == LIKELIHOOD}
     for call in calls:
+        if len(own) > 1 and any(t.kind == LIKELIHOOD for t in call.terms):
+            continue  # the factor varies, as an episode's return does
         is_sum = all(
             t.reduction == "sum"
             and t.kind != "other"
@@ -140,7 +160,17 @@ def label_range(seen: Seen) -> Answer:
                 severity=Severity.ERROR,
             )
         num = call.num_classes or 0
-        is_shifted = call.ignore_index != 0 and 2 <= num <= 1000 and 0 not in call.classes
+        is_below = num >= 2 and call.classes == set(range(-1, num - 1))
+        if is_below and call.num_labels >= 20 * num:
+            return Found(
+                evidence=f"of {call.num_labels} labels all of -1 to {num - 2} occur and {num - 1} "
+                "never does: as an index, -1 takes the last class",
+                fix="Number the classes from 0: 1 was subtracted once too often.",
+                where=call.where,
+                severity=Severity.ERROR,
+            )
+        is_known = call.kind != OWN_LOSS and call.ignore_index != 0 and 2 <= num <= 1000
+        is_shifted = is_known and 0 not in call.classes
         if is_shifted and len(call.classes) == num - 1 and call.num_labels >= 20 * num:
             return Found(
                 evidence=f"of {call.num_labels} labels none is 0, and all of 1 to {num - 1} occur: "

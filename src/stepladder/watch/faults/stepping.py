@@ -236,8 +236,8 @@ def clipping_always_active(seen: Seen) -> Answer:
 
 
 def bad_initialisation(seen: Seen) -> Answer:
-    """Measures the first weights: constant, zero, or far from the scale of their fan-in."""
-    models = [m for m in seen.models if m.num_weights]
+    """Measures the first weights: constant (and alike later), zero, or far from usual size."""
+    models = [m for m in seen.models if m.num_weights or m.alike_weights]
     if not models:
         return Unseen("no model with linear or convolution layers was seen before its first step")
     fix = "Keep torch's defaults, or use nn.init.kaiming_normal_."
@@ -247,6 +247,14 @@ def bad_initialisation(seen: Seen) -> Answer:
                 evidence=f"{len(model.constant_weights)} of {model.num_weights} layers of "
                 f"{model.built} begin with all weights alike, such as {model.constant_weights[0]}: "
                 "their units stay alike",
+                fix=fix,
+                where=model.called_at,
+            )
+        if model.alike_weights:
+            return Found(
+                evidence=f"{len(model.alike_weights)} weights of {model.built} begin with one "
+                f"number throughout, such as {model.alike_weights[0]}, and after steps their rows "
+                "or columns are still the same: their units stay alike",
                 fix=fix,
                 where=model.called_at,
             )

@@ -1,0 +1,250 @@
+"""Programs that do by hand what torch has a function or a loader for, faulty and sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stepladder.records.watch import WatchReport
+
+Watched = Callable[..., WatchReport]
+
+START = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(320, 8)
+y = x[:, :3].argmax(1)
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+sgd = torch.optim.SGD(net.parameters(), 1e-2)
+slow = torch.optim.SGD(net.parameters(), 1e-4)
+def learn(loss, *optimizers):
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+def some(n=32):
+    return torch.randint(320, (n,))
+"""
+
+# Each: the fault, the program as it should be, and what makes it faulty.
+PAIRS = {
+    "matrices_of_ones": (
+        "bad_initialisation",
+        """
+class Mix(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(3, 8, 6))
+        self.scale = nn.Parameter(torch.ones(1, 6))
+        self.grid = nn.Parameter(torch.ones(3, 6))
+        self.out = nn.Linear(6, 3)
+    def forward(self, a):
+        mixed = torch.einsum("nd,kdh->nkh", a, self.table).tanh() * self.grid
+        return self.out(mixed.sum(1) * self.scale)
+model = Mix()
+sgd = torch.optim.SGD(model.parameters(), 1e-2)
+for step in range(40):
+    rows = some()
+    learn(F.cross_entropy(model(x[rows]), y[rows]), sgd)
+""",
+        ("torch.randn(3, 8, 6)", "torch.full((3, 8, 6), 0.3)"),
+    ),
+    "whitened_in_the_model_too": (
+        "double_normalisation",
+        """
+mean, std = torch.tensor([0.5, 0.4, 0.6]).view(3, 1, 1), torch.full((3, 1, 1), 0.1)
+raw = (mean + std * torch.randn(64, 3, 8, 8)).clamp(0, 1)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+    def forward(self, a):
+        return self.out(self.conv((a - mean) / std).relu().mean((2, 3)))
+model, labels = Net(), torch.arange(64) % 3
+sgd = torch.optim.SGD(model.parameters(), 1e-3)
+for step in range(40):
+    rows = torch.randint(64, (16,))
+    learn(F.cross_entropy(model(raw[rows]), labels[rows]), sgd)
+""",
+        ("model(raw[rows])", "model(((raw - mean) / std)[rows])"),
+    ),
+    "one_row_kept_for_many": (
+        "duplicated_inputs",
+        """
+class Signals(Dataset):
+    def __init__(self):
+        rows = []
+        for i in range(240):
+            room = torch.empty(20) if i % 8 == 0 else room
+            rows.append(room.normal_().clone())
+        self.data = torch.stack(rows).numpy()
+    def __len__(self):
+        return len(self.data)
+    def __getitem__(self, i):
+        return self.data[i], i % 3
+model = nn.Linear(20, 3)
+sgd = torch.optim.SGD(model.parameters(), 1e-2)
+for epoch in range(2):
+    for a, b in DataLoader(Signals(), 8, shuffle=True):
+        learn(F.cross_entropy(model(a), b), sgd)
+""",
+        (".clone()", ""),
+    ),
+    "labels_as_an_index": (
+        "label_range",
+        """
+for step in range(60):
+    rows = some()
+    scores = F.log_softmax(net(x[rows]), -1)
+    target = y[rows]
+    learn(-scores[torch.arange(32), target].mean(), sgd)
+""",
+        ("target = y[rows]", "target = y[rows] - 1"),
+    ),
+    "labels_weighed_and_gathered": (
+        "loss_reduction_mismatch",
+        """
+for step in range(40):
+    rows = some()
+    picked = net(x[rows]).log_softmax(1).gather(1, y[rows, None])
+    weights = torch.tensor([1.0, 1.2, 0.8])[y[rows], None]
+    learn((weights * -picked * (1 - picked.exp()) ** 2).mean(), sgd)
+""",
+        ("** 2).mean()", "** 2).sum() * 0.5"),
+    ),
+    "rows_in_an_order_of_their_own": (
+        "no_shuffle",
+        """
+for epoch in range(8):
+    order = torch.randperm(320)
+    for rows in order.split(16):
+        learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+""",
+        ("torch.randperm(320)", "torch.arange(320).flip(0)"),
+    ),
+    "two_optimisers": (
+        "parameters_never_step",
+        """
+body, head = nn.Linear(8, 16), nn.Linear(16, 3)
+first = torch.optim.SGD(body.parameters(), 1e-2)
+second = torch.optim.SGD(head.parameters(), 1e-2)
+for step in range(60):
+    rows = some()
+    loss = F.cross_entropy(head(body(x[rows]).relu()), y[rows])
+    learn(loss, first, second)
+""",
+        ("learn(loss, first, second)", "first.zero_grad(), learn(loss, second)"),
+    ),
+    "time_comes_first": (
+        "softmax_wrong_dim",
+        """
+data, tags = torch.randn(64, 9, 8), torch.randint(3, (64, 9))
+for step in range(40):
+    rows = torch.randint(64, (16,))
+    scores = net(data[rows].transpose(0, 1)).log_softmax(2)
+    learn(F.nll_loss(scores.flatten(0, 1), tags[rows].t().flatten()), sgd)
+""",
+        ("log_softmax(2)", "log_softmax(1)"),
+    ),
+    "errors_that_part_and_meet": (
+        "target_broadcast",
+        """
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+adam = torch.optim.Adam(model.parameters(), 1e-3)
+for step in range(40):
+    rows = some()
+    error = model(x[rows])[:, 0] - x[rows, 0]
+    size = error.abs()
+    learn(torch.where(size < 1, 0.5 * error**2, size - 0.5).mean(), adam)
+""",
+        ("model(x[rows])[:, 0]", "model(x[rows])"),
+    ),
+}
+
+SOUND = {
+    "advantages_are_no_mean": """
+for step in range(40):
+    chosen = net(x[some()]).log_softmax(1).gather(1, torch.randint(3, (32, 1)))
+    learn(-(chosen * torch.randn(32, 1)).sum() * 1e-2, sgd)
+""",
+    "returns_are_no_mean_either": """
+for step in range(40):
+    chosen = net(x[some()]).log_softmax(1)[torch.arange(32), torch.randint(3, (32,))]
+    learn(-chosen.sum() * (0.5 + torch.rand(()).item()), slow)
+""",
+    "padding_is_the_last_index_and_masked": """
+for step in range(60):
+    rows = some()
+    target = torch.where(torch.rand(32) < 0.2, -1, y[rows])
+    picked = F.log_softmax(net(x[rows]), -1)[torch.arange(32), target]
+    learn(-(picked * (target >= 0)).mean(), sgd)
+""",
+    "the_whole_set_four_times": """
+data = TensorDataset(torch.randn(80, 20).repeat(4, 1), torch.arange(320) % 3)
+model = nn.Linear(20, 3)
+sgd = torch.optim.SGD(model.parameters(), 1e-2)
+for a, b in DataLoader(data, 8, shuffle=True):
+    learn(F.cross_entropy(model(a), b), sgd)
+""",
+    "one_batch_again_and_again": """
+for step in range(80):
+    learn(F.cross_entropy(net(x), y), sgd)
+""",
+    "the_second_one_comes_later": """
+body, head = nn.Linear(8, 16), nn.Linear(16, 3)
+first = torch.optim.SGD(body.parameters(), 1e-2)
+second = torch.optim.SGD(head.parameters(), 1e-2)
+for step in range(160):
+    rows = some()
+    body.zero_grad(), head.zero_grad()
+    loss = F.cross_entropy(head(body(x[rows]).relu()), y[rows])
+    learn(loss, second if step < 100 else first)
+""",
+    "pixels_are_brought_to_another_convention": """
+pictures, labels = torch.rand(64, 3, 8, 8) * 2 - 1, torch.arange(64) % 3
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+    def forward(self, a):
+        return self.out(self.conv((a / 2 + 0.5 - 0.48) / 0.23).relu().mean((2, 3)))
+model = Net()
+sgd = torch.optim.SGD(model.parameters(), 1e-2)
+for step in range(40):
+    rows = torch.randint(64, (16,))
+    learn(F.cross_entropy(model(pictures[rows]), labels[rows]), sgd)
+""",
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.filterwarnings("ignore")
+def test_the_fault_alone_is_named(name: str, watched: Watched) -> None:
+    fault, sound, (right, wrong) = PAIRS[name]
+    assert sound.count(right) == 1
+    report = watched(START + sound.replace(right, wrong))
+    assert report.watcher_error is None
+    assert report.ending == "it ran to its end"
+    assert [alarm.fault for alarm in report.alarms] == [fault], report.alarms
+
+
+@pytest.mark.parametrize("name", [*PAIRS, *SOUND])
+@pytest.mark.filterwarnings("ignore")
+def test_a_sound_one_is_not_accused(name: str, watched: Watched) -> None:
+    report = watched(START + (SOUND[name] if name in SOUND else PAIRS[name][1]))
+    assert report.watcher_error is None
+    assert report.ending == "it ran to its end"
+    assert not report.alarms, report.alarms
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_that_is_ended_early_accuses_no_optimiser_of_waiting(watched: Watched) -> None:
+    _, sound, (right, wrong) = PAIRS["two_optimisers"]
+    report = watched(START + sound.replace(right, wrong), max_steps=50)
+    assert not report.alarms, report.alarms
