@@ -45,7 +45,7 @@ class Mix(nn.Module):
         self.grid = nn.Parameter(torch.ones(3, 6))
         self.out = nn.Linear(6, 3)
     def forward(self, a):
-        mixed = torch.einsum("nd,kdh->nkh", a, self.table).tanh() * self.grid
+        mixed = torch.einsum("ni,kij->nkj", a, self.table).tanh() * self.grid
         return self.out(mixed.sum(1) * self.scale)
 model = Mix()
 sgd = torch.optim.SGD(model.parameters(), 1e-2)
