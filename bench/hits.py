@@ -207,7 +207,7 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> str:
         if corpus in results:
             found = results[corpus]
             lines += ["", f"## {title}", "", tables(corpus, found["rows"]).rstrip()]
-            commit = found["environment"].get("commit") or "not written down"
+            commit = found["environment"].get("git", {}).get("commit") or "not written down"
             lines += ["", f"Measured at commit {commit}; `bench/results/hits_{corpus}.json`."]
     return "\n".join(lines) + "\n"
 
