@@ -262,32 +262,6 @@ class CheckedJob:
             return None
         return int(call.scores.shape[1])
 
-    @cached_property
-    def first_layer_input(self) -> Tensor | None:
-        """What the first layer with weights is given for the first batch: after normalisation.
-
-        None where it is no floating-point tensor, as of an embedding.
-        """
-        seen: list[Tensor] = []
-        model = self.model()
-
-        def look(_: nn.Module, args: tuple[Any, ...]) -> None:
-            if not seen and args and isinstance(args[0], Tensor):
-                seen.append(args[0].detach())
-
-        hooks = [
-            module.register_forward_pre_hook(look)
-            for module in model.modules()
-            if next(module.parameters(recurse=False), None) is not None
-        ]
-        try:
-            with untouched(), torch.no_grad():
-                self.loss(model, self.first_batch)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return seen[0] if seen and seen[0].is_floating_point() else None
-
     def labels(self, split: Split) -> np.ndarray | None:
         """Class of each row of a split, int64 (n,); None where rows have no class that is known.
 

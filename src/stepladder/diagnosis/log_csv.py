@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator
 
 from stepladder.diagnosis.log_names import Meaning, meaning, read_number
@@ -14,8 +13,6 @@ from stepladder.records.audit import LogFormat
 
 _DELIMITERS = (",", ";", "\t", "|")
 _MAX_CELL = 1_000_000
-_TEXTS = frozenset({Meaning.RUN, Meaning.VAL_SET})
-_STEPWISE = re.compile(r"_(step|epoch)$")
 
 
 def read_csv(text: str, *, name: str, path: str, metric: str | None) -> list[Table]:

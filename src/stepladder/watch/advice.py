@@ -10,7 +10,6 @@ from stepladder.records.watch import PhaseTime, Replay
 
 MIN_GAIN: Final = 1.1  # what a step has to promise before it is named
 _MIN_STEPS: Final = 20
-_MAX_UNEXPLAINED: Final = 0.5  # of the time; above, what is named may not be what matters
 AS_IS: Final = "as_is"
 _REPLAYED: Final = {
     "mixed_precision": "bfloat16 autocast",

@@ -90,7 +90,6 @@ class LossSeen:
     reduction: str = "mean"
     ignore_index: int | None = None
     has_int_target: bool = False
-    target_is_input: bool = False
     num_classes: int | None = None
     activation: Activation | None = None
     is_log_probability: bool | None = None
@@ -224,7 +223,6 @@ class ModelSeen:
     is_optimised: bool = False
     num_train_mode: int = 0
     num_eval_mode: int = 0
-    last_modes: list[bool] = field(default_factory=list)
     left_train_mode_at: int | None = None
     num_idle_graphs: int = 0
     idle_graph_at: str | None = None
@@ -311,7 +309,6 @@ class PrecisionSeen:
     num_updates: int = 0
     num_clipped_scaled: int = 0
     clipped_scaled_at: str | None = None
-    last_scale: float | None = None
 
 
 @dataclass(kw_only=True)
