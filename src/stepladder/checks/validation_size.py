@@ -20,6 +20,8 @@ from stepladder.train.wording import percent
 _DISAGREEMENT = 0.1  # of two trainings of one job on photographs
 _ACCURACY = 0.8  # at which the noise of one accuracy is told
 _LEAST_MARGIN = 0.01  # where speed-ups may cost nothing at all
+_FEW_NUMBERS = 8  # in a target: more are many observations in one example
+_LEAST_MEAN = 30  # examples, from which on a mean's noise is known at all: 0.37 deviations
 _MANY = 1e7  # degrees of freedom of a normal distribution
 
 
@@ -28,9 +30,9 @@ def validation_size(job: CheckedJob) -> Answer:
     val = job.source(Split.VAL)
     if val is None:
         return not_applicable("there is no validation split")
-    if class_labels(job, Split.VAL) is None:
-        return not_applicable("examples have no single class: the noise depends on the metric")
     n = len(val)
+    if class_labels(job, Split.VAL) is None:
+        return _of_means(job, n)
     paired = resolvable_margin(n, disagreement=_DISAGREEMENT)
     unpaired = t_quantile(0.95, _MANY) * np.sqrt(2) * binomial_sem(_ACCURACY, n)
     wanted = job.config.ladder.max_accuracy_loss or _LEAST_MARGIN
@@ -57,6 +59,27 @@ def validation_size(job: CheckedJob) -> Answer:
         f"{percent(wanted)}.",
         **numbers,
         num_needed=needed,
+    )
+
+
+def _of_means(job: CheckedJob, n: int) -> Answer:
+    """Judge examples with a few numbers each: what the mean of their losses is worth."""
+    targets = job.first_batch.targets
+    if not isinstance(targets, Tensor) or targets[0].numel() > _FEW_NUMBERS:
+        return not_applicable("examples have no single class: the noise depends on the metric")
+    half = t_quantile(0.975, n - 1) / np.sqrt(n) if n > 1 else np.inf
+    text = (
+        f"{n} validation examples: the mean of their losses lies within {half:.2g} of their "
+        "standard deviation with 95 % confidence"
+    )
+    if n >= _LEAST_MEAN:
+        return passed(text, num_examples=n, half_width=float(half))
+    return found(
+        "validation_too_small",
+        f"{text}; best checkpoint and early stop are chosen by that mean",
+        fix=f"Validate on {_LEAST_MEAN} examples at the least; a hundred halve the noise again.",
+        num_examples=n,
+        half_width=float(half) if n > 1 else None,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
 
@@ -13,10 +14,10 @@ from torch import Tensor
 
 from stepladder.watch.graph import broadcast_difference, terms
 from stepladder.watch.losses import LossWatch
-from stepladder.watch.names import Names
+from stepladder.watch.names import Names, Root
 from stepladder.watch.optimizers import OptimizerWatch
 from stepladder.watch.phases import BACKWARD
-from stepladder.watch.seen import BackwardSeen
+from stepladder.watch.seen import BackwardSeen, ModelSeen
 from stepladder.watch.tensors import is_finite
 from stepladder.watch.watcher import Watcher
 
@@ -26,6 +27,8 @@ _SETTLED: Final = 3  # steps until every optimiser is known
 _OLD: Final = 5  # steps after which a loss's graph should be gone
 _ALL_GRAPHS: Final = 64  # steps whose graphs are all followed
 _GRAPHS_EVERY: Final = 8  # of the later ones, one in so many
+_MAX_DROPPED: Final = 500
+_MAX_OFFSETS: Final = 4000
 _KEY: Final = "stepladder.watch"
 
 
@@ -33,6 +36,38 @@ class _Token:
     """Lives as long as the graph that it hangs on."""
 
     __slots__ = ("__weakref__",)
+
+
+Window = tuple[weakref.ref[Tensor], int]  # a large tensor, and where a part of it begins
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A call of an outermost module, until the next backward shows whether it is learnt from.
+
+    Attributes:
+        graph: lives as long as the graph of its output; None: it kept none, or not in training
+            mode.
+        window: of which tensor its batch is a part, and where that begins; None: of none.
+    """
+
+    root: Root
+    is_training: bool
+    has_graph: bool
+    where: str | None
+    graph: weakref.ref[_Token] | None
+    window: Window | None
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether its graph is gone, although nobody went back through it."""
+        return self.graph is not None and self.graph() is None
+
+
+def follow_graph(node: Any) -> weakref.ref[_Token]:
+    """Give something that dies together with the graph behind a node."""
+    metadata: dict[str, _Token] = node.metadata  # lives as long as the node
+    return weakref.ref(metadata.setdefault(_KEY, _Token()))
 
 
 class BackwardWatch:
@@ -47,7 +82,9 @@ class BackwardWatch:
         self._looks = 0
         self._tokens: deque[tuple[int, weakref.ref[_Token]]] = deque(maxlen=256)
         self._scaled: tuple[weakref.ref[Any], Any, Any] | None = None
-        self.waiting: list[tuple[Any, bool, bool, str | None]] = []
+        self.waiting: list[Waiting] = []
+        self._learnt: list[Root] = []
+        self._marks: list[tuple[int, int]] | None = None
 
     def install(self, watcher: Watcher) -> None:
         """Wrap backward and clipping, which changes gradients too."""
@@ -56,9 +93,22 @@ class BackwardWatch:
         watcher.patches.wrap(
             torch.autograd, "backward", before=self._open, after=self._close, failed=self._failed
         )
+        watcher.patches.wrap(torch.autograd, "grad", before=self._differentiate)
 
     def settle(self) -> None:
-        """Nothing is left to read."""
+        """Count what was called after the last backward and let go."""
+        for one in self.waiting:
+            if one.is_dropped:
+                _count_dropped(one.root.seen, self._watcher.step, one.where)
+        self.waiting = []
+
+    def _differentiate(self, _args: Any, kwargs: dict[str, Any]) -> None:
+        if kwargs.get("create_graph") or kwargs.get("retain_graph"):
+            return  # something is still to come
+        if self._watcher.seen.num_backwards == 0:  # this is how it learns
+            for one in self.waiting:
+                _note_window(one)
+        self.waiting = []
 
     def note_scaled(self, result: Any, original: Any) -> None:
         """Remember what a GradScaler made of a loss."""
@@ -125,10 +175,7 @@ class BackwardWatch:
         if node is None:
             return
         if is_followed:
-            token = _Token()
-            metadata: Any = node.metadata  # a dict that lives as long as the node
-            metadata[_KEY] = token
-            self._tokens.append((watcher.step, weakref.ref(token)))
+            self._tokens.append((watcher.step, follow_graph(node)))
         calls = watcher.seen.backward_calls
         if watcher.is_close and self._looks < _MAX_LOOKS and len(calls) < _MAX_CALLS:
             self._looks += 1
@@ -140,9 +187,11 @@ class BackwardWatch:
                     value=value if isinstance(value, float) else None,
                     broadcast=broadcast_difference(node),
                     num_new_batches=watcher.new_batches,
+                    num_inputs=len(watcher.inputs),
                 )
             )
             self._losses.look_at_own(node)
+            self._names.find_constant_factors(node)
 
     def _find_not_finite(self) -> None:
         """Look for numbers that are none in what the model was given for the first bad loss."""
@@ -160,23 +209,27 @@ class BackwardWatch:
     def _judge_forwards(self) -> None:
         """Sort the calls of models since the last backward: which were learnt from."""
         waiting, self.waiting = self.waiting, []
-        if len(waiting) == 1 and waiting[0][2]:
-            _count_mode(waiting[0][0].seen, waiting[0][1], self._watcher.step)
+        step = self._watcher.step
+        if len(waiting) == 1 and waiting[0].has_graph and not waiting[0].is_dropped:
+            _count_mode(waiting[0].root.seen, waiting[0].is_training, step)
+            _note_window(waiting[0])
+            self._learnt = [waiting[0].root]
             return
-        last: dict[int, bool] = {}
-        for root, is_training, has_graph, _ in waiting:
-            if has_graph:
-                last[id(root)] = is_training
-        for root, is_training, has_graph, where in waiting:
-            seen, learnt_in = root.seen, last.get(id(root))
-            if has_graph and learnt_in is is_training:
-                _count_mode(seen, is_training, self._watcher.step)
-            elif has_graph and learnt_in is True and not is_training:
+        self._learnt = [o.root for o in waiting if o.has_graph and not o.is_dropped]
+        last = {id(o.root): o.is_training for o in waiting if o.has_graph and not o.is_dropped}
+        for one in waiting:
+            seen, learnt_in = one.root.seen, last.get(id(one.root))
+            if one.is_dropped:
+                _count_dropped(seen, step, one.where)
+            elif one.has_graph and learnt_in is one.is_training:
+                _count_mode(seen, one.is_training, step)
+                _note_window(one)
+            elif one.has_graph and learnt_in is True and not one.is_training:
                 seen.num_idle_graphs += 1
-                seen.idle_graph_at = seen.idle_graph_at or where
-            elif not has_graph and is_training:
+                seen.idle_graph_at = seen.idle_graph_at or one.where
+            elif not one.has_graph and one.is_training:
                 seen.num_train_without_grad += 1
-                seen.without_grad_at = seen.without_grad_at or where
+                seen.without_grad_at = seen.without_grad_at or one.where
 
     def _find_left_out(self) -> None:
         """List weights that have a gradient and that no optimiser holds."""
@@ -192,13 +245,37 @@ class BackwardWatch:
                 if param.requires_grad and param.grad is not None and id(param) not in held
             ]
             root.seen.not_in_optimizer = tuple(left[:200])
+        marks, self._marks = self._marks, self._optimizers.gradient_marks()
+        is_other = held and all(root.ids.isdisjoint(held) for root in self._learnt)
+        if is_other and marks == self._marks:  # no optimiser's weights were learnt at all
+            for root in self._learnt:
+                root.seen.num_unheld += bool(root.ids)
 
     def _count_graphs(self) -> None:
         step, seen = self._watcher.step, self._watcher.seen
         old = [ref for at, ref in self._tokens if at < step - _OLD]
         alive = sum(ref() is not None for ref in old)
-        if alive > seen.num_graphs_alive:
-            seen.num_graphs_alive, seen.num_graphs_told = alive, len(old)
+        seen.num_graphs_alive = max(seen.num_graphs_alive, alive)
+
+
+def _count_dropped(seen: ModelSeen, step: int, where: str | None) -> None:
+    if seen.dropped and seen.dropped[-1][0] == step:
+        seen.dropped[-1] = (step, seen.dropped[-1][1] + 1)
+    elif len(seen.dropped) < _MAX_DROPPED:
+        seen.dropped.append((step, 1))
+    seen.dropped_at = seen.dropped_at or where
+
+
+def _note_window(one: Waiting) -> None:
+    root = one.root
+    if one.window is None or len(root.seen.window_offsets) >= _MAX_OFFSETS:
+        return
+    base, offset = one.window
+    if root.window_base is None or root.window_base() is None:
+        root.window_base = base
+        root.seen.window_offsets.clear()  # those were parts of what lived for a step only
+    if root.window_base() is base():
+        root.seen.window_offsets.append(offset)
 
 
 def _count_mode(seen: Any, is_training: bool, step: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch.optim.optimizer import Optimizer
 
-from stepladder.watch.seen import OptimizerSeen
+from stepladder.watch.seen_steps import OptimizerSeen
 from stepladder.watch.tensors import is_plain
 
 _PROVE_AFTER: Final = 2  # steps that look uncleared, before the numbers themselves are compared

@@ -65,7 +65,7 @@ class LossWatch:
         seen = self._of(OWN_LOSS)
         seen.num_looked += 1
         seen.activation, seen.num_classes = found.activation, int(found.activation.shape[-1])
-        seen.input_shape, seen.target_shape = found.activation.shape, tuple(found.labels.shape)
+        seen.input_shape = tuple(found.activation.shape)
         seen.has_int_target = True
         self._labels(seen, found.labels)
 
@@ -107,7 +107,7 @@ class LossWatch:
     ) -> None:
         seen = self._of(kind)
         seen.num_looked += 1
-        seen.input_shape, seen.target_shape = tuple(scores.shape), tuple(target.shape)
+        seen.input_shape = tuple(scores.shape)
         seen.reduction = str(kwargs.get("reduction", "mean"))
         seen.has_int_target = not target.is_floating_point()
         if scores.grad_fn is not None and seen.activation is None:

@@ -15,7 +15,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from stepladder.watch.backwards import BackwardWatch
+from stepladder.watch.backwards import BackwardWatch, Waiting, Window, follow_graph
 from stepladder.watch.names import Names, Root
 from stepladder.watch.optimizers import OptimizerWatch
 from stepladder.watch.phases import FORWARD
@@ -31,10 +31,10 @@ _SCRIPTING: Final = (
     (torch._C, "_jit_script_compile"),
 )
 _FEW_VALUES: Final = 8
-_MAX_OFFSETS: Final = 4000
 _MAX_WAITING: Final = 4096
 _MIN_FEATURES: Final = 16
 _MAX_KEYS: Final = 500
+_MAX_INPUTS: Final = 64
 _CURRENT: list[ModuleWatch] = []
 
 
@@ -68,7 +68,7 @@ class ModuleWatch:
         self._stack: list[int] = []
         self._handles: list[Any] = []
         self._hooks: dict[int, list[Any]] = {}
-        self._inside: list[tuple[int, Any]] = []
+        self._inside: list[tuple[int, Any, Window | None]] = []
         self._has_first = False
         self._norms_first = False
         self._kept = kept
@@ -287,10 +287,14 @@ class ModuleWatch:
         if root is None:
             return  # a copy of a model, hooks and all
         if self._inside:
-            self._inside.append((id(module), None))
+            self._inside.append((id(module), None, None))
             return
         watcher = self._watcher
-        self._inside.append((id(module), watcher.phases.event() if watcher.is_close else None))
+        event = watcher.phases.event() if watcher.is_close else None
+        self._inside.append((id(module), event, None))
+        watcher.switch.is_evaluating = not module.training
+        if not module.training:
+            watcher.evaluated = module
         self._time(root, module)
         if not torch.is_grad_enabled():
             return
@@ -298,7 +302,9 @@ class ModuleWatch:
         given = args if is_one else list(tensors_in((args, kwargs), 2))[:4]
         if given:
             self._watcher.input_refs = [weakref.ref(t) for t in given]
-            _note_windows(root, given[0])
+            self._inside[-1] = (id(module), event, _window(root, given[0]))
+            if watcher.switch.is_close:
+                _note_input(watcher.inputs, given[0])
             if is_one and watcher.switch.is_close and not watcher.new_batches:
                 _note_batch(root, given[0], watcher.step)
         if self._kept is not None:
@@ -309,10 +315,11 @@ class ModuleWatch:
             self._inside.pop()
         if not self._inside:
             return
-        _, event = self._inside.pop()
+        _, event, window = self._inside.pop()
         root = self._names.root_of(module)
         if self._inside or root is None:
             return
+        self._watcher.switch.is_evaluating = False
         if self._kept is not None:
             self._kept.note_output(module, output)
         watcher = self._watcher
@@ -332,8 +339,11 @@ class ModuleWatch:
             watcher.phases.between(FORWARD, event)
         waiting = self._backwards.waiting
         if len(waiting) < _MAX_WAITING:
-            where = watcher.own.here() if watcher.is_close else None
-            waiting.append((root, is_training, has_graph, where))
+            is_sought = bool(root.seen.dropped) and root.seen.dropped_at is None
+            where = watcher.own.here() if watcher.is_close or is_sought else None
+            node = first.grad_fn if first is not None and has_graph and is_training else None
+            graph = follow_graph(node) if node is not None else None
+            waiting.append(Waiting(root, is_training, has_graph, where, graph, window))
 
     def _time(self, root: Root, module: nn.Module) -> None:
         """Begin forward, or validation where a model that is trained is called in other mode."""
@@ -357,16 +367,20 @@ def _by_channel(pictures: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
     return tuple(means.tolist())[:8], tuple(stds.tolist())[:8]
 
 
-def _note_windows(root: Root, first: Tensor) -> None:
-    """Note which part of one large tensor a batch is: order without a loader."""
+def _window(root: Root, first: Tensor) -> Window | None:
+    """Give which part of which large tensor a batch is: order without a loader."""
     seen, base = root.seen, first._base
     if seen.given_pixels is None and first.dim() == 4:
         seen.given_pixels = int(first.shape[2] * first.shape[3])
-    if base is None or len(seen.window_offsets) >= _MAX_OFFSETS:
-        return
-    if base.shape[1:] == first.shape[1:] and seen.window_base in (None, id(base)):
-        seen.window_base = id(base)
-        seen.window_offsets.append(int(first.storage_offset()))
+    if base is None or base.shape[1:] != first.shape[1:]:
+        return None
+    return weakref.ref(base), int(first.storage_offset())
+
+
+def _note_input(inputs: set[tuple[float, ...]], first: Tensor) -> None:
+    """Note some numbers of a batch, by which it differs from the others of its step."""
+    if is_plain(first) and len(inputs) < _MAX_INPUTS:
+        inputs.add(tuple(part(first.detach(), _MAX_INPUTS).flatten().tolist()))
 
 
 def _note_batch(root: Root, first: Tensor, step: int) -> None:

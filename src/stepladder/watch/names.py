@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from stepladder.watch.operands import multiplied
 from stepladder.watch.seen import ModelSeen
 from stepladder.watch.tensors import is_plain, part, spread
 from stepladder.watch.watcher import Watcher
@@ -33,6 +34,7 @@ class Root:
         self.described = False
         self.constants: list[tuple[str, weakref.ref[Any], float]] = []
         self.is_held = False
+        self.window_base: weakref.ref[Any] | None = None
 
 
 class Names:
@@ -87,6 +89,15 @@ class Names:
                 still += [(name, ref, value)] if answer is None else []
             root.constants = still
             root.seen.alike_weights += tuple(alike)
+
+    def find_constant_factors(self, node: Any) -> None:
+        """Find the weights that began constant among the matrices that a graph multiplies."""
+        for root in self.roots:
+            if not root.constants or root.seen.constant_factors:
+                continue
+            weights = {id(ref()): name for name, ref, _ in root.constants}
+            found = multiplied(node, set(weights))
+            root.seen.constant_factors = tuple(weights[key] for key in sorted(found))
 
     def layers(self) -> Iterator[nn.Module]:
         """Yield the outermost modules that are still there."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import weakref
+from math import isfinite
+from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
@@ -17,7 +19,7 @@ from torch.optim.optimizer import (
 from stepladder.watch.clearing import ClearingWatch
 from stepladder.watch.names import Names
 from stepladder.watch.phases import OPTIMIZER
-from stepladder.watch.seen import OptimizerSeen
+from stepladder.watch.seen_steps import OptimizerSeen
 from stepladder.watch.tensors import is_plain, part
 from stepladder.watch.watcher import Watcher
 
@@ -44,8 +46,8 @@ class _Live:
         self.ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self.clearing = ClearingWatch()
         self.never: dict[int, str] | None = None
-        self.before: list[tuple[Any, Any]] = []
-        self.late: list[tuple[int, Any, Any]] = []
+        self.before: list[tuple[Any, Any, Any]] = []
+        self.late: list[tuple[int, Any, Any, Any]] = []
         self.losses: list[tuple[int, Any]] = []
         self.cleared_late_at: str | None = None
         self.was_cleared = False
@@ -78,9 +80,6 @@ class OptimizerWatch:
         for kind in _subclasses(Optimizer):
             if "zero_grad" in vars(kind):
                 watcher.patches.wrap(kind, "zero_grad", after=self._cleared, is_close_only=True)
-            if "load_state_dict" in vars(kind):
-                watcher.patches.wrap(kind, "load_state_dict", after=self._loaded)
-        watcher.patches.wrap(Optimizer, "load_state_dict", after=self._loaded)
         switch = watcher.switch
 
         def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -113,6 +112,8 @@ class OptimizerWatch:
         seen.owns_modules = any(isinstance(p, torch.nn.Parameter) for p in params)
         decayed = [p for g in groups if g.get("weight_decay", 0) for p in g["params"]]
         seen.decay = max((float(g.get("weight_decay", 0) or 0) for g in groups), default=0.0)
+        spared = [p for g in groups if not g.get("weight_decay", 0) for p in g["params"]]
+        seen.num_spared = sum(p.dim() <= 1 for p in spared) if decayed else 0
         seen.decayed = tuple(self._names.of(p) for p in decayed if p.dim() <= 1)
         seen.decays_by_l2 = seen.kind in ("Adam", "Adamax", "NAdam", "RAdam") and bool(decayed)
         if any(g.get("decoupled_weight_decay") for g in groups):
@@ -121,9 +122,6 @@ class OptimizerWatch:
     def _built(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
         live = self._live_of(args[0])
         live.seen.built_at = live.seen.built_at or self._watcher.own.here()
-
-    def _loaded(self, *_: Any) -> None:
-        self._watcher.seen.optimizer_loads += 1
 
     def _cleared(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
         if not self._watcher.backwards:
@@ -160,6 +158,12 @@ class OptimizerWatch:
     def held(self) -> set[int]:
         """Give the ids of all weights that optimisers hold."""
         return set().union(*(live.ids for live in self._live.values() if live.ref() is not None))
+
+    def gradient_marks(self) -> list[tuple[int, int]]:
+        """Tell some gradients apart from later ones: which tensors, and how often changed."""
+        some = [ref() for live in self._live.values() for ref in live.params[:_MAX_WAITING]]
+        grads = [p.grad for p in some if p is not None and p.grad is not None]
+        return [(grad.data_ptr(), grad._version) for grad in grads if is_plain(grad)]
 
     def find_waiting(self) -> None:
         """Count the optimisers that never stepped and alone hold weights that have a gradient."""
@@ -229,7 +233,12 @@ class OptimizerWatch:
         matrices = [p for p in params if p.dim() >= 2 and is_plain(p) and p.grad is not None]
         stride = max(1, len(matrices) // _MAX_MATRICES)
         live.before = [
-            (weakref.ref(p), part(p, _MATRIX_ELEMENTS).clone()) for p in matrices[::stride]
+            (
+                weakref.ref(p),
+                part(p, _MATRIX_ELEMENTS).clone(),
+                None if live.is_late else _slope(p),
+            )
+            for p in matrices[::stride]
         ]
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
@@ -273,6 +282,8 @@ class OptimizerWatch:
             live.losses.append((seen.num_steps, self.pending))
         self.pending = []
         seen.num_steps += 1
+        watcher.steps_of_any += 1
+        watcher.inputs.clear()
         if watcher.backwards:
             seen.backwards[watcher.backwards] = seen.backwards.get(watcher.backwards, 0) + 1
         live.clearing.after_step(optimizer if watcher.is_following else None)
@@ -285,21 +296,31 @@ class OptimizerWatch:
 
     def _compare(self, live: _Live) -> None:
         """Measure how far the step moved some of the weights."""
-        moved, sizes = [], []
-        for ref, old in live.before:
+        moved, sizes, cosines = [], [], []
+        for ref, old, grad in live.before:
             param = ref()
-            if param is not None:
-                moved.append((part(param, _MATRIX_ELEMENTS) - old).float().norm())
-                sizes.append(old.float().norm())
+            if param is None:
+                continue
+            change = (part(param, _MATRIX_ELEMENTS) - old).float()
+            moved.append(change.norm())
+            sizes.append(old.float().norm())
+            if grad is not None:
+                slope = grad.float()
+                cosines.append(change.dot(slope) / (change.norm() * slope.norm()))
         live.before = []
         if moved:
-            live.late.append((live.seen.num_steps, torch.stack(moved), torch.stack(sizes)))
+            cosine = torch.stack(cosines) if cosines else None
+            late = (live.seen.num_steps, torch.stack(moved), torch.stack(sizes), cosine)
+            live.late.append(late)
 
     def settle(self) -> None:
         """Read update ratios, losses and the names of weights without gradients."""
         for live in self._live.values():
             seen = live.seen
-            for step, moved, sizes in live.late:
+            for step, moved, sizes, cosines in live.late:
+                known = [] if cosines is None else [c for c in cosines.tolist() if isfinite(c)]
+                if known:
+                    seen.climbs.append((step, median(known)))
                 pairs = zip(moved.tolist(), sizes.tolist(), strict=True)
                 ratios = sorted(m / s for m, s in pairs if s > 0)
                 if ratios:
@@ -310,6 +331,14 @@ class OptimizerWatch:
                 seen.losses.append((step, sum(numbers) / len(numbers)))
             live.losses.clear()
             seen.without_grad = tuple((live.never or {}).values())
+
+
+def _slope(param: Any) -> Any:
+    """Give the gradient's numbers at the places where `part` reads the weight; None: it cannot."""
+    grad = param.grad
+    if not is_plain(grad) or grad.stride() != param.stride():
+        return None
+    return part(grad, _MATRIX_ELEMENTS).clone()
 
 
 def learning(optimizer: Optimizer) -> list[Any]:

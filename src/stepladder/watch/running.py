@@ -16,7 +16,8 @@ from torch.optim.optimizer import Optimizer
 from stepladder.watch.backwards import BackwardWatch
 from stepladder.watch.optimizers import OptimizerWatch, learning
 from stepladder.watch.phases import CHECKPOINT
-from stepladder.watch.seen import ClippingSeen, SavedSeen, ScheduleSeen
+from stepladder.watch.seen import SavedSeen
+from stepladder.watch.seen_steps import ClippingSeen, ScheduleSeen
 from stepladder.watch.tensors import is_plain, part
 from stepladder.watch.watcher import Watcher
 
@@ -33,6 +34,7 @@ class ScheduleWatch:
     def __init__(self) -> None:
         self._watcher: Watcher
         self._live: dict[int, tuple[weakref.ref[Any], ScheduleSeen]] = {}
+        self._steps: dict[int, int] = {}  # of all optimisers, when it last stepped
 
     def install(self, watcher: Watcher) -> None:
         """Wrap every scheduler's making and step."""
@@ -72,6 +74,9 @@ class ScheduleWatch:
             optimizer = getattr(scheduler, "optimizer", None)
             has_stepped = self._watcher.step > 0 or getattr(optimizer, "_opt_called", False)
             seen.is_early = not has_stepped
+        done = self._watcher.steps_of_any
+        seen.num_idle += 0 < done == self._steps.get(id(scheduler))
+        self._steps[id(scheduler)] = done
         _note(scheduler, seen)
         if seen.kind == "ReduceLROnPlateau" and len(seen.metrics) < _MAX_METRICS:
             metric = args[1] if len(args) > 1 else kwargs.get("metrics")
@@ -82,9 +87,7 @@ class ScheduleWatch:
                 seen.metrics.append(float(metric.detach()))
         rate = _rate(scheduler)
         if rate is not None and (seen.least_rate is None or rate < seen.least_rate):
-            seen.least_rate, seen.least_at_step = rate, self._watcher.step
-        elif rate is not None and seen.least_rate is not None and rate > 2 * seen.least_rate:
-            seen.rises_again = True
+            seen.least_rate = rate
 
 
 def _describe(scheduler: Any) -> ScheduleSeen:
@@ -240,7 +243,6 @@ class FileWatch:
         self._first_seed = torch.initial_seed()
         watcher.patches.wrap(torch, "save", before=self._saving, after=self._saved)
         watcher.patches.wrap(BaseProcess, "start", before=self._started)
-        watcher.patches.wrap(torch, "load", after=self._loaded)
         watcher.patches.wrap(torch, "manual_seed", before=self._seeded)
         watcher.patches.wrap(torch.random, "manual_seed", before=self._seeded)
 
@@ -259,9 +261,6 @@ class FileWatch:
 
     def _started(self, *_: Any) -> None:
         self._watcher.seen.num_processes += 1
-
-    def _loaded(self, *_: Any) -> None:
-        self._watcher.seen.loads += 1
 
     def _saving(self, args: tuple[Any, ...], _kwargs: Any) -> float:
         saved = self._watcher.seen.saved

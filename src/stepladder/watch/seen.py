@@ -7,62 +7,10 @@ from typing import Any, Final
 
 from stepladder.records.watch import Clearing
 from stepladder.watch.graph import Activation
+from stepladder.watch.seen_steps import ClippingSeen, OptimizerSeen, PrecisionSeen, ScheduleSeen
 from stepladder.watch.tensors import Spread
 
 OWN_LOSS: Final = "log_softmax"  # of which a script picks its labels' numbers itself
-
-
-@dataclass(kw_only=True)
-class OptimizerSeen:
-    """One optimiser.
-
-    Attributes:
-        kind: its class.
-        built_at, stepped_at: the script's lines.
-        num_params: tensors that it was given, frozen ones apart.
-        num_looked: steps that were looked at closely.
-        num_empty: of these, those at which no weight of it had a gradient.
-        num_cleared_late: of these, those where gradients were cleared after the last backward.
-        cleared_late_at: the line that cleared them.
-        num_uncleared, num_cleared: steps whose gradients held, or did not hold, those of the step
-            before.
-        is_uncleared_proven: bit by bit, twice.
-        without_grad: names of weights that had a gradient at no step that was looked at.
-        ratios: by step, the median over matrices of |update| / |weights|.
-        rates: by step, the first group's learning rate.
-        losses: by step, the mean of what backward was called on.
-        decayed: weights of one dimension that are decayed, by name.
-        has_closure: its step calls backward itself, as often as it likes.
-        num_waiting: looks at which it had not stepped, and weights that it alone holds had a
-            gradient.
-        num_outside_scaler: steps on gradients that a scaler had scaled and nobody unscaled.
-    """
-
-    kind: str
-    built_at: str | None = None
-    stepped_at: str | None = None
-    num_params: int = 0
-    num_steps: int = 0
-    num_looked: int = 0
-    num_empty: int = 0
-    num_cleared_late: int = 0
-    cleared_late_at: str | None = None
-    num_uncleared: int = 0
-    num_cleared: int = 0
-    is_uncleared_proven: bool = False
-    without_grad: tuple[str, ...] = ()
-    ratios: list[tuple[int, float]] = field(default_factory=list)
-    rates: list[tuple[int, float]] = field(default_factory=list)
-    losses: list[tuple[int, float]] = field(default_factory=list)
-    backwards: dict[int, int] = field(default_factory=dict)
-    decayed: tuple[str, ...] = ()
-    decay: float = 0.0
-    decays_by_l2: bool = False
-    maximises: bool = False
-    owns_modules: bool = False
-    num_outside_scaler: int = 0
-    has_closure: bool = False
-    num_waiting: int = 0
 
 
 @dataclass(kw_only=True)
@@ -86,7 +34,6 @@ class LossSeen:
     where: str | None
     num_looked: int = 0
     input_shape: tuple[int, ...] = ()
-    target_shape: tuple[int, ...] = ()
     reduction: str = "mean"
     ignore_index: int | None = None
     has_int_target: bool = False
@@ -118,7 +65,7 @@ class BackwardSeen:
     Attributes:
         terms: what the number is made of: kind, factor, reduction, shape of the scores.
         num_new_batches: batches that loaders gave since the last step.
-        is_scaled: a GradScaler's scale was on it.
+        num_inputs: different inputs that models were given since then.
     """
 
     step: int
@@ -127,6 +74,7 @@ class BackwardSeen:
     value: float | None
     broadcast: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     num_new_batches: int = 0
+    num_inputs: int = 0
 
 
 @dataclass(kw_only=True)
@@ -209,7 +157,11 @@ class ModelSeen:
             training mode.
         num_idle_graphs: calls in evaluation mode that kept a graph nobody used.
         num_train_without_grad: calls in training mode without gradients, between steps.
+        dropped: by step, calls in training mode whose graph was let go before any backward.
         not_in_optimizer: weights that got a gradient and that no optimiser holds, by name.
+        num_unheld: looks at which it was learnt from, and no optimiser held a weight of what was.
+        constant_factors: weights that began constant, and are multiplied as matrices.
+        num_live_dropout: calls of dropout that dropped while it was in evaluation mode.
         wanted_pixels, given_pixels: of a picture: what it was made for, and what it was given.
         alike_weights: weights that began constant, and whose units stayed alike when they moved.
         batch_keys: by step, some numbers of the batch that it was given, where no loader gave it.
@@ -228,8 +180,14 @@ class ModelSeen:
     idle_graph_at: str | None = None
     num_train_without_grad: int = 0
     without_grad_at: str | None = None
+    dropped: list[tuple[int, int]] = field(default_factory=list)
+    dropped_at: str | None = None
     called_at: str | None = None
     not_in_optimizer: tuple[str, ...] = ()
+    num_unheld: int = 0
+    constant_factors: tuple[str, ...] = ()
+    num_live_dropout: int = 0
+    live_dropout_at: str | None = None
     num_weights: int = 0
     constant_weights: tuple[str, ...] = ()
     zero_weights: tuple[str, ...] = ()
@@ -238,7 +196,6 @@ class ModelSeen:
     given_pixels: int | None = None
     pooled_pixels: int | None = None
     window_offsets: list[int] = field(default_factory=list)
-    window_base: int | None = None
     alike_weights: tuple[str, ...] = ()
     batch_keys: dict[int, tuple[float, ...]] = field(default_factory=dict)
 
@@ -264,68 +221,6 @@ class InputSeen:
     worst_feature: float = 0.0
     given_means: tuple[float, ...] = ()
     given_stds: tuple[float, ...] = ()
-
-
-@dataclass(kw_only=True)
-class ScheduleSeen:
-    """One learning-rate scheduler.
-
-    Attributes:
-        num_stepped: how far it has come.
-        horizon: steps after which it is done, where it says so.
-        is_optional: it never stepped, and the script has a line that would step it.
-        is_early: it was stepped before its optimiser's first step.
-        rates: learning rates by optimiser step.
-        is_for_max: it waits for a number to rise, as ReduceLROnPlateau in mode "max".
-        metrics: the numbers that it was given.
-    """
-
-    kind: str
-    is_for_max: bool = False
-    metrics: list[float] = field(default_factory=list)
-    built_at: str | None = None
-    stepped_at: str | None = None
-    num_stepped: int = 0
-    horizon: int | None = None
-    period: int | None = None
-    gamma: float | None = None
-    is_early: bool = False
-    is_optional: bool = False
-    base_rate: float | None = None
-    least_rate: float | None = None
-    least_at_step: int | None = None
-    rises_again: bool = False
-
-
-@dataclass(kw_only=True)
-class PrecisionSeen:
-    """Mixed precision."""
-
-    num_half: int = 0
-    half_at: str | None = None
-    num_scaled: int = 0
-    scaler_steps: int = 0
-    num_skipped: int = 0
-    num_updates: int = 0
-    num_clipped_scaled: int = 0
-    clipped_scaled_at: str | None = None
-
-
-@dataclass(kw_only=True)
-class ClippingSeen:
-    """Clipping of gradients, from one line.
-
-    Attributes:
-        is_own: the script's call, not a library's.
-        norms: by norm: those that clipping found.
-        shares: by value: of some of the gradient's numbers, those beyond the limit.
-    """
-
-    where: str | None
-    limit: float
-    is_own: bool = True
-    shares: list[float] = field(default_factory=list)
-    norms: list[float] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
@@ -381,15 +276,12 @@ class Seen:
     not_finite_step: int | None = None
     loss_not_finite_at: int | None = None
     num_graphs_alive: int = 0
-    num_graphs_told: int = 0
     has_seed: bool = False
     reseeded: dict[tuple[str | None, int], int] = field(default_factory=dict)
     is_compiled: bool = False
     modules_were_seen: bool = False
     world_size: int = 1
-    loads: int = 0
     num_processes: int = 0
-    optimizer_loads: int = 0
     is_over: bool = False
     was_cut: bool = False
     num_looked: int = 0

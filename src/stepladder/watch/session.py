@@ -79,6 +79,7 @@ class Session:
 
     def _begin(self) -> None:
         from stepladder.watch.backwards import BackwardWatch
+        from stepladder.watch.dropout import DropoutWatch
         from stepladder.watch.loaders import LoaderWatch
         from stepladder.watch.losses import LossWatch
         from stepladder.watch.modules import ModuleWatch
@@ -107,6 +108,7 @@ class Session:
                 modules,
                 losses,
                 LoaderWatch(),
+                DropoutWatch(names),
                 ScheduleWatch(),
                 precision,
                 FileWatch(),

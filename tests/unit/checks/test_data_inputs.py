@@ -35,7 +35,7 @@ from stepladder.config.recipe import DataConfig, Recipe, StoppingConfig
 from stepladder.data.batch import Batch
 from stepladder.models.normalize import Normalize
 from stepladder.records.findings import Finding, Outcome
-from stepladder.task.contract import Task
+from stepladder.task.contract import Metrics, Task
 
 
 def look(check: Check, task: Task, folder: Path, recipe: Recipe | None = None) -> Finding:
@@ -374,6 +374,34 @@ def test_what_validation_has_to_resolve_is_the_users(tmp_path: Path) -> None:
         assert finding.outcome is outcome
     # 1.645 sqrt(0.1 / n) = 0.002
     assert finding.numbers["num_needed"] == pytest.approx(67_600, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("num", "width", "outcome"),
+    [
+        (8, 1, Outcome.WARNED),
+        (29, 1, Outcome.WARNED),
+        (30, 1, Outcome.PASSED),
+        (8, 40, Outcome.NOT_APPLICABLE),
+    ],
+)
+def test_how_many_examples_a_mean_needs(
+    num: int, width: int, outcome: Outcome, tmp_path: Path
+) -> None:
+    class Numbers(SoundPictures):
+        def data(self, split: Split) -> Dataset[Any]:
+            pictures, _ = draw(split)
+            some = pictures[:num] if split is Split.VAL else pictures
+            return TensorDataset(some, some.flatten(1).float()[:, :width])
+
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            return (model(batch.inputs)[:, :1] - batch.targets.float()).square().mean(1)
+
+        def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+            return Metrics(losses=self.loss(model, batch), sums={}, counts={})
+
+    finding = look(validation_size.CHECK, Numbers(), tmp_path)
+    assert finding.outcome is outcome, finding
 
 
 @pytest.mark.parametrize(

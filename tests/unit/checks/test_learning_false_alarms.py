@@ -31,6 +31,7 @@ from stepladder.checks import (
     overfit_one_batch,
     parameters_move,
     pretrained,
+    reproducible,
     seeds,
     weight_decay_groups,
 )
@@ -63,6 +64,7 @@ CHECKS = [
         overfit_one_batch,
         parameters_move,
         pretrained,
+        reproducible,
         seeds,
         weight_decay_groups,
     )

@@ -35,6 +35,7 @@ from stepladder.checks import (
     overfit_one_batch,
     parameters_move,
     pretrained,
+    reproducible,
     seeds,
     weight_decay_groups,
 )
@@ -684,7 +685,6 @@ class Counting(SoundPictures):
         (GlobalNoise, "seeds_wrong", Outcome.WARNED),
         (SameNoise, "seeds_wrong", Outcome.WARNED),
         (OtherData, "seeds_wrong", Outcome.FAILED),
-        (Counting, "not_reproducible", Outcome.WARNED),
     ],
 )
 def test_seeds_that_do_not_do_what_they_are_for(
@@ -692,6 +692,28 @@ def test_seeds_that_do_not_do_what_they_are_for(
 ) -> None:
     finding = finding_of(seeds, kind(), tmp_path)
     assert (finding.outcome, finding.fault) == (outcome, fault), finding
+
+
+class ByTheClock(SoundPictures):
+    """Draws first weights from a generator that no seed reaches."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        model = super().build_model(recipe)
+        drawn = torch.Generator().manual_seed(time.perf_counter_ns())
+        for weight in model.parameters():
+            nn.init.normal_(weight, std=0.1, generator=drawn)
+        return model
+
+
+@pytest.mark.parametrize("kind", [Counting, ByTheClock])
+def test_two_runs_with_one_seed_that_differ(kind: type[Task], tmp_path: Path) -> None:
+    finding = finding_of(reproducible, kind(), tmp_path)
+    assert (finding.outcome, finding.fault) == (Outcome.WARNED, "not_reproducible"), finding
+
+
+def test_first_weights_that_no_seed_reaches_are_named_by_themselves(tmp_path: Path) -> None:
+    finding = finding_of(seeds, ByTheClock(), tmp_path)
+    assert (finding.outcome, finding.fault) == (Outcome.FAILED, "seeds_wrong"), finding
 
 
 def test_a_check_of_bf16_and_micro_batches_answers(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from stepladder.checks import gradients_reach, not_finite, parameters_move, seeds
+from stepladder.checks import gradients_reach, not_finite, parameters_move, reproducible
 from stepladder.checks.contract import Check
 from stepladder.checks.examples import Example
 from stepladder.checks.job import CheckedJob, open_job
@@ -68,7 +68,7 @@ def test_the_finite_check_fails_alone_and_the_others_say_why_they_do_not_apply(
     findings = {
         check.name: run_check(check, job)
         for check in CHECKS
-        if check.needs_loss or check.name in ("not_finite", "seeds", "initialisation")
+        if check.needs_loss or check.name in ("not_finite", "reproducible", "initialisation")
     }
     failed = [finding for finding in findings.values() if finding.is_alarm]
     assert [finding.check for finding in failed] == ["not_finite"]
@@ -77,7 +77,7 @@ def test_the_finite_check_fails_alone_and_the_others_say_why_they_do_not_apply(
         if check.needs_loss:
             assert findings[check.name].outcome is Outcome.NOT_APPLICABLE
             assert "not finite" in findings[check.name].evidence
-    assert findings["seeds"].outcome is Outcome.NOT_APPLICABLE
+    assert findings["reproducible"].outcome is Outcome.NOT_APPLICABLE
 
 
 def test_an_augmentation_that_makes_nan_is_named(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_gradient_that_is_nan_under_a_finite_loss_is_found(tmp_path: Path) -> 
     assert run_check(not_finite.CHECK, job).outcome is Outcome.PASSED
 
 
-@pytest.mark.parametrize("check", [parameters_move.CHECK, seeds.CHECK], ids=lambda c: c.name)
+@pytest.mark.parametrize("check", [parameters_move.CHECK, reproducible.CHECK], ids=lambda c: c.name)
 def test_steps_that_were_not_taken_are_neither_passed_nor_blamed(
     check: Check, tmp_path: Path
 ) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from stepladder.records.watch import WatchReport
+from stepladder.watch.backwards import Waiting, follow_graph
 
 Watched = Callable[..., WatchReport]
 
@@ -34,6 +36,141 @@ def some(n=32):
 
 # Each: the fault, the program as it should be, and what makes it faulty.
 PAIRS = {
+    "chunks_of_batches_and_two_losses": (
+        "accumulation_unscaled",
+        """
+def both(a, b):
+    scores = net(a)
+    return F.cross_entropy(scores, b) + F.mse_loss(scores.mean(1), a[:, 0])
+for step in range(60):
+    rows = some()
+    for mine, theirs in zip(x[rows].chunk(4), y[rows].chunk(4)):
+        loss = both(mine, theirs) / 4
+        loss.backward()
+    sgd.step()
+    sgd.zero_grad()
+""",
+        ("both(mine, theirs) / 4", "both(mine, theirs)"),
+    ),
+    "the_copy_is_trained": (
+        "parameters_never_step",
+        """
+import copy
+old = copy.deepcopy(net)
+for step in range(10):
+    rows = some()
+    net.zero_grad()
+    F.cross_entropy(net(x[rows]), y[rows]).backward()
+    sgd.step()
+net.load_state_dict(old.state_dict())
+for step in range(140):
+    rows = some()
+    net.zero_grad()
+    F.cross_entropy(net(x[rows]), y[rows]).backward()
+    sgd.step()
+""",
+        ("net.load_state_dict(old.state_dict())", "net = old"),
+    ),
+    "own_optimiser_climbs": (
+        "loss_maximised",
+        """
+class Own(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(p.grad / (p.grad.norm() + 1e-6), alpha=group["lr"])
+own = Own(net.parameters(), 3e-3)
+for step in range(60):
+    rows = some()
+    learn(F.cross_entropy(net(x[rows]), y[rows]), own)
+""",
+        ("p.sub_(", "p.add_("),
+    ),
+    "the_schedule_steps_with_held_out_batches": (
+        "schedule_misused",
+        """
+schedule = torch.optim.lr_scheduler.ExponentialLR(sgd, 0.9)
+for epoch in range(4):
+    for rows in torch.randperm(256).split(32):
+        learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+    with torch.no_grad():
+        for rows in torch.arange(256, 320).split(16):
+            net(x[rows])
+    schedule.step()
+""",
+        ("    schedule.step()", "            schedule.step()"),
+    ),
+    "norms_among_the_decayed": (
+        "decay_on_norms_and_biases",
+        """
+net = nn.Sequential(nn.Linear(8, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 3))
+def is_spared(name, p):
+    return p.dim() <= 1
+own, spared = [], []
+for name, p in net.named_parameters():
+    (spared if is_spared(name, p) else own).append(p)
+groups = [{"params": own, "weight_decay": 0.1}, {"params": spared, "weight_decay": 0.0}]
+adam = torch.optim.AdamW(groups, 1e-3)
+for step in range(40):
+    rows = some()
+    learn(F.cross_entropy(net(x[rows]), y[rows]), adam)
+""",
+        ("return p.dim() <= 1", "return name.endswith('bias')"),
+    ),
+    "own_layers_begin_alike": (
+        "bad_initialisation",
+        """
+class Dense(nn.Module):
+    def __init__(self, num_in, num_out):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(num_in, num_out) / num_in ** 0.5)
+    def forward(self, a):
+        return F.dropout(a @ self.weight, 0.2, self.training)
+model = nn.Sequential(Dense(8, 16), nn.ReLU(), Dense(16, 3))
+sgd = torch.optim.SGD(model.parameters(), 1e-2)
+for step in range(40):
+    rows = some()
+    learn(F.cross_entropy(model(x[rows]), y[rows]), sgd)
+""",
+        ("torch.randn(num_in, num_out) / num_in ** 0.5", "torch.full((num_in, num_out), 0.1)"),
+    ),
+    "dropout_that_is_not_told_the_mode": (
+        "train_mode_in_validation",
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.p = nn.Linear(8, 32), nn.Linear(32, 3), 0.2
+    def forward(self, x):
+        return self.b(F.dropout(F.relu(self.a(x)), self.p, training=self.training))
+model = Net()
+sgd = torch.optim.SGD(model.parameters(), 1e-2)
+for epoch in range(3):
+    model.train()
+    for rows in torch.randperm(256).split(32):
+        learn(F.cross_entropy(model(x[rows]), y[rows]), sgd)
+    model.eval()
+    with torch.no_grad():
+        model(x[256:])
+""",
+        ("self.p, training=self.training", "self.p"),
+    ),
+    "batches_held_out_without_a_loader": (
+        "gradients_in_validation",
+        """
+def right(rows):
+    return (net(x[rows]).argmax(1) == y[rows]).float().mean().item()
+for epoch in range(3):
+    for rows in torch.randperm(256).split(32):
+        learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+    with torch.no_grad():
+        print(sum(right(rows) for rows in torch.arange(256, 320).split(16)))
+""",
+        ("    with torch.no_grad():\n        print", "    print"),
+    ),
     "matrices_of_ones": (
         "bad_initialisation",
         """
@@ -168,6 +305,57 @@ for step in range(40):
 }
 
 SOUND = {
+    "chunks_of_batches": """
+for step in range(80):
+    rows = some()
+    for mine, theirs in zip(x[rows].chunk(4), y[rows].chunk(4)):
+        (F.cross_entropy(net(mine), theirs) / 4).backward()
+    sgd.step()
+    sgd.zero_grad()
+""",
+    "the_model_gives_its_loss": """
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 3))
+    def forward(self, a, b):
+        return F.cross_entropy(self.net(a), b)
+model = Whole()
+sgd = torch.optim.SGD(model.parameters(), 1e-2)
+for step in range(300):
+    rows = some()
+    learn(model(x[rows], y[rows]), sgd)
+""",
+    "bad_batches_are_left_out": """
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 3))
+sgd = torch.optim.SGD(net.parameters(), 1e-2)
+for step in range(80):
+    rows = some()
+    loss = F.cross_entropy(net(x[rows]), y[rows])
+    if step in (17, 29, 60):
+        continue
+    learn(loss, sgd)
+""",
+    "acts_before_it_learns": """
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 3))
+sgd = torch.optim.SGD(net.parameters(), 1e-2)
+for step in range(60):
+    action = net(x[:1]).argmax(1).item()
+    rows = some()
+    learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+""",
+    "sharpness_once_in_a_while": """
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 3))
+sgd = torch.optim.SGD(net.parameters(), 1e-2)
+for step in range(80):
+    if step % 20 == 19:
+        for rows in (x[:32], x[32:64]):
+            loss = F.cross_entropy(net(rows), y[:32])
+            norm = torch.autograd.grad(loss, list(net.parameters()))[0].norm().item()
+            del loss
+    rows = some()
+    learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+""",
     "advantages_are_no_mean": """
 for step in range(40):
     chosen = net(x[some()]).log_softmax(1).gather(1, torch.randint(3, (32, 1)))
@@ -223,6 +411,17 @@ for step in range(40):
 }
 
 
+# Validated on in one call in training mode, with gradients.
+HELD_OUT = """
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 3))
+sgd = torch.optim.SGD(net.parameters(), 1e-2)
+for epoch in range(4):
+    for rows in torch.randperm(256).split(32):
+        learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+    right = net(x[256:]).argmax(1) == y[256:]
+"""
+
+
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.filterwarnings("ignore")
 def test_the_fault_alone_is_named(name: str, watched: Watched) -> None:
@@ -248,3 +447,20 @@ def test_a_run_that_is_ended_early_accuses_no_optimiser_of_waiting(watched: Watc
     _, sound, (right, wrong) = PAIRS["two_optimisers"]
     report = watched(START + sound.replace(right, wrong), max_steps=50)
     assert not report.alarms, report.alarms
+
+
+def test_a_validation_in_one_call_is_told_with_its_line(watched: Watched) -> None:
+    report = watched(START + HELD_OUT)
+    found = {alarm.fault: alarm.where for alarm in report.alarms}
+    assert set(found) == {"train_mode_in_validation", "gradients_in_validation"}
+    number = next(i for i, line in enumerate((START + HELD_OUT).splitlines(), 1) if "right" in line)
+    assert {str(where).rpartition(":")[2] for where in found.values()} == {str(number)}
+
+
+def test_a_call_that_is_learnt_from_is_not_let_go() -> None:
+    loss = (torch.ones(2, requires_grad=True) * 2).sum()
+    first, again = follow_graph(loss.grad_fn), follow_graph(loss.grad_fn)
+    calls = [Waiting(None, True, True, None, graph, None) for graph in (first, again)]  # type: ignore[arg-type]
+    assert [one.is_dropped for one in calls] == [False, False]
+    del loss
+    assert [one.is_dropped for one in calls] == [True, True]

@@ -8,7 +8,8 @@ from statistics import fmean, median
 from stepladder.records.files import Json
 from stepladder.records.findings import Severity
 from stepladder.watch.contract import Answer, Found, Sound, Unseen
-from stepladder.watch.seen import OptimizerSeen, Seen
+from stepladder.watch.seen import Seen
+from stepladder.watch.seen_steps import OptimizerSeen
 
 _NO_STEP = Unseen("no step of an optimiser was seen")
 _MIN_STEPS = 3  # that were looked at, before a gradient's absence means something
@@ -17,10 +18,13 @@ _TRAVEL = 0.02  # of the weights in the whole run: too little to learn anything
 _MIN_WAITING = 4  # looks at which an optimiser had not stepped yet
 _LONG = 40  # steps of the others in the meantime
 _MIN_LOST = 3  # losses at the end that are not finite
+_MIN_CLIMBS = 5  # steps at which update and gradient were compared
+_UP = 0.2  # their cosine, of a step that climbs
+_MOST = 0.9  # of those steps
 _LEARNT = 0.05  # of the loss: what counts as learning
 
 
-def parameters_never_step(seen: Seen) -> Answer:
+def parameters_never_step(seen: Seen) -> Answer:  # noqa: PLR0911  (one a way not to step)
     """Sees backward without steps, steps without a gradient, or one of several that never steps."""
     if seen.num_backwards == 0:
         return Unseen("backward was not called")
@@ -37,6 +41,15 @@ def parameters_never_step(seen: Seen) -> Answer:
             fix="Make the optimiser after the model is final, from model.parameters().",
             where=one.built_at or one.stepped_at,
             numbers={"num_steps": one.num_steps},
+        )
+    unheld = [m for m in seen.models if m.num_unheld >= _MIN_STEPS]
+    if unheld and seen.num_steps >= _MIN_STEPS:
+        return Found(
+            evidence=f"{unheld[0].built} was learnt from, and no optimiser that steps holds one of "
+            "its weights: they hold those of another model",
+            fix="Make the optimiser after the model is final, or load weights into the model that "
+            "it was made for: model.load_state_dict(…).",
+            where=unheld[0].called_at,
         )
     idle = [o for o in seen.optimizers if o.num_steps == 0 and o.owns_modules]
     stepped = [o for o in seen.optimizers if o.num_steps]
@@ -69,7 +82,7 @@ def parameters_not_in_optimizer(seen: Seen) -> Answer:
         return Unseen("no model whose weights an optimiser holds was seen in three steps")
     for model in models:
         names = model.not_in_optimizer
-        if names:
+        if names and model.num_unheld < _MIN_STEPS:
             shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if names[4:] else "")
             return Found(
                 evidence=f"{len(names)} weights of {model.built} get a gradient and are in no "
@@ -120,6 +133,18 @@ def unregistered_modules(seen: Seen) -> Answer:
 
 def loss_maximised(seen: Seen) -> Answer:
     """Reads the sign of a known loss in backward's graph, and whether it then grows."""
+    for one in seen.optimizers:
+        cosines = [cosine for _, cosine in one.climbs]
+        is_up = len(cosines) >= _MIN_CLIMBS and sum(c > _UP for c in cosines) > _MOST * len(cosines)
+        if is_up and one.owns_modules and not one.maximises:
+            return Found(
+                evidence=f"the steps of {one.kind} go up the gradient: the cosine of update and "
+                f"gradient was {median(cosines):.2f} at the median of {len(cosines)} steps, and "
+                "should be negative",
+                fix="Subtract the update from the weights, or drop maximize=True.",
+                where=one.built_at or one.stepped_at,
+                numbers={"cosine": median(cosines)},
+            )
     calls = [call for call in seen.backward_calls if call.terms]
     stepped = [o for o in seen.optimizers if o.num_steps and o.owns_modules]
     if not calls or not stepped:
@@ -263,11 +288,13 @@ def decay_on_norms_and_biases(seen: Seen) -> Answer:
                 where=one.built_at or one.stepped_at,
             )
         if one.decayed and one.decay > 0:
+            others = f", while {one.num_spared} others are spared" if one.num_spared else ""
             return Found(
                 evidence=f"weight decay {one.decay:g} acts on {len(one.decayed)} norms and biases, "
-                f"such as {one.decayed[0]}",
-                fix="Put weights of one dimension in a group with weight_decay=0.",
+                f"such as {one.decayed[0]}{others}",
+                fix="Put all weights of one dimension in a group with weight_decay=0.",
                 where=one.built_at or one.stepped_at,
+                severity=Severity.WARNING if one.num_spared else None,  # spared, but not all
                 numbers={"num_weights": len(one.decayed)},
             )
     return Sound("no weight decay on norms and biases")

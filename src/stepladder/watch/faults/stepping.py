@@ -10,11 +10,14 @@ from statistics import median
 from stepladder.records.files import Json
 from stepladder.records.findings import Severity
 from stepladder.watch.contract import Answer, Found, Sound, Unseen
-from stepladder.watch.seen import ScheduleSeen, Seen
+from stepladder.watch.seen import Seen
+from stepladder.watch.seen_steps import ScheduleSeen
 
 _ALWAYS = 0.9  # of the steps: Sculley's rule of thumb is that clipping is for the rare ones
 _MIN_STEPS = 30
 _MIN_METRICS = 4
+_MIN_IDLE = 6
+_IDLE = 0.3
 _MIN_SHARES = 5  # steps at which clipping by value was measured
 _MOST = 0.5  # of a gradient's numbers
 _LARGE_SCALE = 5.0  # root mean square times sqrt(fan in): 0.6 is torch's default, 1.4 is He's
@@ -44,6 +47,16 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
             fix="Call scheduler.step() after optimizer.step().",
             where=where,
             numbers=numbers,
+        )
+    is_often = one.num_idle >= _MIN_IDLE and one.num_idle > _IDLE * one.num_stepped
+    if is_often and seen.world_size == 1:  # some trainers step it once for each process
+        return Found(
+            evidence=f"{one.kind} stepped {one.num_idle} of {one.num_stepped} times with no step "
+            f"of an optimiser since the last: the learning rate went from {one.base_rate or 0:g} "
+            f"to {one.least_rate or 0:.2g} faster than it learns",
+            fix="Call scheduler.step() once an epoch, or once after each optimizer.step().",
+            where=where,
+            numbers={**numbers, "num_idle": one.num_idle},
         )
     if one.num_stepped == 0 and one.is_optional:
         return None
@@ -175,14 +188,18 @@ def accumulation_unscaled(seen: Seen) -> Answer:  # noqa: PLR0911  (one a reason
         return Unseen("the optimiser calls backward itself")
     if len(stepped) > 1:
         return Unseen("several optimisers: backward need not belong to one")
-    calls = [c for c in seen.backward_calls if c.step >= 1 and c.num_new_batches >= 2]
+    calls = [
+        c for c in seen.backward_calls if c.step >= 1 and max(c.num_new_batches, c.num_inputs) >= 2
+    ]
     if len({(call.where, *(t.kind for t in call.terms)) for call in calls}) > 1:
         return Unseen(f"{usual} backwards a step, of different losses")
     factors = []
     for call in calls:
-        if len(call.terms) == 1 and call.terms[0].kind != "other":
-            term = call.terms[0]
-            factors.append(term.factor if term.reduction == "mean" else None)
+        means = [t for t in call.terms if t.kind != "other" and t.reduction == "mean"]
+        if call.terms and len(means) == len(call.terms):
+            # of several terms each has a weight of its own: only an undivided one can be told
+            ones = [t.factor for t in means if t.factor == 1.0 or len(means) == 1]
+            factors.append(ones[0] if ones else None)
     known = [f for f in factors if f is not None]
     if not known or len(known) < len(factors):
         return Unseen(f"{usual} backwards a step; what the loss was divided by is not known")
@@ -237,7 +254,7 @@ def clipping_always_active(seen: Seen) -> Answer:
 
 def bad_initialisation(seen: Seen) -> Answer:
     """Measures the first weights: constant (and alike later), zero, or far from usual size."""
-    models = [m for m in seen.models if m.num_weights or m.alike_weights]
+    models = [m for m in seen.models if m.num_weights or m.alike_weights or m.constant_factors]
     if not models:
         return Unseen("no model with linear or convolution layers was seen before its first step")
     fix = "Keep torch's defaults, or use nn.init.kaiming_normal_."
@@ -250,11 +267,13 @@ def bad_initialisation(seen: Seen) -> Answer:
                 fix=fix,
                 where=model.called_at,
             )
-        if model.alike_weights:
+        if names := model.constant_factors or model.alike_weights:
+            how = "after steps their rows or columns are still the same"
+            if model.constant_factors:
+                how = "are multiplied as matrices"
             return Found(
-                evidence=f"{len(model.alike_weights)} weights of {model.built} begin with one "
-                f"number throughout, such as {model.alike_weights[0]}, and after steps their rows "
-                "or columns are still the same: their units stay alike",
+                evidence=f"{len(names)} weights of {model.built} begin with one number "
+                f"throughout, such as {names[0]}, and {how}: their units are alike",
                 fix=fix,
                 where=model.called_at,
             )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 from stepladder.records.findings import Severity
 from stepladder.watch.contract import Answer, Found, Sound, Unseen
-from stepladder.watch.seen import PassSeen, SavedSeen, Seen
+from stepladder.watch.seen import ModelSeen, PassSeen, SavedSeen, Seen
 
 _NO_VALIDATION = Unseen("no pass over a loader without learning was seen once training had begun")
 _MANY_GRAPHS = 10
@@ -35,10 +37,19 @@ def augmented_validation(seen: Seen) -> Answer:
     return Sound("validations read the same data")
 
 
-def train_mode_in_validation(seen: Seen) -> Answer:
+def train_mode_in_validation(seen: Seen) -> Answer:  # noqa: PLR0911  (one a way to drop)
     """Looks at the mode of models that are run and not learnt from."""
     models = [m for m in seen.models if m.has_dropout or m.has_batch_norm]
     passes = _validations(seen)
+    alive = next((m for m in seen.models if m.num_live_dropout >= 2), None)
+    if alive is not None:
+        return Found(
+            evidence=f"dropout dropped {alive.num_live_dropout} times while {alive.built} was in "
+            "evaluation mode: a function such as F.dropout drops unless it is told not to",
+            fix="Give it the mode: F.dropout(x, p, training=self.training).",
+            where=alive.live_dropout_at,
+            numbers={"num_calls": alive.num_live_dropout},
+        )
     if not models:
         return Unseen("no model with dropout or BatchNorm was seen")
     for where, one in passes:
@@ -51,9 +62,27 @@ def train_mode_in_validation(seen: Seen) -> Answer:
         is_own = num >= 2 and not passes and num < _RARE * seen.num_steps
         if is_own and model.num_train_mode:
             return _train_mode(model.without_grad_at or model.called_at, num)
+    for model in models if not passes else ():
+        if num := _num_let_go(model, seen):
+            return _train_mode(model.dropped_at or model.called_at, num)
     if not passes and not any(m.num_train_without_grad for m in models):
         return _NO_VALIDATION
     return Sound("models are validated in evaluation mode")
+
+
+def _num_let_go(model: ModelSeen, seen: Seen) -> int:
+    """Count the calls whose graphs were let go, where they come as validations do.
+
+    That is seldom, and either several at a time or after equally many steps each: a step that is
+    left out, as for a loss that is not finite, comes alone and at any time.
+    """
+    steps = [step for step, _ in model.dropped]
+    gaps = {after - before for before, after in itertools.pairwise(steps)}
+    is_several = sum(num >= 2 for _, num in model.dropped) >= 2
+    is_regular = len(steps) >= 3 and len(gaps) == 1
+    if not (is_several or is_regular) or len(steps) >= _RARE * seen.num_steps:
+        return 0
+    return sum(num for _, num in model.dropped)
 
 
 def _train_mode(where: str | None, num: int) -> Found:
@@ -103,6 +132,9 @@ def gradients_in_validation(seen: Seen) -> Answer:
     for model in seen.models:
         if model.num_idle_graphs >= 2:
             return _graphs(model.idle_graph_at or model.called_at, model.num_idle_graphs)
+        num = 0 if passes else _num_let_go(model, seen)
+        if num:
+            return _graphs(model.dropped_at or model.called_at, num)
     if not passes and not any(m.num_train_without_grad for m in seen.models):
         return _NO_VALIDATION
     return Sound("validation keeps no graph")
