@@ -5,7 +5,9 @@ Each class has an exit code, so that a script can tell a typing mistake from a f
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+USER_TASK: Final = "stepladder_user_task_"  # how the modules of users' own Tasks are named
 
 
 class StepladderError(Exception):

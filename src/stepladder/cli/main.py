@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from stepladder import __version__
-from stepladder.cli.crash import known_error, save_trace
+from stepladder.cli.crash import known_error, line_of_task, save_trace
 from stepladder.errors import StepladderError, UsageError
 
 COMMANDS = {
@@ -118,13 +118,21 @@ def _report(error: StepladderError, cause: Exception, words: list[str]) -> int:
 
 
 def _report_crash(error: Exception, words: list[str]) -> int:
-    """Print three lines on an error that is probably ours, and keep its trace."""
+    """Print three lines on an error of the user's Task, or one that is probably ours."""
     if "--debug" in words:
         traceback.print_exception(error)
     path = save_trace(error)
-    what = str(error).partition("\n")[0][:200]
+    what = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+    line = line_of_task(error)
+    if line is not None:
+        sys.stderr.write(
+            f"your Task failed: {what}\n"
+            f"  {line}\n"
+            f"  The whole trace is in {path}; `stepladder check` tries each part of a Task alone.\n"
+        )
+        return 1
     sys.stderr.write(
-        f"unexpected error: {type(error).__name__}: {what}\n"
+        f"unexpected error: {what}\n"
         f"  The whole trace is in {path}.\n"
         f"  If this looks like our mistake, send it along with what `stepladder doctor` prints.\n"
     )

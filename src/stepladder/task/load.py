@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import cast
 
 from stepladder.config.recipe import Recipe
-from stepladder.errors import UsageError
+from stepladder.errors import USER_TASK, UsageError
 from stepladder.task.contract import Task
 
 BUILT_IN = "image_classification"
@@ -66,7 +66,7 @@ def _run_file(file: Path) -> ModuleType:
             where=str(file),
             fix="Give the path of the Python file that holds the Task, then a colon and its name.",
         )
-    name = f"stepladder_user_task_{path.stem}"
+    name = f"{USER_TASK}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

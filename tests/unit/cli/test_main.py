@@ -153,6 +153,19 @@ def test_a_crash_leaves_its_trace_in_the_run_folder(
     assert "Traceback" in Path("run/crash.txt").read_text()
 
 
+def test_a_crash_in_the_users_task_names_its_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    example = (Path(__file__).parents[3] / "examples" / "own_task.py").read_text().splitlines()
+    number = next(i for i, line in enumerate(example) if "def loss(" in line) + 1
+    example.insert(number, "        raise RuntimeError('no such column')")
+    Path("own.py").write_text("\n".join(example))
+    assert run("train", "own.py:Sine", "--run.dir", "run", "--run.checks", "off") == 1
+    message = capfd.readouterr().err.partition("your Task failed: ")[2].splitlines()
+    assert message[0] == "RuntimeError: no such column"
+    assert message[1] == f"  own.py:{number + 1}, in loss: raise RuntimeError('no such column')"
+
+
 def test_debug_prints_the_trace(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
