@@ -55,7 +55,8 @@ class DropoutWatch:
             self._count()
 
     def _count(self) -> None:
-        root = self._names.root_of(self._watcher.evaluated)
+        module = self._watcher.evaluated()
+        root = None if module is None else self._names.root_of(module)
         if root is None or torch.is_grad_enabled() or self._watcher.step == 0:
             return
         root.seen.num_live_dropout += 1

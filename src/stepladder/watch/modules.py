@@ -294,7 +294,7 @@ class ModuleWatch:
         self._inside.append((id(module), event, None))
         watcher.switch.is_evaluating = not module.training
         if not module.training:
-            watcher.evaluated = module
+            watcher.evaluated = root.ref
         self._time(root, module)
         if not torch.is_grad_enabled():
             return

@@ -60,7 +60,7 @@ class Watcher:
         self.backwards = 0
         self.new_batches = 0
         self.steps_of_any = 0
-        self.evaluated: Any = None
+        self.evaluated: Callable[[], Any] = lambda: None  # held weakly
         self.inputs: set[tuple[float, ...]] = set()
         self.current: Any = None
         self.is_following = True

@@ -305,6 +305,20 @@ for step in range(40):
 }
 
 SOUND = {
+    "one_model_after_another": """
+def session():
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+    sgd = torch.optim.SGD(model.parameters(), 1e-2)
+    for epoch in range(4):
+        for rows in torch.randperm(256).split(16):
+            learn(F.cross_entropy(model(x[rows]), y[rows]), sgd)
+        model.eval()
+        with torch.no_grad():
+            model(x[256:])
+        model.train()
+session()
+session()
+""",
     "chunks_of_batches": """
 for step in range(80):
     rows = some()
