@@ -66,6 +66,8 @@ class LoaderWatch:
 
     def _begin(self, args: tuple[Any, ...], _kwargs: Any) -> float:
         self._watcher.phases.close_validation()
+        for listener in self._watcher.on_pass:
+            listener()
         if id(args[0]) not in self._seen or self._seen[id(args[0])][0]() is not args[0]:
             self._describe(args[0])
         return perf_counter()

@@ -30,6 +30,7 @@ _BY_CLASS: Final = frozenset({"cross_entropy", "nll_loss"})
 _MAX_LOOKS: Final = 4  # calls that are looked at in one step
 _ALWAYS: Final = 3  # the first calls of each kind
 _MAX_LABELS: Final = 4096
+_EXACT: Final = 1e-2  # of probabilities' sum, in 16 bits too
 _LABELS_OF_A_BATCH: Final = 8
 _DEFAULT_IGNORED: Final = -100
 
@@ -133,6 +134,10 @@ class LossWatch:
                 self._watcher.seen.not_finite = "the target"
                 self._watcher.seen.not_finite_at = seen.where
                 self._watcher.seen.not_finite_step = self._watcher.step
+        if seen.kind == "cross_entropy" and scores.dim() > 1 and scores.shape[1] > 1:
+            some = scores.detach()[:64].float()
+            adds_up = bool((some.sum(1) - 1).abs().max() < _EXACT) and bool(some.min() >= 0)
+            seen.is_probability = adds_up and seen.is_probability is not False
         if (seen.kind == "nll_loss" or seen.is_soft) and scores.dim() > 1:
             total = scores.detach()[:64].float().logsumexp(1)
             tolerance = 1e-2 if scores.dtype is torch.float32 else 1e-1

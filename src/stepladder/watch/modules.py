@@ -16,6 +16,7 @@ from torch.nn.modules.module import (
 )
 
 from stepladder.watch.backwards import BackwardWatch, Waiting, Window, follow_graph
+from stepladder.watch.batches import by_channel, first_of, note_batch, note_input, window_of
 from stepladder.watch.names import Names, Root
 from stepladder.watch.optimizers import OptimizerWatch
 from stepladder.watch.phases import FORWARD
@@ -33,8 +34,6 @@ _SCRIPTING: Final = (
 _FEW_VALUES: Final = 8
 _MAX_WAITING: Final = 4096
 _MIN_FEATURES: Final = 16
-_MAX_KEYS: Final = 500
-_MAX_INPUTS: Final = 64
 _CURRENT: list[ModuleWatch] = []
 
 
@@ -71,6 +70,7 @@ class ModuleWatch:
         self._inside: list[tuple[int, Any, Window | None]] = []
         self._has_first = False
         self._norms_first = False
+        self._is_once = False
         self._kept = kept
 
     def install(self, watcher: Watcher) -> None:
@@ -78,6 +78,7 @@ class ModuleWatch:
         self._watcher = watcher
         watcher.on_step.append(self._next)
         watcher.on_close.append(self._names.follow_constants)
+        watcher.on_pass.append(self._open_once)
         watcher.patches.wrap(torch, "compile", before=self._compiling, after=self._compiled)
         watcher.patches.wrap(
             torch, "save", before=self._unhook, after=self._rehook, failed=self._rehook
@@ -119,11 +120,18 @@ class ModuleWatch:
             register_module_forward_hook(self._any_after, always_call=True),
         ]
 
+    def _open_once(self) -> None:
+        """Look at modules in the next call: a model may be met in validation first."""
+        if not self._handles and not self._watcher.seen.is_compiled:
+            self._open()
+            self._is_once = True
+
     def _shut(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
         self._stack.clear()
+        self._is_once = False
 
     def _compiling(self, _args: Any, _kwargs: Any) -> None:
         self._watcher.seen.is_compiled = True
@@ -168,6 +176,8 @@ class ModuleWatch:
     def _any_after(self, module: nn.Module, _args: Any, _output: Any) -> None:
         if self._stack and self._stack[-1] == id(module):
             self._stack.pop()
+        if self._is_once and not self._stack:
+            self._shut()
 
     def _look(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         is_outermost = not self._stack
@@ -235,7 +245,7 @@ class ModuleWatch:
         worst = 0.0
         given: tuple[tuple[float, ...], tuple[float, ...]] = (), ()
         if value.dim() == 4:
-            means, stds = _by_channel(value)
+            means, stds = by_channel(value)
             given = self._given_for(value)
         elif value.dim() == 2 and value.shape[0] > 1:
             some = value.detach()[:256, :1024].float()
@@ -269,7 +279,7 @@ class ModuleWatch:
             if first is None or first.shape != value.shape or not is_plain(first):
                 continue
             if first.is_floating_point() and first.data_ptr() != value.data_ptr():
-                return _by_channel(first)
+                return by_channel(first)
         return (), ()
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -302,11 +312,11 @@ class ModuleWatch:
         given = args if is_one else list(tensors_in((args, kwargs), 2))[:4]
         if given:
             self._watcher.input_refs = [weakref.ref(t) for t in given]
-            self._inside[-1] = (id(module), event, _window(root, given[0]))
+            self._inside[-1] = (id(module), event, window_of(root, given[0]))
             if watcher.switch.is_close:
-                _note_input(watcher.inputs, given[0])
+                note_input(watcher.inputs, given[0])
             if is_one and watcher.switch.is_close and not watcher.new_batches:
-                _note_batch(root, given[0], watcher.step)
+                note_batch(root, given[0], watcher.step)
         if self._kept is not None:
             self._kept.note_input(module, args, kwargs)
 
@@ -324,7 +334,7 @@ class ModuleWatch:
             self._kept.note_output(module, output)
         watcher = self._watcher
         is_grad = torch.is_grad_enabled()
-        first = output if isinstance(output, Tensor) else _first_of(output)
+        first = output if isinstance(output, Tensor) else first_of(output)
         has_graph = is_grad and first is not None and first.requires_grad
         is_training, one = module.training, watcher.current
         if not is_training:
@@ -358,43 +368,3 @@ class ModuleWatch:
         root.is_held = root.is_held or self._optimizers.holds(root.ids)
         if root.is_held:
             phases.open_validation()
-
-
-def _by_channel(pictures: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Give means and deviations of some pictures' first channels."""
-    some = pictures.detach()[:16, :, ::4, ::4].float()
-    means, stds = some.mean((0, 2, 3)), some.std((0, 2, 3), correction=0)
-    return tuple(means.tolist())[:8], tuple(stds.tolist())[:8]
-
-
-def _window(root: Root, first: Tensor) -> Window | None:
-    """Give which part of which large tensor a batch is: order without a loader."""
-    seen, base = root.seen, first._base
-    if seen.given_pixels is None and first.dim() == 4:
-        seen.given_pixels = int(first.shape[2] * first.shape[3])
-    if base is None or base.shape[1:] != first.shape[1:]:
-        return None
-    return weakref.ref(base), int(first.storage_offset())
-
-
-def _note_input(inputs: set[tuple[float, ...]], first: Tensor) -> None:
-    """Note some numbers of a batch, by which it differs from the others of its step."""
-    if is_plain(first) and len(inputs) < _MAX_INPUTS:
-        inputs.add(tuple(part(first.detach(), _MAX_INPUTS).flatten().tolist()))
-
-
-def _note_batch(root: Root, first: Tensor, step: int) -> None:
-    """Note some numbers of a batch's first examples, by which it is known again."""
-    keys = root.seen.batch_keys
-    if step in keys or len(keys) >= _MAX_KEYS or first.dim() < 2 or not first.is_floating_point():
-        return
-    if is_plain(first) and first.shape[0] > 1 and first.numel():
-        rows = first.detach()[:8].flatten(1)
-        some = rows[:, :: max(1, rows.shape[1] // 3)][:, :3]
-        keys[step] = tuple(some.flatten().tolist())
-
-
-def _first_of(output: Any) -> Tensor | None:
-    """Give the first tensor of what a model answers, also of a record such as a ModelOutput."""
-    is_record = callable(getattr(output, "values", None))
-    return next(tensors_in(list(output.values()) if is_record else output), None)

@@ -31,7 +31,6 @@ class Root:
         self.seen = ModelSeen(built=type(getattr(module, "_orig_mod", module)).__name__)
         self.ids = {id(p) for p in module.parameters()}
         self.modules = {id(m) for m in module.modules()}
-        self.described = False
         self.constants: list[tuple[str, weakref.ref[Any], float]] = []
         self.is_held = False
         self.window_base: weakref.ref[Any] | None = None
@@ -58,8 +57,7 @@ class Names:
         watcher.seen.models.append(root.seen)
         for name, param in module.named_parameters():
             self._names.setdefault(id(param), (weakref.ref(param), name))
-        if watcher.step == 0:
-            describe(root)
+        describe(root, has_begun=watcher.step > 0)
         return root
 
     def of(self, param: Any) -> str:
@@ -68,12 +66,6 @@ class Names:
         if ref is not None and ref() is param:
             return name
         return f"a weight of shape {tuple(param.shape)}"
-
-    def first_step(self, watcher: Watcher) -> None:
-        """Look at all weights before an optimiser's first step moves them."""
-        if watcher.step == 0:
-            for root in self.roots:
-                describe(root)
 
     def follow_constants(self) -> None:
         """Look whether weights that began constant have units that differ by now."""
@@ -107,12 +99,11 @@ class Names:
                 yield module
 
 
-def describe(root: Root) -> None:
-    """Note what a model holds and how its weights begin."""
+def describe(root: Root, *, has_begun: bool) -> None:
+    """Note what a model holds and, unless training has begun, how its weights begin."""
     module = root.ref()
-    if module is None or root.described:
+    if module is None:
         return
-    root.described = True
     seen = root.seen
     seen.num_params = sum(p.numel() for p in module.parameters())
     norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
@@ -125,8 +116,9 @@ def describe(root: Root) -> None:
         isinstance(m, nn.RNNBase) and m.dropout > 0 for m in module.modules()
     )
     seen.wanted_pixels = _wanted_pixels(module)
-    _weights(module, seen)
-    root.constants = list(_constants(module))
+    if not has_begun:
+        _weights(module, seen)
+        root.constants = list(_constants(module))
 
 
 def _wanted_pixels(module: nn.Module) -> int | None:

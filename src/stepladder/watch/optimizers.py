@@ -159,6 +159,11 @@ class OptimizerWatch:
         """Give the ids of all weights that optimisers hold."""
         return set().union(*(live.ids for live in self._live.values() if live.ref() is not None))
 
+    def steps_of(self, optimizer: Any) -> int:
+        """Give the steps that an optimiser has taken."""
+        live = self._live.get(id(optimizer))
+        return live.seen.num_steps if live is not None and live.ref() is optimizer else 0
+
     def gradient_marks(self) -> list[tuple[int, int]]:
         """Tell some gradients apart from later ones: which tensors, and how often changed."""
         some = [ref() for live in self._live.values() for ref in live.params[:_MAX_WAITING]]
@@ -194,7 +199,6 @@ class OptimizerWatch:
         if seen.num_steps == 0:
             seen.stepped_at = self._watcher.own.here()
             self._describe(optimizer, live)
-            self._names.first_step(self._watcher)
         if self._watcher.is_close:
             if not live.is_late:
                 self._look_at_gradients(optimizer, live)
@@ -282,7 +286,6 @@ class OptimizerWatch:
             live.losses.append((seen.num_steps, self.pending))
         self.pending = []
         seen.num_steps += 1
-        watcher.steps_of_any += 1
         watcher.inputs.clear()
         if watcher.backwards:
             seen.backwards[watcher.backwards] = seen.backwards.get(watcher.backwards, 0) + 1

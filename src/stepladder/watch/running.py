@@ -31,10 +31,11 @@ _MAX_OF_A_GRADIENT: Final = 1024
 class ScheduleWatch:
     """Light wrappers of torch's learning-rate schedulers."""
 
-    def __init__(self) -> None:
+    def __init__(self, optimizers: OptimizerWatch) -> None:
         self._watcher: Watcher
+        self._optimizers = optimizers
         self._live: dict[int, tuple[weakref.ref[Any], ScheduleSeen]] = {}
-        self._steps: dict[int, int] = {}  # of all optimisers, when it last stepped
+        self._steps: dict[int, int] = {}  # of its optimiser, when it last stepped
 
     def install(self, watcher: Watcher) -> None:
         """Wrap every scheduler's making and step."""
@@ -74,7 +75,7 @@ class ScheduleWatch:
             optimizer = getattr(scheduler, "optimizer", None)
             has_stepped = self._watcher.step > 0 or getattr(optimizer, "_opt_called", False)
             seen.is_early = not has_stepped
-        done = self._watcher.steps_of_any
+        done = self._optimizers.steps_of(getattr(scheduler, "optimizer", None))
         seen.num_idle += 0 < done == self._steps.get(id(scheduler))
         self._steps[id(scheduler)] = done
         _note(scheduler, seen)

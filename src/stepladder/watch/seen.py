@@ -24,6 +24,8 @@ class LossSeen:
         activation: softmax or sigmoid that its input comes from.
         is_log_probability: its input's exponentials add up to 1 over the classes; None: not looked
             at.
+        is_probability: the numbers that it was given are at least 0 and add up to 1 over the
+            classes; None: not looked at.
         step_classes: by step, the classes of its training batches of eight or more labels.
         classes: labels that were seen.
         num_labels: how many labels were looked at.
@@ -40,6 +42,7 @@ class LossSeen:
     num_classes: int | None = None
     activation: Activation | None = None
     is_log_probability: bool | None = None
+    is_probability: bool | None = None
     broadcast: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     target_low: float | None = None
     target_high: float | None = None

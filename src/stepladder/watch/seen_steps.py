@@ -68,7 +68,7 @@ class ScheduleSeen:
 
     Attributes:
         num_stepped: how far it has come.
-        num_idle: times that it stepped again although no optimiser had, once training had begun.
+        num_idle: times that it stepped again although its optimiser had not, once that had begun.
         horizon: steps after which it is done, where it says so.
         is_optional: it never stepped, and the script has a line that would step it.
         is_early: it was stepped before its optimiser's first step.

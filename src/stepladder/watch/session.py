@@ -109,7 +109,7 @@ class Session:
                 losses,
                 LoaderWatch(),
                 DropoutWatch(names),
-                ScheduleWatch(),
+                ScheduleWatch(optimizers),
                 precision,
                 FileWatch(),
                 *((kept,) if kept is not None else ()),

@@ -42,12 +42,12 @@ class Watcher:
         is_following: in this step it is followed whether gradients are cleared.
         is_scaled: a GradScaler has scaled what backward was called on, and nobody unscaled since.
         is_fused: the optimiser runs one kernel for all weights; None: it has no such kernel.
-        steps_of_any: steps of all optimisers.
         inputs: numbers of what models were given since the last step, where that is looked at.
         evaluated: the outermost module that was last called in evaluation mode.
         input_refs: what the outermost module was last given, held weakly.
         on_step: called after each step.
         on_close: called before each step that is looked at closely.
+        on_pass: called when a pass over a loader begins.
     """
 
     def __init__(self, own: OwnCode) -> None:
@@ -59,7 +59,6 @@ class Watcher:
         self.step = 0
         self.backwards = 0
         self.new_batches = 0
-        self.steps_of_any = 0
         self.evaluated: Callable[[], Any] = lambda: None  # held weakly
         self.inputs: set[tuple[float, ...]] = set()
         self.current: Any = None
@@ -70,6 +69,7 @@ class Watcher:
         self.input_refs: list[Any] = []
         self.on_step: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
+        self.on_pass: list[Callable[[], None]] = []
         self._parts: list[Part] = []
 
     @property

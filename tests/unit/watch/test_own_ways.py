@@ -36,6 +36,55 @@ def some(n=32):
 
 # Each: the fault, the program as it should be, and what makes it faulty.
 PAIRS = {
+    "votes_of_several_heads": (
+        "softmax_before_loss",
+        """
+heads = nn.ModuleList(nn.Linear(8, 3) for _ in range(3))
+sgd = torch.optim.SGD(heads.parameters(), 1e-2)
+criterion = nn.CrossEntropyLoss(label_smoothing=0.05)
+for step in range(40):
+    rows = some()
+    learn(criterion(torch.stack([head(x[rows]) for head in heads]).mean(0), y[rows]), sgd)
+""",
+        ("[head(x[rows])", "[head(x[rows]).softmax(-1)"),
+    ),
+    "the_schedule_of_another": (
+        "schedule_misused",
+        """
+first = torch.optim.Adam(net.parameters(), 1e-3)
+def epoch(optimizer):
+    for rows in torch.randperm(256).split(32):
+        learn(F.cross_entropy(net(x[rows]), y[rows]), optimizer)
+epoch(first)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, T_max=10)
+for _ in range(10):
+    epoch(sgd)
+    schedule.step()
+""",
+        ("CosineAnnealingLR(sgd,", "CosineAnnealingLR(first,"),
+    ),
+    "an_average_is_validated": (
+        "train_mode_in_validation",
+        """
+import copy
+model = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3))
+average = copy.deepcopy(model).requires_grad_(False)
+sgd = torch.optim.SGD(model.parameters(), 1e-2)
+train = DataLoader(TensorDataset(x[:256], y[:256]), 32, shuffle=True)
+held = DataLoader(TensorDataset(x[256:], y[256:]), 32)
+for epoch in range(3):
+    for a, b in train:
+        learn(F.cross_entropy(model(a), b), sgd)
+        with torch.no_grad():
+            for mine, theirs in zip(average.parameters(), model.parameters()):
+                mine.lerp_(theirs, 0.1)
+    average.eval()
+    with torch.no_grad():
+        for a, b in held:
+            average(a)
+""",
+        ("average.eval()", "model.train()"),
+    ),
     "chunks_of_batches_and_two_losses": (
         "accumulation_unscaled",
         """

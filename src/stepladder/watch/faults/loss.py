@@ -8,6 +8,7 @@ from stepladder.watch.graph import LIKELIHOOD
 from stepladder.watch.seen import OWN_LOSS, LossSeen, Seen
 
 _NO_LOSS = Unseen("none of torch's loss functions was called")
+_MIN_LOOKS = 3
 _WITH_LOGITS = ("cross_entropy", "binary_cross_entropy_with_logits")
 
 
@@ -18,6 +19,13 @@ def softmax_before_loss(seen: Seen) -> Answer:
         return _NO_LOSS
     for call in calls:
         one = call.activation
+        if call.is_probability and call.num_looked >= _MIN_LOOKS:
+            return Found(
+                evidence=f"{_own(call.kind)} and is given numbers that are at least 0 and add up "
+                "to 1 for each example, as probabilities do: the loss cannot come near 0",
+                fix="Hand the scores to the loss as they are; use softmax for predictions.",
+                where=call.where,
+            )
         if one is None or one.has_log:
             continue
         kind = one.kind if one.kind in ("Softmax", "Sigmoid") else one.inner

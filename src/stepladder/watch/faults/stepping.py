@@ -52,9 +52,10 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
     if is_often and seen.world_size == 1:  # some trainers step it once for each process
         return Found(
             evidence=f"{one.kind} stepped {one.num_idle} of {one.num_stepped} times with no step "
-            f"of an optimiser since the last: the learning rate went from {one.base_rate or 0:g} "
-            f"to {one.least_rate or 0:.2g} faster than it learns",
-            fix="Call scheduler.step() once an epoch, or once after each optimizer.step().",
+            f"of its optimiser since the last: the learning rate went from {one.base_rate or 0:g} "
+            f"to {one.least_rate or 0:.2g}, and nothing was learnt with what lies between",
+            fix="Make it of the optimiser that steps, and call scheduler.step() once an epoch, or "
+            "once after each optimizer.step().",
             where=where,
             numbers={**numbers, "num_idle": one.num_idle},
         )
