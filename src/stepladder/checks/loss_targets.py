@@ -60,6 +60,8 @@ def loss_targets(job: CheckedJob) -> Answer:
 
 
 def _of_call(call: LossCall, targets: Tensor) -> _Fault | None:
+    if call.name == "log_softmax" and call.scores.shape == targets.shape:
+        return _of_several(call.name, targets)  # multiplied with them by the Task's own loss
     if not call.is_loss or call.targets is None:
         return None
     if call.name in _POINTWISE and call.scores.shape != call.targets.shape:
@@ -95,17 +97,8 @@ def _of_classes(call: LossCall, targets: Tensor) -> _Fault | None:
             f"{call.name} over one column of scores is 0 whatever the model says",
             "For two classes use binary_cross_entropy_with_logits, for a number mse_loss.",
         )
-    if wanted.is_floating_point() and wanted.dim() == 2 and wanted.shape == scores.shape:
-        is_hot = bool(((wanted == 0) | (wanted == 1)).all())
-        sums = wanted.sum(1)
-        if is_hot and bool((sums > 1).any()):
-            return _Fault(
-                "loss_kind_mismatch",
-                f"{call.name} is given examples of several classes (up to {int(sums.max())}): its "
-                "softmax lets one class win",
-                "Use binary_cross_entropy_with_logits, one yes or no for each class.",
-            )
-        return None
+    if wanted.shape == scores.shape:
+        return _of_several(call.name, wanted)
     is_cut = targets.is_floating_point() and not wanted.is_floating_point()
     if is_cut and targets.numel() == wanted.numel():
         numbers = targets.reshape(wanted.shape)
@@ -117,6 +110,22 @@ def _of_classes(call: LossCall, targets: Tensor) -> _Fault | None:
                 "Use a loss for numbers, such as mse_loss.",
             )
     return None
+
+
+def _of_several(name: str, wanted: Tensor) -> _Fault | None:
+    """Tell examples of several classes, of which a softmax lets one win."""
+    if not wanted.is_floating_point() or wanted.dim() != 2:
+        return None
+    is_hot = bool(((wanted == 0) | (wanted == 1)).all())
+    sums = wanted.sum(1)
+    if not is_hot or not bool((sums > 1).any()):
+        return None
+    return _Fault(
+        "loss_kind_mismatch",
+        f"{name} meets examples of several classes (up to {int(sums.max())}): its softmax lets one "
+        "class win",
+        "Use binary_cross_entropy_with_logits, one yes or no for each class.",
+    )
 
 
 def _of_binary(call: LossCall) -> _Fault | None:

@@ -70,7 +70,7 @@ def _of_samples(job: CheckedJob, train: Labels, val: Labels) -> Answer:
     suspicion, and rows drawn at random settle it. What they do not show is rare, at the least.
     """
     unknown = not_applicable("the classes of validation are not all known without reading it")
-    if not _lacking(train, val) and not _lacking(val, train):
+    if not _seem_lacking(train, val) and not _seem_lacking(val, train):
         return unknown
     train, val = (
         one if one.is_all else _drawn(job, split)
@@ -99,6 +99,13 @@ def _of_samples(job: CheckedJob, train: Labels, val: Labels) -> Answer:
                 missing=[class_name(job, label) for label in lacking],
             )
     return unknown
+
+
+def _seem_lacking(one: Labels, other: Labels) -> bool:
+    """Say whether a class is met in one and not in the other, which should have some of it."""
+    kinds, counts = np.unique(one.values[one.values >= 0], return_counts=True)
+    expected = counts / max(1, counts.sum()) * len(other.values)
+    return bool((~np.isin(kinds, other.values) & (expected >= _EXPECTED)).any())
 
 
 def _lacking(one: Labels, other: Labels) -> list[int]:

@@ -127,6 +127,23 @@ def alike(a: Numbers, b: Numbers) -> bool:
     return np.allclose(a, b, rtol=_CLOSE, atol=atol, equal_nan=True)
 
 
+def other_keys(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
+    """List the names that only one of two has."""
+    return [*(name for name in first if name not in second), *(n for n in second if n not in first)]
+
+
+def other_rows(first: Rows, second: Rows, *, names: tuple[str, str]) -> str | None:
+    """Say how two views of a split differ, or None; `names` are whose they are."""
+    if first.length != second.length:
+        return f"{names[0]} has {first.length} examples and {names[1]} has {second.length}"
+    for what in ("inputs", "targets"):
+        ours, theirs = getattr(first, what), getattr(second, what)
+        num = sum(not alike(a, b) for a, b in zip(ours, theirs, strict=False))
+        if num:
+            return f"of {len(ours)} examples looked at, {num} have other {what} in {names[1]}"
+    return None
+
+
 # --- in the rank's process
 
 

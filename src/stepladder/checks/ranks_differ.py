@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,16 @@ from torch import Tensor, nn
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
-from stepladder.checks.ranks import NUM_RANKS, Rows, View, alike, can_look, has_file, views_of
+from stepladder.checks.ranks import (
+    NUM_RANKS,
+    View,
+    alike,
+    can_look,
+    has_file,
+    other_keys,
+    other_rows,
+    views_of,
+)
 from stepladder.checks.sample import each_tensor, take, tensors_of
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
@@ -93,7 +101,7 @@ def ranks_differ(job: CheckedJob) -> Answer:
 
 
 def _differing(first: View, second: View) -> _Differing | None:
-    weights = _other_keys(first.weights, second.weights)
+    weights = other_keys(first.weights, second.weights)
     weights += [
         name
         for name, numbers in first.weights.items()
@@ -105,28 +113,13 @@ def _differing(first: View, second: View) -> _Differing | None:
             f"on rank 0, such as {weights[0]}: each would train a model of its own",
             fix=_SEED_FIX,
         )
-    splits = _other_keys(first.data, second.data)
+    splits = other_keys(first.data, second.data)
     if splits:
         return _Differing(words=f"data({splits[0]}) is not there on every rank", fix=_DATA_FIX)
     for split, rows in first.data.items():
-        words = _other_rows(rows, second.data[split])
+        words = other_rows(rows, second.data[split], names=("rank 0", "rank 1"))
         if words is not None:
             return _Differing(words=f"data({split}) differs by rank: {words}", fix=_DATA_FIX)
-    return None
-
-
-def _other_keys(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
-    return [*(name for name in first if name not in second), *(n for n in second if n not in first)]
-
-
-def _other_rows(first: Rows, second: Rows) -> str | None:
-    if first.length != second.length:
-        return f"rank 0 has {first.length} examples and rank 1 has {second.length}"
-    for what in ("inputs", "targets"):
-        ours, theirs = getattr(first, what), getattr(second, what)
-        num = sum(not alike(a, b) for a, b in zip(ours, theirs, strict=False))
-        if num:
-            return f"of {len(ours)} examples looked at, {num} have other {what} on rank 1"
     return None
 
 

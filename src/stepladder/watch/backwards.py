@@ -80,7 +80,7 @@ class BackwardWatch:
         self._watcher: Watcher
         self._depth = 0
         self._looks = 0
-        self._tokens: deque[tuple[int, weakref.ref[_Token]]] = deque(maxlen=256)
+        self._tokens: deque[tuple[int, weakref.ref[_Token]]] = deque(maxlen=512)
         self._scaled: tuple[weakref.ref[Any], Any, Any] | None = None
         self.waiting: list[Waiting] = []
         self._learnt: list[Root] = []
@@ -168,7 +168,7 @@ class BackwardWatch:
         self._optimizers.pending.append(value)
         if plain.is_cpu and not math.isfinite(value):
             self._find_not_finite()
-        is_followed = watcher.step < _ALL_GRAPHS or watcher.step % _GRAPHS_EVERY == 0
+        is_followed = self._is_followed()
         if not is_followed and not watcher.is_close:
             return
         node = root.grad_fn if plain is root else node
@@ -188,10 +188,19 @@ class BackwardWatch:
                     broadcast=broadcast_difference(node),
                     num_new_batches=watcher.new_batches,
                     num_inputs=len(watcher.inputs),
+                    sizes=self._sizes(),
                 )
             )
             self._losses.look_at_own(node)
             self._names.find_constant_factors(node)
+
+    def _sizes(self) -> tuple[int, ...]:
+        given = self._watcher.input_refs[0]() if self._watcher.input_refs else None
+        return () if given is None else tuple(int(size) for size in given.shape[:2])
+
+    def _is_followed(self) -> bool:
+        step = self._watcher.step
+        return step < _ALL_GRAPHS or step % _GRAPHS_EVERY == 0
 
     def _find_not_finite(self) -> None:
         """Look for numbers that are none in what the model was given for the first bad loss."""
@@ -210,6 +219,8 @@ class BackwardWatch:
         """Sort the calls of models since the last backward: which were learnt from."""
         waiting, self.waiting = self.waiting, []
         step = self._watcher.step
+        if self._is_followed():
+            self._tokens.extend((step, one.graph) for one in waiting[-2:] if one.graph is not None)
         if len(waiting) == 1 and waiting[0].has_graph and not waiting[0].is_dropped:
             _count_mode(waiting[0].root.seen, waiting[0].is_training, step)
             _note_window(waiting[0])
@@ -253,9 +264,8 @@ class BackwardWatch:
 
     def _count_graphs(self) -> None:
         step, seen = self._watcher.step, self._watcher.seen
-        old = [ref for at, ref in self._tokens if at < step - _OLD]
-        alive = sum(ref() is not None for ref in old)
-        seen.num_graphs_alive = max(seen.num_graphs_alive, alive)
+        alive = {at for at, ref in self._tokens if at < step - _OLD and ref() is not None}
+        seen.num_graphs_alive = max(seen.num_graphs_alive, len(alive))
 
 
 def _count_dropped(seen: ModelSeen, step: int, where: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import itertools
 import random
 import weakref
 from time import perf_counter
@@ -191,21 +192,36 @@ def _generator_of(dataset: Any) -> str | None:
     """Find a generator that a data set, or a transform of its, draws from for an example."""
     kind = type(dataset)
     names = _names_used(kind)
-    if "get_worker_info" in names:
-        return None
+    is_by_worker = "get_worker_info" in names
     for name, value in vars(dataset).items() if hasattr(dataset, "__dict__") else ():
-        if isinstance(value, _GENERATORS) and name in names:
+        is_kept = not is_by_worker or _is_made_if_missing(kind, name)
+        if isinstance(value, _GENERATORS) and name in names and is_kept:
             return f"{kind.__name__}.{name}, one {type(value).__name__},"
+        if is_by_worker:
+            continue
         inner = vars(value) if hasattr(value, "__dict__") and not isinstance(value, type) else {}
         for part, held in inner.items():
             if isinstance(held, _GENERATORS) and part in _names_used(type(value)):
                 return f"{kind.__name__}.{name}.{part}, one {type(held).__name__},"
+    if is_by_worker:
+        return None
     function = getattr(kind, "__getitem__", None)
     code = getattr(function, "__code__", None)
     for name in code.co_names if code is not None else ():
         if isinstance(getattr(function, "__globals__", {}).get(name), _GENERATORS):
             return f"{name}, one generator of the whole script,"
     return None
+
+
+def _is_made_if_missing(kind: type, name: str) -> bool:
+    """Whether its methods make an attribute only where it is None: one that is there is kept."""
+    codes = [getattr(method, "__code__", None) for method in vars(kind).values()]
+    return any(
+        first.opname.startswith("LOAD_ATTR") and first.argval == name and "NONE" in then.opname
+        for code in codes
+        if code is not None
+        for first, then in itertools.pairwise(dis.get_instructions(code))
+    )
 
 
 def _names_used(kind: type) -> set[str]:

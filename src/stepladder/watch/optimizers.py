@@ -80,6 +80,7 @@ class OptimizerWatch:
         for kind in _subclasses(Optimizer):
             if "zero_grad" in vars(kind):
                 watcher.patches.wrap(kind, "zero_grad", after=self._cleared, is_close_only=True)
+        watcher.patches.wrap(Optimizer, "add_param_group", after=self._grown)
         switch = watcher.switch
 
         def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -122,6 +123,12 @@ class OptimizerWatch:
     def _built(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
         live = self._live_of(args[0])
         live.seen.built_at = live.seen.built_at or self._watcher.own.here()
+
+    def _grown(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        optimizer: Optimizer = args[0]
+        live = self._live.get(id(optimizer))
+        if live is not None and live.ref() is optimizer:  # else it is being made
+            self._describe(optimizer, live)
 
     def _cleared(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
         if not self._watcher.backwards:

@@ -66,9 +66,9 @@ class ScheduleWatch:
             seen.built_at = self._watcher.own.here()
             self._live[id(scheduler)] = (weakref.ref(scheduler), seen)
             self._watcher.seen.schedules.append(seen)
-            if getattr(scheduler, "_is_initial", False):
-                return  # the step that its making takes
             live = self._live[id(scheduler)]
+        if getattr(scheduler, "_is_initial", False):
+            return  # the step that its making takes, or that of one which it is put into
         seen = live[1]
         if seen.stepped_at is None:
             seen.stepped_at = self._watcher.own.here()

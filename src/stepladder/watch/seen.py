@@ -69,6 +69,7 @@ class BackwardSeen:
         terms: what the number is made of: kind, factor, reduction, shape of the scores.
         num_new_batches: batches that loaders gave since the last step.
         num_inputs: different inputs that models were given since then.
+        sizes: of the last input of a model, its first two; empty: not known.
     """
 
     step: int
@@ -78,6 +79,7 @@ class BackwardSeen:
     broadcast: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     num_new_batches: int = 0
     num_inputs: int = 0
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(kw_only=True)

@@ -250,6 +250,19 @@ def test_several_labels_in_one_softmax(tmp_path: Path) -> None:
 
     assert finding_of(loss_targets, Several(), tmp_path).fault == "loss_kind_mismatch"
 
+    class Own(Several):
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            return -(batch.targets * F.log_softmax(model(batch.inputs), -1)).sum(-1)
+
+    assert finding_of(loss_targets, Own(), tmp_path).fault == "loss_kind_mismatch"
+
+    class Shares(Own):
+        def data(self, split: Split) -> Dataset[Any]:
+            x, _ = numbers(split)
+            return TensorDataset(x, x[:, :5].softmax(1))
+
+    assert finding_of(loss_targets, Shares(), tmp_path).outcome is Outcome.PASSED
+
 
 def per_example(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(model(batch.inputs), batch.targets, reduction="none")

@@ -57,6 +57,22 @@ class InTurn(Sorted):
         return torch.arange(NUM) % 8
 
 
+class RareLeftOut(Mixed):
+    """Ten classes, one of them of one row in thirty; validation goes without it."""
+
+    def labels(self) -> Tensor:
+        drawn = torch.randint(9, (NUM,), generator=torch.Generator().manual_seed(4))
+        rare = torch.rand(NUM, generator=torch.Generator().manual_seed(5)) < 1 / 30
+        return drawn.where(~rare, torch.tensor(9))
+
+    def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
+        data = super().data(split)
+        assert isinstance(data, Subset)
+        if split is Split.VAL:
+            data.indices = [row for row in data.indices if self.labels()[row] != 9]
+        return data
+
+
 class NewInVal(Sorted):
     """Train ends before the last class begins."""
 
@@ -73,6 +89,7 @@ def look(task: Sorted, folder: Path) -> Finding:
     [
         (Sorted(), "none of 400 validation examples is of class 0, class 1"),
         (NewInVal(), "training examples is of class 3"),
+        (RareLeftOut(), "validation examples is of class 9"),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from stepladder.checks import ranks, ranks_differ
+from stepladder.checks import ranks, ranks_differ, reproducible
 from stepladder.checks.examples import Example, SoundPictures, draw
 from stepladder.checks.job import CheckedJob, open_job
 from stepladder.checks.ranks import alike, views_of
@@ -241,7 +241,9 @@ def test_an_order_that_differs_by_process_is_found_where_the_task_lies_in_a_file
     assert finding.fault == fault, finding
     assert finding.outcome is (Outcome.PASSED if fault is None else Outcome.WARNED)
     if fault is not None:
-        assert "other targets on rank 1" in finding.evidence
+        assert "other targets in rank 1" in finding.evidence
+    finding = run_check(reproducible.CHECK, job)
+    assert finding.fault == (None if fault is None else "not_reproducible"), finding
 
 
 def test_without_forks_a_task_in_a_file_is_looked_at_in_a_fresh_process(

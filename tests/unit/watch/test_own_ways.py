@@ -36,6 +36,56 @@ def some(n=32):
 
 # Each: the fault, the program as it should be, and what makes it faulty.
 PAIRS = {
+    "parts_of_the_loss_are_added_up": (
+        "graph_retained",
+        """
+total = 0.0
+for step in range(60):
+    rows = some()
+    fit = F.cross_entropy(net(x[rows]), y[rows])
+    size = sum(p.square().sum() for p in net.parameters())
+    learn(fit + 1e-4 * size, sgd)
+    total = total + fit.item()
+""",
+        ("fit.item()", "fit"),
+    ),
+    "micro_batches_in_a_closure": (
+        "accumulation_unscaled",
+        """
+for step in range(40):
+    parts = some().split(8)
+    def closure():
+        sgd.zero_grad()
+        for rows in parts:
+            loss = F.cross_entropy(net(x[rows]), y[rows]) / len(parts)
+            loss.backward()
+    sgd.step(closure)
+""",
+        (" / len(parts)", ""),
+    ),
+    "a_generator_that_is_there_already": (
+        "same_draws_in_workers",
+        """
+import numpy as np
+from torch.utils.data import get_worker_info
+class Noisy(Dataset):
+    def __init__(self):
+        self.rng = None
+    def __len__(self):
+        return 320
+    def __getitem__(self, i):
+        if self.rng is None:
+            self.rng = np.random.default_rng(get_worker_info().seed)
+        return x[i] + float(self.rng.normal()), y[i]
+for epoch in range(2):
+    for a, b in DataLoader(Noisy(), 64, shuffle=True, num_workers=2):
+        learn(F.cross_entropy(net(a), b), sgd)
+""",
+        (
+            "        self.rng = None\n    def __len__",
+            "        self.rng = np.random.default_rng(0)\n    def __len__",
+        ),
+    ),
     "votes_of_several_heads": (
         "softmax_before_loss",
         """
@@ -354,6 +404,46 @@ for step in range(40):
 }
 
 SOUND = {
+    "weights_that_join_later": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.head = nn.Linear(8, 32), nn.Linear(32, 3)
+    def forward(self, a):
+        return self.head(F.relu(self.trunk(a)))
+net = Net()
+net.trunk.requires_grad_(False)
+sgd = torch.optim.SGD(net.head.parameters(), 1e-2)
+for step in range(80):
+    if step == 31:
+        net.trunk.requires_grad_(True)
+        sgd.add_param_group({"params": list(net.trunk.parameters()), "lr": 1e-3})
+    rows = some()
+    learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+""",
+    "members_summed_each_with_a_mean": """
+members = nn.ModuleList(nn.Linear(8, 1) for _ in range(5))
+class All(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.members = members
+    def forward(self, a):
+        return torch.stack([member(a).squeeze(1) for member in self.members])
+model = All()
+sgd = torch.optim.SGD(model.parameters(), 1e-2)
+for step in range(40):
+    rows = some()
+    learn((model(x[rows]) - x[rows][:, 0]).square().mean(1).sum(), sgd)
+""",
+    "one_schedule_after_another": """
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
+warm, fall = LinearLR(sgd, 0.1, total_iters=10), CosineAnnealingLR(sgd, T_max=30)
+schedule = SequentialLR(sgd, [warm, fall], milestones=[10])
+for step in range(40):
+    rows = some()
+    learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+    schedule.step()
+""",
     "one_model_after_another": """
 def session():
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))

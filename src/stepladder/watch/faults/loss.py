@@ -123,6 +123,11 @@ def target_broadcast(seen: Seen) -> Answer:
     return Sound("outputs and targets have one shape")
 
 
+def _is_of_examples(size: int, sizes: tuple[int, ...]) -> bool:
+    """Whether a dimension may be that of examples, and not of several models."""
+    return not sizes or any(one > 1 and size % one == 0 for one in sizes)
+
+
 def loss_reduction_mismatch(seen: Seen) -> Answer:
     """Reads in backward's graph that a loss is a sum over the batch and is divided by nothing."""
     calls = [c for c in seen.backward_calls if c.terms]
@@ -139,6 +144,7 @@ def loss_reduction_mismatch(seen: Seen) -> Answer:
             and abs(t.factor) >= 0.5
             and t.shape
             and t.shape[0] > 1
+            and _is_of_examples(t.shape[0], call.sizes)
             for t in call.terms
         )
         if is_sum and len({t.kind for t in call.terms}) == 1:

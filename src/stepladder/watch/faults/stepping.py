@@ -16,6 +16,9 @@ from stepladder.watch.seen_steps import ScheduleSeen
 _ALWAYS = 0.9  # of the steps: Sculley's rule of thumb is that clipping is for the rare ones
 _MIN_STEPS = 30
 _MIN_METRICS = 4
+_ONE_CALL = frozenset(  # torch's optimisers that call a closure once
+    ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta", "Rprop"]
+)
 _MIN_IDLE = 6
 _IDLE = 0.3
 _MIN_SHARES = 5  # steps at which clipping by value was measured
@@ -185,7 +188,7 @@ def accumulation_unscaled(seen: Seen) -> Answer:  # noqa: PLR0911  (one a reason
     usual, times = max(one.backwards.items(), key=lambda item: item[1], default=(1, 0))
     if usual < 2 or times < 0.5 * one.num_steps or one.num_steps < 3:
         return Unseen("each step follows one backward")
-    if one.has_closure:
+    if one.has_closure and one.kind not in _ONE_CALL:
         return Unseen("the optimiser calls backward itself")
     if len(stepped) > 1:
         return Unseen("several optimisers: backward need not belong to one")

@@ -149,14 +149,14 @@ def _graphs(where: str | None, num: int) -> Found:
 
 
 def graph_retained(seen: Seen) -> Answer:
-    """Hangs a token on each loss's graph, and counts those alive many steps later."""
+    """Hangs tokens on the graphs of losses and outputs, and counts those alive steps later."""
     if seen.num_backwards == 0:
         return Unseen("backward was not called")
     if seen.num_graphs_alive >= _MANY_GRAPHS:
         return Found(
-            evidence=f"the graphs of {seen.num_graphs_alive} losses of past steps were still in "
-            "memory",
-            fix="Keep loss.item() or loss.detach(), not the loss itself.",
+            evidence=f"the graphs of {seen.num_graphs_alive} past steps were still in memory: "
+            "a loss, a part of it or an output is kept",
+            fix="Keep loss.item() or loss.detach(), not the loss itself; outputs likewise.",
             where=seen.backward_at,
             numbers={"num_alive": seen.num_graphs_alive},
         )
