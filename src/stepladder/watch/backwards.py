@@ -18,7 +18,7 @@ from stepladder.watch.names import Names, Root
 from stepladder.watch.optimizers import OptimizerWatch
 from stepladder.watch.phases import BACKWARD
 from stepladder.watch.seen import BackwardSeen, ModelSeen
-from stepladder.watch.tensors import is_finite
+from stepladder.watch.tensors import is_finite, is_plain, part
 from stepladder.watch.watcher import Watcher
 
 _MAX_LOOKS: Final = 6  # calls that are looked at in one step
@@ -28,6 +28,7 @@ _OLD: Final = 5  # steps after which a loss's graph should be gone
 _ALL_GRAPHS: Final = 64  # steps whose graphs are all followed
 _GRAPHS_EVERY: Final = 8  # of the later ones, one in so many
 _MAX_DROPPED: Final = 500
+_MAX_MOVED: Final = 8  # weights, and numbers of each, by which they are seen to move
 _MAX_OFFSETS: Final = 4000
 _KEY: Final = "stepladder.watch"
 
@@ -84,7 +85,8 @@ class BackwardWatch:
         self._scaled: tuple[weakref.ref[Any], Any, Any] | None = None
         self.waiting: list[Waiting] = []
         self._learnt: list[Root] = []
-        self._marks: list[tuple[int, int]] | None = None
+        self._marks: list[tuple[int, float]] | None = None
+        self._values: dict[int, list[float]] = {}
 
     def install(self, watcher: Watcher) -> None:
         """Wrap backward and clipping, which changes gradients too."""
@@ -250,17 +252,27 @@ class BackwardWatch:
             if module is None or not held:
                 continue
             root.seen.is_optimised = not root.ids.isdisjoint(held)
-            left = [
-                name
+            left = {
+                id(param): name
                 for name, param in module.named_parameters()
                 if param.requires_grad and param.grad is not None and id(param) not in held
-            ]
-            root.seen.not_in_optimizer = tuple(left[:200])
-        marks, self._marks = self._marks, self._optimizers.gradient_marks()
+            }
+            moved = self._moved([p for p in module.parameters() if id(p) in left][:_MAX_MOVED])
+            root.seen.not_in_optimizer = () if moved else tuple(left.values())[:200]
         is_other = held and all(root.ids.isdisjoint(held) for root in self._learnt)
-        if is_other and marks == self._marks:  # no optimiser's weights were learnt at all
+        if not is_other:
+            return
+        marks, self._marks = self._marks, self._optimizers.gradient_marks()
+        if marks == self._marks:  # no optimiser's weights were learnt at all
             for root in self._learnt:
-                root.seen.num_unheld += bool(root.ids)
+                root.seen.num_unheld += bool(root.seen.not_in_optimizer)
+
+    def _moved(self, weights: list[Any]) -> bool:
+        """Whether weights moved since the last look: by hand, or copied from an optimiser's own."""
+        now = {id(w): part(w, _MAX_MOVED).tolist() for w in weights if is_plain(w)}
+        moved = any(now[key] != self._values[key] for key in now if key in self._values)
+        self._values.update(now)
+        return moved
 
     def _count_graphs(self) -> None:
         step, seen = self._watcher.step, self._watcher.seen

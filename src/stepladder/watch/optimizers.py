@@ -171,11 +171,11 @@ class OptimizerWatch:
         live = self._live.get(id(optimizer))
         return live.seen.num_steps if live is not None and live.ref() is optimizer else 0
 
-    def gradient_marks(self) -> list[tuple[int, int]]:
-        """Tell some gradients apart from later ones: which tensors, and how often changed."""
+    def gradient_marks(self) -> list[tuple[int, float]]:
+        """Tell some gradients apart from later ones: where they lie, and some of their numbers."""
         some = [ref() for live in self._live.values() for ref in live.params[:_MAX_WAITING]]
         grads = [p.grad for p in some if p is not None and p.grad is not None]
-        return [(grad.data_ptr(), grad._version) for grad in grads if is_plain(grad)]
+        return [(g.data_ptr(), float(part(g, 64).sum())) for g in grads if is_plain(g)]
 
     def find_waiting(self) -> None:
         """Count the optimisers that never stepped and alone hold weights that have a gradient."""

@@ -404,6 +404,21 @@ for step in range(40):
 }
 
 SOUND = {
+    "an_optimiser_with_copies_of_its_own": """
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+masters = [p.detach().clone() for p in net.parameters()]
+sgd = torch.optim.SGD([nn.Parameter(master) for master in masters], 1e-2)
+masters = sgd.param_groups[0]["params"]
+for step in range(80):
+    rows = some()
+    net.zero_grad()
+    F.cross_entropy(net(x[rows]), y[rows]).backward()
+    for master, p in zip(masters, net.parameters()):
+        master.grad = p.grad.clone()
+    sgd.step()
+    for master, p in zip(masters, net.parameters()):
+        p.data.copy_(master.data)
+""",
     "weights_that_join_later": """
 class Net(nn.Module):
     def __init__(self):
