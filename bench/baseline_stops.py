@@ -205,9 +205,8 @@ def write(log: Log) -> None:
         "Runs against a baseline of another seed, with the defaults of run.baseline: three "
         "validations in a row worse by more than twice the noise of both. Early stopping is "
         f"off: {DEMO_EPOCHS} epochs of the demo's head on features, {POINTS_EPOCHS} of a net on "
-        "points. Noise counts the examples of both runs as if they were others: on the demo's 57 "
-        "a run has to be so much worse to be stopped that a rate 30 times too large, which makes "
-        "its loss a third larger, is not."
+        "points. What counts as worse is of the differences example by example, as both runs keep "
+        "the losses of so small a validation."
     )
     rows, place = rows_of(log.records), log.environment
     write_rows("baseline_stops", rows, note=note, rounds=log.records, place=place)

@@ -22,6 +22,11 @@ SCRIPTS = (
     "prepare.py",
     "seeds.py",
     "six_steps.py",
+    "watch_overhead.py",
+    "baseline_stops.py",
+    "hits.py --corpus development",
+    "hits.py --corpus held_out",
+    "hits.py --corpus sound",
     "time_to_accuracy.py",
     "climbs.py",
     "verdicts.py",
@@ -39,8 +44,10 @@ def main() -> None:
     failed = []
     for name in SCRIPTS:
         print(f"== {name}", flush=True)
+        script, *flags = name.split()
         more = ["--caltech", str(caltech)] if caltech and name in ON_CALTECH else []
-        if subprocess.run([sys.executable, str(HERE / name), *more], check=False).returncode:
+        command = [sys.executable, str(HERE / script), *flags, *more]
+        if subprocess.run(command, check=False).returncode:
             failed.append(name)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")

@@ -7,8 +7,9 @@ them from the same weights in pairs: once alone, once within `stepladder.watch()
 pair the other way about. Nets made anew lie elsewhere in memory, and that alone changes a step by
 more than watching does. For the same reason freed memory is kept: whether the C library gives some
 back after a step and fetches it again hangs on any small object that lies behind it
-(allocator.py), and the process keeps to one core. All steps count, the first ones and those that are looked at closely as well. Beside
-the difference stands what the watcher itself counts, the processor time of its own functions.
+(allocator.py), and the process keeps to one core. All steps count, the first ones and those that
+are looked at closely as well. Beside the difference stands what the watcher itself counts, the
+processor time of its own functions.
 """
 
 from __future__ import annotations
