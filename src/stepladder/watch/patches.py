@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter, thread_time
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -144,9 +145,9 @@ class Patches:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not switch.is_on or torch.compiler.is_compiling():
                 return original(*args, **kwargs)
-            if is_close_only and not switch.is_close:
-                return original(*args, **kwargs)
-            if is_evaluation_only and not switch.is_evaluating:
+            if (is_close_only and not switch.is_close) or (
+                is_evaluation_only and not switch.is_evaluating
+            ):
                 return original(*args, **kwargs)
             note = perf_counter() if is_timed else None
             if before is not None:
@@ -163,6 +164,8 @@ class Patches:
                 switch.run(after, note, args, kwargs, result)
             return result
 
+        if isinstance(owner, ModuleType):
+            wrapper.__module__ = owner.__name__  # where pickle looks for it
         is_own = not isinstance(owner, type) or name in vars(owner)
         one = _Replaced(owner, name, original, wrapper, is_own)
         self._replaced.append(one)

@@ -404,6 +404,24 @@ for step in range(40):
 }
 
 SOUND = {
+    "functions_that_a_model_keeps_are_saved": """
+import io
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out, self.drop = nn.Linear(8, 3), F.dropout
+        self.attend, self.loss = F.scaled_dot_product_attention, F.cross_entropy
+    def forward(self, a):
+        return self.out(self.drop(self.attend(a, a, a), 0.1, training=self.training))
+net = Net()
+sgd = torch.optim.SGD(net.parameters(), 1e-2)
+for step in range(40):
+    rows = some()
+    learn(net.loss(net(x[rows]), y[rows]), sgd)
+file = io.BytesIO()
+torch.save([net.drop, net.attend, net.loss], file)
+assert len(torch.load(io.BytesIO(file.getvalue()), weights_only=False)) == 3
+""",
     "an_optimiser_with_copies_of_its_own": """
 net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
 masters = [p.detach().clone() for p in net.parameters()]
