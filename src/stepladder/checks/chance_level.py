@@ -63,6 +63,8 @@ def _judge(job: CheckedJob, guesses: Guesses) -> Answer:
     losses = torch.cat(guesses.losses)
     reference = _reference(job, guesses)
     loss, num = float(losses.mean()), len(losses)
+    if not math.isfinite(loss):
+        return not_applicable(f"the loss is not finite on {num} training examples")
     slack = NUM_SEM * float(losses.std()) / math.sqrt(num) if num > 1 else math.inf
     is_near = LOW * reference.loss - slack <= loss <= HIGH * reference.loss + slack
     hits = hits_of(guesses)

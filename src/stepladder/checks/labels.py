@@ -13,12 +13,14 @@ from stepladder.checks.job import CheckedJob
 from stepladder.checks.loss_calls import LossCall
 from stepladder.checks.spread import spread_sample
 from stepladder.config.choices import Split
+from stepladder.measure.probe import untouched
 from stepladder.records.findings import Severity
 from stepladder.train.wording import percent
 
 _BY_CLASS = ("cross_entropy", "nll_loss")
 _BY_SHARE = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 _TOLERANCE = 1e-3  # of a share beyond 0 or 1
+_FEW = 16  # labels below 0, to see what the loss makes of them
 _LEAST = 64  # examples of one class only, to speak of it where not all are known
 
 
@@ -29,7 +31,7 @@ def labels(job: CheckedJob) -> Answer:
         return not_applicable("targets are no single tensor")
     call = view.call
     if call is None:
-        return not_applicable(
+        return _from_the_end(job, view) or not_applicable(
             "the data's targets do not reach a loss function of torch as they are"
         )
     wrong = _wrong_format(view, call)
@@ -40,6 +42,31 @@ def labels(job: CheckedJob) -> Answer:
     if call.name in _BY_SHARE:
         return _shares(job) or _fine(job, call)
     return not_applicable(f"targets of {call.name} may be any number")
+
+
+def _from_the_end(job: CheckedJob, view: LossView) -> Answer | None:
+    """Tell labels below 0 that a loss of the Task's own takes for classes counted from the end."""
+    columns = [c.scores.shape[-1] for c in view.calls if c.name == "log_softmax"]
+    known = class_labels(job, Split.TRAIN) if columns else None
+    if known is None or not (known.values < 0).any():
+        return None
+    rows = known.rows[known.values < 0][:_FEW]
+    batch, model = job.rows(Split.TRAIN, rows), job.model().eval()
+    with untouched(model), torch.no_grad():
+        as_given = job.loss(model, batch)
+        from_end = job.loss(model, batch._replace(targets=batch.targets + columns[-1]))
+    if not bool((as_given == from_end).all()) or not bool((as_given != 0).any()):
+        return None
+    num = int((known.values < 0).sum())
+    low = int(known.values.min())
+    return found(
+        "label_range",
+        f"{num} of {len(known.values)} labels of train are below 0, down to {low}, and the loss "
+        f"takes {low} for class {columns[-1] + low}, counted from the end",
+        fix=f"If {low} means no label, leave these rows out, or give them no weight in the loss.",
+        examples=tuple(job.describe(Split.TRAIN, int(row)) for row in rows[:6]),
+        low=low,
+    )
 
 
 def _wrong_format(view: LossView, call: LossCall) -> Answer | None:

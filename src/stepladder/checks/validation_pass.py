@@ -25,6 +25,7 @@ from stepladder.data.examples import ArrivalSource
 from stepladder.records.findings import Severity
 from stepladder.task.contract import Metrics
 
+_SAME = 1e-4  # of the losses' size
 _SHARE = 0.25  # of the time that is left, for the rest of the split
 _LONGEST_S = 10.0
 _TRAIN_FIX = "Leave the mode to the loop: take train() and training=True out of metrics()."
@@ -113,18 +114,45 @@ def _look_at_first(job: CheckedJob, model: nn.Module, batch: Batch, seen: _Pass)
     twice, problem = _measure(job, model, batch)
     if problem is not None or twice is None:
         return problem
-    largest = float((once.losses.float() - twice.losses.float()).abs().max())
-    if largest > 1e-4 * (1.0 + float(once.losses.float().abs().max())):
+    largest = _apart(once, twice)
+    if largest > _SAME:
+        return _not_the_same(job, model, batch, twice)
+    seen.add(once, len(batch.ids))
+    return None
+
+
+def _apart(one: Metrics, other: Metrics) -> float:
+    """Give the largest difference of two looks at the same examples, of the losses' size."""
+    first, second = one.losses.float(), other.losses.float()
+    return float((first - second).abs().max()) / (1.0 + float(first.abs().max()))
+
+
+def _not_the_same(job: CheckedJob, model: nn.Module, batch: Batch, twice: Metrics) -> Answer | None:
+    """Tell what is drawn from what is kept: once more with the random states of the last look."""
+    model.eval()
+    torch.manual_seed(job.recipe.seed + 1)
+    again, problem = _measure(job, model, batch)
+    if problem is not None or again is None:
+        return problem
+    largest = _apart(twice, again)
+    if largest > _SAME:
         return found(
-            "train_mode_in_validation",
-            f"the same {len(batch.ids)} examples give other losses a second time, by up to "
-            f"{largest:.3g}: something is drawn in evaluation mode",
-            fix="Give functional dropout training=self.training; where sampling is meant, seed it.",
+            "validation_fails",
+            f"the same {len(batch.ids)} examples give other losses each time, by up to "
+            f"{largest:.3g} of their size, with the same random states too: metrics() keeps "
+            "something from one batch to the next, or draws from where no seed reaches",
+            fix="Let metrics() depend on model and batch alone; what is estimated from data is "
+            "estimated on train, once.",
             severity=Severity.WARNING,
             largest=largest,
         )
-    seen.add(once, len(batch.ids))
-    return None
+    return found(
+        "train_mode_in_validation",
+        f"the same {len(batch.ids)} examples give other losses with other random states: "
+        "something is drawn in evaluation mode",
+        fix="Give functional dropout training=self.training; where sampling is meant, seed it.",
+        severity=Severity.WARNING,
+    )
 
 
 def _measure(

@@ -249,8 +249,8 @@ class BackwardWatch:
         held = self._optimizers.held
         for root in self._names.roots:
             module = root.ref()
-            if module is None or not held:
-                continue
+            if module is None or not held or root not in self._learnt:
+                continue  # gradients of another step, as those of a model that is only kept
             root.seen.is_optimised = not root.ids.isdisjoint(held)
             left = {
                 id(param): name

@@ -7,6 +7,7 @@ import itertools
 import random
 import weakref
 from time import perf_counter
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 import numpy as np
@@ -176,7 +177,8 @@ def _shared_draws(loader: Any) -> str | None:
     if init is not None:
         if code is not None and code.co_argcount and _seeds_alike(code):
             return f"worker_init_fn ({code.co_name}) seeds every worker alike"
-        return None  # it may seed what the data set holds
+        if not isinstance(code, CodeType) or _may_seed(init, code):
+            return None
     dataset = loader.dataset
     for _ in range(4):
         found = _generator_of(dataset)
@@ -233,6 +235,17 @@ def _names_used(kind: type) -> set[str]:
             if code is not None and name != "__init__":
                 names |= set(code.co_names)
     return names
+
+
+def _may_seed(init: Any, code: CodeType) -> bool:
+    """Whether a function may seed what the data set holds, by itself or by one that it calls."""
+    names = set(code.co_names) | set(code.co_freevars)
+    if any("seed" in name or "dataset" in name or "worker_info" in name for name in names):
+        return True
+    if names & {"default_rng", "RandomState", "Random", "Generator", "rng", "generator"}:
+        return True
+    known = {**getattr(init, "__globals__", {})}
+    return any(isinstance(known.get(name), FunctionType | type) for name in names)
 
 
 def _seeds_alike(code: Any) -> bool:

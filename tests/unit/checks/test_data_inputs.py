@@ -336,6 +336,29 @@ def test_sorted_data_that_are_shuffled_are_fine(tmp_path: Path) -> None:
     assert look(batch_mixing.CHECK, task, tmp_path).outcome is Outcome.PASSED
 
 
+# --- labels
+
+
+@pytest.mark.parametrize("is_left_out", [False, True])
+def test_labels_below_zero_that_a_loss_of_ones_own_counts_from_the_end(
+    is_left_out: bool, tmp_path: Path
+) -> None:
+    class Own(SoundPictures):
+        def data(self, split: Split) -> Dataset[Any]:
+            pictures, numbers = draw(split)
+            numbers[::7] = -1
+            return labelled(pictures, numbers)
+
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            logs = model(batch.inputs).log_softmax(1)
+            losses = -logs[torch.arange(len(logs)), batch.targets]
+            return losses * (batch.targets >= 0) if is_left_out else losses
+
+    finding = look(labels.CHECK, Own(), tmp_path)
+    wanted = (Outcome.NOT_APPLICABLE, None) if is_left_out else (Outcome.FAILED, "label_range")
+    assert (finding.outcome, finding.fault) == wanted, finding
+
+
 # --- validation
 
 

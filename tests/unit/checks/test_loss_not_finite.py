@@ -12,7 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from stepladder.checks import gradients_reach, not_finite, parameters_move, reproducible
+from stepladder.checks import (
+    chance_level,
+    gradients_reach,
+    not_finite,
+    not_finite_all,
+    parameters_move,
+    reproducible,
+)
 from stepladder.checks.contract import Check
 from stepladder.checks.examples import Example
 from stepladder.checks.job import CheckedJob, open_job
@@ -39,6 +46,21 @@ class Lost(Task):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         losses = F.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
         return (-losses).log()
+
+
+class LostForOne(Lost):
+    """A weighted mean over nothing, for the one row without positive numbers."""
+
+    def data(self, split: Split) -> Dataset[Any]:
+        x, y = super().data(split).tensors  # type: ignore[attr-defined]
+        x = torch.cat([x, -torch.ones(1, 8)]) if split is Split.TRAIN else x.abs()
+        return TensorDataset(x, torch.cat([y, y[:1]])[: len(x)])
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        weights = (batch.inputs > 0).float()
+        mean = (batch.inputs * weights).sum(1) / weights.sum(1)
+        losses = F.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
+        return losses + 0 * mean
 
 
 class LostByAugmenting(Lost):
@@ -78,6 +100,16 @@ def test_the_finite_check_fails_alone_and_the_others_say_why_they_do_not_apply(
             assert findings[check.name].outcome is Outcome.NOT_APPLICABLE
             assert "not finite" in findings[check.name].evidence
     assert findings["reproducible"].outcome is Outcome.NOT_APPLICABLE
+
+
+def test_one_example_whose_loss_is_not_finite_is_found_and_named(tmp_path: Path) -> None:
+    job = job_of(LostForOne(), tmp_path)
+    assert 64 not in job.train_batches(1)[0].ids.tolist()
+    finding = run_check(not_finite_all.CHECK, job)
+    assert (finding.outcome, finding.fault) == (Outcome.FAILED, "loss_not_finite"), finding
+    assert finding.numbers["num"] == 1
+    assert "64" in finding.examples[0]
+    assert run_check(chance_level.CHECK, job).outcome is not Outcome.WARNED
 
 
 def test_an_augmentation_that_makes_nan_is_named(tmp_path: Path) -> None:

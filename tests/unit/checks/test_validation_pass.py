@@ -58,6 +58,17 @@ class Drops(SoundPictures):
         return super().metrics(model, batch._replace(inputs=F.dropout(batch.inputs, 0.5)))
 
 
+class RunningScale(SoundPictures):
+    """Divides by a scale that each batch moves."""
+
+    scale = 1.0
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        found = super().metrics(model, batch)
+        self.scale = 0.9 * self.scale + 0.1 * float(found.losses.mean())
+        return Metrics(losses=found.losses / self.scale, sums=found.sums, counts=found.counts)
+
+
 class DividesByZero(SoundPictures):
     """Infinite for one of the classes."""
 
@@ -120,6 +131,7 @@ class MoreCounts(SoundPictures):
         (ByClassAndAll(), "validation_fails", Outcome.FAILED),
         (Keeps(), "gradients_in_validation", Outcome.FAILED),
         (Drops(), "train_mode_in_validation", Outcome.WARNED),
+        (RunningScale(), "validation_fails", Outcome.WARNED),
     ],
     ids=lambda value: type(value).__name__,
 )

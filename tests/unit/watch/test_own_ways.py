@@ -36,6 +36,27 @@ def some(n=32):
 
 # Each: the fault, the program as it should be, and what makes it faulty.
 PAIRS = {
+    "an_init_that_seeds_nothing": (
+        "same_draws_in_workers",
+        """
+import numpy as np
+from torch.utils.data import get_worker_info
+class Noisy(Dataset):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+    def __len__(self):
+        return 320
+    def __getitem__(self, i):
+        return x[i] + float(self.rng.normal()), y[i]
+def init(number):
+    torch.set_num_threads(1)
+    get_worker_info().dataset.rng = np.random.default_rng(number)
+for epoch in range(2):
+    for a, b in DataLoader(Noisy(), 64, shuffle=True, num_workers=2, worker_init_fn=init):
+        learn(F.cross_entropy(net(a), b), sgd)
+""",
+        ("    get_worker_info().dataset.rng = np.random.default_rng(number)\n", ""),
+    ),
     "parts_of_the_loss_are_added_up": (
         "graph_retained",
         """
@@ -404,6 +425,26 @@ for step in range(40):
 }
 
 SOUND = {
+    "the_first_model_is_kept": """
+import copy
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+def epochs(model, optimizer, num):
+    for epoch in range(num):
+        model.train()
+        for rows in torch.randperm(256).split(16):
+            learn(F.cross_entropy(model(x[rows]), y[rows]), optimizer)
+        model.eval()
+        with torch.no_grad():
+            model(x[256:])
+optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+epochs(net, optimizer, 2)
+first = net
+net = copy.deepcopy(first)
+optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+epochs(net, optimizer, 6)
+with torch.no_grad():
+    first.eval()(x[256:])
+""",
     "functions_that_a_model_keeps_are_saved": """
 import io
 class Net(nn.Module):
