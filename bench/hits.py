@@ -194,8 +194,10 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> str:
         "watch`, a Task under `stepladder check`. A fault counts as caught where a finding that "
         "failed or warned bears its very name. The faults held out were written by someone who "
         "had not seen the detectors, their hash was committed (`bench/results/held_out*.sha256`), "
-        "and they were opened once, after the thresholds were frozen. The numbers of the first set "
-        "are those of that day: what it showed has been mended since, and it is held out no more.",
+        "and each set was opened once, after the thresholds were frozen. Its numbers are those of "
+        "that day: what it showed has been mended since, and it is held out no more. Between the "
+        "first set and the second, detectors were mended by what the first had shown, and by 82 "
+        "pairs more of other authors' own, of which 59 were caught at first sight.",
         "",
         "Beside it stands what anyone can do: run the program to its end, and look whether the "
         "loss fell (mean of the last tenth of steps below that of the first; a run that fails is "
