@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from stepladder.watch.names import Names
+from stepladder.watch.patches import Patches
 from stepladder.watch.watcher import Watcher
 
 _DROPOUTS: Final = (
@@ -18,11 +19,13 @@ _DROPOUTS: Final = (
     "alpha_dropout",
     "feature_alpha_dropout",
 )
+_ATTENTION: Final = "scaled_dot_product_attention"
+_NAMES: Final = (*_DROPOUTS, _ATTENTION)
 _NUM_OF_LAYERS: Final = 4  # arguments that torch's own layers call them with
 
 
 class DropoutWatch:
-    """Wrappers of dropout functions, which act only while a model is in evaluation mode.
+    """Wrappers of dropout functions, in place only while a model in evaluation mode is called.
 
     Torch's dropout layers call the same functions: theirs are not counted, since whoever puts a
     layer into training mode alone means it.
@@ -31,15 +34,31 @@ class DropoutWatch:
     def __init__(self, names: Names) -> None:
         self._names = names
         self._watcher: Watcher
+        self._patches: Patches | None = None
+        self._originals: list[Any] = []
+        self._is_on = False
 
     def install(self, watcher: Watcher) -> None:
-        """Wrap them."""
+        """Be told of evaluation."""
         self._watcher = watcher
-        for name in _DROPOUTS:
-            watcher.patches.wrap(F, name, before=self._dropout, is_evaluation_only=True)
-        watcher.patches.wrap(
-            F, "scaled_dot_product_attention", before=self._attention, is_evaluation_only=True
-        )
+        watcher.on_evaluation.append(self._turn)
+        watcher.patches.on_undo(lambda: self._turn(False))
+
+    def _turn(self, is_on: bool) -> None:
+        if self._is_on and self._patches is not None:
+            self._is_on = False
+            self._patches.lay_down()
+        if not is_on or torch.is_grad_enabled():
+            return
+        now = [getattr(F, name, None) for name in _NAMES]
+        if self._patches is None or now != self._originals:  # the script may have put in its own
+            self._originals, self._patches = now, Patches(self._watcher.switch)
+            for name in _DROPOUTS:
+                self._patches.wrap(F, name, before=self._dropout)
+            self._patches.wrap(F, _ATTENTION, before=self._attention)
+        else:
+            self._patches.take_up()
+        self._is_on = True
 
     def settle(self) -> None:
         """Nothing is left to read."""
@@ -57,7 +76,7 @@ class DropoutWatch:
     def _count(self) -> None:
         module = self._watcher.evaluated()
         root = None if module is None else self._names.root_of(module)
-        if root is None or torch.is_grad_enabled() or self._watcher.step == 0:
+        if root is None or self._watcher.step == 0:
             return
         root.seen.num_live_dropout += 1
         root.seen.live_dropout_at = root.seen.live_dropout_at or self._watcher.own.here()

@@ -27,6 +27,7 @@ from stepladder.watch.tensors import checksum, is_plain, tensors_in
 from stepladder.watch.watcher import Watcher
 
 _MAX_PASSES: Final = 1000
+_FIRST_PASSES: Final = 2  # of each loader, at whose begin modules are looked at
 _MAX_SUMS: Final = 6  # first batches that are compared, for each loader
 _GENERATORS: Final = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
@@ -68,10 +69,11 @@ class LoaderWatch:
 
     def _begin(self, args: tuple[Any, ...], _kwargs: Any) -> float:
         self._watcher.phases.close_validation()
-        for listener in self._watcher.on_pass:
-            listener()
         if id(args[0]) not in self._seen or self._seen[id(args[0])][0]() is not args[0]:
             self._describe(args[0])
+        passes = self._watcher.seen.loaders[self._seen[id(args[0])][1]].passes
+        for listener in self._watcher.on_pass if len(passes) < _FIRST_PASSES else ():
+            listener()
         return perf_counter()
 
     def _describe(self, loader: Any) -> None:

@@ -302,9 +302,9 @@ class ModuleWatch:
         watcher = self._watcher
         event = watcher.phases.event() if watcher.is_close else None
         self._inside.append((id(module), event, None))
-        watcher.switch.is_evaluating = not module.training
         if not module.training:
             watcher.evaluated = root.ref
+            self._tell(True)
         self._time(root, module)
         if not torch.is_grad_enabled():
             return
@@ -329,15 +329,16 @@ class ModuleWatch:
         root = self._names.root_of(module)
         if self._inside or root is None:
             return
-        self._watcher.switch.is_evaluating = False
         if self._kept is not None:
             self._kept.note_output(module, output)
         watcher = self._watcher
         is_grad = torch.is_grad_enabled()
         first = output if isinstance(output, Tensor) else first_of(output)
+        node = first.grad_fn if is_grad and first is not None else None
         has_graph = is_grad and first is not None and first.requires_grad
         is_training, one = module.training, watcher.current
         if not is_training:
+            self._tell(False)
             watcher.phases.still_validation()
         if root.seen.called_at is None:
             root.seen.called_at = watcher.own.here()
@@ -347,13 +348,16 @@ class ModuleWatch:
             one.num_with_graph += has_graph
         if event is not None:
             watcher.phases.between(FORWARD, event)
-        waiting = self._backwards.waiting
-        if len(waiting) < _MAX_WAITING:
+        if len(self._backwards.waiting) < _MAX_WAITING:
             is_sought = bool(root.seen.dropped) and root.seen.dropped_at is None
             where = watcher.own.here() if watcher.is_close or is_sought else None
-            node = first.grad_fn if first is not None and has_graph and is_training else None
-            graph = follow_graph(node) if node is not None else None
-            waiting.append(Waiting(root, is_training, has_graph, where, graph, window))
+            graph = follow_graph(node) if node is not None and is_training else None
+            waiting = Waiting(root, is_training, has_graph, where, graph, window)
+            self._backwards.waiting.append(waiting)
+
+    def _tell(self, is_evaluation: bool) -> None:
+        for listener in self._watcher.on_evaluation:
+            listener(is_evaluation)
 
     def _time(self, root: Root, module: nn.Module) -> None:
         """Begin forward, or validation where a model that is trained is called in other mode."""

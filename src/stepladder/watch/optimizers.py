@@ -24,6 +24,7 @@ from stepladder.watch.tensors import is_plain, part
 from stepladder.watch.watcher import Watcher
 
 _MAX_MATRICES: Final = 12
+_MAX_SLOPES: Final = 4  # of these, compared with their gradients
 _MATRIX_ELEMENTS: Final = 1024
 _MAX_CHECKED: Final = 2000
 _MAX_LOSSES: Final = 20_000
@@ -247,9 +248,9 @@ class OptimizerWatch:
             (
                 weakref.ref(p),
                 part(p, _MATRIX_ELEMENTS).clone(),
-                None if live.is_late else _slope(p),
+                None if live.is_late or idx >= _MAX_SLOPES else _slope(p),
             )
-            for p in matrices[::stride]
+            for idx, p in enumerate(matrices[::stride])
         ]
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:

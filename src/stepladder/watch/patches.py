@@ -32,7 +32,6 @@ class Switch:
         spent_s: processor time that looking on took, in seconds; what other processes take
             meanwhile is not ours.
         is_close: numbers are read in this step.
-        is_evaluating: a model in evaluation mode is being called.
         counts_for: steps that the time taken in this one stands for; 0: it is not taken.
         num_elsewhere: calls by other threads than the one that trains; they are not looked at.
         error: why it went off; None: it did not.
@@ -41,7 +40,6 @@ class Switch:
     def __init__(self) -> None:
         self.is_on = False
         self.is_close = True
-        self.is_evaluating = False
         self.counts_for = 1
         self.spent_s = 0.0
         self.error: str | None = None
@@ -124,7 +122,6 @@ class Patches:
         failed: After | None = None,
         is_timed: bool = False,
         is_close_only: bool = False,
-        is_evaluation_only: bool = False,
     ) -> None:
         """Call ours before and after `owner.name`; its arguments and results pass untouched.
 
@@ -134,7 +131,6 @@ class Patches:
             failed: the same with the exception for a result, which goes on its way.
             is_timed: in place of `before`, the moment of the call is handed on.
             is_close_only: on other steps than those, the original alone is called.
-            is_evaluation_only: the same, unless a model in evaluation mode is being called.
         """
         original = getattr(owner, name, None)
         if original is None:
@@ -145,9 +141,7 @@ class Patches:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not switch.is_on or torch.compiler.is_compiling():
                 return original(*args, **kwargs)
-            if (is_close_only and not switch.is_close) or (
-                is_evaluation_only and not switch.is_evaluating
-            ):
+            if is_close_only and not switch.is_close:
                 return original(*args, **kwargs)
             note = perf_counter() if is_timed else None
             if before is not None:

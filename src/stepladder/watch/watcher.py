@@ -47,7 +47,8 @@ class Watcher:
         input_refs: what the outermost module was last given, held weakly.
         on_step: called after each step.
         on_close: called before each step that is looked at closely.
-        on_pass: called when a pass over a loader begins.
+        on_pass: called when one of a loader's first passes begins.
+        on_evaluation: called when a model in evaluation mode is called, and when it has answered.
     """
 
     def __init__(self, own: OwnCode) -> None:
@@ -70,6 +71,7 @@ class Watcher:
         self.on_step: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self.on_pass: list[Callable[[], None]] = []
+        self.on_evaluation: list[Callable[[bool], None]] = []
         self._parts: list[Part] = []
 
     @property
