@@ -46,15 +46,22 @@ def labels(job: CheckedJob) -> Answer:
 
 def _from_the_end(job: CheckedJob, view: LossView) -> Answer | None:
     """Tell labels below 0 that a loss of the Task's own takes for classes counted from the end."""
-    columns = [c.scores.shape[-1] for c in view.calls if c.name == "log_softmax"]
-    known = class_labels(job, Split.TRAIN) if columns else None
+    columns = {c.scores.shape[-1] for c in view.calls if c.name == "log_softmax"}
+    known = class_labels(job, Split.TRAIN) if len(columns) == 1 else None
     if known is None or not (known.values < 0).any():
         return None
+    num_classes = columns.pop()
     rows = known.rows[known.values < 0][:_FEW]
-    batch, model = job.rows(Split.TRAIN, rows), job.model().eval()
-    with untouched(model), torch.no_grad():
-        as_given = job.loss(model, batch)
-        from_end = job.loss(model, batch._replace(targets=batch.targets + columns[-1]))
+    cpu = torch.device("cpu")  # on CUDA an index out of range would end the use of the device
+    batch, model = job.rows(Split.TRAIN, rows).to(cpu), job.model().to(cpu).eval()
+    moved = batch._replace(targets=batch.targets + num_classes)
+    try:
+        with untouched(model), torch.no_grad():
+            as_given, from_end = job.task.loss(model, batch), job.task.loss(model, moved)
+    except (IndexError, RuntimeError):
+        return None
+    if not isinstance(as_given, Tensor) or not isinstance(from_end, Tensor):
+        return None
     if not bool((as_given == from_end).all()) or not bool((as_given != 0).any()):
         return None
     num = int((known.values < 0).sum())
@@ -62,7 +69,7 @@ def _from_the_end(job: CheckedJob, view: LossView) -> Answer | None:
     return found(
         "label_range",
         f"{num} of {len(known.values)} labels of train are below 0, down to {low}, and the loss "
-        f"takes {low} for class {columns[-1] + low}, counted from the end",
+        f"takes {low} for class {num_classes + low}, counted from the end",
         fix=f"If {low} means no label, leave these rows out, or give them no weight in the loss.",
         examples=tuple(job.describe(Split.TRAIN, int(row)) for row in rows[:6]),
         low=low,

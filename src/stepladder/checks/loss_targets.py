@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +49,7 @@ def loss_targets(job: CheckedJob) -> Answer:
     fault = next(
         (f for call in seen.calls if (f := _of_call(call, batch.targets)) is not None), None
     )
+    fault = fault or _of_own(seen, batch)
     fault = fault or _of_distance(seen, batch.targets) or _out_of_reach(seen, batch.targets)
     fault = fault or _broadcast(job, model, batch, seen)
     seen_text = f"{num} training examples"
@@ -60,8 +61,6 @@ def loss_targets(job: CheckedJob) -> Answer:
 
 
 def _of_call(call: LossCall, targets: Tensor) -> _Fault | None:
-    if call.name == "log_softmax" and call.scores.shape == targets.shape:
-        return _of_several(call.name, targets)  # multiplied with them by the Task's own loss
     if not call.is_loss or call.targets is None:
         return None
     if call.name in _POINTWISE and call.scores.shape != call.targets.shape:
@@ -109,6 +108,23 @@ def _of_classes(call: LossCall, targets: Tensor) -> _Fault | None:
                 "whole ones, as classes",
                 "Use a loss for numbers, such as mse_loss.",
             )
+    return None
+
+
+def _of_own(seen: Pass, batch: Batch) -> _Fault | None:
+    """Tell several classes that a loss of the Task's own multiplies with a log_softmax."""
+    targets, inputs = batch.targets, batch.inputs
+    if isinstance(inputs, Tensor) and inputs.shape == targets.shape:
+        return None  # it gives back what it was given: counts of a multinomial, as a rule
+    for call in seen.calls:
+        if call.name == "log_softmax" and call.scores.shape == targets.shape:
+            fault = _of_several(call.name, targets)
+            if fault is not None:
+                return replace(
+                    fault,
+                    fix=f"{fault.fix} It is right where a multinomial likelihood is meant.",
+                    severity=Severity.WARNING,
+                )
     return None
 
 

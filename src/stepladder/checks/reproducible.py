@@ -64,7 +64,13 @@ def _in_another_process(job: CheckedJob) -> str | None:
     """Say what an interpreter of its own makes otherwise of model and data, or None."""
     if not has_file(job) or job.left_s() < _FRESH_S:
         return None
-    (ours,), (theirs,) = views_of(job, 0), views_of(job, 0, fresh=True)
+    try:
+        ours, twice = views_of(job, 0, num_looks=2)
+        if ours != twice:
+            return None  # it differs within a process: `seeds` tells
+        (theirs,) = views_of(job, 0, fresh=True)
+    except (RuntimeError, TimeoutError):  # a Task that cannot be made twice at a time
+        return None
     weights = other_keys(ours.weights, theirs.weights)
     both = [name for name in ours.weights if name in theirs.weights]
     weights += [name for name in both if not alike(ours.weights[name], theirs.weights[name])]

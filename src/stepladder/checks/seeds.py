@@ -141,7 +141,8 @@ def _build(job: CheckedJob, seed: int) -> tuple[dict[str, Tensor], list[str]]:
     with untouched(), _noting_seeds() as calls:
         model = make_model(recipe, copy.copy(job.task), job.device)
     whole = itertools.chain(model.named_parameters(), model.named_buffers())
-    tensors = {name: tensor.detach() for name, tensor in whole}
+    kept = set(model.state_dict())  # what is kept for a moment only may hold anything
+    tensors = {name: tensor.detach() for name, tensor in whole if name in kept}
     return tensors, [call for call in calls if not call.endswith(f"({seed})")]
 
 

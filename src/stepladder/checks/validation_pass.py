@@ -24,6 +24,7 @@ from stepladder.data.batch import Batch
 from stepladder.data.examples import ArrivalSource
 from stepladder.records.findings import Severity
 from stepladder.task.contract import Metrics
+from stepladder.train.randomness import seed_everything
 
 _SAME = 1e-4  # of the losses' size
 _SHARE = 0.25  # of the time that is left, for the rest of the split
@@ -110,7 +111,7 @@ def _look_at_first(job: CheckedJob, model: nn.Module, batch: Batch, seen: _Pass)
             fix="Take torch.enable_grad() out of metrics(), or detach what it gives.",
         )
     model.eval()
-    torch.manual_seed(job.recipe.seed + 1)
+    seed_everything(job.recipe.seed + 1)
     twice, problem = _measure(job, model, batch)
     if problem is not None or twice is None:
         return problem
@@ -130,7 +131,7 @@ def _apart(one: Metrics, other: Metrics) -> float:
 def _not_the_same(job: CheckedJob, model: nn.Module, batch: Batch, twice: Metrics) -> Answer | None:
     """Tell what is drawn from what is kept: once more with the random states of the last look."""
     model.eval()
-    torch.manual_seed(job.recipe.seed + 1)
+    seed_everything(job.recipe.seed + 1)
     again, problem = _measure(job, model, batch)
     if problem is not None or again is None:
         return problem

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
@@ -30,6 +31,7 @@ _GRAPHS_EVERY: Final = 8  # of the later ones, one in so many
 _MAX_DROPPED: Final = 500
 _MAX_MOVED: Final = 8  # weights, and numbers of each, by which they are seen to move
 _MAX_OFFSETS: Final = 4000
+_MIN_LEFT: Final = 2  # steps at which weights were left out
 _KEY: Final = "stepladder.watch"
 
 
@@ -81,12 +83,15 @@ class BackwardWatch:
         self._watcher: Watcher
         self._depth = 0
         self._looks = 0
-        self._tokens: deque[tuple[int, weakref.ref[_Token]]] = deque(maxlen=512)
+        self._tokens: deque[tuple[int, weakref.ref[_Token]]] = deque(maxlen=256)
+        self._outputs: deque[tuple[int, weakref.ref[_Token]]] = deque(maxlen=256)
         self._scaled: tuple[weakref.ref[Any], Any, Any] | None = None
         self.waiting: list[Waiting] = []
         self._learnt: list[Root] = []
         self._marks: list[tuple[int, float]] | None = None
-        self._values: dict[int, list[float]] = {}
+        self._values: dict[int, tuple[Any, str]] = {}
+        self._pending: dict[Root, tuple[int, tuple[str, ...]]] = {}
+        self._unheld: tuple[int, list[Root]] | None = None
 
     def install(self, watcher: Watcher) -> None:
         """Wrap backward and clipping, which changes gradients too."""
@@ -99,6 +104,7 @@ class BackwardWatch:
 
     def settle(self) -> None:
         """Count what was called after the last backward and let go."""
+        self._confirm()
         for one in self.waiting:
             if one.is_dropped:
                 _count_dropped(one.root.seen, self._watcher.step, one.where)
@@ -106,7 +112,9 @@ class BackwardWatch:
 
     def _differentiate(self, _args: Any, kwargs: dict[str, Any]) -> None:
         if kwargs.get("create_graph") or kwargs.get("retain_graph"):
-            return  # something is still to come
+            for one in self.waiting:
+                one.graph = None  # used, and something may still come
+            return
         if self._watcher.seen.num_backwards == 0:  # this is how it learns
             for one in self.waiting:
                 _note_window(one)
@@ -222,7 +230,8 @@ class BackwardWatch:
         waiting, self.waiting = self.waiting, []
         step = self._watcher.step
         if self._is_followed():
-            self._tokens.extend((step, one.graph) for one in waiting[-2:] if one.graph is not None)
+            followed = ((step, one.graph) for one in waiting[-2:] if one.graph is not None)
+            self._outputs.extend(followed)
         if len(waiting) == 1 and waiting[0].has_graph and not waiting[0].is_dropped:
             _count_mode(waiting[0].root.seen, waiting[0].is_training, step)
             _note_window(waiting[0])
@@ -230,6 +239,9 @@ class BackwardWatch:
             return
         self._learnt = [o.root for o in waiting if o.has_graph and not o.is_dropped]
         last = {id(o.root): o.is_training for o in waiting if o.has_graph and not o.is_dropped}
+        for root in self._learnt:
+            num = sum(one is root for one in self._learnt)
+            root.seen.calls_of_a_step = max(root.seen.calls_of_a_step, num)
         for one in waiting:
             seen, learnt_in = one.root.seen, last.get(id(one.root))
             if one.is_dropped:
@@ -245,7 +257,11 @@ class BackwardWatch:
                 seen.without_grad_at = seen.without_grad_at or one.where
 
     def _find_left_out(self) -> None:
-        """List weights that have a gradient and that no optimiser holds."""
+        """List weights that have a gradient and that no optimiser holds.
+
+        It counts once an optimiser has stepped after it: gradients may be wanted for other things.
+        """
+        self._confirm()
         held = self._optimizers.held
         for root in self._names.roots:
             module = root.ref()
@@ -258,26 +274,46 @@ class BackwardWatch:
                 if param.requires_grad and param.grad is not None and id(param) not in held
             }
             moved = self._moved([p for p in module.parameters() if id(p) in left][:_MAX_MOVED])
-            root.seen.not_in_optimizer = () if moved else tuple(left.values())[:200]
+            names = () if moved else tuple(left.values())[:200]
+            self._pending[root] = (self._watcher.step, names)
         is_other = held and all(root.ids.isdisjoint(held) for root in self._learnt)
-        if not is_other:
-            return
-        marks, self._marks = self._marks, self._optimizers.gradient_marks()
-        if marks == self._marks:  # no optimiser's weights were learnt at all
-            for root in self._learnt:
+        if is_other:
+            marks, self._marks = self._marks, self._optimizers.gradient_marks()
+            if marks == self._marks:  # no optimiser's weights were learnt at all
+                self._unheld = (self._watcher.step, list(self._learnt))
+
+    def _confirm(self) -> None:
+        step = self._watcher.step
+        for root, (at, names) in self._pending.items():
+            if at < step:
+                root.num_left = root.num_left + 1 if names else 0
+                root.seen.not_in_optimizer = names if root.num_left >= _MIN_LEFT else ()
+        self._pending = {root: one for root, one in self._pending.items() if one[0] >= step}
+        if self._unheld is not None and self._unheld[0] < step:
+            for root in self._unheld[1]:
                 root.seen.num_unheld += bool(root.seen.not_in_optimizer)
+            self._unheld = None
 
     def _moved(self, weights: list[Any]) -> bool:
         """Whether weights moved since the last look: by hand, or copied from an optimiser's own."""
-        now = {id(w): part(w, _MAX_MOVED).tolist() for w in weights if is_plain(w)}
-        moved = any(now[key] != self._values[key] for key in now if key in self._values)
-        self._values.update(now)
+        moved = False
+        for weight in weights:
+            if is_plain(weight):
+                ref, before = self._values.get(id(weight), (None, ""))
+                now = repr(part(weight, _MAX_MOVED).tolist())  # in words NaN equals itself
+                moved = moved or (ref is not None and ref() is weight and now != before)
+                self._values[id(weight)] = (weakref.ref(weight), now)
         return moved
 
     def _count_graphs(self) -> None:
         step, seen = self._watcher.step, self._watcher.seen
-        alive = {at for at, ref in self._tokens if at < step - _OLD and ref() is not None}
-        seen.num_graphs_alive = max(seen.num_graphs_alive, len(alive))
+        seen.num_graphs_alive = max(seen.num_graphs_alive, _num_alive(self._tokens, step))
+        seen.num_outputs_alive = max(seen.num_outputs_alive, _num_alive(self._outputs, step))
+
+
+def _num_alive(tokens: Iterable[tuple[int, weakref.ref[_Token]]], step: int) -> int:
+    found = {id(ref()) for at, ref in tokens if at < step - _OLD and ref() is not None}
+    return len(found)
 
 
 def _count_dropped(seen: ModelSeen, step: int, where: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import Any, Final
 
 from torch import Tensor
@@ -51,5 +52,5 @@ def note_batch(root: Root, first: Tensor, step: int) -> None:
 
 def first_of(output: Any) -> Tensor | None:
     """Give the first tensor of what a model answers, also of a record such as a ModelOutput."""
-    is_record = callable(getattr(output, "values", None))
+    is_record = isinstance(output, Mapping)
     return next(tensors_in(list(output.values()) if is_record else output), None)

@@ -21,14 +21,13 @@ _DROPOUTS: Final = (
 )
 _ATTENTION: Final = "scaled_dot_product_attention"
 _NAMES: Final = (*_DROPOUTS, _ATTENTION)
-_NUM_OF_LAYERS: Final = 4  # arguments that torch's own layers call them with
+_MODE: Final = 2  # the place of `training` among the arguments
 
 
 class DropoutWatch:
     """Wrappers of dropout functions, in place only while a model in evaluation mode is called.
 
-    Torch's dropout layers call the same functions: theirs are not counted, since whoever puts a
-    layer into training mode alone means it.
+    Only calls that leave the mode out are counted: whoever says that dropout is to drop means it.
     """
 
     def __init__(self, names: Names) -> None:
@@ -64,9 +63,8 @@ class DropoutWatch:
         """Nothing is left to read."""
 
     def _dropout(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        drops = args[2] if len(args) > 2 else kwargs.get("training", True)
-        share = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
-        if drops and share and len(args) < _NUM_OF_LAYERS:
+        is_told = len(args) > _MODE or "training" in kwargs
+        if not is_told and (args[1] if len(args) > 1 else kwargs.get("p", 0.5)):
             self._count()
 
     def _attention(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -75,7 +73,7 @@ class DropoutWatch:
 
     def _count(self) -> None:
         module = self._watcher.evaluated()
-        root = None if module is None else self._names.root_of(module)
+        root = None if module is None or module.training else self._names.root_of(module)
         if root is None or self._watcher.step == 0:
             return
         root.seen.num_live_dropout += 1

@@ -7,7 +7,7 @@ import itertools
 import random
 import weakref
 from time import perf_counter
-from types import CodeType, FunctionType
+from types import CodeType, ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -223,7 +223,7 @@ def _is_made_if_missing(kind: type, name: str) -> bool:
     return any(
         first.opname.startswith("LOAD_ATTR") and first.argval == name and "NONE" in then.opname
         for code in codes
-        if code is not None
+        if code is not None and "id" not in code.co_names  # nor by which worker it is
         for first, then in itertools.pairwise(dis.get_instructions(code))
     )
 
@@ -246,8 +246,12 @@ def _may_seed(init: Any, code: CodeType) -> bool:
         return True
     if names & {"default_rng", "RandomState", "Random", "Generator", "rng", "generator"}:
         return True
-    known = {**getattr(init, "__globals__", {})}
-    return any(isinstance(known.get(name), FunctionType | type) for name in names)
+    held = [getattr(init, "__globals__", {}).get(name) for name in names]
+    return any(one is not None and not _is_torchs(one) for one in held)
+
+
+def _is_torchs(value: Any) -> bool:
+    return isinstance(value, ModuleType) and value.__name__.partition(".")[0] in ("torch", "os")
 
 
 def _seeds_alike(code: Any) -> bool:

@@ -147,7 +147,7 @@ class ModuleWatch:
             return
         self._hooks[id(module)] = [
             module.register_forward_pre_hook(root_before, with_kwargs=True),
-            module.register_forward_hook(root_after),
+            module.register_forward_hook(root_after, always_call=True),
         ]
 
     def _unhook(self, _args: Any, _kwargs: Any) -> None:
@@ -321,14 +321,11 @@ class ModuleWatch:
             self._kept.note_input(module, args, kwargs)
 
     def _leave(self, module: nn.Module, output: Any) -> None:
-        while self._inside and self._inside[-1][0] != id(module):
-            self._inside.pop()
-        if not self._inside:
-            return
-        _, event, window = self._inside.pop()
+        entered = self._left(module)
         root = self._names.root_of(module)
-        if self._inside or root is None:
-            return
+        if entered is None or root is None or output is None:
+            return  # within another; or where nothing is given: it may have raised
+        event, window = entered
         if self._kept is not None:
             self._kept.note_output(module, output)
         watcher = self._watcher
@@ -338,22 +335,37 @@ class ModuleWatch:
         has_graph = is_grad and first is not None and first.requires_grad
         is_training, one = module.training, watcher.current
         if not is_training:
-            self._tell(False)
             watcher.phases.still_validation()
         if root.seen.called_at is None:
             root.seen.called_at = watcher.own.here()
         if one is not None:
-            one.num_forwards += 1
-            one.num_train_mode += is_training
-            one.num_with_graph += has_graph
+            one.count(is_training=is_training, has_graph=has_graph)
         if event is not None:
             watcher.phases.between(FORWARD, event)
         if len(self._backwards.waiting) < _MAX_WAITING:
-            is_sought = bool(root.seen.dropped) and root.seen.dropped_at is None
-            where = watcher.own.here() if watcher.is_close or is_sought else None
-            graph = follow_graph(node) if node is not None and is_training else None
-            waiting = Waiting(root, is_training, has_graph, where, graph, window)
-            self._backwards.waiting.append(waiting)
+            self._wait(root, node if is_training else None, window, has_graph=has_graph)
+
+    def _left(self, module: nn.Module) -> tuple[Any, Window | None] | None:
+        """Give what was noted when an outermost module was entered; None: it is within another."""
+        while self._inside and self._inside[-1][0] != id(module):
+            self._inside.pop()
+        if not self._inside:
+            return None
+        _, event, window = self._inside.pop()
+        if self._inside:
+            return None
+        if not module.training:
+            self._tell(False)
+        return event, window
+
+    def _wait(self, root: Root, node: Any, window: Window | None, *, has_graph: bool) -> None:
+        """Keep a call until backward shows whether it is learnt from."""
+        module, is_close = root.ref(), self._watcher.is_close
+        is_sought = bool(root.seen.dropped) and root.seen.dropped_at is None
+        where = self._watcher.own.here() if is_close or is_sought else None
+        graph = follow_graph(node) if node is not None else None
+        is_training = module is not None and module.training
+        self._backwards.waiting.append(Waiting(root, is_training, has_graph, where, graph, window))
 
     def _tell(self, is_evaluation: bool) -> None:
         for listener in self._watcher.on_evaluation:

@@ -33,6 +33,7 @@ class Root:
         self.modules = {id(m) for m in module.modules()}
         self.constants: list[tuple[str, weakref.ref[Any], float]] = []
         self.is_held = False
+        self.num_left = 0
         self.window_base: weakref.ref[Any] | None = None
 
 

@@ -114,8 +114,9 @@ class OptimizerWatch:
         seen.owns_modules = any(isinstance(p, torch.nn.Parameter) for p in params)
         decayed = [p for g in groups if g.get("weight_decay", 0) for p in g["params"]]
         seen.decay = max((float(g.get("weight_decay", 0) or 0) for g in groups), default=0.0)
-        spared = [p for g in groups if not g.get("weight_decay", 0) for p in g["params"]]
-        seen.num_spared = sum(p.dim() <= 1 for p in spared) if decayed else 0
+        free = [g["params"] for g in groups if not g.get("weight_decay", 0)] if decayed else []
+        vectors = [sum(p.dim() == 1 for p in group) for group in free]
+        seen.num_spared = sum(v for v, g in zip(vectors, free, strict=True) if 2 * v > len(g))
         seen.decayed = tuple(self._names.of(p) for p in decayed if p.dim() <= 1)
         seen.decays_by_l2 = seen.kind in ("Adam", "Adamax", "NAdam", "RAdam") and bool(decayed)
         if any(g.get("decoupled_weight_decay") for g in groups):

@@ -97,6 +97,9 @@ class _Replaced:
         setattr(self.owner, self.name, self.wrapper)
 
     def take(self) -> None:
+        is_module = isinstance(self.owner, ModuleType)
+        if is_module and getattr(self.owner, self.name, None) is not self.wrapper:
+            return  # the script put in its own meanwhile
         if self.is_own:
             setattr(self.owner, self.name, self.original)
         else:

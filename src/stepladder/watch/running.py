@@ -35,7 +35,7 @@ class ScheduleWatch:
         self._watcher: Watcher
         self._optimizers = optimizers
         self._live: dict[int, tuple[weakref.ref[Any], ScheduleSeen]] = {}
-        self._steps: dict[int, int] = {}  # of its optimiser, when it last stepped
+        self._steps: dict[int, tuple[int, int]] = {}  # its optimiser's, and idle ones in a row
 
     def install(self, watcher: Watcher) -> None:
         """Wrap every scheduler's making and step."""
@@ -76,8 +76,11 @@ class ScheduleWatch:
             has_stepped = self._watcher.step > 0 or getattr(optimizer, "_opt_called", False)
             seen.is_early = not has_stepped
         done = self._optimizers.steps_of(getattr(scheduler, "optimizer", None))
-        seen.num_idle += 0 < done == self._steps.get(id(scheduler))
-        self._steps[id(scheduler)] = done
+        before, run = self._steps.get(id(scheduler), (-1, 0))
+        run = run + 1 if 0 < done == before else 0
+        seen.num_idle += run > 0
+        seen.longest_idle = max(seen.longest_idle, run)
+        self._steps[id(scheduler)] = (done, run)
         _note(scheduler, seen)
         if seen.kind == "ReduceLROnPlateau" and len(seen.metrics) < _MAX_METRICS:
             metric = args[1] if len(args) > 1 else kwargs.get("metrics")

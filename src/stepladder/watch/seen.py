@@ -99,6 +99,12 @@ class PassSeen:
     num_with_graph: int = 0
     first_checksum: float | None = None
 
+    def count(self, *, is_training: bool, has_graph: bool) -> None:
+        """Count a call of a model."""
+        self.num_forwards += 1
+        self.num_train_mode += is_training
+        self.num_with_graph += has_graph
+
     @property
     def is_training(self) -> bool:
         """Whether something was learnt in it."""
@@ -162,6 +168,7 @@ class ModelSeen:
             training mode.
         num_idle_graphs: calls in evaluation mode that kept a graph nobody used.
         num_train_without_grad: calls in training mode without gradients, between steps.
+        calls_of_a_step: the most calls that were learnt from by one backward.
         dropped: by step, calls in training mode whose graph was let go before any backward.
         not_in_optimizer: weights that got a gradient and that no optimiser holds, by name.
         num_unheld: looks at which it was learnt from, and no optimiser held a weight of what was.
@@ -185,6 +192,7 @@ class ModelSeen:
     idle_graph_at: str | None = None
     num_train_without_grad: int = 0
     without_grad_at: str | None = None
+    calls_of_a_step: int = 1
     dropped: list[tuple[int, int]] = field(default_factory=list)
     dropped_at: str | None = None
     called_at: str | None = None
@@ -281,6 +289,7 @@ class Seen:
     not_finite_step: int | None = None
     loss_not_finite_at: int | None = None
     num_graphs_alive: int = 0
+    num_outputs_alive: int = 0
     has_seed: bool = False
     reseeded: dict[tuple[str | None, int], int] = field(default_factory=dict)
     is_compiled: bool = False

@@ -69,6 +69,7 @@ class ScheduleSeen:
     Attributes:
         num_stepped: how far it has come.
         num_idle: times that it stepped again although its optimiser had not, once that had begun.
+        longest_idle: so many of these in a row.
         horizon: steps after which it is done, where it says so.
         is_optional: it never stepped, and the script has a line that would step it.
         is_early: it was stepped before its optimiser's first step.
@@ -83,6 +84,7 @@ class ScheduleSeen:
     stepped_at: str | None = None
     num_stepped: int = 0
     num_idle: int = 0
+    longest_idle: int = 0
     horizon: int | None = None
     period: int | None = None
     gamma: float | None = None

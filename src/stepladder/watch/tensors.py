@@ -38,6 +38,7 @@ def is_plain(value: object) -> bool:
         and value.layout is torch.strided
         and value.device.type not in ("meta",)
         and not value.is_quantized
+        and not value.is_complex()
         and not torch._C._functorch.is_functorch_wrapped_tensor(value)
     )
 

@@ -425,6 +425,101 @@ for step in range(40):
 }
 
 SOUND = {
+    "gradients_of_a_copy_that_is_not_trained": """
+import copy
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+sgd = torch.optim.SGD(net.parameters(), 1e-2)
+def task():
+    for step in range(50):
+        rows = some()
+        learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+task()
+old = copy.deepcopy(net)
+for row in range(20):
+    old.zero_grad()
+    F.cross_entropy(old(x[row : row + 1]), y[row : row + 1]).backward()
+task()
+for row in range(20):
+    old.zero_grad()
+    F.cross_entropy(old(x[row : row + 1]), y[row : row + 1]).backward()
+""",
+    "validation_that_fails_once": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 32), nn.Linear(32, 3)
+    def forward(self, x):
+        h = F.relu(self.a(x))
+        if not self.training and len(x) < 8:
+            raise ValueError("a short batch")
+        return self.b(F.dropout(h, 0.2, training=self.training))
+net = Net()
+sgd = torch.optim.SGD(net.parameters(), 1e-2)
+for epoch in range(3):
+    net.train()
+    for rows in torch.randperm(256).split(32):
+        learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+    net.eval()
+    with torch.no_grad():
+        try:
+            net(x[:4])
+        except ValueError:
+            net(x[256:])
+assert F.dropout.__module__ == "torch.nn.functional" and not hasattr(F.dropout, "__wrapped__")
+""",
+    "pairs_of_views_some_left_out": """
+for step in range(80):
+    rows = some()
+    first, second = net(x[rows]), net(x[rows] + 0.1)
+    if step in (17, 29, 60):
+        continue
+    learn((first - second).square().mean() + F.cross_entropy(first, y[rows]), sgd)
+""",
+    "an_actor_that_waits_for_its_critic": """
+actor = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+critic = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+slow, sgd = torch.optim.SGD(actor.parameters(), 1e-3), torch.optim.SGD(critic.parameters(), 1e-2)
+for episode in range(3):
+    logs = []
+    for step in range(40):
+        state = x[some(1)]
+        logs.append(actor(state).log_softmax(1)[:, 0])
+        learn((critic(state) - 1).square().mean(), sgd)
+    learn(-torch.stack(logs).mean(), slow)
+""",
+    "complex_weights_and_odd_answers": """
+class Odd:
+    def __init__(self, out):
+        self.out = out
+    def values(self, name):
+        return self.out
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wave = nn.Parameter(torch.full((8, 5), 1 + 1j))
+        self.out = nn.Linear(5, 3)
+    def forward(self, a):
+        return Odd(self.out((a.to(torch.cfloat) @ self.wave).abs()))
+net = Net()
+sgd = torch.optim.SGD(net.parameters(), 1e-2)
+for step in range(40):
+    rows = some()
+    learn(F.cross_entropy(net(x[rows]).values("out"), y[rows]), sgd)
+""",
+    "a_learned_average": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Parameter(torch.full((32, 32), 1 / 32))
+        self.out = nn.Linear(8, 3)
+    def forward(self, a):
+        return self.out(a) + self.mix @ self.out(a)
+net = Net()
+sgd = torch.optim.SGD(net.parameters(), 1e-2)
+for step in range(60):
+    rows = some()
+    learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+""",
     "the_first_model_is_kept": """
 import copy
 net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))

@@ -219,7 +219,8 @@ def no_shuffle(seen: Seen) -> Answer:
                 where=one.where,
                 numbers={"num_epochs": len(one.training)},
             )
-    for model in seen.models:
+    learnt = [model for model in seen.models if model.is_optimised]
+    for model in learnt or seen.models:  # without one: it learns without torch's optimisers
         period = _period(model.window_offsets)
         if period is not None:
             return Found(

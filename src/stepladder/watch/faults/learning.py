@@ -294,7 +294,7 @@ def decay_on_norms_and_biases(seen: Seen) -> Answer:
                 f"such as {one.decayed[0]}{others}",
                 fix="Put all weights of one dimension in a group with weight_decay=0.",
                 where=one.built_at or one.stepped_at,
-                severity=Severity.WARNING if one.num_spared else None,  # spared, but not all
+                severity=Severity.WARNING if one.num_spared >= len(one.decayed) else None,
                 numbers={"num_weights": len(one.decayed)},
             )
     return Sound("no weight decay on norms and biases")

@@ -21,6 +21,7 @@ _ONE_CALL = frozenset(  # torch's optimisers that call a closure once
 )
 _MIN_IDLE = 6
 _IDLE = 0.3
+_SHORT_IDLE = 8  # in a row, where a schedule counts rounds of several to a step
 _MIN_SHARES = 5  # steps at which clipping by value was measured
 _MOST = 0.5  # of a gradient's numbers
 _LARGE_SCALE = 5.0  # root mean square times sqrt(fan in): 0.6 is torch's default, 1.4 is He's
@@ -52,7 +53,8 @@ def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (o
             numbers=numbers,
         )
     is_often = one.num_idle >= _MIN_IDLE and one.num_idle > _IDLE * one.num_stepped
-    if is_often and seen.world_size == 1:  # some trainers step it once for each process
+    is_own_unit = (one.horizon or 0) >= one.num_stepped and one.longest_idle <= _SHORT_IDLE
+    if is_often and not is_own_unit and seen.world_size == 1:  # some step it for each process
         return Found(
             evidence=f"{one.kind} stepped {one.num_idle} of {one.num_stepped} times with no step "
             f"of its optimiser since the last: the learning rate went from {one.base_rate or 0:g} "
@@ -271,9 +273,10 @@ def bad_initialisation(seen: Seen) -> Answer:
                 fix=fix,
                 where=model.called_at,
             )
-        if names := model.constant_factors or model.alike_weights:
+        factors = model.constant_factors if len(model.constant_factors) >= 2 else ()
+        if names := factors or model.alike_weights:
             how = "after steps their rows or columns are still the same"
-            if model.constant_factors:
+            if factors:  # one alone, between others that differ, comes apart
                 how = "are multiplied as matrices"
             return Found(
                 evidence=f"{len(names)} weights of {model.built} begin with one number "

@@ -78,7 +78,7 @@ def _num_let_go(model: ModelSeen, seen: Seen) -> int:
     """
     steps = [step for step, _ in model.dropped]
     gaps = {after - before for before, after in itertools.pairwise(steps)}
-    is_several = sum(num >= 2 for _, num in model.dropped) >= 2
+    is_several = sum(num > model.calls_of_a_step for _, num in model.dropped) >= 2
     is_regular = len(steps) >= 3 and len(gaps) == 1
     if not (is_several or is_regular) or len(steps) >= _RARE * seen.num_steps:
         return 0
@@ -152,13 +152,16 @@ def graph_retained(seen: Seen) -> Answer:
     """Hangs tokens on the graphs of losses and outputs, and counts those alive steps later."""
     if seen.num_backwards == 0:
         return Unseen("backward was not called")
-    if seen.num_graphs_alive >= _MANY_GRAPHS:
+    alive, stepped = seen.num_graphs_alive, [o for o in seen.optimizers if o.num_steps]
+    if len(stepped) == 1:  # of several, one may wait for many steps of another
+        alive = max(alive, seen.num_outputs_alive)
+    if alive >= _MANY_GRAPHS:
         return Found(
-            evidence=f"the graphs of {seen.num_graphs_alive} past steps were still in memory: "
+            evidence=f"the graphs of {alive} past steps were still in memory: "
             "a loss, a part of it or an output is kept",
             fix="Keep loss.item() or loss.detach(), not the loss itself; outputs likewise.",
             where=seen.backward_at,
-            numbers={"num_alive": seen.num_graphs_alive},
+            numbers={"num_alive": alive},
         )
     return Sound("graphs are let go after their step")
 
