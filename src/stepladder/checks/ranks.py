@@ -35,6 +35,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.config.show import dump_job
 from stepladder.data.datasets import as_source, is_stochastic
 from stepladder.data.examples import ArrivalSource, Examples, Source
+from stepladder.errors import USER_TASK
 from stepladder.records import read_json, to_json, write_json
 from stepladder.records.from_json import from_json
 from stepladder.task.contract import Task
@@ -50,7 +51,6 @@ _NUM_ROWS = 16
 _NUM_VALUES = 16  # of each tensor
 _CLOSE = 1e-5  # of a number, or of the largest beside it: two processes may round otherwise
 _LIMIT_S = 60.0
-_LOADED = "stepladder_user_task_"  # how modules begin that `load_task` makes
 _MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")  # nobody would come: a Task must not wait there
 
 Numbers = tuple[float, ...]
@@ -97,7 +97,7 @@ def has_file(job: CheckedJob) -> bool:
 
     One that was made in Python, perhaps with arguments, does not.
     """
-    was_loaded = type(job.task).__module__.startswith(_LOADED)
+    was_loaded = type(job.task).__module__.startswith(USER_TASK)
     return was_loaded and Path(job.task_name.rpartition(":")[0]).is_file()
 
 

@@ -110,9 +110,7 @@ def _look_at_first(job: CheckedJob, model: nn.Module, batch: Batch, seen: _Pass)
             "what metrics() gives requires gradients although the loop asks for none",
             fix="Take torch.enable_grad() out of metrics(), or detach what it gives.",
         )
-    model.eval()
-    seed_everything(job.recipe.seed + 1)
-    twice, problem = _measure(job, model, batch)
+    twice, problem = _measure_again(job, model, batch)
     if problem is not None or twice is None:
         return problem
     largest = _apart(once, twice)
@@ -130,9 +128,7 @@ def _apart(one: Metrics, other: Metrics) -> float:
 
 def _not_the_same(job: CheckedJob, model: nn.Module, batch: Batch, twice: Metrics) -> Answer | None:
     """Tell what is drawn from what is kept: once more with the random states of the last look."""
-    model.eval()
-    seed_everything(job.recipe.seed + 1)
-    again, problem = _measure(job, model, batch)
+    again, problem = _measure_again(job, model, batch)
     if problem is not None or again is None:
         return problem
     largest = _apart(twice, again)
@@ -176,6 +172,15 @@ def _measure(
             fix="Give one loss an example (reduction='none').",
         )
     return metrics, _unpaired(metrics)
+
+
+def _measure_again(
+    job: CheckedJob, model: nn.Module, batch: Batch
+) -> tuple[Metrics | None, Answer | None]:
+    """Run metrics() once more, in evaluation mode and from other random states."""
+    model.eval()
+    seed_everything(job.recipe.seed + 1)
+    return _measure(job, model, batch)
 
 
 def _unpaired(metrics: Metrics) -> Answer | None:

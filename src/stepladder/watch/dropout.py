@@ -27,7 +27,8 @@ _MODE: Final = 2  # the place of `training` among the arguments
 class DropoutWatch:
     """Wrappers of dropout functions, in place only while a model in evaluation mode is called.
 
-    Only calls that leave the mode out are counted: whoever says that dropout is to drop means it.
+    Only calls that leave the mode out are counted, and attention, which is told a share alone:
+    whoever says that dropout is to drop means it.
     """
 
     def __init__(self, names: Names) -> None:
