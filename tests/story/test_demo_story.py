@@ -58,6 +58,7 @@ def test_it_learns_from_few_photographs(run: Path) -> None:
     assert (summary["num_train"], summary["num_val"], summary["num_test"]) == (60, 20, 30)
     assert summary["test_accuracy"] > 2.5 * CHANCE  # five standard errors of 30 guesses
     assert summary["val_accuracy"] > CHANCE
+    assert summary["are_pictures"] is True
 
 
 def test_the_run_folder_holds_what_the_docs_list(run: Path) -> None:

@@ -12,7 +12,14 @@ from stepladder.ladder.wording import rough_time
 from stepladder.report.bars import Part, stacked_bar
 from stepladder.report.tables import RunRecords, count, fraction, number
 from stepladder.train.events import redacted
-from stepladder.train.wording import accuracy_noise, duration, pace, percent, stop_words
+from stepladder.train.wording import (
+    accuracy_noise,
+    duration,
+    examples_word,
+    pace,
+    percent,
+    stop_words,
+)
 
 _SHORT_S = 60.0  # below it, phases of milliseconds are worth telling
 PHASE_WORDS = {
@@ -102,7 +109,8 @@ def _result(records: RunRecords) -> tuple[str, str, str]:
         share, num = fraction(summary.get(key)), count(summary.get(count_key))
         if share is not None:
             noise = accuracy_noise(share, num)
-            size = f"One standard error over {num:,} pictures." if noise else f"{num:,} pictures."
+            size = f"{num:,} {examples_word(summary)}."
+            size = f"One standard error over {size}" if noise else size
             return percent(share), noise, f"{word[0].upper()}{word[1:]}. {size}".strip()
     best = [event for event in records.of("validation") if event.get("is_best")]
     if best and (share := fraction(best[-1].get("val_accuracy"))) is not None:
@@ -110,7 +118,7 @@ def _result(records: RunRecords) -> tuple[str, str, str]:
     for split, word in (("test", "Test"), ("val", "Validation")):
         if (loss := number(summary.get(f"{split}_loss"))) is not None:
             return f"{loss:.4g}", "", f"{word} loss; the task gives no accuracy."
-    return "No result yet", "", "The run has not measured a held-out picture."
+    return "No result yet", "", "The run has not measured a held-out example."
 
 
 def _ending(records: RunRecords) -> str:
@@ -127,13 +135,13 @@ def _ending(records: RunRecords) -> str:
 
 
 def _facts(records: RunRecords) -> list[Fact]:
-    summary = records.summary
+    summary, what = records.summary, examples_word(records.summary)
     facts = []
     train_s = number(summary.get("train_s"))
     if train_s is not None:
         facts.append(Fact(value=duration(train_s), label="to a trained model"))
     if (rate := number(summary.get("images_per_s"))) is not None:
-        facts.append(Fact(value=f"{pace(rate)} / s", label="pictures, in training"))
+        facts.append(Fact(value=f"{pace(rate)} / s", label=f"{what}, in training"))
     if (wait := fraction(summary.get("data_wait_frac"))) is not None:
         facts.append(Fact(value=percent(wait), label="spent waiting for data"))
     if (best := number(summary.get("best_epoch"))) is not None:
@@ -144,7 +152,7 @@ def _facts(records: RunRecords) -> list[Fact]:
     val, num_val = fraction(summary.get("val_accuracy")), count(summary.get("num_val"))
     if fraction(summary.get("test_accuracy")) is not None and val is not None:
         shown = f"{100 * val:.1f} {accuracy_noise(val, num_val)}".strip()
-        label = f"validation, {num_val:,} pictures" if num_val else "validation accuracy"
+        label = f"validation, {num_val:,} {what}" if num_val else "validation accuracy"
         facts.append(Fact(value=f"{shown} %", label=label))
     if (macro := fraction(summary.get("test_macro_accuracy"))) is not None:
         facts.append(Fact(value=percent(macro), label="mean over classes"))
@@ -238,7 +246,7 @@ def not_measured(records: RunRecords) -> list[str]:
         said.append("Validation: none was finished.")
     if why := summary.get("no_advice_because"):
         said.append(f"Advice on speed: none, as {why}.")
-    said.append("The spread over seeds: this is one run. The ± covers the choice of pictures only.")
+    said.append("The spread over seeds: this is one run. The ± covers the choice of examples only.")
     return said
 
 

@@ -103,6 +103,7 @@ def partial_summary(
         "seed": run.recipe.seed,
         "fingerprint": sources.train.fingerprint,
         "classes": list(run.facts["describe"].get("classes", ())),
+        "are_pictures": {"size", "fit"} <= set(run.facts["describe"]),
         "attempts": run.events.attempt,
         "warnings": list(run.warnings),
     }

@@ -79,10 +79,11 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         if accuracy is not None:
             noise = accuracy_noise(accuracy, num)
             shown = f"{100 * accuracy:.1f} {noise}".strip()
-            lines.append(f"{split} accuracy {shown} % ({num:,} pictures)")
+            lines.append(f"{split} accuracy {shown} % ({num:,} {examples_word(summary)})")
     if summary.get("train_s") is not None:
         per_s = summary.get("images_per_s")
-        speed = f", {pace(per_s)} images/s" if per_s is not None else ""
+        what = "images" if summary.get("are_pictures", True) else "examples"
+        speed = f", {pace(per_s)} {what}/s" if per_s is not None else ""
         wait = summary.get("data_wait_frac")
         waiting = f", {percent(wait)} of it waiting for data" if wait is not None else ""
         lines.append(f"trained in {duration(summary['train_s'])}{speed}{waiting}")
@@ -93,6 +94,11 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
             suffix += ", the last weights are used"
         lines.append(f"stopped: {stop_words(str(summary['stop_reason']))}{suffix}")
     return [clean(line) for line in lines]
+
+
+def examples_word(summary: Mapping[str, Any]) -> str:
+    """Say what a run learnt from; runs of earlier versions do not tell, and had pictures."""
+    return "pictures" if summary.get("are_pictures", True) else "examples"
 
 
 def pace(per_s: float) -> str:

@@ -26,8 +26,9 @@ _MAX_LOOKS: Final = 6  # calls that are looked at in one step
 _MAX_CALLS: Final = 200  # and in all
 _SETTLED: Final = 3  # steps until every optimiser is known
 _OLD: Final = 5  # steps after which a loss's graph should be gone
-_ALL_GRAPHS: Final = 64  # steps whose graphs are all followed
+_ALL_GRAPHS: Final = 32  # steps whose graphs are all followed
 _GRAPHS_EVERY: Final = 8  # of the later ones, one in so many
+_ALL_WEIGHTS_EVERY: Final = 50  # steps until a model is asked for weights that it got meanwhile
 _MAX_DROPPED: Final = 500
 _MAX_MOVED: Final = 8  # weights, and numbers of each, by which they are seen to move
 _MAX_OFFSETS: Final = 4000
@@ -268,11 +269,14 @@ class BackwardWatch:
             if module is None or not held or root not in self._learnt:
                 continue  # gradients of another step, as those of a model that is only kept
             root.seen.is_optimised = not root.ids.isdisjoint(held)
+            if root.ids <= held and self._watcher.step % _ALL_WEIGHTS_EVERY and not root.num_left:
+                continue  # it had no others when it was last listed
             left = {
                 id(param): name
                 for name, param in module.named_parameters()
                 if param.requires_grad and param.grad is not None and id(param) not in held
             }
+            root.ids |= left.keys()
             moved = self._moved([p for p in module.parameters() if id(p) in left][:_MAX_MOVED])
             names = () if moved else tuple(left.values())[:200]
             self._pending[root] = (self._watcher.step, names)

@@ -243,15 +243,16 @@ class OptimizerWatch:
     def _keep_weights(self, optimizer: Optimizer, live: _Live) -> None:
         seen, params = live.seen, learning(optimizer)
         seen.rates.append((seen.num_steps, float(optimizer.param_groups[0].get("lr", 0.0) or 0.0)))
-        matrices = [p for p in params if p.dim() >= 2 and is_plain(p) and p.grad is not None]
+        matrices = [p for p in params if p.dim() >= 2 and p.grad is not None]
         stride = max(1, len(matrices) // _MAX_MATRICES)
+        some = [p for p in matrices[::stride] if is_plain(p)]
         live.before = [
             (
                 weakref.ref(p),
                 part(p, _MATRIX_ELEMENTS).clone(),
                 None if live.is_late or idx >= _MAX_SLOPES else _slope(p),
             )
-            for idx, p in enumerate(matrices[::stride])
+            for idx, p in enumerate(some)
         ]
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:

@@ -17,7 +17,7 @@ import torch
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 After = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
-_PER_STEP_S = 70e-6  # what looking may take a step, of the 200 µs that are promised for all
+_PER_STEP_S = 50e-6  # what looking may take a step, of the 200 µs that are promised for all
 _FIRST_S = 0.015  # and what the first steps may take beyond that
 _ACTIVE: list[Switch] = []
 

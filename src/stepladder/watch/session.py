@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from stepladder.watch.watcher import Watcher
 
 _WRITE_EVERY_S: Final = 5.0
+_WRITE_LATEST_S: Final = 60.0  # so often it is written whatever it takes
+_WRITE_STEP_S: Final = 20e-6  # what writing may take a step, of the 200 µs that are promised
 Publish = Callable[[WatchReport], object]
 
 
@@ -65,6 +67,8 @@ class Session:
         self._is_probing = is_probing
         self._pid = os.getpid()
         self._began = self._written = perf_counter()
+        self._written_step = 0
+        self._write_s = 0.0
         self._watcher: Watcher | None = None
         self._kept: Kept | None = None
         self._report_of: Callable[..., WatchReport]
@@ -162,17 +166,27 @@ class Session:
         )
 
     def _write_sometimes(self) -> None:
-        """Keep what was seen so far, for the case that the script is killed."""
-        if perf_counter() - self._written < _WRITE_EVERY_S or self._watcher is None:
+        """Keep what was seen so far, for the case that the script is killed.
+
+        That is every five seconds where steps are many. Where they are slow, so few come in that
+        time that writing would be most of what watching costs them: then it waits for longer.
+        """
+        watcher = self._watcher
+        if watcher is None or (since_s := watcher.phases.ended - self._written) < _WRITE_EVERY_S:
             return
+        num_steps = watcher.step - self._written_step
+        if num_steps * _WRITE_STEP_S < self._write_s and since_s < _WRITE_LATEST_S:
+            return
+        began = perf_counter()
         report = self._report_of(
-            self._watcher, script=self.script, args=self.args, ending="it still runs, or was killed"
+            watcher, script=self.script, args=self.args, ending="it still runs, or was killed"
         )
         text = json.dumps(to_json(report), indent=2)
         temporary = self.folder / f".{WATCH_FILE}.tmp"
         temporary.write_text(text, encoding="utf-8")  # not synced: it would hold the script up
         temporary.replace(self.folder / WATCH_FILE)
-        self._written = perf_counter()
+        self._written, self._written_step = perf_counter(), watcher.step
+        self._write_s = self._written - began
 
 
 def watch_script(

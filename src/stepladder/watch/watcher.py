@@ -16,7 +16,7 @@ MODULES_EVERY = 50  # steps from one with hooks on modules to the next
 _TIME_EVERY = 8  # of the other steps, one in so many is timed: asking the time costs time
 _FIRST_CLOSE = 4  # the first steps are all looked at
 _MIN_CLOSE = 10  # so many are, whatever they take
-_FOLLOW_FIRST = 64  # steps at which the clearing of gradients is followed
+_FOLLOW_FIRST = 32  # steps at which the clearing of gradients is followed
 _FOLLOW_EVERY, _FOLLOW_NUM = 50, 5  # and then so many in a row out of so many
 _OWED_EVERY = 100  # and then one in so many steps
 

@@ -153,7 +153,7 @@ _SUMMARY: dict[str, Any] = {
     "status": "finished", "stop_reason": "early_stopping",
     "test_top5_accuracy": 0.961, "test_macro_accuracy": 0.731, "test_loss": 0.9, "val_loss": 1.0,
     "val_accuracy": 41 / 57, "val_top5_accuracy": 0.97, "val_macro_accuracy": 0.7,
-    "num_train": 675, "num_val": NUM_VAL,
+    "num_train": 675, "num_val": NUM_VAL, "are_pictures": True,
     "train_s": 127.8, "total_s": 139.0, "images_per_s": 68.4, "data_wait_frac": 0.024,
     "phases_s": {
         "setup": 4.1, "data_wait": 2.7, "to_device": 0.4, "augment": 0.0, "forward": 88.3,

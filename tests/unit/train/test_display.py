@@ -323,6 +323,9 @@ def test_the_summary_gives_the_result_with_its_noise_first() -> None:
         "best epoch 9 of 12, the last weights are used"
     )
     assert summary_lines({}) == []
+    numbers = summary_lines(SUMMARY | {"are_pictures": False})
+    assert numbers[0].endswith("(661 examples)")
+    assert "312 examples/s" in numbers[1]
 
 
 def test_no_error_is_given_where_the_binomial_one_would_be_zero() -> None:

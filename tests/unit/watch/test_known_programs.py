@@ -230,5 +230,5 @@ for step in range(160):
 """
     (found,) = [f for f in watched(START + code).findings if f.check == "missing_zero_grad"]
     assert (found.fault is None) is bool(clear)
-    # 64 steps at first and five from 100 and 150 on; each but the first of a row has one before it
-    assert "71 of" in found.evidence
+    # 32 steps at first and five from 50, 100 and 150 on; each but a row's first has one before it
+    assert "43 of" in found.evidence

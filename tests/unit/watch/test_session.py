@@ -180,6 +180,7 @@ def test_what_was_seen_is_kept_while_the_script_runs(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(session_module, "_WRITE_EVERY_S", 0.0)
+    monkeypatch.setattr(session_module, "_WRITE_LATEST_S", 0.0)
     after = "import shutil; shutil.copy('watch.json', 'kept.json') if step == 15 else None"
     watched(loop(after=after))
     kept = json.loads((tmp_path / "kept.json").read_text())
