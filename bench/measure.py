@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.machine import environment as describe_machine
+from stepladder.machine.environment import git_state
 
 RESULTS = Path(__file__).parent / "results"
 
 
 def environment() -> dict[str, Any]:
-    """Give machine, versions and the load at this moment."""
-    return {**describe_machine(), "load_average": os.getloadavg()}
+    """Give machine, versions, the code that is measured and the load at this moment."""
+    code = git_state(RESULTS.parent.parent, only="*.py")  # results written meanwhile are no code
+    return {**describe_machine(), "git": code, "load_average": os.getloadavg()}
 
 
 def cold_caches(folder: Path) -> dict[str, str]:

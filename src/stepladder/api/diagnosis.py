@@ -36,9 +36,10 @@ def diagnose(
         run: folder of the run.
         task: for a run of your own Task: it, or "FILE.py:NAME".
         remeasure: open the data again: training on equal terms, the range test, the stages.
-        learning_curve: train on parts of the data, which takes as long as several trainings.
+        learning_curve: train on parts of the data, even where that takes long; where more data
+            would be advised and it is quick, it is done unasked.
         target_error: share of examples that nobody gets right, in [0, 1).
-        max_time_s: seconds that measuring may take, the learning curve apart; none: 120.
+        max_time_s: seconds that measuring may take, a learning curve asked for apart; none: 120.
         on_message: told what is about to be measured, and how long it may take.
 
     Raises:

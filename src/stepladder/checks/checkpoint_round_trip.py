@@ -13,7 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
+from stepladder.checks.contract import (
+    Answer,
+    Check,
+    Tier,
+    could_not_run,
+    found,
+    not_applicable,
+    passed,
+)
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.fresh_load import BATCH_FILE, ERROR_FILE, OUTPUTS_FILE
 from stepladder.checks.job import CheckedJob
@@ -78,10 +86,22 @@ def checkpoint_round_trip(job: CheckedJob) -> Answer:
             first,
             differences=lost[:20],
         )
-    return passed(
+    text = (
         f"{NUM_BEFORE} steps, a restart and {NUM_AFTER} more give what {NUM_BEFORE + NUM_AFTER} "
-        f"in one go give, {'to the last bit' if job.device.type == 'cpu' else 'but for rounding'}; "
-        f"{fresh.words}",
+        f"in one go give, {'to the last bit' if job.device.type == 'cpu' else 'but for rounding'}"
+    )
+    return _alike(text, fresh, first)
+
+
+def _alike(text: str, fresh: _Fresh, first: Reached) -> Answer:
+    if not fresh.is_told:
+        return could_not_run(
+            f"{fresh.words}; here, {text}",
+            fix="Look what the Task's file does as it is imported, or give --budget more time.",
+        )
+    return passed(
+        f"{text}; {fresh.words}",
+        coverage=fresh.coverage,
         groups=", ".join(sorted(first.tensors)),
         checkpoint_bytes=first.num_bytes,
     )
@@ -98,6 +118,8 @@ def _repeats(job: CheckedJob, whole: Reached, batch: Batch) -> bool:
 class _Fresh:
     words: str = ""
     problem: str | None = None
+    coverage: str | None = None
+    is_told: bool = True
 
 
 def _incomplete(evidence: str, first: Reached, **numbers: Any) -> Answer:
@@ -137,7 +159,10 @@ def _load_fresh(job: CheckedJob, folder: Path, batch: Batch, first: Reached) -> 
     """Load the checkpoint in a process of its own, and compare what its model says."""
     file = Path(job.task_name.rpartition(":")[0])
     if job.task_name != BUILT_IN and not file.is_file():
-        return _Fresh(words="the task lies in no file: it was not loaded in a fresh process")
+        return _Fresh(
+            words="the task lies in no file: it was not loaded in a fresh process",
+            coverage="this process only",
+        )
     on_cpu = batch.to(torch.device("cpu"))
     torch.save((on_cpu.inputs, on_cpu.targets, on_cpu.ids), folder / BATCH_FILE)
     command = [sys.executable, "-m", "stepladder.checks.fresh_load", str(folder)]
@@ -152,7 +177,9 @@ def _load_fresh(job: CheckedJob, folder: Path, batch: Batch, first: Reached) -> 
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         )
     except subprocess.TimeoutExpired:
-        return _Fresh(words=f"a fresh process had not loaded it after {limit_s:.0f} s")
+        return _Fresh(
+            words=f"a fresh process had not loaded it after {limit_s:.0f} s", is_told=False
+        )
     if (folder / ERROR_FILE).exists():
         return _Fresh(problem=(folder / ERROR_FILE).read_text(encoding="utf-8")[:400])
     if not (folder / OUTPUTS_FILE).exists():

@@ -28,7 +28,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a check says; `passed`, `found` and `not_applicable` make it.
+    """What a check says; `passed`, `found`, `not_applicable` and `could_not_run` make it.
 
     Attributes:
         severity: below that of the check where what was found is less bad; None: the check's.
@@ -88,6 +88,15 @@ def found(
 def not_applicable(reason: str) -> Answer:
     """Say that the check has nothing to look at here, and why."""
     return Answer(outcome=Outcome.NOT_APPLICABLE, evidence=reason)
+
+
+def could_not_run(reason: str, *, fix: str) -> Answer:
+    """Say that what the check stands for could not be looked at, and why; it is not passed.
+
+    Args:
+        fix: what to do so that it can run, in one line.
+    """
+    return Answer(outcome=Outcome.COULD_NOT_RUN, evidence=reason, fix=fix)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,8 +48,8 @@ class _SeenEnoughError(Exception):
 def first_layers(job: CheckedJob, split: Split) -> list[LayerInput]:
     """Give the first layers that a few examples meet, in the order in which they are called.
 
-    Train is augmented as in the run. The pass ends after the third layer, before the loss; what
-    the model raises before that is left out as well.
+    Train is augmented and goes through the loss, other splits through metrics(). The pass ends
+    after the third layer, before the loss; what the model raises before that is left out as well.
     """
     return job.remember(f"first layers.{split.value}", lambda: _look(job, split))
 
@@ -77,7 +77,7 @@ def _look(job: CheckedJob, split: Split) -> list[LayerInput]:
     ]
     with untouched(), torch.no_grad(), job.autocast():
         try:
-            job.task.loss(model, batch)
+            (job.task.loss if split is Split.TRAIN else job.task.metrics)(model, batch)
         except Exception as error:  # a loss that fails is for other checks to tell
             if not seen:
                 raise error from None

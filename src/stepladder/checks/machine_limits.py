@@ -78,8 +78,11 @@ def _memory_problems(job: CheckedJob) -> list[tuple[str, str]]:
     held = 0
     if job.recipe.data.where is Where.MEMORY and isinstance(train, PictureSource):
         held = decoded_bytes(train, fraction=job.recipe.data.fraction)
-    weights = sum(weight.nbytes for weight in job.model().parameters())
-    on_host = weights * _STATES if job.device.type == "cpu" else 0
+    weights = sum(
+        weight.nbytes * (_STATES if weight.requires_grad else 1)
+        for weight in job.model().parameters()
+    )
+    on_host = weights if job.device.type == "cpu" else 0
     if held + on_host <= free:
         return []
     what = (
@@ -196,7 +199,7 @@ def disk_problem(rate: float, *, needed: float) -> list[tuple[str, str]]:
 
 def _forward_rate(job: CheckedJob) -> tuple[int, float]:
     """Time one forward pass: examples, and seconds."""
-    batch, model = job.train_batches(1)[0], job.model()
+    batch, model = job.augmented(job.train_batches(1)[0]), job.model()
     with untouched(), torch.no_grad():
         job.loss(model, batch)
         started = time.perf_counter()

@@ -73,7 +73,7 @@ def one_batch(job: CheckedJob) -> Batch:
 
 def _one_batch(job: CheckedJob) -> Batch:
     size = min(max(job.recipe.batch.global_batch_size, LEAST_EXAMPLES), MOST_EXAMPLES)
-    batch = training_sample(job, size)
+    batch = training_sample(job, size, is_augmented=False)
     return take(batch, _different(batch))
 
 

@@ -64,8 +64,10 @@ def _faults() -> str:
         for fault in FAULTS
     ]
     text = (
-        "## All faults\n\nOne name each, the same for `check`, `watch` and `diagnose`. What "
-        "`watch` sees, and what needs `--probe`: [watch.md](watch.md).\n\n"
+        "## All faults\n\nOne name each, the same for `check`, `watch`, `diagnose` and `audit`. "
+        "What `watch` sees, and what needs `--probe`: [watch.md](watch.md). Fifty faults that are "
+        "reported again and again, and which of these names tells each: "
+        "[fifty_faults.md](fifty_faults.md).\n\n"
     )
     return (
         text + "\n".join(["| fault | what it is | looked for by |", "|---|---|---|", *rows]) + "\n"

@@ -160,7 +160,14 @@ def short_config(config: JobConfig, folder: Path, *, max_steps: int) -> JobConfi
             features=replace(recipe.features, cached=False),
             device=replace(recipe.device, compile=False),
         ),
-        run=replace(config.run, dir=folder, tensorboard=False, mlflow_uri=None, log_every=1),
+        run=replace(
+            config.run,
+            dir=folder,
+            tensorboard=False,
+            mlflow_uri=None,
+            baseline=None,
+            log_every=1,
+        ),
     )
 
 

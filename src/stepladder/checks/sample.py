@@ -21,18 +21,21 @@ _NUM_TIMED = 3  # passes, the fastest counts: others may use the machine meanwhi
 _HOLDERS = (Tensor, Mapping, list, tuple)
 
 
-def training_sample(job: CheckedJob, num_examples: int) -> Batch:
+def training_sample(job: CheckedJob, num_examples: int, *, is_augmented: bool = True) -> Batch:
     """Give the first training examples of an epoch, augmented as in the run, on the device.
 
     Fewer where an epoch has fewer, or a pass over so many would take too long.
 
     Args:
         num_examples: at most `MAX_EXAMPLES`.
+        is_augmented: False: as they are stored, unless the loss needs what augmenting makes of
+            them, such as two views.
     """
     wanted = num_examples
     if num_examples > LEAST_EXAMPLES:
         wanted = min(wanted, max(LEAST_EXAMPLES, int(PASS_S / example_seconds(job))))
-    whole: Batch = job.remember(f"sample.{wanted}", lambda: _read(job, wanted))
+    key = f"sample.{wanted}" if is_augmented else f"sample.{wanted}.plain"
+    whole: Batch = job.remember(key, lambda: _read(job, wanted, is_augmented=is_augmented))
     return whole
 
 
@@ -43,7 +46,7 @@ def example_seconds(job: CheckedJob) -> float:
 
 def _example_s(job: CheckedJob) -> float:
     """Time the pass of one example through the loss, in a few."""
-    first = job.train_batches(1)[0]
+    first = job.augmented(job.train_batches(1)[0])
     few = take(first, torch.arange(min(2, first.ids.numel())))
     model = job.model().eval()
     took_s = []
@@ -59,11 +62,23 @@ def _example_s(job: CheckedJob) -> float:
     return max(min(took_s), 1e-6) / few.ids.numel()
 
 
-def _read(job: CheckedJob, num_examples: int) -> Batch:
+def _read(job: CheckedJob, num_examples: int, *, is_augmented: bool) -> Batch:
     per_batch = max(1, min(job.recipe.batch.global_batch_size, len(job.sources.train)))
     batches = job.train_batches(-(-min(num_examples, MAX_EXAMPLES) // per_batch))
-    merged = merge([job.augmented(batch) for batch in batches])
+    plain = [] if is_augmented or not _takes(job, batches[0]) else batches
+    merged = merge(plain or [job.augmented(batch) for batch in batches])
     return take(merged, torch.arange(min(num_examples, merged.ids.numel())))
+
+
+def _takes(job: CheckedJob, batch: Batch) -> bool:
+    """Say whether the loss takes a batch that was not augmented."""
+    few = take(batch, torch.arange(min(LEAST_EXAMPLES, batch.ids.numel())))
+    try:
+        with untouched(), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return bool(job.loss(job.model().eval(), few).isfinite().all())
+    except Exception:  # of the user's code: it is made for what augmenting gives
+        return False
 
 
 def take(batch: Batch, rows: Tensor) -> Batch:

@@ -72,8 +72,8 @@ def validation_pass(job: CheckedJob) -> Answer:
     problem = _look_at_first(job, model, first, seen)
     if problem is not None:
         return problem
-    last = _last_short(job)
-    metrics, problem = _measure(job, model, last)
+    last = len(source) % len(first.ids) or len(first.ids)
+    _, problem = _measure(job, model, _last(job, last))
     if problem is not None:
         return problem
     seen_all = _rest(job, model)
@@ -88,8 +88,8 @@ def validation_pass(job: CheckedJob) -> Answer:
     shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     return passed(
         f"untrained: {shown}; twice the same, without gradients",
-        coverage=f"{total.num_examples} of {len(source)} examples, the last "
-        f"{len(metrics.losses) if metrics else 0} as a short batch",
+        coverage=f"{total.num_examples} of {len(source)} examples, the last {last} as a batch of "
+        f"their own{_of_one(job, model) if last > 1 else ''}",
     )
 
 
@@ -113,29 +113,43 @@ def _look_at_first(job: CheckedJob, model: nn.Module, batch: Batch, seen: _Pass)
     twice, problem = _measure_again(job, model, batch)
     if problem is not None or twice is None:
         return problem
-    largest = _apart(once, twice)
-    if largest > _SAME:
-        return _not_the_same(job, model, batch, twice)
+    if _apart(once, twice)[1] > _SAME:
+        return _not_the_same(job, model, batch, once, twice)
     seen.add(once, len(batch.ids))
     return None
 
 
-def _apart(one: Metrics, other: Metrics) -> float:
-    """Give the largest difference of two looks at the same examples, of the losses' size."""
-    first, second = one.losses.float(), other.losses.float()
-    return float((first - second).abs().max()) / (1.0 + float(first.abs().max()))
+def _apart(one: Metrics, other: Metrics) -> tuple[str, float]:
+    """Give what differs most between two looks at the same examples, and by how much of its size.
+
+    That is the losses, where they differ, and else one of the sums.
+    """
+    found = {"losses": _difference(one.losses, other.losses)}
+    for name, total in one.sums.items():
+        found[f"sums of {name}"] = _difference(total, other.sums.get(name))
+    worst = "losses" if found["losses"] > _SAME else max(found, key=lambda name: found[name])
+    return worst, found[worst]
 
 
-def _not_the_same(job: CheckedJob, model: nn.Module, batch: Batch, twice: Metrics) -> Answer | None:
+def _difference(first: Tensor, second: Tensor | None) -> float:
+    if second is None or first.shape != second.shape:
+        return math.inf
+    a, b = first.double(), second.double()
+    return float((a - b).abs().max()) / (1.0 + float(a.abs().max())) if a.numel() else 0.0
+
+
+def _not_the_same(
+    job: CheckedJob, model: nn.Module, batch: Batch, once: Metrics, twice: Metrics
+) -> Answer | None:
     """Tell what is drawn from what is kept: once more with the random states of the last look."""
     again, problem = _measure_again(job, model, batch)
     if problem is not None or again is None:
         return problem
-    largest = _apart(twice, again)
+    what, largest = _apart(twice, again)
     if largest > _SAME:
         return found(
             "validation_fails",
-            f"the same {len(batch.ids)} examples give other losses each time, by up to "
+            f"the same {len(batch.ids)} examples give other {what} each time, by up to "
             f"{largest:.3g} of their size, with the same random states too: metrics() keeps "
             "something from one batch to the next, or draws from where no seed reaches",
             fix="Let metrics() depend on model and batch alone; what is estimated from data is "
@@ -145,7 +159,8 @@ def _not_the_same(job: CheckedJob, model: nn.Module, batch: Batch, twice: Metric
         )
     return found(
         "train_mode_in_validation",
-        f"the same {len(batch.ids)} examples give other losses with other random states: "
+        f"the same {len(batch.ids)} examples give other {_apart(once, twice)[0]} with other random "
+        "states: "
         "something is drawn in evaluation mode",
         fix="Give functional dropout training=self.training; where sampling is meant, seed it.",
         severity=Severity.WARNING,
@@ -214,10 +229,16 @@ def _divides(total: Tensor, count: Tensor) -> bool:
     return True
 
 
-def _last_short(job: CheckedJob) -> Batch:
-    """Read the last examples as the shortest batch that there can be: one."""
+def _last(job: CheckedJob, num: int) -> Batch:
+    """Read the last examples of the split, as many as its last batch has."""
     num_rows = len(job.sources.val or ())
-    return job.rows(Split.VAL, np.arange(num_rows - 1, num_rows))
+    return job.rows(Split.VAL, np.arange(num_rows - num, num_rows))
+
+
+def _of_one(job: CheckedJob, model: nn.Module) -> str:
+    """Say that a batch of one would fail, which this split has not, but one of another size may."""
+    _, problem = _measure(job, model, _last(job, 1))
+    return "" if problem is None else f"; one example alone would not do: {problem.evidence}"
 
 
 def _rest(job: CheckedJob, model: nn.Module) -> _Pass | None:

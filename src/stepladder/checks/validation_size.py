@@ -12,7 +12,7 @@ from stepladder.checks.classes import class_labels
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
 from stepladder.checks.examples import Example, SoundPictures, draw, labelled
 from stepladder.checks.job import CheckedJob
-from stepladder.config.choices import Split
+from stepladder.config.choices import Monitor, Split
 from stepladder.records.findings import Severity
 from stepladder.stats import binomial_sem, resolvable_margin, t_quantile
 from stepladder.train.wording import percent
@@ -36,10 +36,11 @@ def validation_size(job: CheckedJob) -> Answer:
     paired = resolvable_margin(n, disagreement=_DISAGREEMENT)
     unpaired = t_quantile(0.95, _MANY) * np.sqrt(2) * binomial_sem(_ACCURACY, n)
     wanted = job.config.ladder.max_accuracy_loss or _LEAST_MARGIN
+    half, by_mean = _of_mean(job, n)
     text = (
         f"one of {n} validation examples is {percent(1 / n)}; two trainings that disagree on "
         f"{percent(_DISAGREEMENT, 0)} of them are told apart from {percent(paired)} on, two "
-        f"accuracies alone near {percent(_ACCURACY, 0)} from {percent(unpaired)} on"
+        f"accuracies alone near {percent(_ACCURACY, 0)} from {percent(unpaired)} on{by_mean}"
     )
     numbers: dict[str, Any] = {
         "num_examples": n,
@@ -47,7 +48,16 @@ def validation_size(job: CheckedJob) -> Answer:
         "paired_margin": paired,
         "unpaired_margin": float(unpaired),
         "wanted": wanted,
+        "half_width": half,
     }
+    if by_mean and n < _LEAST_MEAN:
+        return found(
+            "validation_too_small",
+            text,
+            fix=f"Validate on {_LEAST_MEAN} examples at the least, so that training does not stop "
+            "by chance; a hundred halve the noise again.",
+            **numbers,
+        )
     if 1 / n <= wanted:
         return passed(text, **numbers)
     needed = _needed(wanted)
@@ -60,6 +70,16 @@ def validation_size(job: CheckedJob) -> Answer:
         **numbers,
         num_needed=needed,
     )
+
+
+def _of_mean(job: CheckedJob, n: int) -> tuple[float | None, str]:
+    """Say what the mean loss is worth, where training stops or keeps its weights by it."""
+    half = float(t_quantile(0.975, n - 1) / np.sqrt(n)) if n > 1 else None
+    stopping = job.recipe.stopping
+    if stopping.monitor is not Monitor.VAL_LOSS or not (stopping.early or stopping.restore_best):
+        return half, ""
+    within = "any distance" if half is None else f"{half:.2g} of their standard deviation"
+    return half, f"; training stops by their mean loss, which is known to within {within}"
 
 
 def _of_means(job: CheckedJob, n: int) -> Answer:

@@ -37,11 +37,11 @@ class Flags:
     no_remeasure: Switch = False
     """Open no data: judge by what was logged."""
     learning_curve: Switch = False
-    """Train on parts of the data and say what twice as much would give."""
+    """Train on parts of the data and say what twice as much would give, however long it takes."""
     target_error: float = 0.0
     """Share of examples that nobody gets right, such as wrong labels, in [0, 1)."""
     max_time_s: float = 120.0
-    """Seconds that measuring may take, the learning curve apart."""
+    """Seconds that measuring may take, a learning curve that was asked for apart."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 

@@ -14,12 +14,12 @@ from stepladder.diagnosis.chain import measure_chain
 from stepladder.diagnosis.curves import Curves
 from stepladder.diagnosis.equal_terms import measure_equal_terms
 from stepladder.diagnosis.fit import judge_fit
-from stepladder.diagnosis.learning_curve import measure_learning_curve
+from stepladder.diagnosis.learning_curve import NUM_TRAININGS, has_enough, measure_learning_curve
 from stepladder.diagnosis.levels import levels_of
 from stepladder.diagnosis.machine_use import judge_machine
 from stepladder.diagnosis.opened_run import OpenedRun, open_run
 from stepladder.diagnosis.range_test import range_test
-from stepladder.diagnosis.remedies import Known, lacks_training, remedies_for
+from stepladder.diagnosis.remedies import MORE_DATA, Known, lacks_training, remedies_for
 from stepladder.diagnosis.run_curves import RunFiles, curves_of_run, number, read_run
 from stepladder.errors import StepladderError
 from stepladder.records.diagnosis import Chain, Diagnosis, LearningCurve, RangeTest
@@ -40,9 +40,10 @@ class Wishes:
 
     Attributes:
         remeasure: open the data again, and measure training on equal terms.
-        learning_curve: train on parts of the data; takes as long as several trainings.
+        learning_curve: train on parts of the data, even where that takes long; where more data
+            would be advised and it takes less than half of `max_time_s`, it is done unasked.
         target_error: share of examples that nobody gets right, in [0, 1).
-        max_time_s: seconds that measuring may take, the learning curve apart.
+        max_time_s: seconds that measuring may take, a learning curve that was asked for apart.
     """
 
     remeasure: bool = True
@@ -94,11 +95,10 @@ def diagnose(
     known = _known(files, curves, layers, task_name)
     chain = None
     if opened is not None:
-        known = replace(
-            known,
-            range_test=work.range_test(opened, known, wishes.max_time_s / 2),
-            learning_curve=work.learning_curve(opened) if wishes.learning_curve else None,
-        )
+        tested = work.range_test(opened, known, wishes.max_time_s / 2)
+        known = replace(known, range_test=tested)
+        if wishes.learning_curve or work.is_curve_due(opened, known, wishes.max_time_s / 2):
+            known = replace(known, learning_curve=work.learning_curve(opened))
         chain = work.chain(opened, wishes.max_time_s / 4) if layers.is_chain else None
     diagnosis = Diagnosis(
         run=run.resolve().name,
@@ -228,6 +228,14 @@ class _Work:
             "the range of learning rates could not be tested",
             lambda: range_test(opened, budget_s=budget_s),
         )
+
+    def is_curve_due(self, opened: OpenedRun, known: Known, budget_s: float) -> bool:
+        """Say whether more data would be advised, and a learning curve of it takes little time."""
+        train_s = number(self.files.summary.get("train_s"))
+        if train_s is None or NUM_TRAININGS * train_s > budget_s or self.files.is_running:
+            return False
+        is_advised = any(remedy.name == MORE_DATA for remedy in remedies_for(known))
+        return is_advised and has_enough(opened)
 
     def learning_curve(self, opened: OpenedRun) -> LearningCurve | None:
         """Train on parts of the data."""

@@ -32,6 +32,7 @@ from stepladder.train.wording import duration
 
 FRACTIONS = (0.25, 0.5, 1.0)
 NUM_SEEDS = 2
+NUM_TRAININGS = len(FRACTIONS) * NUM_SEEDS
 NUM_DRAWS = 1000
 CONFIDENCE = 0.95  # of each bound
 MIN_ROWS = 8  # training examples of the smallest part
@@ -74,7 +75,7 @@ def measure_learning_curve(
             "there is no validation split to judge a learning curve by",
             fix="Prepare one: --prepare.val-frac 0.1, or give data(Split.VAL) in the Task.",
         )
-    num_used = round(len(run.sources.train) * run.recipe.data.fraction)
+    num_used = _num_used(run)
     if num_used * FRACTIONS[0] < MIN_ROWS:
         raise DataError(
             f"{num_used} training examples are too few for a learning curve",
@@ -99,6 +100,15 @@ def measure_learning_curve(
         num_seeds=num_seeds,
         took_s=time.perf_counter() - started,
     )
+
+
+def has_enough(run: OpenedRun) -> bool:
+    """Say whether a run has the data for a learning curve: enough of it, and a validation split."""
+    return run.sources.val is not None and _num_used(run) * FRACTIONS[0] >= MIN_ROWS
+
+
+def _num_used(run: OpenedRun) -> int:
+    return round(len(run.sources.train) * run.recipe.data.fraction)
 
 
 def curve_through(

@@ -21,8 +21,10 @@ LOW_GPU = 70.0  # percent; the 95th percentile below it
 IDLE_GPU = 10.0  # percent; the 5th percentile below it, while the 95th is high, is uneven use
 LOW_CPU = 0.5  # share of the cores
 MIN_SAMPLES = 5
-GROWTH = 0.10  # of memory from the first third of the samples to the last
+GROWTH = 0.10  # of memory from the first third of an attempt's samples to the last
 GROWTH_BYTES = 200e6
+STEADY = 0.10  # of that growth, which lies at the least between parts of a growth that goes on
+SETTLING = 0.10  # of an attempt's samples, and MIN_SAMPLES of them at the least, say nothing of it
 _HOST: Final = (Phase.TO_DEVICE.value, Phase.LOGGING.value, "unexplained")
 _PARTS: Final = (
     ("gpu_percent", "GPU", "%"),
@@ -51,7 +53,7 @@ def judge_machine(files: RunFiles) -> MachineUse:
     phases = _phases(files.summary)
     held_by, why = _held_by(files, phases)
     said = [why] if why else []
-    said += _of_device(files, uses, held_by)
+    said += _of_device(files, samples, held_by)
     said += _of_memory(samples)
     said += _of_time(files.summary)
     if not samples:
@@ -125,13 +127,30 @@ def _held_by(files: RunFiles, phases: Mapping[str, float]) -> tuple[str | None, 
     return name, said
 
 
-def _of_device(files: RunFiles, uses: Sequence[Use], held_by: str | None) -> list[str]:
-    """Say what low or uneven use of the GPU, or of the cores, comes from."""
-    by_name = {use.name: use for use in uses}
-    gpu, cpu = by_name.get("GPU"), by_name.get("CPU")
+def _of_device(
+    files: RunFiles, samples: Sequence[Mapping[str, Any]], held_by: str | None
+) -> list[str]:
+    """Say what low or uneven use comes from, in the latest attempt that is long enough to tell.
+
+    Attempts may differ in machine and options: use that is even in each would look uneven in all.
+    """
+    attempts = _by_attempt(samples)
+    long = [attempt for attempt, part in attempts.items() if len(part) >= MIN_SAMPLES]
+    if not long:
+        return []
+    said = _of_attempt(files, attempts[long[-1]], held_by)
+    where = f"in attempt {long[-1]}, " if len(attempts) > 1 else ""
+    return [f"{where}{sentence}" for sentence in said]
+
+
+def _of_attempt(
+    files: RunFiles, samples: Sequence[Mapping[str, Any]], held_by: str | None
+) -> list[str]:
+    """Judge the use of the GPU in one attempt, or of the cores where no GPU tells."""
+    gpu = _use(samples, "gpu_percent", "GPU", "%")
     if gpu is not None and gpu.num_samples >= MIN_SAMPLES:
         return _of_gpu(gpu, held_by)
-    cores = _num_cores(files)
+    cpu, cores = _use(samples, "cpu_percent", "CPU", "% of a core"), _num_cores(files)
     if cpu is None or cpu.num_samples < MIN_SAMPLES or cores is None:
         return []
     share = cpu.mean / (100 * cores)
@@ -162,22 +181,36 @@ def _of_gpu(gpu: Use, held_by: str | None) -> list[str]:
 
 
 def _of_memory(samples: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say whether memory kept growing: losses kept with their graphs do that."""
+    """Say whether memory kept growing within an attempt: losses kept with their graphs do that."""
+    attempts = _by_attempt(samples)
     said = []
     for key, name in (("rss_bytes", "memory"), ("gpu_memory_bytes", "GPU memory")):
-        values = _values(samples, key)[1:]  # the first is taken while things are still built
-        third = len(values) // 3
-        if third < MIN_SAMPLES:
-            continue
-        thirds = [float(np.mean(part)) for part in np.array_split(values, 3)]
-        grown = thirds[2] - thirds[0]
-        is_steady = thirds[0] < thirds[1] < thirds[2]
-        if is_steady and grown > max(GROWTH * thirds[0], GROWTH_BYTES):
+        growths = [(_growth(_values(part, key)), attempt) for attempt, part in attempts.items()]
+        grown, attempt = max(growths, default=(0.0, 1))
+        if grown > 0:
+            whole = f"attempt {attempt}" if len(attempts) > 1 else "the run"
             said.append(
-                f"{name} grew all the time, by {grown / 1e9:.1f} GB from the first third of the "
-                "run to the last: losses that are kept with their graphs do that"
+                f"{name} grew all the time, by {grown / 1e9:.1f} GB from the first third of "
+                f"{whole} to the last: losses that are kept with their graphs do that"
             )
     return said
+
+
+def _growth(values: Sequence[float]) -> float:
+    """Give by how many bytes memory grew in one attempt; 0: it settled, or it is not known.
+
+    Memory that settles, or jumps once, stays where it is afterwards: growth goes on between the
+    thirds, and within the last one.
+    """
+    settled = values[max(MIN_SAMPLES, int(SETTLING * len(values))) :]
+    if len(settled) < 3 * MIN_SAMPLES:
+        return 0.0
+    thirds = np.array_split(settled, 3)
+    first, last = float(np.mean(thirds[0])), float(np.mean(thirds[2]))
+    parts = [np.mean(part) for part in (*thirds[:2], *np.array_split(thirds[2], 2))]
+    grown = last - first
+    is_steady = min(np.diff(parts)) >= STEADY * grown
+    return grown if is_steady and grown > max(GROWTH * first, GROWTH_BYTES) else 0.0
 
 
 def _of_time(summary: Mapping[str, Any]) -> list[str]:
@@ -186,8 +219,9 @@ def _of_time(summary: Mapping[str, Any]) -> list[str]:
     before = seconds.get(Phase.SETUP.value, 0.0) + seconds.get(Phase.FEATURES.value, 0.0)
     if total <= 0 or before < MUCH_ELSE * total:
         return []
-    share = percent(before / total)
-    return [f"{duration(before)} ({share} of the run) passed before the first step"]
+    num_attempts = _whole(summary.get("attempts"))
+    steps = f"first steps of its {num_attempts} attempts" if num_attempts > 1 else "first step"
+    return [f"{duration(before)} ({percent(before / total)} of the run) passed before the {steps}"]
 
 
 def _data_wait(files: RunFiles) -> float | None:
@@ -200,10 +234,16 @@ def _data_wait(files: RunFiles) -> float | None:
 
 
 def _energy(files: RunFiles) -> float | None:
-    found = number(files.summary.get("energy_wh"))
-    if found is not None:
-        return found
-    return next(iter(_values(files.of("system")[::-1], "energy_wh")), None)
+    """Give the energy of all attempts: each counts from zero, and a summary has that of its own."""
+    found = {
+        attempt: values[-1]
+        for attempt, part in _by_attempt(files.of("system")).items()
+        if (values := _values(part, "energy_wh"))
+    }
+    of_summary = number(files.summary.get("energy_wh"))
+    if of_summary is not None:
+        found[_whole(files.summary.get("attempts"))] = of_summary
+    return sum(found.values()) if found else None
 
 
 def _num_cores(files: RunFiles) -> int | None:
@@ -223,3 +263,16 @@ def _seconds(summary: Mapping[str, Any]) -> dict[str, float]:
 def _values(events: Sequence[Mapping[str, Any]], key: str) -> list[float]:
     found = (number(event.get(key)) for event in events)
     return [value for value in found if value is not None and math.isfinite(value)]
+
+
+def _by_attempt(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str, Any]]]:
+    """Give the events of each attempt, in their order."""
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    for event in events:
+        found.setdefault(_whole(event.get("attempt")), []).append(event)
+    return found
+
+
+def _whole(attempt: object) -> int:
+    """Give the number of an attempt; 1: none is said."""
+    return attempt if isinstance(attempt, int) and not isinstance(attempt, bool) else 1

@@ -39,9 +39,10 @@ FOR_TRAINING: Final = (
     "add_normalisation",
 )
 """Remedies for a high training error."""
+MORE_DATA: Final = "more_data"
 FOR_VALIDATION: Final = (
     "all_data",
-    "more_data",
+    MORE_DATA,
     "stop_by_accuracy",
     "augmentation",
     "dropout",
@@ -50,7 +51,7 @@ FOR_VALIDATION: Final = (
     "earlier_stop",
 )
 """Remedies for a validation error that is high beside that of training."""
-BY_HAND: Final = frozenset({"more_data", "stop_by_accuracy"})
+BY_HAND: Final = frozenset({MORE_DATA, "stop_by_accuracy"})
 """Remedies that no rung tries: they are for a person to do."""
 _OUT_OF_TIME: Final = frozenset({"max_epochs", "max_steps", "max_time", "early_stopping"})
 
@@ -219,13 +220,13 @@ def _more_data(known: Known, gap: str) -> Iterator[Remedy]:
         why = f"{gap}; {_used(recipe)}; what twice the data would give, `--learning-curve` measures"
         command = f"stepladder diagnose {shlex.quote(str(known.run))} --learning-curve"
         yield Remedy(
-            name="more_data", against=VALIDATION, why=why, command=_with_task(known, command)
+            name=MORE_DATA, against=VALIDATION, why=why, command=_with_task(known, command)
         )
         return
     if curve.low_gain <= 0:
         return
     why = f"{said_of(curve)}; {_used(recipe)}"
-    yield Remedy(name="more_data", against=VALIDATION, why=why)
+    yield Remedy(name=MORE_DATA, against=VALIDATION, why=why)
 
 
 def _used(recipe: Recipe | None) -> str:

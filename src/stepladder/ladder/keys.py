@@ -33,6 +33,16 @@ _DECIDING = (
     "block_s",
 )
 """Options of the ladder that decide a verdict; the others say what is tried at all."""
+_CHECKED = (
+    "ladder.max_accuracy_loss",
+    "run.keep_last",
+    "run.save_top_k",
+    "run.checkpoint_every_s",
+    "run.baseline",
+    "run.baseline_at",
+    "run.baseline_patience",
+)
+"""Options outside the recipe that checks go by; the folder of the run counts as well."""
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Json]:
@@ -104,11 +114,12 @@ def _fingerprint(source: Source) -> str:
 def findings_key(
     task_name: str, job: JobConfig, sources: Sources, facts: Mapping[str, Json]
 ) -> str:
-    """Identify what checks look at: a job and how it is kept, this code, and the machine."""
+    """Identify what checks look at: a job, where and how it is kept, this code, and the machine."""
+    values = values_of(job)
     parts: dict[str, Json] = {
         "job": sources_key(task_name, job.recipe, sources, facts),
-        "save_top_k": job.run.save_top_k,
-        "keep_last": job.run.keep_last,
+        **{name: values[name] for name in _CHECKED},
+        "run.dir": str(job.run.dir.absolute()),
         "machine": machine_key(),
         "code": code_key(Path(stepladder.__file__).parent),
     }

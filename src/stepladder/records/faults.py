@@ -11,12 +11,14 @@ class Eyes(StrEnum):
 
     CHECK: `stepladder check`, before a job's first step.
     WATCH: `stepladder watch`, while a script runs.
-    DIAGNOSE: `stepladder diagnose` and `audit`, from curves and logs.
+    DIAGNOSE: `stepladder diagnose`, in the folder of a run.
+    AUDIT: `stepladder audit`, in logs that anybody wrote.
     """
 
     CHECK = "check"
     WATCH = "watch"
     DIAGNOSE = "diagnose"
+    AUDIT = "audit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,8 @@ class Fault:
     eyes: tuple[Eyes, ...]
 
 
-_CHECK, _WATCH, _DIAGNOSE = (Eyes.CHECK,), (Eyes.WATCH,), (Eyes.DIAGNOSE,)
+_CHECK, _WATCH = (Eyes.CHECK,), (Eyes.WATCH,)
+_DIAGNOSE, _AUDIT = (Eyes.DIAGNOSE,), (Eyes.AUDIT,)
 _BOTH = (Eyes.CHECK, Eyes.WATCH)
 
 
@@ -50,10 +53,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault("parameters_never_step", "weights in use belong to no optimiser that steps", _WATCH),
     _fault("parameters_not_in_optimizer", "some weights are missing from the optimiser", _BOTH),
+    _fault("parameters_twice", "weights are stepped twice on the same gradients", _WATCH),
     _fault("frozen_by_accident", "weights get no gradient although they should learn", _BOTH),
     _fault("unregistered_modules", "layers in a plain list: the model does not know them", _BOTH),
     _fault("loss_maximised", "the step raises the loss: its sign is wrong", _BOTH),
-    _fault("learning_rate_too_high", "the learning rate is too high to learn", _BOTH),
+    _fault("learning_rate_too_high", "the learning rate is too high to learn", _BOTH + _AUDIT),
     _fault("loss_not_finite", "the loss turns NaN or infinite, and stays so", _BOTH),
     _fault("learning_rate_too_low", "the learning rate is too low to learn in the time", _BOTH),
     _fault("schedule_misused", "the scheduler steps at the wrong time, or never", _WATCH),
@@ -79,7 +83,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("target_broadcast", "shapes of output and target are broadcast in the loss", _BOTH),
     _fault("loss_kind_mismatch", "the loss does not fit the kind of target", _CHECK),
     _fault("loss_reduction_mismatch", "the loss is summed where a mean is meant", _BOTH),
-    _fault("metric_wrong", "a metric differs from what the outputs give", _CHECK),
+    _fault("metric_wrong", "a metric differs from what the outputs give", _CHECK + _AUDIT),
     # data
     _fault("label_range", "labels outside 0 … C−1", _BOTH),
     _fault("unnormalised_input", "inputs are far from mean 0 and deviation 1", _BOTH),
@@ -106,7 +110,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("gradients_in_validation", "validation keeps gradients", _BOTH),
     _fault("graph_retained", "losses are kept with their graphs: memory grows", _WATCH),
     _fault(
-        "stopping_on_noise", "training stops on noise, or on what it trains on", _CHECK + _DIAGNOSE
+        "stopping_on_noise", "training stops on noise, or on what it trains on", _CHECK + _AUDIT
     ),
     # the run
     _fault("checkpoint_incomplete", "a checkpoint lacks what a restart needs", _BOTH),

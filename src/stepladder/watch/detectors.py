@@ -47,6 +47,12 @@ DETECTORS: Final[tuple[Detector, ...]] = (
         look=learning.parameters_not_in_optimizer,
     ),
     Detector(
+        name="parameters_twice",
+        severity=_WARNING,
+        source=_TORCH,
+        look=learning.parameters_twice,
+    ),
+    Detector(
         name="frozen_by_accident",
         severity=_WARNING,
         source=_CHECKER,

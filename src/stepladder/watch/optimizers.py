@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections import Counter
 from math import isfinite
 from statistics import median
 from time import perf_counter
@@ -70,6 +71,7 @@ class OptimizerWatch:
         self._pid = os.getpid()
         self._watcher: Watcher
         self._stepping: _Live | None = None
+        self._last: weakref.ref[_Live] | None = None
         self.pending: list[Any] = []
 
     def install(self, watcher: Watcher) -> None:
@@ -108,6 +110,7 @@ class OptimizerWatch:
         params = [p for group in groups for p in group["params"]]
         live.params, live.ids = [weakref.ref(p) for p in params], {id(p) for p in params}
         seen.num_params = sum(p.requires_grad for p in params)
+        seen.twice = self._names_of_twice(params) if len(live.ids) < len(params) else ()
         seen.maximises = any(group.get("maximize", False) for group in groups)
         if "fused" in groups[0]:
             self._watcher.is_fused = bool(groups[0]["fused"])
@@ -121,6 +124,21 @@ class OptimizerWatch:
         seen.decays_by_l2 = seen.kind in ("Adam", "Adamax", "NAdam", "RAdam") and bool(decayed)
         if any(g.get("decoupled_weight_decay") for g in groups):
             seen.decays_by_l2 = False
+
+    def _names_of_twice(self, params: list[Any]) -> tuple[str, ...]:
+        counts = Counter(id(p) for p in params)
+        once = {id(p): p for p in params}
+        return tuple(self._names.of(once[key]) for key, num in counts.items() if num > 1)
+
+    def _find_shared(self, live: _Live) -> None:
+        """Note the weights that the optimiser before has stepped on these very gradients."""
+        last = self._last() if self._last is not None else None
+        if self._watcher.backwards or last is None or last is live or last.ids.isdisjoint(live.ids):
+            return
+        both = [p for ref in live.params if (p := ref()) is not None and id(p) in last.ids]
+        names = tuple(self._names.of(p) for p in both if p.grad is not None)
+        live.seen.num_shared += bool(names)
+        live.seen.shared = names or live.seen.shared
 
     def _built(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
         live = self._live_of(args[0])
@@ -211,6 +229,7 @@ class OptimizerWatch:
         if self._watcher.is_close:
             if not live.is_late:
                 self._look_at_gradients(optimizer, live)
+                self._find_shared(live)
             self._keep_weights(optimizer, live)
             live.event = self._watcher.phases.event()
         live.began = perf_counter()
@@ -301,6 +320,7 @@ class OptimizerWatch:
             seen.backwards[watcher.backwards] = seen.backwards.get(watcher.backwards, 0) + 1
         live.clearing.after_step(optimizer if watcher.is_following else None)
         live.was_cleared = False
+        self._last = weakref.ref(live)
         if watcher.current is not None:
             watcher.current.num_steps += 1
         watcher.backwards = watcher.new_batches = 0

@@ -39,12 +39,14 @@ and the exit code are the script's. `watch-NAME/` (or `--out`) gets `watch.html`
   number is drawn, nothing is added to a graph, nothing is synchronised. A test compares weights.
 - **Little to the time.** Every step costs some hundred microseconds or less: wrappers around
   backward, the optimiser's step, the loader and torch's loss functions. Numbers are read in the
-  first four steps and in every tenth; hooks are on all modules in one step of fifty. Where that
-  came to more than 100 µs a step on average, later steps are looked at less, one in a hundred at
-  least. The report says what watching took; `bench/watch_overhead.py` measures it.
+  first four steps and in every tenth; hooks are on all modules in one step of fifty, and until a
+  loader's first batches have met a model. Where looking came to more than 50 µs a step on average
+  (and 15 ms at first), later steps are looked at less, one in a hundred at least. The report says
+  what watching took; `bench/watch_overhead.py` measures it.
 - **If it fails, it goes.** An error of ours switches the watching off, is told in the report, and
   the script goes on. All wrappers are taken away at the end; forked processes are left alone.
-- **Killed scripts.** `watch.json` is written every five seconds, with `"is_complete": false`;
+- **Killed scripts.** `watch.json` is written after five seconds and then every five to sixty, the
+  rarer the slower steps are, with `"is_complete": false`;
   `stepladder report watch-NAME` makes a page of it. After Ctrl-C, SIGTERM, SIGHUP, `os._exit` and
   `os.exec` there is a whole report. `--steps N` ends the script by `SystemExit`, so that `finally`
   and `atexit` run.

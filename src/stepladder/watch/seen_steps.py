@@ -30,6 +30,9 @@ class OptimizerSeen:
             gradient.
         num_spared: weights of one dimension in groups without decay, where others are decayed.
         climbs: by step looked at, the median over matrices of the cosine of update and gradient.
+        twice: weights that it was given more than once, by name.
+        shared: weights that another optimiser had stepped just before, on the same gradients.
+        num_shared: looks at which that was so.
         num_outside_scaler: steps on gradients that a scaler had scaled and nobody unscaled.
     """
 
@@ -57,6 +60,9 @@ class OptimizerSeen:
     decays_by_l2: bool = False
     maximises: bool = False
     owns_modules: bool = False
+    twice: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    num_shared: int = 0
     num_outside_scaler: int = 0
     has_closure: bool = False
     num_waiting: int = 0

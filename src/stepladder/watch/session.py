@@ -172,6 +172,9 @@ class Session:
         time that writing would be most of what watching costs them: then it waits for longer.
         """
         watcher = self._watcher
+        if watcher is not None and watcher.step == 1:  # importing and loading do not count
+            self._written = watcher.phases.ended
+            return
         if watcher is None or (since_s := watcher.phases.ended - self._written) < _WRITE_EVERY_S:
             return
         num_steps = watcher.step - self._written_step

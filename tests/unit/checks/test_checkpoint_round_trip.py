@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
+from stepladder.checks import checkpoint_round_trip
 from stepladder.checks.checkpoint_round_trip import CHECK, loose_tensors
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import open_job
@@ -61,6 +63,22 @@ def test_a_task_of_a_file_is_loaded_in_a_process_of_its_own(tmp_path: Path) -> N
     finding = look_at_file(_FILE.format(width="2"), tmp_path)
     assert finding.outcome is Outcome.PASSED
     assert "a fresh process on the CPU says the same of 8 held-out examples" in finding.evidence
+
+
+def test_a_fresh_process_that_takes_too_long_is_not_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_round_trip, "_MAX_FRESH_S", 0.01)
+    finding = look_at_file(_FILE.format(width="2"), tmp_path)
+    assert finding.outcome is Outcome.COULD_NOT_RUN
+    assert "had not loaded it" in finding.evidence
+    assert "--budget" in finding.fix
+
+
+def test_a_task_of_no_file_says_that_no_fresh_process_was_there(tmp_path: Path) -> None:
+    finding = look(SoundPictures(), tmp_path)
+    assert finding.outcome is Outcome.PASSED
+    assert finding.coverage == "this process only"
 
 
 def test_a_task_without_targets_is_loaded_too(tmp_path: Path) -> None:

@@ -36,6 +36,15 @@ class Cracks(SoundPictures):
         return Metrics(losses=F.cross_entropy(scores, batch.targets, reduction="none"))
 
 
+class CracksAtItsEnd(Cracks):
+    """Its last batch of 32 has one example."""
+
+    def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
+        pictures, numbers = draw(split)
+        num = 97 if split is Split.VAL else len(numbers)
+        return labelled(pictures[:num], numbers[:num])
+
+
 class Averaged(SoundPictures):
     """Gives the mean where each loss is wanted."""
 
@@ -67,6 +76,15 @@ class RunningScale(SoundPictures):
         found = super().metrics(model, batch)
         self.scale = 0.9 * self.scale + 0.1 * float(found.losses.mean())
         return Metrics(losses=found.losses / self.scale, sums=found.sums, counts=found.counts)
+
+
+class Draws(SoundPictures):
+    """A metric of some of the examples, drawn anew each time."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        found = super().metrics(model, batch)
+        sums = {"accuracy": (torch.rand(len(batch.ids)) * (batch.targets == 0)).sum()}
+        return Metrics(losses=found.losses, sums=sums, counts=found.counts)
 
 
 class DividesByZero(SoundPictures):
@@ -123,7 +141,7 @@ class MoreCounts(SoundPictures):
 @pytest.mark.parametrize(
     ("task", "fault", "outcome"),
     [
-        (Cracks(), "validation_fails", Outcome.FAILED),
+        (CracksAtItsEnd(), "validation_fails", Outcome.FAILED),
         (Averaged(), "validation_fails", Outcome.FAILED),
         (DividesByZero(), "validation_fails", Outcome.FAILED),
         (OtherNames(), "validation_fails", Outcome.FAILED),
@@ -131,6 +149,7 @@ class MoreCounts(SoundPictures):
         (ByClassAndAll(), "validation_fails", Outcome.FAILED),
         (Keeps(), "gradients_in_validation", Outcome.FAILED),
         (Drops(), "train_mode_in_validation", Outcome.WARNED),
+        (Draws(), "train_mode_in_validation", Outcome.WARNED),
         (RunningScale(), "validation_fails", Outcome.WARNED),
     ],
     ids=lambda value: type(value).__name__,
@@ -147,9 +166,23 @@ def test_metrics_that_can_be_divided_pass(tmp_path: Path) -> None:
     assert finding.outcome is Outcome.PASSED, finding
 
 
-def test_the_last_example_is_looked_at_alone(tmp_path: Path) -> None:
-    finding = look(Cracks(), tmp_path)
+def test_the_last_batch_is_looked_at_as_it_comes(tmp_path: Path) -> None:
+    finding = look(CracksAtItsEnd(), tmp_path)
     assert "for 1 examples" in finding.evidence
+
+
+def test_a_batch_of_one_that_never_comes_is_no_fault(tmp_path: Path) -> None:
+    finding = look(Cracks(), tmp_path)  # 128 examples are four batches of 32
+    assert finding.outcome is Outcome.PASSED, finding
+    assert "the last 32 as a batch of their own; one example alone would not do" in str(
+        finding.coverage
+    )
+
+
+def test_a_metric_that_is_drawn_is_named(tmp_path: Path) -> None:
+    assert (
+        "give other sums of accuracy with other random states" in look(Draws(), tmp_path).evidence
+    )
 
 
 def test_how_much_was_looked_at_is_said(tmp_path: Path) -> None:

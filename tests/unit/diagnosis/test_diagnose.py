@@ -44,6 +44,19 @@ def test_a_net_that_learns_wrong_labels_by_heart_overfits(
     assert "<script" not in page
 
 
+def test_more_data_is_advised_with_its_number_where_that_is_quick(
+    overfit_run: Path, task_file: Path, tmp_path: Path
+) -> None:
+    run = copied(overfit_run, tmp_path)
+    quick = stepladder.diagnose(run, task=f"{task_file}:Noisy")
+    assert quick.learning_curve is not None, quick.could_not
+    assert "90 % interval" in quick.remedies[0].why
+    train_s = read_json(run / "summary.json")["train_s"]
+    slow = stepladder.diagnose(run, task=f"{task_file}:Noisy", max_time_s=6 * train_s)
+    assert slow.learning_curve is None  # it would take all of the time, and half is the most
+    assert "--learning-curve" in slow.remedies[0].command
+
+
 def test_a_model_that_is_too_small_underfits_and_is_tested_for_its_learning_rate(
     underfit_run: Path, task_file: Path, tmp_path: Path
 ) -> None:

@@ -210,6 +210,9 @@ SNIPPETS: dict[str, tuple[str, str]] = {
         BASE, ("losses = []", "import copy\nmodel = copy.deepcopy(model)\nlosses = []")
     ),
     "parameters_not_in_optimizer": _edit(BASE, ("AdamW(groups", "AdamW(model[3].parameters()")),
+    "parameters_twice": _edit(
+        BASE, ("AdamW(groups", "AdamW([*model.parameters(), *model[3].parameters()]")
+    ),
     "frozen_by_accident": _edit(
         BASE, (_LOSS, "F.cross_entropy(model[3](model[:3](xb).detach()), yb)")
     ),

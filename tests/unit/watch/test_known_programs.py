@@ -32,6 +32,40 @@ for step in range(40):
     F.cross_entropy(scores, y[rows]).backward()
     optimizer.step()
 """,
+    "two_optimisers_that_share_weights_and_each_go_back": """
+body, head, other = nn.Linear(8, 16), nn.Linear(16, 3), nn.Linear(16, 1)
+first = torch.optim.Adam([*body.parameters(), *head.parameters()], 1e-3)
+second = torch.optim.Adam([*body.parameters(), *other.parameters()], 1e-3)
+for step in range(40):
+    rows = torch.randint(320, (32,))
+    first.zero_grad()
+    F.cross_entropy(head(body(x[rows]).relu()), y[rows]).backward()
+    first.step()
+    second.zero_grad()
+    F.mse_loss(other(body(x[rows]).relu()).squeeze(1), x[rows, 0]).backward()
+    second.step()
+""",
+    "an_optimiser_around_another": """
+class Slow(torch.optim.Optimizer):
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+
+    def step(self, closure=None):
+        self.inner.step(closure)
+
+    def zero_grad(self, set_to_none=True):
+        self.inner.zero_grad()
+
+
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+optimizer = Slow(torch.optim.Adam(model.parameters(), 1e-2))
+for step in range(40):
+    rows = torch.randint(320, (32,))
+    optimizer.zero_grad()
+    F.cross_entropy(model(x[rows]), y[rows]).backward()
+    optimizer.step()
+""",
     "quantiles_of_all_pairs": """
 model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 5))
 optimizer = torch.optim.Adam(model.parameters(), 1e-2)
@@ -123,6 +157,20 @@ for step in range(60):
 }
 
 FAULTY = {
+    "parameters_twice": """
+body, head, other = nn.Linear(8, 16), nn.Linear(16, 3), nn.Linear(16, 1)
+first = torch.optim.Adam([*body.parameters(), *head.parameters()], 1e-3)
+second = torch.optim.Adam([*body.parameters(), *other.parameters()], 1e-3)
+for step in range(40):
+    rows = torch.randint(320, (32,))
+    first.zero_grad()
+    second.zero_grad()
+    hidden = body(x[rows]).relu()
+    loss = F.cross_entropy(head(hidden), y[rows])
+    (loss + F.mse_loss(other(hidden).squeeze(1), x[rows, 0])).backward()
+    first.step()
+    second.step()
+""",
     "missing_zero_grad": """
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
 optimizer = torch.optim.Adam(model.parameters(), 1e-3)

@@ -32,7 +32,7 @@ def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(session_module, "perf_counter", clock)
     monkeypatch.setattr(session_module, "to_json", lambda report: report)
 
-    def pass_steps(step_s: float, num_steps: int) -> list[int]:
+    def pass_steps(step_s: float, num_steps: int, begin_s: float = 0.0) -> list[int]:
         found: list[int] = []
         session = Session("train.py", (), OwnCode(tmp_path), tmp_path, lambda _: None)
         phases = SimpleNamespace(ended=0.0)
@@ -45,6 +45,7 @@ def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             return {"steps": watcher.step}
 
         session._report_of = report_of
+        clock.now_s += begin_s
         for watcher.step in range(1, num_steps + 1):
             clock.now_s += step_s
             phases.ended = clock.now_s
@@ -58,15 +59,19 @@ def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_quick_steps_are_written_every_five_seconds(writing: Any) -> None:
     found = writing(1 / 128, 2600)
-    assert found[0] == 640
+    assert found[0] == 641
     assert len(found) == 4
 
 
 def test_slow_steps_wait_until_writing_costs_them_little(writing: Any) -> None:
     found = writing(0.5, 400)
-    assert found[0] == 10  # the first after five seconds: a script may be killed early
+    assert found[0] == 11  # the first after five seconds: a script may be killed early
     assert 110 <= found[1] - found[0] <= 130  # then a minute
     assert len(found) * WRITE_S / 400 < 200e-6
+
+
+def test_what_a_script_takes_before_its_first_step_does_not_count(writing: Any) -> None:
+    assert writing(0.5, 400, begin_s=60.0)[0] == 11
 
 
 def test_a_script_that_ends_within_five_seconds_is_not_written_meanwhile(writing: Any) -> None:

@@ -16,6 +16,7 @@ _MIN_STEPS = 3  # that were looked at, before a gradient's absence means somethi
 _TOO_HIGH = 0.1  # of the weights a step: TheDeepChecker's upper bound
 _TRAVEL = 0.02  # of the weights in the whole run: too little to learn anything
 _MIN_WAITING = 4  # looks at which an optimiser had not stepped yet
+_MIN_SHARED = 2  # looks at which two optimisers stepped the same weights
 _LONG = 40  # steps of the others in the meantime
 _MIN_LOST = 3  # losses at the end that are not finite
 _MIN_CLIMBS = 5  # steps at which update and gradient were compared
@@ -83,15 +84,44 @@ def parameters_not_in_optimizer(seen: Seen) -> Answer:
     for model in models:
         names = model.not_in_optimizer
         if names and model.num_unheld < _MIN_STEPS:
-            shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if names[4:] else "")
             return Found(
                 evidence=f"{len(names)} weights of {model.built} get a gradient and are in no "
-                f"optimiser: {shown}",
+                f"optimiser: {_listed(names)}",
                 fix="Give them to the optimiser, or freeze them: requires_grad_(False).",
                 where=seen.optimizers[0].built_at or seen.optimizers[0].stepped_at,
                 numbers={"num_weights": len(names)},
             )
     return Sound("every weight with a gradient is in an optimiser")
+
+
+def parameters_twice(seen: Seen) -> Answer:
+    """Looks for weights that stand twice in an optimiser, or are stepped by two in a row."""
+    stepped = [o for o in seen.optimizers if o.num_steps]
+    if not stepped:
+        return _NO_STEP
+    for one in stepped:
+        if one.twice:
+            return Found(
+                evidence=f"{one.kind} was given {len(one.twice)} weights more than once, and moves "
+                f"them as often in each step: {_listed(one.twice)}",
+                fix="Give each weight once: a part of the model, or the whole, and not both.",
+                where=one.built_at or one.stepped_at,
+                numbers={"num_weights": len(one.twice)},
+            )
+        if one.num_shared >= _MIN_SHARED:
+            return Found(
+                evidence=f"{len(one.shared)} weights of {one.kind} had been stepped by another "
+                f"optimiser just before, on the same gradients: {_listed(one.shared)}",
+                fix="Give each weight to one optimiser, or clear gradients and call backward "
+                "between their steps.",
+                where=one.built_at or one.stepped_at,
+                numbers={"num_weights": len(one.shared)},
+            )
+    return Sound("every weight is stepped once on its gradients")
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if names[4:] else "")
 
 
 def frozen_by_accident(seen: Seen) -> Answer:
@@ -102,10 +132,9 @@ def frozen_by_accident(seen: Seen) -> Answer:
     for one in looked:
         names = one.without_grad
         if names:
-            shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if names[4:] else "")
             return Found(
                 evidence=f"{len(names)} of {one.num_params} weights of {one.kind} had no gradient "
-                f"at any of {one.num_looked} steps that were looked at: {shown}",
+                f"at any of {one.num_looked} steps that were looked at: {_listed(names)}",
                 fix="Look for detach(), no_grad(), .data or .item() on their way to the loss; if "
                 "they are frozen on purpose, leave them out of the optimiser.",
                 where=one.built_at or one.stepped_at,

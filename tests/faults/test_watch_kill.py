@@ -1,0 +1,151 @@
+"""kill -9 of a watched script: what was seen until then is there, whole, and makes a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepladder.cli.main import main
+
+NEVER_CLEARED = """
+print("on", flush=True)
+import time
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+x = torch.randn(64, 8)
+y = (x[:, 0] > 0).long()
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for step in range(10**9):
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    time.sleep(0.01)
+"""
+AS_TYPED = ["-m", "stepladder"]
+AT_EACH_STEP = [
+    "-c",
+    "import sys; from stepladder.watch import session; session._WRITE_EVERY_S = 0.0\n"
+    "session._WRITE_STEP_S = 1.0\n"
+    "from stepladder.cli.main import main; sys.exit(main(sys.argv[1:]))",
+]
+LIMIT_S = 120.0  # for what takes some ten seconds
+
+
+@contextmanager
+def watching(folder: Path, command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Watch the script in a process of its own until the block ends, from its first line on."""
+    (folder / "train.py").write_text(NEVER_CLEARED, encoding="utf-8")
+    with subprocess.Popen(
+        [sys.executable, *command, "watch", "--out", "seen", "train.py"],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "on\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def read(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def wait_for_steps(file: Path, process: subprocess.Popen[str], num_steps: int) -> None:
+    """Wait until so many steps are written, which need not be at the first writing."""
+    until = time.monotonic() + LIMIT_S
+    while not file.exists() or read(file)["num_steps"] < num_steps:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until, f"no {num_steps} steps in {file}"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_what_was_seen_before_the_kill_makes_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = tmp_path / "seen"
+    with watching(tmp_path, AS_TYPED) as process:
+        wait_for_steps(seen / "watch.json", process, 100)
+        process.kill()
+        assert process.wait(timeout=60) == -signal.SIGKILL
+    assert [path.name for path in seen.iterdir()] == ["watch.json"], "no page yet"
+
+    report = read(seen / "watch.json")
+    assert report["is_complete"] is False
+    assert report["exit_code"] is None
+    assert "killed" in report["ending"]
+    assert report["num_steps"] >= 100
+    assert "missing_zero_grad" in {
+        finding["check"] for finding in report["findings"] if finding["outcome"] == "failed"
+    }
+
+    assert main(["report", str(seen)]) == 0
+    assert str(seen / "watch.html") in capsys.readouterr().out
+    page = (seen / "watch.html").read_text(encoding="utf-8")
+    assert "it still ran as this was written" in page
+    assert "missing_zero_grad" in page
+    assert f"{report['num_steps']:,} steps" in page
+
+
+def test_a_reader_never_finds_half_a_file_and_the_kill_leaves_none(tmp_path: Path) -> None:
+    file = tmp_path / "seen" / "watch.json"
+    with watching(tmp_path, AT_EACH_STEP) as process:
+        wait_for_steps(file, process, 1)
+        steps = [read(file)["num_steps"]]
+        until = time.monotonic() + LIMIT_S
+        while len(steps) < 300 or steps[-1] < steps[0] + 20:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < until
+            steps.append(read(file)["num_steps"])
+        process.kill()
+        assert process.wait(timeout=60) == -signal.SIGKILL
+    assert steps == sorted(steps)
+    left = read(file)
+    assert left["is_complete"] is False
+    assert left["num_steps"] >= steps[-1]
+
+    assert main(["report", str(file.parent)]) == 0
+    assert (file.parent / "watch.html").is_file()
+
+
+def test_a_script_killed_before_anything_was_written_is_told_of_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with watching(tmp_path, AS_TYPED) as process:
+        process.kill()
+        assert process.wait(timeout=60) == -signal.SIGKILL
+    assert list((tmp_path / "seen").iterdir()) == []
+    assert main(["report", str(tmp_path / "seen")]) == 3
+    words = capsys.readouterr().err
+    assert "this folder holds no run" in words
+    assert "Traceback" not in words
+
+
+def test_the_same_command_again_replaces_what_the_killed_one_left(tmp_path: Path) -> None:
+    file = tmp_path / "seen" / "watch.json"
+    with watching(tmp_path, AT_EACH_STEP) as process:
+        wait_for_steps(file, process, 1)
+        process.kill()
+    again = [sys.executable, *AS_TYPED, "watch", "--out", "seen", "--steps", "25", "train.py"]
+    done = subprocess.run(again, cwd=tmp_path, text=True, capture_output=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    assert read(file)["is_complete"] is True
+    assert read(file)["num_steps"] == 25

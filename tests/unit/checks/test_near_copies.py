@@ -1,0 +1,201 @@
+"""Held-out pictures that are nearly one of train: found by their looks, or by a trunk's features.
+
+None is a copy byte for byte, and pictures that only are of one kind are no copies.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from stepladder.checks import duplicates
+from stepladder.checks.examples import Example, labelled, sound_recipe
+from stepladder.checks.job import open_job
+from stepladder.checks.run import run_check
+from stepladder.config.choices import Split, TrainMode
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.records.findings import Finding, Outcome
+from stepladder.task.contract import Task
+
+NUM_CLASSES = 4
+NUM = {Split.TRAIN: 100, Split.VAL: 40, Split.TEST: 40}
+HEIGHT, WIDTH = 60, 80
+PAIRS = {3: 17, 9: 40, 20: 90}  # held-out row: train row
+
+Pixels = NDArray[np.float64]
+Pictures = dict[Split, list[Pixels]]
+
+
+def scene(seed: int) -> Pixels:
+    """Draw a coarse scene (h, w, 3), as blurred photographs of different places are."""
+    coarse = np.random.default_rng(seed).uniform(20, 235, size=(6, 8, 3))
+    return np.kron(coarse, np.ones((10, 10, 1)))
+
+
+def all_different() -> Pictures:
+    return {
+        split: [scene(1000 * place + idx) for idx in range(NUM[split])]
+        for place, split in enumerate(Split)
+    }
+
+
+@dataclass
+class Scenes(Task):
+    """Pictures (n, 3, h, w) of scenes; rows 0 and 1 are of one class, and so on."""
+
+    pictures: Pictures = field(default_factory=all_different)
+    is_float: bool = False
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * HEIGHT * WIDTH, NUM_CLASSES))
+
+    def data(self, split: Split) -> Dataset[Any]:
+        pixels = np.stack(self.pictures[split]).round().clip(0, 255).astype(np.uint8)
+        inputs = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
+        if self.is_float:
+            inputs = (inputs.float() / 255 - 0.45) / 0.22
+        return labelled(inputs, torch.arange(len(inputs)) // 2 % NUM_CLASSES)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        scores = model(batch.inputs.float())
+        return F.cross_entropy(scores, batch.targets, reduction="none")
+
+
+class Rows(nn.Module):
+    """A trunk that knows how colours change from top to bottom, and nothing of left and right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(1 / 255))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.gain * x.float().mean(dim=3)).flatten(1)  # (n, 3 h)
+
+
+class Seen(Scenes):
+    """The same, through a frozen trunk that learnt elsewhere."""
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        return nn.Sequential(Rows(), nn.Linear(3 * HEIGHT, NUM_CLASSES))
+
+    def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+        assert isinstance(model, nn.Sequential)
+        return model[0], model[1]
+
+
+def look(task: Task, folder: Path) -> Finding:
+    mode = TrainMode.HEAD if isinstance(task, Seen) else TrainMode.ALL
+    example = Example(task=task, recipe=replace(sound_recipe(), train=mode))
+    job = open_job(example.config(folder), task, task_name="example")
+    return run_check(duplicates.CHECK, job)
+
+
+def with_copies(
+    change: Callable[[Pixels], Pixels], *, split: Split = Split.VAL, pairs: dict[int, int] = PAIRS
+) -> Pictures:
+    """Put changed copies of training pictures among those of a held-out split."""
+    pictures = all_different()
+    for row, other in pairs.items():
+        pictures[split][row] = change(pictures[Split.TRAIN][other])
+    return pictures
+
+
+def named(split: Split) -> tuple[str, ...]:
+    return tuple(f"{split.value} row {row} = train row {other}" for row, other in PAIRS.items())
+
+
+# --- what a copy may have gone through
+
+
+def noisy(pixels: Pixels) -> Pixels:
+    return pixels + np.random.default_rng(5).normal(0, 5, size=pixels.shape)
+
+
+def moved(pixels: Pixels) -> Pixels:
+    return np.roll(pixels, 1, axis=1)
+
+
+def darker(pixels: Pixels) -> Pixels:
+    return 0.9 * pixels
+
+
+def saved_again(pixels: Pixels) -> Pixels:
+    file = io.BytesIO()
+    Image.fromarray(pixels.round().astype(np.uint8)).save(file, "JPEG", quality=60)
+    return np.asarray(Image.open(file), dtype=np.float64)
+
+
+def mirrored(pixels: Pixels) -> Pixels:
+    return noisy(pixels[:, ::-1])
+
+
+@pytest.mark.parametrize("is_float", [False, True], ids=["bytes", "normalised"])
+@pytest.mark.parametrize("split", [Split.VAL, Split.TEST])
+@pytest.mark.parametrize("change", [noisy, moved, darker, saved_again])
+def test_a_changed_copy_is_named_with_the_picture_it_is_of(
+    change: Callable[[Pixels], Pixels], split: Split, is_float: bool, tmp_path: Path
+) -> None:
+    finding = look(Scenes(with_copies(change, split=split), is_float=is_float), tmp_path)
+    assert (finding.outcome, finding.fault) == (Outcome.WARNED, "split_leakage"), finding
+    assert finding.examples == named(split)
+    assert finding.numbers == {"num_near": 3, "num_held_out": NUM[split]}
+    assert f"3 of 40 {split.value} pictures" in finding.evidence
+
+
+def test_different_pictures_are_not_near(tmp_path: Path) -> None:
+    for task in (Scenes(), Scenes(is_float=True), Seen()):
+        finding = look(task, tmp_path)
+        assert finding.outcome is Outcome.PASSED, finding
+
+
+def test_one_that_is_near_is_too_few_to_speak_of(tmp_path: Path) -> None:
+    finding = look(Scenes(with_copies(noisy, pairs={3: 17})), tmp_path)
+    assert finding.outcome is Outcome.PASSED, finding
+
+
+def test_a_copy_that_looks_otherwise_is_found_by_its_features_alone(tmp_path: Path) -> None:
+    pictures = with_copies(mirrored)
+    assert look(Scenes(pictures), tmp_path).outcome is Outcome.PASSED
+    finding = look(Seen(pictures), tmp_path)
+    assert (finding.outcome, finding.fault) == (Outcome.WARNED, "split_leakage"), finding
+    assert finding.examples == named(Split.VAL)
+    assert finding.numbers["num_near"] == 3
+
+
+def test_a_trunk_of_random_weights_that_still_learns_is_not_asked(tmp_path: Path) -> None:
+    task = Seen(with_copies(mirrored))
+    example = Example(task=task, recipe=replace(sound_recipe(), train=TrainMode.ALL))
+    job = open_job(example.config(tmp_path), task, task_name="example")
+    assert run_check(duplicates.CHECK, job).outcome is Outcome.PASSED
+
+
+def with_twins(change: Callable[[Pixels], Pixels], *, apart: int) -> Pictures:
+    """Add to copies in validation: ten training pictures are shots of others so many rows away."""
+    pictures = with_copies(change)
+    train = pictures[Split.TRAIN]
+    for row in range(42, 82, 4):
+        train[row + apart] = change(train[row])
+    return pictures
+
+
+@pytest.mark.parametrize(("kind", "change"), [(Scenes, noisy), (Seen, mirrored)])
+def test_being_near_says_nothing_where_pictures_of_other_classes_are_as_near(
+    kind: type[Scenes], change: Callable[[Pixels], Pixels], tmp_path: Path
+) -> None:
+    of_one_class = look(kind(with_twins(change, apart=1)), tmp_path)
+    assert of_one_class.examples == named(Split.VAL), of_one_class
+    of_others = look(kind(with_twins(change, apart=3)), tmp_path)
+    assert of_others.outcome is Outcome.PASSED, of_others
