@@ -70,7 +70,7 @@ class DivergedError(StepladderError):
 
 
 class UnsoundJob(StepladderError):  # noqa: N818  (what is wrong is the job)
-    """A check failed, and the job was to stop there."""
+    """A check failed, or could not run because the Task raised, and the job was to stop there."""
 
     exit_code: ClassVar[int] = 6
 

@@ -11,11 +11,25 @@ from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import Resolved, resolve, settings_of_call
 from stepladder.errors import DataError, UsageError
-from stepladder.records.ledger_file import LEDGER_FILE
+from stepladder.records.run_files import (
+    CONFIG_FILE,
+    RUN_MARKS,
+    did_you_mean,
+    has_any,
+    run_of,
+    runs_in,
+)
+from stepladder.records.watch import WATCH_FILE
 
 if TYPE_CHECKING:
     from stepladder.task.contract import Task
     from stepladder.train.display import Display
+
+_WROTE = {
+    False: "Give the folder that `stepladder train` or `climb` wrote, such as runs/run.",
+    True: "Give the folder that `stepladder train`, `climb` or `watch` wrote, such as runs/run.",
+}
+_NOTHING_LEFT = "A watched script that is killed in its first seconds leaves nothing to report."
 
 
 def resolved_call(
@@ -72,24 +86,33 @@ def default_display() -> Display:
     return make_display(stream=sys.stderr, quiet=not sys.stderr.isatty())
 
 
-def run_folder(run: Path | str) -> Path:
+def run_folder(run: Path | str, *, or_watched: bool = False) -> Path:
     """Give the folder of a run.
+
+    Args:
+        run: as it was given.
+        or_watched: the folder of a watched script would do as well; it counts for the advice.
 
     Raises:
         DataError: if it holds none.
     """
     folder = Path(run)
-    if not folder.is_dir():
+    marks = (*RUN_MARKS, WATCH_FILE) if or_watched else RUN_MARKS
+    if folder.is_file():
+        meant = run_of(folder, marks)
         raise DataError(
-            "there is no such folder",
+            "this is a file, not the folder of a run",
             where=str(folder),
-            fix="Give the folder that `stepladder train` or `climb` wrote, such as runs/run.",
+            fix=_WROTE[or_watched] if meant is None else f"Its run is the folder {meant}: give it.",
         )
-    marks = ("events.jsonl", "config.yaml", LEDGER_FILE)  # a climb trains at its end only
-    if not any((folder / name).is_file() for name in marks):
+    if not folder.is_dir():
+        raise DataError("there is no such folder", where=str(folder), fix=_WROTE[or_watched])
+    if not has_any(folder, (*RUN_MARKS, CONFIG_FILE)):
+        runs = runs_in(folder, marks)
         raise DataError(
-            "this folder holds no run",
+            "this folder holds no run" + (", its folders do" if runs else ""),
             where=str(folder),
-            fix="Give the folder that `stepladder train` or `climb` wrote, such as runs/run.",
+            why=_NOTHING_LEFT if or_watched and not runs else None,
+            fix=did_you_mean(runs) if runs else _WROTE[or_watched],
         )
     return folder

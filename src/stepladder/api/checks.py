@@ -38,7 +38,7 @@ def check(
 
     Args:
         recipe, store, dir, task, config, settings: see `train`.
-        fresh: look again, whatever was found before.
+        fresh: look at all again, whatever was found before.
 
     Raises:
         UsageError, DataError, ResourceError: as the message says. What is found raises nothing.
@@ -58,38 +58,52 @@ def check_job(
 ) -> CheckReport:
     """Check a resolved job, or give what was found when nothing has changed since.
 
+    Where checks were left out before, they alone are run, and what was found before is kept.
+
     Args:
-        limit_s: seconds for all checks; None: 55.
+        limit_s: seconds for the checks that run; None: 55.
         is_fast: only the checks that train nothing.
         on_finding: told of each finding as it comes.
+
+    Raises:
+        UsageError, ResourceError: if what is found cannot be written to the job's folder.
     """
     from stepladder.checks.contract import Tier
     from stepladder.checks.job import open_job
-    from stepladder.checks.kept import find_kept, write_checks
+    from stepladder.checks.kept import add_checks, find_some, missing, write_checks
     from stepladder.checks.order import CHECKS
     from stepladder.checks.run import FAST_S, FULL_S, run_checks
     from stepladder.report.checks_page import write_checks_page
     from stepladder.train.build import use_threads
+    from stepladder.train.file_system import probe
+    from stepladder.train.run_folder import make_folder
 
     made, name = made_task(task, job.recipe)
     use_threads(job.recipe)
     tier = Tier.FAST if is_fast else Tier.FULL
     opened = open_job(job, made, task_name=name)
     key = _key(job, made, name, opened.sources)
-    kept = None if fresh else find_kept(job.run.dir, key=key, tier=tier)
-    if kept is not None:
-        for finding in kept.findings:
+    kept = None if fresh else find_some(job.run.dir, key=key)
+    wanted = CHECKS if kept is None else missing(kept, tier)
+    for finding in kept.findings if kept is not None else ():
+        if finding.check not in {check.name for check in wanted}:
             on_finding(finding)
+    if kept is not None and not wanted:
         return kept
+    make_folder(job.run.dir)  # what is found belongs there: this is told before looking
+    probe(job.run.dir)
     report = run_checks(
         opened,
-        CHECKS,
+        wanted,
         tier=tier,
         key=key,
         limit_s=limit_s or (FAST_S if is_fast else FULL_S),
         on_finding=on_finding,
     )
-    write_checks(job.run.dir, report)
+    if kept is None:
+        write_checks(job.run.dir, report)
+    else:
+        report = add_checks(job.run.dir, report)
     write_checks_page(job.run.dir)
     return report
 
@@ -107,9 +121,10 @@ def checks_before_training(job: JobConfig, task: Task, name: str) -> _Look | Non
         config: JobConfig, sources: Sources, model: nn.Module, device: torch.device
     ) -> list[str]:
         from stepladder.checks.job import CheckedJob
-        from stepladder.checks.kept import write_checks
+        from stepladder.checks.kept import add_checks
         from stepladder.checks.preflight import check_before_training
         from stepladder.checks.wording import sentence
+        from stepladder.task.blame import exits_told
 
         ready = CheckedJob(
             config=config,
@@ -119,12 +134,13 @@ def checks_before_training(job: JobConfig, task: Task, name: str) -> _Look | Non
             device=device,
             given=model,
         )
-        report = check_before_training(
-            ready, key=lambda: _key(config, task, name, sources), folder=config.run.dir
-        )
+        with exits_told(task):
+            report = check_before_training(
+                ready, key=lambda: _key(config, task, name, sources), folder=config.run.dir
+            )
         if report is None:
             return []
-        write_checks(config.run.dir, report)
+        add_checks(config.run.dir, report)
         _stop_if_asked(config, report)
         return [sentence(finding) for finding in report.findings if finding.is_alarm]
 
@@ -170,5 +186,7 @@ def _key(job: JobConfig, task: Task, name: str, sources: Sources) -> str:
     """Identify job, data, code and machine: where it is the same, the findings hold."""
     from stepladder.ladder.keys import findings_key
     from stepladder.ladder.task_key import task_facts
+    from stepladder.task.blame import exits_told
 
-    return findings_key(name, job, sources, task_facts(task, job.recipe))
+    with exits_told(task):  # it may build the model
+        return findings_key(name, job, sources, task_facts(task, job.recipe))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepladder.api.targets import AUDIT, PAGE, refuse_to_replace, write_result
+
 if TYPE_CHECKING:
     from stepladder.records.audit import Audit
     from stepladder.records.compare import Comparison
@@ -17,6 +19,7 @@ def audit(
     num_test: int | None = None,
     metric: str | None = None,
     page: Path | str | None = None,
+    out: Path | str | None = None,
 ) -> Audit:
     """Read logs of trainings, whoever wrote them, and say what their numbers support.
 
@@ -25,12 +28,14 @@ def audit(
         num_train, num_val, num_test: examples of the sets, where the logs do not say.
         metric: the column that is judged; none: validation accuracy, else validation loss.
         page: file of a page with the curves; none: no page is written.
+        out: file of the audit as JSON; none: it is not written.
 
     Raises:
-        UsageError: if no log is named, or a size is no number of examples.
+        UsageError: if no log is named, a size is no number of examples, or a file would replace
+            what is no page or audit of ours.
         DataError: if no training can be read from any of them.
         MissingExtraError: if a package that reads a log is not installed.
-        ResourceError: if the page cannot be written.
+        ResourceError: if a file cannot be written.
     """
     from stepladder.diagnosis.audit import audit as audit_logs
     from stepladder.diagnosis.audit_size import Sizes
@@ -38,8 +43,15 @@ def audit(
 
     if not logs:
         raise UsageError("no log is named", fix="Write stepladder audit LOG, a file or a folder.")
+    if page is not None:
+        refuse_to_replace(Path(page), PAGE, option="--page", inputs=logs)
+    if out is not None:
+        inputs = logs if page is None else (*logs, page)
+        refuse_to_replace(Path(out), AUDIT, option="--out", inputs=inputs)
     sizes = Sizes(num_train=num_train, num_val=num_val, num_test=num_test)
     found = audit_logs([str(log) for log in logs], sizes=sizes, metric=metric)
+    if out is not None:
+        write_result(Path(out), found, option="--out")
     if page is not None:
         from stepladder.report.audit_page import write_audit_page
 
@@ -71,7 +83,8 @@ def compare(
         metric: the column that is judged; none: validation accuracy, else validation loss.
 
     Raises:
-        UsageError: if there are fewer than two trainings, or too many.
+        UsageError: if there are fewer than two trainings, or too many, or the page would replace
+            what is no page of ours.
         DataError: if none can be read.
         ResourceError: if the page cannot be written.
     """
@@ -82,6 +95,8 @@ def compare(
 
     if not runs:
         raise UsageError("no run is named", fix="Write stepladder compare RUN RUN.")
+    if out is not None:
+        refuse_to_replace(Path(out), PAGE, option="--out", inputs=runs)
     sizes = Sizes(num_train=num_train, num_val=num_val, num_test=num_test)
     found = compare_logs([str(run) for run in runs], sizes=sizes, metric=metric)
     if out is not None:

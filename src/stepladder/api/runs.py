@@ -16,6 +16,7 @@ from stepladder.api.call import (
     task_of,
 )
 from stepladder.api.checks import checks_before_training
+from stepladder.api.targets import FACTS, MODEL, refuse_to_replace
 from stepladder.config.choices import ExportFormat
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
@@ -192,7 +193,7 @@ def report(run: Path | str) -> Path:
     folder = Path(run)
     if (folder / WATCH_FILE).is_file():
         return write_watch_page(from_json(WatchReport, read_json(folder / WATCH_FILE)), folder)
-    return write_report(run_folder(run))
+    return write_report(run_folder(run, or_watched=True))
 
 
 def predict(
@@ -231,7 +232,8 @@ def export(
         task: for a run of your own Task: it, or "FILE.py:NAME".
 
     Raises:
-        UsageError: for an unknown format, or if the run needs a task and none is given.
+        UsageError: for an unknown format, if the run needs a task and none is given, or if the file
+            would replace what is no model of ours.
         DataError: if the run cannot be read.
     """
     from stepladder.export import export_run
@@ -244,4 +246,8 @@ def export(
         )
     folder = run_folder(run)
     file = Path(out) if out is not None else None
+    if file is not None:
+        refuse_to_replace(file, MODEL, option="--out")
+        # beside it goes a JSON file of its name, which says what the model takes and gives
+        refuse_to_replace(file.with_suffix(".json"), FACTS, option="--out", inputs=[file])
     return export_run(folder, ExportFormat(format), file, task=task_of(folder, task))

@@ -6,9 +6,11 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from stepladder.api.targets import WATCH, WATCH_PAGE, refuse_to_replace
 from stepladder.errors import UsageError
 from stepladder.records import write_json
 from stepladder.records.watch import WATCH_FILE, WatchReport
@@ -16,6 +18,8 @@ from stepladder.records.watch import WATCH_FILE, WatchReport
 if TYPE_CHECKING:
     from stepladder.watch.script import Ending
     from stepladder.watch.session import Session
+
+_OTHER = "Choose another folder: --out FOLDER."
 
 
 class Watching:
@@ -41,7 +45,7 @@ class Watching:
         from stepladder.watch.own_code import OwnCode
         from stepladder.watch.session import Session
 
-        self.folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(self.folder)
         own = OwnCode(Path(self._file).parent, self._file)
         self._session = Session(
             self._name, (), own, self.folder, self._publish, is_probing=self._is_probing
@@ -98,20 +102,17 @@ def watch_job(
     """Run a script as `__main__` in this process, and report what was seen of it.
 
     Raises:
-        UsageError: if there is no such script, or the folder cannot be made.
+        UsageError: if there is no such script, it is no Python, or the folder cannot be made.
     """
-    from stepladder.watch.script import find_script
+    from stepladder.watch.script import find_script, refuse_no_python
     from stepladder.watch.session import watch_script
 
     file = find_script(script, is_module=is_module)
     folder = default_folder(file.stem if not is_module else script) if out is None else out
+    if not is_module or file.suffix == ".py":
+        refuse_no_python(file, str(file) if is_module else script)
+    _make_folder(folder)
     folder = folder.resolve()  # the script may change the working folder
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"the folder cannot be made ({error.strerror})", where=str(folder), fix="Give --out."
-        ) from None
 
     def published(report: WatchReport) -> None:
         publish(report, folder, is_quiet=quiet, as_json=as_json)
@@ -125,6 +126,30 @@ def watch_job(
         max_steps=steps,
         is_probing=probe,
     )
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder of a report and see that it can be written to.
+
+    Raises:
+        UsageError: if there is something else, or what would be replaced is not ours.
+    """
+    taken = next((up for up in (folder, *folder.parents) if up.exists()), folder)
+    if not taken.is_dir():
+        what = "the report needs a folder, and there is a file of that name"
+        raise UsageError(what, where=str(taken), fix=_OTHER)
+    refuse_to_replace(folder / "watch.html", WATCH_PAGE, option="--out")
+    refuse_to_replace(folder / WATCH_FILE, WATCH, option="--out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"the folder cannot be made or written to ({error.strerror or error})",
+            where=str(folder),
+            fix=_OTHER,
+        ) from None
 
 
 def default_folder(name: str) -> Path:

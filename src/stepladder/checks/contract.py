@@ -32,6 +32,7 @@ class Answer:
 
     Attributes:
         severity: below that of the check where what was found is less bad; None: the check's.
+        where: the file and line of the user's Task; None: not of one line.
     """
 
     outcome: Outcome
@@ -39,6 +40,7 @@ class Answer:
     fault: str | None = None
     fix: str = ""
     severity: Severity | None = None
+    where: str | None = None
     numbers: dict[str, Json] = field(default_factory=dict)
     examples: tuple[str, ...] = ()
     coverage: str | None = None

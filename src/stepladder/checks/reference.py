@@ -20,6 +20,10 @@ Written from the code by `python -m stepladder.checks.reference > docs/checks.md
 validation, checkpoints, machine. Each check passes, fails, warns, is not applicable (and says why),
 or could not run: one that itself raises has not passed. Nothing of the job is changed; what was
 found lies in `RUN/checks.json` and `RUN/checks.html`, and holds until job, code or machine change.
+The exit code is 6 where a check failed, or could not run because the Task raised (its file and line
+are named), so that `check` and then `train` stops there; it is 0 where checks were not applicable,
+or no time was left for them. Those are run by the next call, such as with `--budget 3m`, which
+keeps what was found; `--fresh` looks at all again.
 
 - **tier**: `fast` checks train nothing. They run before each `train` too, within 10 s and within a
   twentieth of what one forward pass predicts for the run. `full` ones run with `check`, and once

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
 from stepladder.checks.contract import Answer, Check, Tier, not_applicable
 from stepladder.checks.finite import is_loss_finite
 from stepladder.checks.job import CheckedJob
-from stepladder.measure.probe import untouched
+from stepladder.errors import ResourceError, StepladderError
+from stepladder.measure.probe import is_out_of_memory, untouched
 from stepladder.records.findings import CheckReport, Finding, Outcome, Severity
+from stepladder.task.blame import EXIT_FIX, exit_words, task_line
 
 _OUTCOMES = {
     Severity.ERROR: Outcome.FAILED,
@@ -20,6 +23,9 @@ NO_LOSS = "the first training loss is not finite: see not_finite"
 FULL_S = 55.0
 FAST_S = 10.0
 FAST_FRAC = 0.05  # of the run that is predicted
+RAISED = "raised"  # the number of a finding that names what the user's code raised
+_FIX = "Training would probably meet it too: `stepladder train --dry-run --debug`."
+_SLOWEST = 5.0  # times that what is left may take longer than guessed
 
 
 def run_checks(
@@ -69,14 +75,60 @@ def run_check(check: Check, job: CheckedJob) -> Finding:
     try:
         with untouched():
             answer = check.run(job) if not _lacks_loss(check, job) else not_applicable(NO_LOSS)
-    except Exception as error:  # whatever a user's code raises: it must not pass, nor end the rest
-        what = str(error).strip().partition("\n")[0][:300]
-        answer = Answer(
-            outcome=Outcome.COULD_NOT_RUN,
-            evidence=f"{type(error).__name__}: {what}" if what else type(error).__name__,
-            fix="Training would probably meet it too: `stepladder train --dry-run --debug`.",
-        )
+    except (Exception, SystemExit) as error:  # a user's code: it must not pass, nor end the rest
+        answer = _raised(error, job)
     return _finding(check, answer, time.perf_counter() - started)
+
+
+def could_not_for_raising(finding: Finding) -> bool:
+    """Say whether a check could not run because the user's code raised; training would as well."""
+    return finding.outcome is Outcome.COULD_NOT_RUN and RAISED in finding.numbers
+
+
+def budget_for_rest(report: CheckReport, checks: Sequence[Check]) -> str | None:
+    """Give about the time that the checks left out need, as one types it: `3m`; None without any.
+
+    By their own guesses, as much too low as those of the checks that ran were.
+    """
+    if not report.left_out:
+        return None
+    guess_s = {check.name: max(1.0, check.least_s) for check in checks}
+    took = [
+        (finding.took_s, guess_s[finding.check])
+        for finding in report.findings
+        if finding.took_s is not None and guess_s.get(finding.check, 1.0) > 1.0
+    ]
+    slower = sum(took_s for took_s, _ in took) / sum(guess for _, guess in took) if took else 1.0
+    left = [guess_s.get(name, 1.0) for name in report.left_out]
+    seconds = max(left) + min(_SLOWEST, max(1.0, slower)) * sum(left)
+    return f"{math.ceil(seconds / 60)}m"
+
+
+def _raised(error: BaseException, job: CheckedJob) -> Answer:
+    """Say what kept a check from running, with the line of the Task that it came from."""
+    cause = error.__cause__ if isinstance(error, StepladderError) else None
+    line = None if is_out_of_memory(error) else task_line(cause or error, job.task)
+    what = str(error).strip().partition("\n")[0][:300]
+    words = f"{type(error).__name__}: {what}" if what else type(error).__name__
+    where = line.place if line else None
+    fix = f"Mend that line, in {line.method}: {line.code}" if line else _FIX
+    if isinstance(error, SystemExit):
+        words, fix = f"{type(job.task).__name__} {exit_words(error)}", EXIT_FIX
+    elif isinstance(error, StepladderError):  # it says itself what to do
+        words = error.what
+        fix = error.fix or fix
+        where, more = error.where or where, where
+        words += f" (by {more})" if more and more != where else ""
+    is_theirs = line is not None or isinstance(error, (StepladderError, SystemExit))
+    return Answer(
+        outcome=Outcome.COULD_NOT_RUN,
+        evidence=words,
+        fix=fix,
+        where=where,
+        numbers={RAISED: type(error).__name__}
+        if is_theirs and not isinstance(error, ResourceError)
+        else {},
+    )
 
 
 def _lacks_loss(check: Check, job: CheckedJob) -> bool:
@@ -99,6 +151,7 @@ def _finding(check: Check, answer: Answer, took_s: float) -> Finding:
         fault=answer.fault,
         evidence=answer.evidence,
         fix=answer.fix,
+        where=answer.where,
         numbers=answer.numbers,
         examples=answer.examples,
         coverage=answer.coverage,

@@ -52,7 +52,8 @@ def folded(findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
     for idx, finding in enumerate(findings):
         reason = _NUMBER.sub("0", finding.evidence)
         is_one = finding.outcome is not Outcome.COULD_NOT_RUN
-        groups.setdefault((idx,) if is_one else (reason, finding.fix), []).append(finding)
+        same = (idx,) if is_one else (reason, finding.where, finding.fix)
+        groups.setdefault(same, []).append(finding)
     return [tuple(group) for group in groups.values()]
 
 

@@ -12,7 +12,8 @@ from tyro.conf import Positional
 
 from stepladder import api
 from stepladder.cli.parse import Output, Unprefixed, parse, write
-from stepladder.records import to_json, write_json
+from stepladder.errors import DataError
+from stepladder.records import to_json
 
 _EXAMPLES = """
   stepladder audit fit_output.txt --num-val 270   what Keras printed
@@ -31,7 +32,8 @@ class Flags:
 
     Nothing is run again. Formats are found by what is in the files: what Keras prints, its History
     and CSVLogger, Lightning's metrics.csv, Hugging Face's trainer_state.json, TensorBoard files,
-    runs of MLflow (a folder, runs:/ID or URI#ID), our own run folders, and plain CSV.
+    runs of MLflow (a folder, runs:/ID or URI#ID), our own run folders, and plain CSV. The exit code
+    is 3 where a log cannot be read; the others are told all the same.
     """
 
     logs: Annotated[Positional[tuple[str, ...]], LOGS] = ()
@@ -61,13 +63,12 @@ def run(argv: list[str]) -> int:
         num_test=flags.num_test,
         metric=flags.metric,
         page=flags.page,
+        out=flags.out,
     )
-    if flags.out is not None:
-        write_json(flags.out, found)
     if flags.output.json:
         write(json.dumps(to_json(found), indent=2))
-        return 0
-    write(api.audit_text(found))
-    if flags.page is not None:
-        write(f"page: {flags.page}")
-    return 0
+    else:
+        write(api.audit_text(found))
+        if flags.page is not None:
+            write(f"page: {flags.page}")
+    return DataError.exit_code if found.unreadable else 0

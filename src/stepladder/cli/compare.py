@@ -12,6 +12,7 @@ from tyro.conf import Positional
 
 from stepladder import api
 from stepladder.cli.parse import Output, Unprefixed, parse, write
+from stepladder.errors import DataError
 from stepladder.records import to_json
 
 _EXAMPLES = """
@@ -27,7 +28,7 @@ class Flags:
     """Compare trainings with the first one: results, options, and their curves on one page.
 
     Runs of ours that judged the same pictures are compared picture by picture. Logs of others are
-    read as `stepladder audit` reads them.
+    read as `stepladder audit` reads them, and the exit code is 3 where one cannot be.
     """
 
     runs: Annotated[Positional[tuple[str, ...]], _RUNS] = ()
@@ -60,4 +61,4 @@ def run(argv: list[str]) -> int:
         write(json.dumps(to_json(found) | {"page": str(flags.out)}, indent=2))
     else:
         write(f"{api.compare_text(found)}\npage: {flags.out}")
-    return 0
+    return DataError.exit_code if found.unreadable else 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import linecache
 import tempfile
 import traceback
 from contextvars import ContextVar
 from pathlib import Path
 
-from stepladder.errors import USER_TASK, ResourceError, StepladderError
+from stepladder.errors import ResourceError, StepladderError, UsageError
+from stepladder.task.blame import EXIT_FIX, exit_words, task_line
 
 TRACE_FOLDER: ContextVar[Path | None] = ContextVar("TRACE_FOLDER", default=None)
 """Where the running command keeps its results."""
@@ -43,19 +43,18 @@ def known_error(error: Exception) -> StepladderError | None:
 
 def line_of_task(error: Exception) -> str | None:
     """Give the innermost line of the user's own Task that an error came through, or None."""
-    found = None
-    for frame, number in traceback.walk_tb(error.__traceback__):
-        if str(frame.f_globals.get("__name__")).startswith(USER_TASK):
-            file, name = frame.f_code.co_filename, frame.f_code.co_name
-            code = linecache.getline(file, number).strip()
-            found = f"{shown(file)}:{number}, in {name}: {code}"
-    return found
+    line = task_line(error)
+    return None if line is None else str(line)
 
 
-def shown(file: str) -> str:
-    """Give a path as a person at this folder would write it."""
-    path = Path(file)
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+def exit_of_task(error: SystemExit) -> StepladderError | None:
+    """Give what to say where the user's Task tried to end the program; None: it was not that."""
+    line = task_line(error)
+    if line is None:
+        return None
+    return UsageError(
+        f"the Task {exit_words(error)} in {line.method}", where=line.place, fix=EXIT_FIX
+    )
 
 
 def save_trace(error: Exception) -> Path:

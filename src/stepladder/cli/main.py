@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from stepladder import __version__
-from stepladder.cli.crash import known_error, line_of_task, save_trace
+from stepladder.cli.crash import exit_of_task, known_error, line_of_task, save_trace
 from stepladder.errors import StepladderError, UsageError
 
 COMMANDS = {
@@ -63,6 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         return 128 + 2
+    except SystemExit as error:
+        told = exit_of_task(error)
+        if told is None:  # the end of --help, of a watched script, after a mistyped option
+            raise
+        return _report(told, error, words)
     except Exception as error:
         known = known_error(error)
         if known is None:
@@ -105,7 +110,7 @@ def _help() -> str:
     return "\n".join(lines)
 
 
-def _report(error: StepladderError, cause: Exception, words: list[str]) -> int:
+def _report(error: StepladderError, cause: BaseException, words: list[str]) -> int:
     """Print an error that a person can act on."""
     if "--debug" in words:
         traceback.print_exception(cause)

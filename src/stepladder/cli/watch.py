@@ -22,6 +22,14 @@ _WITH_VALUE: Final = frozenset({"--out", "--steps", "--module", "-m"})
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Output(Output):
+    """What is printed."""
+
+    json: Switch = False
+    """Print JSON, for programs, to stderr: stdout is the script's."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Flags:
     """Run a PyTorch script that knows nothing of us; say what is slow or wrong with it, and where.
 
@@ -39,7 +47,7 @@ class Flags:
     """End the script after so many steps of its optimiser, with exit code 0."""
     probe: Switch = False
     """After its last step, test on a copy how gradients are cleared, and replay steps."""
-    output: Annotated[Output, Unprefixed] = field(default_factory=Output)
+    output: Annotated[_Output, Unprefixed] = field(default_factory=_Output)
 
 
 def run(argv: list[str]) -> int:

@@ -123,7 +123,7 @@ def _read_text(path: Path) -> str:
             fix="Name a file, or a folder's pictures: stepladder prepare FOLDER",
         )
     if not path.is_file():
-        raise UsageError("there is no such file", where=str(path), fix=_nearest_file(path))
+        raise UsageError("there is no such file", where=str(path), fix=nearest_file(path))
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -167,15 +167,22 @@ def _refuse_syntax(path: Path, error: yaml.MarkedYAMLError) -> NoReturn:
     ) from None
 
 
-def _nearest_file(path: Path) -> str:
+def nearest_file(
+    path: Path,
+    otherwise: str = "Name a file that is there, or have one written: stepladder init NAME",
+) -> str:
+    """Ask for the file beside a missing one that is named most like it.
+
+    Args:
+        path: the missing one.
+        otherwise: what to say where none is named like it.
+    """
     try:
         names = [item.name for item in path.parent.iterdir() if item.is_file()]
     except OSError:
         return f"There is no folder {path.parent} either."
     close = difflib.get_close_matches(path.name, names, n=1)
-    if close:
-        return f"Did you mean {path.with_name(close[0])}?"
-    return "Name a file that is there, or have one written: stepladder init NAME"
+    return f"Did you mean {path.with_name(close[0])}?" if close else otherwise
 
 
 def _kind(node: yaml.Node) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 from stepladder.diagnosis.audit_differences import compare_results
 from stepladder.diagnosis.audit_length import (
@@ -17,12 +18,15 @@ from stepladder.diagnosis.audit_length import (
 from stepladder.diagnosis.audit_selection import judge_selection
 from stepladder.diagnosis.audit_series import Series, choose_series, curves_of
 from stepladder.diagnosis.audit_size import HeldOutSize, Sizes, held_out_size, with_sizes
+from stepladder.diagnosis.curves import Curves
 from stepladder.diagnosis.fit import judge_fit
 from stepladder.diagnosis.log_read import read_logs
+from stepladder.diagnosis.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError
-from stepladder.records.audit import Audit, AuditedRun, RunLog, SizeSource
+from stepladder.records.audit import Audit, AuditedRun, LogFormat, RunLog, SizeSource
 from stepladder.records.diagnosis import Fit, FitKind
 from stepladder.records.findings import Finding, Outcome
+from stepladder.train.events import EVENTS_FILE
 from stepladder.train.wording import percent
 
 _WAIT = 0.1  # share of the time from which waiting for data is worth a word
@@ -108,12 +112,21 @@ def _findings(
             judge_selection(log, series, num),
         ]
     if any(row.train_loss is not None for row in log.rows) or len(log.rows) > 1:
-        fit = judge_fit(curves_of(log, num))
+        fit = judge_fit(_curves(log, num))
         # a loss that is no number has one cause, and one fix
         found += [_learning_rate(fit) if not_finite is None else None, _fit(fit)]
     found.append(_data_wait(log))
     silent = Outcome.NOT_APPLICABLE
     return [f for f in found if f is not None and (f.outcome is not silent or f.evidence)]
+
+
+def _curves(log: RunLog, num: int | None) -> Curves:
+    """Give the curves that fit is judged by: of a run folder the same as `diagnose` reads."""
+    path = Path(log.path)
+    folder = path.parent if path.name == EVENTS_FILE else path
+    if log.format is LogFormat.STEPLADDER and (folder / EVENTS_FILE).is_file():
+        return curves_of_run(read_run(folder), num_val=num)
+    return curves_of(log, num)
 
 
 def _held_out(log: RunLog) -> Finding:

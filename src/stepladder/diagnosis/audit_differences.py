@@ -10,6 +10,7 @@ from stepladder.train.wording import duration, percent
 
 CLEAR = 2.0  # standard errors
 _SHORTER = 0.9
+_MAY_PAIR = "paired by example it may be clearer, which the predictions of both would tell"
 
 
 def compare_results(first: AuditedRun, second: AuditedRun) -> Difference | None:
@@ -27,7 +28,14 @@ def compare_results(first: AuditedRun, second: AuditedRun) -> Difference | None:
     change = second.result - first.result
     relation = _relation(first, second)
     sem = in_sems = in_examples = is_clear = None
-    if first.num_val and second.num_val and first.result_sem is not None:
+    is_share = first.one_example is not None and second.one_example is not None
+    if first.result_sem is None or second.result_sem is None:
+        pass
+    elif not is_share:
+        sem = math.hypot(first.result_sem, second.result_sem)
+        in_sems = change / sem if sem else None
+        is_clear = _is_loss_clear(in_sems, relation)
+    elif first.num_val and second.num_val:
         sem = _sem(first, second)
         in_sems = change / sem if sem else None
         in_examples = change * min(first.num_val, second.num_val)
@@ -68,6 +76,14 @@ def _is_clear(in_sems: float | None, in_examples: float, relation: Relation) -> 
     return False
 
 
+def _is_loss_clear(in_sems: float | None, relation: Relation) -> bool | None:
+    if in_sems is None:
+        return None
+    if abs(in_sems) > CLEAR:
+        return True
+    return False if relation is Relation.OTHER_EXAMPLES else None
+
+
 def _relation(first: AuditedRun, second: AuditedRun) -> Relation:
     if first.num_val and second.num_val and first.num_val != second.num_val:
         return Relation.OTHER_EXAMPLES
@@ -104,6 +120,10 @@ def _change_words(
 ) -> str:
     assert first.result is not None
     assert second.result is not None
+    if in_sems is not None and in_examples is None:
+        told = f"{first.result:.4g} and {second.result:.4g} lie {_noise_words(abs(in_sems))} apart"
+        could = abs(in_sems) <= CLEAR and _relation(first, second) is not Relation.OTHER_EXAMPLES
+        return f"{told}; {_MAY_PAIR}" if could else told
     if in_sems is None or in_examples is None or first.num_val is None:
         change = second.result - first.result
         return f"{change:+.4g}, against a noise that is not known"
@@ -116,9 +136,11 @@ def _change_words(
         told += f" are {examples} of {first.num_val:,} apart"
     else:
         told += " lie apart"
-    size = abs(in_sems)
-    noise = "under one standard error" if size < 1 else f"{size:.1f} standard errors"
-    return f"{told}, {noise} ({size:.2f})" if size < 1 else f"{told}, {noise}"
+    return f"{told}, {_noise_words(abs(in_sems))}"
+
+
+def _noise_words(size: float) -> str:
+    return f"under one standard error ({size:.2f})" if size < 1 else f"{size:.1f} standard errors"
 
 
 def _pair_words(count: int, relation: Relation) -> str:
@@ -128,7 +150,7 @@ def _pair_words(count: int, relation: Relation) -> str:
     same = "" if relation is Relation.SAME_EXAMPLES else ", if they are the same examples,"
     if most <= CLEAR:
         return f"paired by example{same} it can be no more than {most:.1f} of them"
-    return f"paired by example{same} it may be clearer, which the predictions of both would tell"
+    return _MAY_PAIR.replace("example", f"example{same}", 1)
 
 
 def _effort_words(first: AuditedRun, second: AuditedRun) -> str:

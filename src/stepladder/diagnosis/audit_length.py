@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from stepladder.diagnosis.audit_series import LOSS, Series, loss_series
+from stepladder.diagnosis.audit_series import LOSS, Series, loss_series, why_unended
 from stepladder.records.audit import LogRow, RunLog
 from stepladder.records.files import Json
 from stepladder.records.findings import Finding, Outcome
@@ -29,14 +29,18 @@ def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
     a best in the last 25 % of the steps asks for more of them, one in the first 10 % for fewer.
     """
     check, num_done = "length", len(series.values)
+    if why := why_unended(log):
+        return Finding(
+            check=check,
+            outcome=Outcome.NOT_APPLICABLE,
+            evidence=f"{why}: its ending is not judged",
+        )
     if num_done < _MIN_EVALUATIONS:
         return Finding(
             check=check,
             outcome=Outcome.COULD_NOT_RUN,
             evidence=_too_few(log, num_done),
-            fix="Log every epoch: epoch,loss,val_loss,val_accuracy."
-            if log.epochs is None or num_done < log.epochs
-            else "Give the log of the whole training.",
+            fix=_more(log, num_done),
         )
     if series.is_constant:
         return _never_changed(series)
@@ -192,7 +196,17 @@ def _too_few(log: RunLog, num_done: int) -> str:
     most = max(log.epochs or 0, log.max_epochs or 0)
     epochs = f" of {most:g} epochs" if most > num_done else ""
     were = "evaluation is" if num_done == 1 else "evaluations are"
-    return f"{num_done} {were} in the log{epochs}: too few to see a course"
+    bad = log.num_unreadable
+    lost = f", and {bad} cell{'s' if bad > 1 else ''} could not be read" if bad else ""
+    return f"{num_done} {were} in the log{epochs}{lost}: too few to see a course"
+
+
+def _more(log: RunLog, num_done: int) -> str:
+    if log.num_unreadable:
+        return "Correct the cells that the note names."
+    if log.epochs is None or num_done < log.epochs:
+        return "Log every epoch: epoch,loss,val_loss,val_accuracy."
+    return "Give the log of the whole training."
 
 
 def _is_improving(series: Series, num: int | None) -> bool:

@@ -8,13 +8,18 @@ from dataclasses import dataclass
 
 from stepladder.diagnosis.curves import Curves, Point
 from stepladder.diagnosis.log_names import is_lower_better
-from stepladder.records.audit import LogRow, RunLog
+from stepladder.records.audit import CUT_SHORT, STILL_RUNNING, LogRow, RunLog
 from stepladder.stats import binomial_sem
 from stepladder.stats.scatter import scatter
 from stepladder.train.wording import percent
 
 ACCURACY, LOSS = "val_accuracy", "val_loss"
 _BY_HAND = "signal"  # why a training of ours stopped that was interrupted
+_UNENDED = {
+    STILL_RUNNING: "it goes on",
+    CUT_SHORT: "it was cut short",
+    _BY_HAND: "it was cut short",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +132,11 @@ def _series(
     )
 
 
+def why_unended(log: RunLog) -> str:
+    """Say why a training of ours is not at its end; empty: it is, or the log does not tell."""
+    return _UNENDED.get(log.stop_reason or "", "")
+
+
 def curves_of(log: RunLog, num_val: int | None) -> Curves:
     """Give a log as the curves that the fit is judged by; nothing in it is on equal terms."""
     is_diverged = any(
@@ -134,7 +144,7 @@ def curves_of(log: RunLog, num_val: int | None) -> Curves:
         for row in log.rows
         for value in (row.train_loss, row.val_loss)
     )
-    is_stopped = log.stop_reason not in (None, _BY_HAND)
+    is_stopped = log.stop_reason is not None and not why_unended(log)
     is_short = log.epochs is not None and log.max_epochs is not None and log.epochs < log.max_epochs
     return Curves(
         points=tuple(
@@ -150,7 +160,7 @@ def curves_of(log: RunLog, num_val: int | None) -> Curves:
             for idx, row in enumerate(log.rows)
         ),
         num_val=num_val,
-        is_running=is_short and not is_stopped,
+        is_running=bool(why_unended(log)) or (is_short and not is_stopped),
         is_whole=is_stopped or (log.max_epochs is not None and not is_short),
         is_diverged=is_diverged,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stepladder.diagnosis.audit import audit
 from stepladder.diagnosis.audit_differences import compare_results
-from stepladder.diagnosis.audit_series import ACCURACY
+from stepladder.diagnosis.audit_series import ACCURACY, LOSS, choose_series
 from stepladder.diagnosis.audit_size import Sizes
 from stepladder.diagnosis.compare_pairs import compare_pairs
 from stepladder.errors import UsageError
@@ -46,15 +46,16 @@ def compare(
             why="; ".join(found.unreadable) or None,
             fix=fix,
         )
-    runs = tuple(_compared(run) for run in found.runs)
-    first = found.runs[0]
-    differences = [compare_results(first, other) for other in found.runs[1:]]
+    audited = [_of_kept_weights(run) for run in found.runs]
+    first, others = audited[0], audited[1:]
+    differences = [compare_results(first, other) for other in others if not _is_same(first, other)]
+    damaged = [f"{run.log.name}: {said}" for run in audited for said in run.log.damaged]
     return Comparison(
-        runs=runs,
-        options=tuple(_options([run.log for run in found.runs])),
-        pairs=tuple(_paired(first.log, other.log) for other in found.runs[1:]),
+        runs=tuple(_compared(run) for run in audited),
+        options=tuple(_options([run.log for run in audited])),
+        pairs=tuple(_paired(first, other) for other in others),
         differences=tuple(difference for difference in differences if difference is not None),
-        unreadable=found.unreadable,
+        unreadable=(*found.unreadable, *dict.fromkeys(damaged)),
     )
 
 
@@ -69,6 +70,26 @@ def with_samples(log: RunLog) -> RunLog | None:
             return None
         rows.append(replace(row, samples_seen=seen))
     return replace(log, rows=tuple(rows))
+
+
+def _of_kept_weights(run: AuditedRun) -> AuditedRun:
+    """Put the weights that a run of ours ended with in the place of its best evaluation.
+
+    The best accuracy of all may be of weights that no run kept.
+    """
+    kept, series = run.log.kept, choose_series(run.log)
+    if kept is None or series is None:
+        return run
+    value = {ACCURACY: kept.val_accuracy, LOSS: kept.val_loss}.get(series.name)
+    if value is None:
+        return run
+    is_loss = series.name == LOSS and kept.val_loss_sem is not None
+    return replace(
+        run,
+        result=value,
+        result_sem=kept.val_loss_sem if is_loss else series.sem(value, run.num_val),
+        best_epoch=kept.epoch,
+    )
 
 
 def _compared(run: AuditedRun) -> ComparedRun:
@@ -103,9 +124,20 @@ def _options(logs: Sequence[RunLog]) -> list[OptionDifference]:
     return found
 
 
-def _paired(first: RunLog, second: RunLog) -> PairedResult:
-    folders = [
-        Path(log.path) if log.format is LogFormat.STEPLADDER and Path(log.path).is_dir() else None
-        for log in (first, second)
-    ]
-    return compare_pairs(folders[0], folders[1], names=(first.name, second.name))
+def _paired(first: AuditedRun, second: AuditedRun) -> PairedResult:
+    names = (first.log.name, second.log.name)
+    if _is_same(first, second):
+        why = "both are one and the same folder"
+        return PairedResult(first=names[0], second=names[1], why_not=why)
+    return compare_pairs(_folder(first.log), _folder(second.log), names=names)
+
+
+def _is_same(first: AuditedRun, second: AuditedRun) -> bool:
+    """Say whether two names are of one run folder."""
+    folders = [_folder(run.log) for run in (first, second)]
+    return folders[0] is not None and folders[0] == folders[1]
+
+
+def _folder(log: RunLog) -> Path | None:
+    path = Path(log.path)
+    return path.resolve() if log.format is LogFormat.STEPLADDER and path.is_dir() else None

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import csv
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from stepladder.errors import DataError
 from stepladder.records.compare import PairedResult
 from stepladder.stats import Pairs, paired_change
 from stepladder.stats.shares import mcnemar_p
 from stepladder.train.results import PREDICTIONS_FILE
 
 _SPLITS = ("test", "val")
+_COLUMNS = {"split", "label", "predicted", "loss"}
 MIN_EXAMPLES = 2
 _CONFIDENCE = 0.975  # of each bound: 95 % between both
 
@@ -32,6 +35,9 @@ class _Example:
     loss: float | None
 
 
+_Table = dict[str, dict[str, _Example]]
+
+
 def compare_pairs(
     first: Path | None, second: Path | None, *, names: tuple[str, str]
 ) -> PairedResult:
@@ -43,10 +49,15 @@ def compare_pairs(
         first, second: run folders; None: a log without predictions.
         names: of both.
     """
-    tables = [_read(folder) for folder in (first, second)]
-    for name, table in zip(names, tables, strict=True):
+    tables: list[_Table] = []
+    for name, folder in zip(names, (first, second), strict=True):
+        try:
+            table = _read(folder)
+        except DataError as error:
+            return _none(names, f"{PREDICTIONS_FILE} of {name} is damaged: {error.what}")
         if not table:
             return _none(names, f"{name} left no {PREDICTIONS_FILE}")
+        tables.append(table)
     for split in _SPLITS:
         before, after = (table.get(split, {}) for table in tables)
         if before and after:
@@ -92,29 +103,39 @@ def _none(names: tuple[str, str], why: str) -> PairedResult:
     return PairedResult(first=names[0], second=names[1], why_not=why)
 
 
-def _read(folder: Path | None) -> dict[str, dict[str, _Example]]:
-    """Read predictions.csv by split and example; empty where there is none."""
+def _read(folder: Path | None) -> _Table:
+    """Read predictions.csv by split and example; empty where there is none.
+
+    Raises:
+        DataError: if it is damaged.
+    """
     path = None if folder is None else folder / PREDICTIONS_FILE
-    if path is None or not path.is_file():
+    if path is None or not path.exists():
         return {}
-    found: dict[str, dict[str, _Example]] = {}
+    found: _Table = {}
     try:
-        with path.open(encoding="utf-8", errors="replace", newline="") as file:
-            for row in csv.DictReader(file):
-                split, key = row.get("split"), row.get("path") or row.get("id")
-                if split and key:
-                    by_key = found.setdefault(split, {})
-                    by_key[key if key not in by_key else f"{key}#{row.get('id')}"] = _example(row)
-    except (OSError, csv.Error):
-        return {}
+        text = path.read_bytes().decode("utf-8", "replace")
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        if absent := sorted(_COLUMNS - {*(reader.fieldnames or ())}):
+            raise DataError(f"it has no column {absent[0]}")
+        for idx, row in enumerate(reader, start=1):
+            split, key = row.get("split"), row.get("path") or row.get("id")
+            if not split or not key or row.get("loss") is None:
+                raise DataError(f"row {idx} is not whole")
+            by_key = found.setdefault(split, {})
+            by_key[key if key not in by_key else f"{key}#{row.get('id')}"] = _example(row, idx)
+    except (OSError, csv.Error) as error:
+        raise DataError(str(error)) from error
+    if not text.endswith("\n"):
+        raise DataError("it ends in the middle of a row")
     return found
 
 
-def _example(row: dict[str, str]) -> _Example:
-    label, predicted = row.get("label") or "", row.get("predicted") or ""
+def _example(row: dict[str, str], idx: int) -> _Example:
+    label, predicted, text = row["label"], row["predicted"], row["loss"]
     try:
-        loss = float(row.get("loss") or "")
+        loss = float(text) if text else None
     except ValueError:
-        loss = None
+        raise DataError(f"{text[:40]!r} in row {idx} is no loss") from None
     is_right = label == predicted if row.get("probability") else None
     return _Example(label=label, is_right=is_right, loss=loss)

@@ -29,6 +29,7 @@ class Point:
         val_loss_sem: its standard error.
         rise_sem: standard error of its difference to the best before, paired by example.
         val_accuracy: in [0, 1].
+        is_remeasured: the run did not validate here; a diagnosis did.
     """
 
     step: int
@@ -41,6 +42,7 @@ class Point:
     val_loss_sem: float | None = None
     rise_sem: float | None = None
     val_accuracy: float | None = None
+    is_remeasured: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

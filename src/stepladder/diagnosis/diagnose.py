@@ -21,14 +21,17 @@ from stepladder.diagnosis.opened_run import OpenedRun, open_run
 from stepladder.diagnosis.range_test import range_test
 from stepladder.diagnosis.remedies import MORE_DATA, Known, lacks_training, remedies_for
 from stepladder.diagnosis.run_curves import RunFiles, curves_of_run, number, read_run
-from stepladder.errors import StepladderError
+from stepladder.diagnosis.run_state import is_of_own_task
+from stepladder.errors import DataError, StepladderError
 from stepladder.records.diagnosis import Chain, Diagnosis, LearningCurve, RangeTest
 from stepladder.task.contract import Task
 from stepladder.task.load import BUILT_IN
+from stepladder.train.checkpoint import Checkpoints
 from stepladder.train.wording import duration
 
 T = TypeVar("T")
 MAX_TIME_S = 120.0
+_OWN = "FILE.py:NAME"
 _AS_LOGGED = (
     "training is as logged: in training mode, with dropout and augmentation, a mean over the epoch"
 )
@@ -85,6 +88,8 @@ def diagnose(
     """
     started = time.perf_counter()
     files = read_run(run)
+    if task_name == BUILT_IN and is_of_own_task(files.summary, files.events):
+        make_task, task_name = None, _OWN  # its first checkpoint would have the name
     work = _Work(files=files, say=say, could_not=list(files.missing))
     curves = curves_of_run(files, target_error=wishes.target_error)
     opened = work.open(make_task, task_name) if wishes.remeasure else None
@@ -106,7 +111,7 @@ def diagnose(
         fit=known.fit,
         terms=terms,
         remedies=remedies_for(known),
-        machine=judge_machine(files),
+        machine=judge_machine(files, is_built_in=task_name == BUILT_IN),
         range_test=known.range_test,
         learning_curve=known.learning_curve,
         chain=chain,
@@ -171,15 +176,30 @@ class _Work:
             self.could_not.append("nothing was measured again: the run's config cannot be read.")
             return None
         if make_task is None:
+            named = "" if task_name == _OWN else f", {task_name}"
             self.could_not.append(
-                f"nothing was measured again: the run was trained with a Task of its own, "
-                f"{task_name}. Give it: --task {task_name}"
+                f"nothing was measured again: the run was trained with a Task of its own{named}. "
+                f"Give it: --task {task_name}"
             )
             return None
         make = make_task
-        return self.attempt(
-            "the run's data could not be opened", lambda: open_run(self.files.path, job, make())
-        )
+
+        def opened() -> OpenedRun:
+            try:
+                return open_run(self.files.path, job, make())
+            except DataError as error:
+                if task_name != BUILT_IN:
+                    raise
+                raise DataError(error.what, where=error.where, fix=self._instead()) from error
+
+        return self.attempt("the run's data could not be opened", opened)
+
+    def _instead(self) -> str:
+        """Say what to do where the data that the built-in Task reads is gone."""
+        fix = "Put it back there, or leave this out: --no-remeasure."
+        if not Checkpoints(self.files.path / "checkpoints").names():  # they name the Task
+            fix += f" If the run is of a Task of your own, give it: --task {_OWN}"
+        return fix
 
     def on_equal_terms(
         self, opened: OpenedRun, curves: Curves, budget_s: float

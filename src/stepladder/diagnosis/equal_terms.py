@@ -71,7 +71,8 @@ def measure_equal_terms(
             if idx is not None:
                 points[idx] = _with_training(points[idx], found)
                 continue
-            point = _with_training(Point(step=step or 0, epoch=_epoch(loaded)), found)
+            bare = Point(step=step or 0, epoch=_epoch(loaded), is_remeasured=True)
+            point = _with_training(bare, found)
             fresh, note = point, ""
             if sources.val is not None:
                 val = run.evaluate(task, model, sources.val, budget_s=share_s)

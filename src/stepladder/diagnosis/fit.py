@@ -234,7 +234,8 @@ def _underfit(seen: _Seen) -> Fit | None:
 def _too_few(seen: _Seen) -> Fit | None:
     n = len(seen.values)
     if n < MIN_EVALUATIONS:
-        said = f"{n} evaluation{'s show' if n > 1 else ' shows'} no course: 4 or more do"
+        num = sum(not point.is_remeasured for point in seen.curves.judged())
+        said = f"{num} evaluation{' shows' if num == 1 else 's show'} no course: 4 or more do"
     elif seen.noise is None:
         said = "the noise of validation is not known: say how many examples it has"
     elif seen.curves.is_running and seen.is_improving:

@@ -12,6 +12,7 @@ from stepladder.errors import DataError
 from stepladder.records.audit import LogFormat
 
 _DELIMITERS = (",", ";", "\t", "|")
+_MAX_WORDS = 5  # in the name of a column; a sentence has more
 _MAX_CELL = 1_000_000
 
 
@@ -102,9 +103,16 @@ def _rows(text: str, path: str) -> tuple[list[str], list[list[str]], tuple[str, 
 def _refuse_without_names(header: list[str], path: str) -> None:
     if any(meaning(name) is not None for name in header):
         return
-    if len(header) == 1 and read_number(header[0]) is None:
-        what = f"no log that is known begins with {header[0][:80]!r}"
-    elif all(read_number(name) is not None for name in header):
+    is_text = any(len(name.split()) > _MAX_WORDS for name in header)
+    if is_text or (len(header) == 1 and read_number(header[0]) is None):
+        shown = ", ".join(header)
+        raise DataError(
+            f"this is no log that is known: it begins with {shown[:60]!r}",
+            where=path,
+            fix="Give the log of a training; a CSV names its columns in the first line, such as "
+            "epoch,loss,val_loss,val_accuracy.",
+        )
+    if all(read_number(name) is not None for name in header):
         what = "the first line holds numbers, not names of columns"
     else:
         what = f"none of its columns is known: {', '.join(header)[:200]}"

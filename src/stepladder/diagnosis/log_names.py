@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 
@@ -95,6 +96,8 @@ _NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
 _LOWER_IS_BETTER = re.compile(
     r"loss|error|perplexity|(^|_)(ppl|wer|cer|mae|mse|rmse|nll|fid)($|_)", re.IGNORECASE
 )
+_EMPTY = frozenset({"", "-", "none", "null", "na", "n/a"})  # where nothing was measured
+_MAX_NAMED = 5  # cells that could not be read
 MAX_DIGITS = 7  # what float32 carries
 
 
@@ -166,3 +169,29 @@ def digits_of(text: str) -> int:
     _, _, decimals = mantissa.replace(",", ".").partition(".")
     power = int(exponent) if exponent.lstrip("+-").isdigit() else 0
     return min(max(len(decimals) - power + extra, 0), MAX_DIGITS)
+
+
+def unreadable_cells(
+    rows: Sequence[Mapping[str, str]], meanings: Mapping[str, Meaning | str | None]
+) -> tuple[str, ...]:
+    """Name the cells of epochs, losses and metrics that hold something, and no number.
+
+    Args:
+        rows: cells by column.
+        meanings: of the columns; "score" is the metric that a person named.
+    """
+    kinds = {Meaning.EPOCH, *LOSSES, *ACCURACIES, "score"}
+    found = []
+    for idx, row in enumerate(rows, start=1):
+        for name, text in row.items():
+            bare = text.strip().strip("'\"").lower()
+            if meanings[name] in kinds and bare not in _EMPTY and read_number(text) is None:
+                found.append(f"row {idx}, {name}: {text[:40]!r} is no number and is left out")
+    return tuple(found)
+
+
+def first_of(sentences: tuple[str, ...]) -> tuple[str, ...]:
+    """Give the first few of many sentences, and say how many more there are."""
+    rest = len(sentences) - _MAX_NAMED
+    more = (f"and {rest} more cells",) if rest > 0 else ()
+    return (*sentences[:_MAX_NAMED], *more)

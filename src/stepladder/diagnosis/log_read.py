@@ -20,6 +20,7 @@ from stepladder.diagnosis.log_stepladder import read_run_log
 from stepladder.diagnosis.log_tensorboard import has_event_files, read_tensorboard
 from stepladder.errors import DataError
 from stepladder.records.audit import LogRow, RunLog
+from stepladder.records.run_files import RUN_FILES, did_you_mean, run_of, runs_in
 from stepladder.train.events import EVENTS_FILE
 
 MAX_BYTES = 200_000_000
@@ -48,6 +49,10 @@ def read_logs(word: str, *, metric: str | None = None) -> list[RunLog]:
         return _checked(_read_folder(path, metric), word)
     if not path.is_file():
         raise DataError("there is no such file or folder", where=word, fix=_FORMATS)
+    run = run_of(path, (EVENTS_FILE,)) if path.name in RUN_FILES - {EVENTS_FILE} else None
+    if run is not None:
+        what = f"this is a file of the run {run}, and no log"
+        raise DataError(what, where=word, fix=did_you_mean([run]))
     return _checked(_read_file(path, metric), word)
 
 
@@ -64,6 +69,13 @@ def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
         return [replace(log, name=name) for log in _read_file(newest, metric)]
     if has_event_files(path):
         return [to_run_log(table) for table in read_tensorboard(path, name=name, metric=metric)]
+    if runs := runs_in(path, (EVENTS_FILE, *_KNOWN_FILES)):
+        raise DataError(
+            f"the folder holds no log itself, but {len(runs)} of its folders "
+            + ("does" if len(runs) == 1 else "do"),
+            where=str(path),
+            fix=did_you_mean(runs),
+        )
     listed = sorted(item.name for item in path.iterdir())[:8]
     raise DataError(
         f"the folder holds no log: {', '.join(listed) or 'it is empty'}",

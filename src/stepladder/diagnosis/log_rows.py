@@ -14,9 +14,11 @@ from stepladder.diagnosis.log_names import (
     MAX_DIGITS,
     Meaning,
     digits_of,
+    first_of,
     meaning,
     plain_name,
     read_number,
+    unreadable_cells,
 )
 from stepladder.records.audit import LogFormat, LogRow, RunLog
 
@@ -70,6 +72,7 @@ def to_run_log(table: Table) -> RunLog:
         is_score_share=reading.is_score_share,
         is_val_test=reading.is_val_test,
         notes=(*table.notes, *reading.notes),
+        num_unreadable=reading.num_unreadable,
         **(totals | reading.totals(merged)),
     )
     return replace(log, **{key: value for key, value in table.known.items() if value is not None})  # type: ignore[arg-type]
@@ -118,6 +121,7 @@ class _Reading:
     epoch_offset: int
     is_val_test: bool
     notes: tuple[str, ...]
+    num_unreadable: int = 0
 
     @classmethod
     def of(cls, table: Table) -> _Reading:
@@ -141,6 +145,7 @@ class _Reading:
             for kind in in_percent & set(row):
                 row[kind] /= 100
         impossible = _drop_impossible(rows)
+        unreadable = unreadable_cells(table.cells, meanings)
         accuracy = "score" if metric is not None and "score" in meanings.values() else None
         shown = accuracy or Meaning.VAL_ACCURACY
         digits = _digits(table, meanings, shown, is_percent=shown in in_percent)
@@ -152,7 +157,10 @@ class _Reading:
             is_score_share=_is_share_name(metric) and all(0 <= s <= 1 for s in scores),
             epoch_offset=int(table.is_epoch_from_0),
             is_val_test=bool(tested),
-            notes=_notes(table, columns, meanings, metric, tested) + impossible,
+            notes=_notes(table, columns, meanings, metric, tested)
+            + impossible
+            + first_of(unreadable),
+            num_unreadable=len(unreadable),
         )
 
     def row(self, values: Mapping[Meaning | str, float]) -> LogRow:

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from stepladder.diagnosis.run_state import (
+    SUMMARY,
+    is_held,
+    is_of_own_task,
+    num_val_of,
+    read_summary,
+)
 from stepladder.errors import DataError
-from stepladder.records import read_json, read_jsonl
-from stepladder.records.audit import LogFormat, LogRow, RunLog
+from stepladder.records import read_jsonl
+from stepladder.records.audit import CUT_SHORT, STILL_RUNNING, LogFormat, LogRow, RunLog
 from stepladder.train.against import samples_seen
 from stepladder.train.events import EVENTS_FILE, redacted
 
-SUMMARY = "summary.json"
 CONFIG = "config.yaml"
+_RESTORE = "stopping.restore_best"
+_STORE = "data.store"
+_UNENDED = {STILL_RUNNING: "the run goes on: ", CUT_SHORT: "the run was cut short: "}
 _WAIT = "time_metrics/data_loading(%)"
 
 
@@ -35,13 +45,20 @@ def read_run_log(path: Path) -> RunLog:
             where=str(file),
             fix="Give the folder of a run that came to its first validation.",
         )
-    summary = _summary(folder / SUMMARY)
-    settings = _settings(folder / CONFIG)
+    summary, damage = read_summary(folder)
+    settings, wrong = _settings(folder / CONFIG)
+    if is_of_own_task(summary, events):
+        settings.pop(_STORE, None)  # of the built-in Task
+    damaged = tuple(sentence for sentence in (damage, wrong) if sentence)
+    reason = _stop_reason(folder, summary, events)
     batch = _number(summary.get("global_batch_size")) or _number(
         settings.get("batch.global_batch_size")
     )
     rows = tuple(_rows(events, num_train=_number(summary.get("num_train")), batch=batch))
-    notes = () if summary else ("the run has no summary: it did not end, or has not yet",)
+    notes = damaged
+    if not summary and not damage:
+        notes = (f"{_UNENDED.get(str(reason), '')}it has no {SUMMARY}", *damaged)
+    kept, note = _kept(events, rows, summary, settings)
     epochs = [row.epoch for row in rows if row.epoch is not None]
     return RunLog(
         name=folder.resolve().name,
@@ -49,17 +66,19 @@ def read_run_log(path: Path) -> RunLog:
         format=LogFormat.STEPLADDER,
         rows=rows,
         num_train=_count(summary.get("num_train")),
-        num_val=_count(summary.get("num_val")),
+        num_val=_count(summary.get("num_val")) or num_val_of(events),
         num_test=_count(summary.get("num_test")),
         epochs=_number(summary.get("epochs")) or max(epochs, default=None),
         max_epochs=_count(settings.get("schedule.max_epochs")),
         total_s=_number(summary.get("train_s")) or _last_elapsed(events),
         test_accuracy=_number(summary.get("test_accuracy")),
         test_loss=_number(summary.get("test_loss")),
-        stop_reason=_stop_reason(summary, events),
+        stop_reason=reason,
         data_wait_frac=_number(summary.get("data_wait_frac")),
         settings=settings,
-        notes=notes,
+        notes=(*notes, *([note] if note else [])),
+        damaged=damaged,
+        kept=kept,
     )
 
 
@@ -110,10 +129,49 @@ def _mean(events: Sequence[Mapping[str, Any]], key: str) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _stop_reason(summary: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str | None:
-    stops = [event.get("reason") for event in events if event.get("event") == "stop"]
-    reason = summary.get("stop_reason") or (stops[-1] if stops else None)
+def _stop_reason(
+    folder: Path, summary: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
+) -> str | None:
+    """Say why the last attempt ended, or that it has not."""
+    marks = [event for event in events if event.get("event") in ("start", "stop")]
+    if marks and marks[-1]["event"] == "start":
+        return STILL_RUNNING if is_held(folder) else CUT_SHORT
+    reason = summary.get("stop_reason") or (marks[-1].get("reason") if marks else None)
     return None if reason is None else str(reason)
+
+
+def _kept(
+    events: Sequence[Mapping[str, Any]],
+    rows: Sequence[LogRow],
+    summary: Mapping[str, Any],
+    settings: Mapping[str, str],
+) -> tuple[LogRow | None, str]:
+    """Find the validation of the weights that a run ended with, or has so far.
+
+    Returns:
+        (it, what had to be assumed); None: the run has not validated.
+    """
+    validations = [event for event in events if event.get("event") == "validation"]
+    is_best = summary.get("restore_best", settings.get(_RESTORE, "true") == "true")
+    best = [event for event in validations if event.get("is_best")] if is_best else []
+    steps = {(best or validations)[-1].get("step")} if validations else set()
+    row = next((row for row in reversed(rows) if row.step in steps), None)
+    accuracy, loss = _number(summary.get("val_accuracy")), _number(summary.get("val_loss"))
+    if accuracy is not None or loss is not None:  # measured at its end, with these very weights
+        if row is not None and loss is not None and row.val_loss != loss:
+            row = replace(row, val_loss_sem=None)
+        row = row or LogRow(epoch=_number(summary.get("epochs")))
+        accuracy = row.val_accuracy if accuracy is None else accuracy
+        return replace(
+            row, val_accuracy=accuracy, val_loss=row.val_loss if loss is None else loss
+        ), ""
+    last = max((int(s) for e in events if (s := _number(e.get("step"))) is not None), default=0)
+    if is_best or row is None or row.step is None or row.step >= last:
+        return row, ""
+    return (
+        row,
+        f"its last weights, of step {last:,}, were not validated; those of {row.step:,} were",
+    )
 
 
 def _last_elapsed(events: Sequence[Mapping[str, Any]]) -> float | None:
@@ -121,27 +179,28 @@ def _last_elapsed(events: Sequence[Mapping[str, Any]]) -> float | None:
     return max(times, default=None)
 
 
-def _summary(path: Path) -> Mapping[str, Any]:
+def _settings(path: Path) -> tuple[dict[str, str], str]:
+    """Give (the options of config.yaml by dotted name, secrets blanked; what is wrong with it)."""
+    damaged = f"{CONFIG} is damaged: its options are not known"
     try:
-        value = read_json(path)
-    except (DataError, OSError):
-        return {}
-    return value if isinstance(value, Mapping) else {}
-
-
-def _settings(path: Path) -> dict[str, str]:
-    """Give the options of config.yaml by dotted name, secrets blanked."""
-    try:
-        value = yaml.safe_load(redacted(path.read_text(encoding="utf-8", errors="replace")))
+        text = path.read_text(encoding="utf-8", errors="replace")
+        value = yaml.safe_load(redacted(text))
+    except FileNotFoundError:
+        is_folder = (path.parent / EVENTS_FILE).is_file()
+        return {}, f"{CONFIG} is missing: its options are not known" if is_folder else ""
     except (OSError, yaml.YAMLError):
-        return {}
+        return {}, damaged
+    if not isinstance(value, dict):
+        return {}, damaged
     found: dict[str, str] = {}
-    for key, item in value.items() if isinstance(value, dict) else ():
+    for key, item in value.items():
         if isinstance(item, dict):
             found |= {f"{key}.{name}": _word(inner) for name, inner in item.items()}
         else:
             found[str(key)] = _word(item)
-    return found
+    if not text.endswith("\n"):
+        return found, f"{CONFIG} is damaged: it ends in the middle of a line"
+    return found, ""
 
 
 def _word(value: object) -> str:

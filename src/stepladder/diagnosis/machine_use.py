@@ -25,6 +25,13 @@ GROWTH = 0.10  # of memory from the first third of an attempt's samples to the l
 GROWTH_BYTES = 200e6
 STEADY = 0.10  # of that growth, which lies at the least between parts of a growth that goes on
 SETTLING = 0.10  # of an attempt's samples, and MIN_SAMPLES of them at the least, say nothing of it
+MIN_STEPS_S = 1.0  # steps, or another phase, that took less in all hold nothing up
+MIN_STEPS = 0.10  # the same as a share of the run
+_BESIDE: Final[Mapping[str, str]] = {  # training; of these the machine is sampled in the last
+    Phase.SETUP: "set-up",
+    Phase.FEATURES: "computing features",
+    Phase.TEST: "the final evaluation",
+}
 _HOST: Final = (Phase.TO_DEVICE.value, Phase.LOGGING.value, "unexplained")
 _PARTS: Final = (
     ("gpu_percent", "GPU", "%"),
@@ -38,8 +45,10 @@ _PARTS: Final = (
 )
 
 
-def judge_machine(files: RunFiles) -> MachineUse:
+def judge_machine(files: RunFiles, *, is_built_in: bool = False) -> MachineUse:
     """Say how a run used its machine, by its samples and the phases of its clock.
+
+    Where steps took little of the run, what they wait for says nothing: what took it is named.
 
     A share of time with a kernel running says nothing of how full the device was; only low and
     uneven use is read from it.
@@ -47,14 +56,17 @@ def judge_machine(files: RunFiles) -> MachineUse:
     Source: Gao et al. 2024, "An Empirical Study on Low GPU Utilization of Deep Learning Jobs",
     ICSE; AWS, "SageMaker Debugger built-in rules", LowGPUUtilization (95th percentile under 70 %,
     5th under 10 %).
+
+    Args:
+        is_built_in: no code of the user's is in its steps.
     """
     samples = files.of("system")
     uses = tuple(use for key, name, unit in _PARTS if (use := _use(samples, key, name, unit)))
     phases = _phases(files.summary)
-    held_by, why = _held_by(files, phases)
+    held_by, why = _elsewhere(files) or _held_by(files, phases)
     said = [why] if why else []
     said += _of_device(files, samples, held_by)
-    said += _of_memory(samples)
+    said += _of_memory(samples, is_built_in=is_built_in)
     said += _of_time(files.summary)
     if not samples:
         every = "rarer than the run was long" if files.summary else "not there yet"
@@ -96,6 +108,58 @@ def _phases(summary: Mapping[str, Any]) -> dict[str, float]:
     return {name: s / total for name, s in ranked}
 
 
+def _has_steps(files: RunFiles) -> bool:
+    """Say whether steps took enough of a run for their shares to matter."""
+    seconds = _seconds(files.summary)
+    if seconds:
+        steps_s = sum(seconds.get(phase.value, 0.0) for phase in STEP_PHASES)
+        total_s = sum(seconds.values())
+    else:
+        steps_s, total_s = _steps_so_far(files)
+    if total_s <= 0:
+        return True  # no clock tells
+    return steps_s >= MIN_STEPS_S and steps_s >= MIN_STEPS * total_s
+
+
+def _steps_so_far(files: RunFiles) -> tuple[float, float]:
+    """Give the seconds of steps and of all by the events, where no summary tells.
+
+    Training goes on from one event to that of the next window; samples of the machine lie between.
+    """
+    steps_s = before = end = 0.0
+    for event in files.events:
+        at = number(event.get("elapsed_s"))
+        if at is None or not math.isfinite(at):
+            continue
+        end = max(end, at)
+        if event.get("event") == "train":
+            steps_s += max(0.0, at - before)
+        before = before if event.get("event") == "system" else at
+    return steps_s, end
+
+
+def _elsewhere(files: RunFiles) -> tuple[str | None, str] | None:
+    """Name the phases beside training that took a run whose steps took little of it.
+
+    Returns:
+        None where steps, validation or checkpoints took it; the name is that of the longest phase
+        in which the machine was sampled.
+    """
+    seconds = _seconds(files.summary)
+    total = sum(seconds.values())
+    ranked = sorted(seconds.items(), key=lambda item: -item[1])
+    much = [(name, s) for name, s in ranked if name in _BESIDE and s > MIN_STEPS * total]
+    if _has_steps(files) or sum(s for _, s in much) < total / 2 or not much:
+        return None
+    steps_s = sum(seconds.get(phase, 0.0) for phase in STEP_PHASES)
+    spent = [f"{_BESIDE[name]} ({duration(s)})" for name, s in much]
+    listed = " and ".join(part for part in (", ".join(spent[:-1]), spent[-1]) if part)
+    held_by = _BESIDE[Phase.TEST] if any(name == Phase.TEST for name, _ in much) else None
+    return held_by, (
+        f"the run's {duration(total)} went to {listed}; its steps took {duration(steps_s)} in all"
+    )
+
+
 def _held_by(files: RunFiles, phases: Mapping[str, float]) -> tuple[str | None, str]:
     """Name what the time goes to beside computing, and why; what costs most comes first."""
     wait = _data_wait(files)
@@ -104,10 +168,11 @@ def _held_by(files: RunFiles, phases: Mapping[str, float]) -> tuple[str | None, 
     steps = sum(phases.get(phase.value, 0.0) for phase in STEP_PHASES) if phases else 0.0
     waited = wait * steps if phases else wait  # of the whole time
     host = sum(phases.get(name, 0.0) for name in _HOST)
+    inside_s = sum(s for name, s in _seconds(files.summary).items() if name in phases)
     validation = phases.get(Phase.VALIDATION.value, 0.0)
     checkpoints = phases.get(Phase.CHECKPOINT.value, 0.0)
     found = [
-        (waited, waited > MUCH_WAIT, "data wait",
+        (waited, waited > MUCH_WAIT and _has_steps(files), "data wait",
          f"{percent(wait)} of the steps' time was spent waiting for data: more reading threads "
          "(--loader.threads), a store of pixels or features computed once help"),
         (host, host > MUCH_HOST, "host work",
@@ -120,7 +185,8 @@ def _held_by(files: RunFiles, phases: Mapping[str, float]) -> tuple[str | None, 
          f"{percent(checkpoints)} of the time is checkpoints: save more rarely "
          "(--run.checkpoint-every-s)"),
     ]  # fmt: skip
-    much = [(size, name, said) for size, is_much, name, said in found if is_much]
+    much = [(size, name, said) for size, is_much, name, said in found if is_much
+            and not (inside_s and size * inside_s < MIN_STEPS_S)]  # fmt: skip
     if not much:
         return None, ""
     _, name, said = max(much)
@@ -149,7 +215,7 @@ def _of_attempt(
     """Judge the use of the GPU in one attempt, or of the cores where no GPU tells."""
     gpu = _use(samples, "gpu_percent", "GPU", "%")
     if gpu is not None and gpu.num_samples >= MIN_SAMPLES:
-        return _of_gpu(gpu, held_by)
+        return _of_gpu(gpu, held_by, has_steps=_has_steps(files))
     cpu, cores = _use(samples, "cpu_percent", "CPU", "% of a core"), _num_cores(files)
     if cpu is None or cpu.num_samples < MIN_SAMPLES or cores is None:
         return []
@@ -157,11 +223,14 @@ def _of_attempt(
     said = f"{cpu.mean:.0f} % of one core was used on average, of {cores} cores: {percent(share)}"
     if share >= LOW_CPU:
         return [f"{said}, so the processor was busy"]
+    if held_by is None and not _has_steps(files):
+        return [said]
     why = held_by or "steps too small to share among cores: larger batches, or other jobs beside it"
-    return [f"{said}; it was held up by {why}"]
+    cause = "most of that time went to" if held_by in _BESIDE.values() else "it was held up by"
+    return [f"{said}; {cause} {why}"]
 
 
-def _of_gpu(gpu: Use, held_by: str | None) -> list[str]:
+def _of_gpu(gpu: Use, held_by: str | None, *, has_steps: bool) -> list[str]:
     said = (
         f"the GPU had a kernel running {gpu.mean:.0f} % of the time (5th percentile {gpu.low:.0f}, "
         f"95th {gpu.high:.0f})"
@@ -172,6 +241,8 @@ def _of_gpu(gpu: Use, held_by: str | None) -> list[str]:
         kind = "uneven"
     else:
         return [f"{said}: it was kept busy, which does not say that it was full"]
+    if held_by is None and not has_steps:
+        return [f"{said}: use is {kind}"]
     if held_by is None:
         return [
             f"{said}: use is {kind}, and no phase of the clock explains it: the work of a step is "
@@ -180,9 +251,16 @@ def _of_gpu(gpu: Use, held_by: str | None) -> list[str]:
     return [f"{said}: use is {kind}, by {held_by}"]
 
 
-def _of_memory(samples: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say whether memory kept growing within an attempt: losses kept with their graphs do that."""
+def _of_memory(samples: Sequence[Mapping[str, Any]], *, is_built_in: bool) -> list[str]:
+    """Say whether memory kept growing within an attempt, and what does that."""
     attempts = _by_attempt(samples)
+    why = "losses that are kept with their graphs do that"
+    if is_built_in:
+        why = (
+            "a built-in job keeps nothing from step to step, so please report it, with this "
+            "folder's env.json and events.jsonl; fewer batches read ahead "
+            "(--loader.prefetch-batches 1) take less until then"
+        )
     said = []
     for key, name in (("rss_bytes", "memory"), ("gpu_memory_bytes", "GPU memory")):
         growths = [(_growth(_values(part, key)), attempt) for attempt, part in attempts.items()]
@@ -191,7 +269,7 @@ def _of_memory(samples: Sequence[Mapping[str, Any]]) -> list[str]:
             whole = f"attempt {attempt}" if len(attempts) > 1 else "the run"
             said.append(
                 f"{name} grew all the time, by {grown / 1e9:.1f} GB from the first third of "
-                f"{whole} to the last: losses that are kept with their graphs do that"
+                f"{whole} to the last: {why}"
             )
     return said
 

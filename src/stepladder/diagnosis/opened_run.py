@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 import warnings
 from collections.abc import Iterator
@@ -20,9 +21,11 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.order import Order
 from stepladder.data.reader import Reader, Source
 from stepladder.data.rows import rows_of
-from stepladder.errors import ResourceError
+from stepladder.diagnosis.run_state import is_held
+from stepladder.errors import DataError, ResourceError
 from stepladder.measure.probe import untouched
 from stepladder.task.contract import Task
+from stepladder.task.load import BUILT_IN, name_of
 from stepladder.train.build import (
     MEMORY_FORMATS,
     Sources,
@@ -126,7 +129,20 @@ class OpenedRun:
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of damaged ones beside it: `verify` tells of them
-            return load_best(self.run) if is_best else load_last(self.run)
+            try:
+                return load_best(self.run) if is_best else load_last(self.run)
+            except DataError as error:
+                where = str(self.run)
+                raise DataError(error.what, where=where, fix=self._instead()) from error
+
+    def _instead(self) -> str:
+        """Say what to do where the run has no sound weights."""
+        if is_held(self.run):
+            return "Wait: the run goes on, and has not saved any yet."
+        run, task = shlex.quote(str(self.run)), name_of(self.task)
+        again = f"stepladder train {shlex.quote(str(self.run / 'config.yaml'))} --overwrite"
+        again += "" if task == BUILT_IN else f" --task {shlex.quote(task)}"
+        return f"See what is damaged: stepladder verify {run}; or train it again: {again}"
 
     def put(self, loaded: Loaded, model: nn.Module) -> None:
         """Put weights into a model.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,10 @@ from stepladder.diagnosis.curves import (
     Curves,
     Point,
 )
+from stepladder.diagnosis.run_state import SUMMARY, num_val_of, read_summary
 from stepladder.errors import DataError, StepladderError, UsageError
 from stepladder.records import read_json, read_jsonl
+from stepladder.train.events import EVENTS_FILE
 
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -50,6 +53,8 @@ class RunFiles:
     @property
     def is_running(self) -> bool:
         """Whether the last attempt has not come to an end: it runs, or was killed."""
+        if not self.events:
+            return not self.summary
         starts = [idx for idx, event in enumerate(self.events) if event.get("event") == "start"]
         since = self.events[starts[-1] :] if starts else self.events
         return not any(event.get("event") == "stop" for event in since)
@@ -73,12 +78,12 @@ def read_run(run: Path) -> RunFiles:
         DataError: if there is neither an event nor a summary: nothing can be said.
     """
     missing: list[str] = []
-    events = tuple(read_jsonl(run / "events.jsonl"))
-    if not events:
-        missing.append("events.jsonl is missing or has no whole line: there are no curves")
-    summary = _object(run / "summary.json")
-    if not summary:
-        missing.append("summary.json is missing: the run goes on, or was cut short")
+    events = _events(run / EVENTS_FILE, missing)
+    summary, damage = read_summary(run)
+    if damage:
+        missing.append(f"{damage}. See all that is: stepladder verify {shlex.quote(str(run))}")
+    elif not summary:
+        missing.append(f"{SUMMARY} is missing: the run goes on, or was cut short")
     if not events and not summary:
         raise DataError(
             "the run has left no event: there is nothing to diagnose",
@@ -124,7 +129,9 @@ def curves_of_run(
                and (loss := number(e.get("train_loss"))) is not None]  # fmt: skip
     return Curves(
         points=_points(files.of("validation"), trains),
-        num_val=int(number(files.summary.get("num_val")) or 0) or num_val,
+        num_val=int(number(files.summary.get("num_val")) or 0)
+        or num_val
+        or num_val_of(files.events),
         num_classes=_num_classes(files),
         patience=_patience(files.job),
         train_windows=tuple(windows),
@@ -197,6 +204,17 @@ def _patience(job: JobConfig | None) -> int:
     if job is None or not job.recipe.stopping.early:
         return DEFAULT_PATIENCE
     return min(max(MIN_PATIENCE, job.recipe.stopping.patience), MAX_PATIENCE)
+
+
+def _events(path: Path, missing: list[str]) -> tuple[Mapping[str, Any], ...]:
+    try:
+        events = tuple(read_jsonl(path))
+    except OSError as error:
+        missing.append(f"{path.name} cannot be read ({error.strerror}): there are no curves")
+        return ()
+    if not events:
+        missing.append(f"{path.name} is missing or has no whole line: there are no curves")
+    return events
 
 
 def _object(path: Path) -> Mapping[str, Any]:

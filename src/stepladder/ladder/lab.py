@@ -381,7 +381,8 @@ class Lab:
 
     def _is_too_long(self, recipe: Recipe) -> bool:
         # a share of the whole budget, not of what is left: the last word comes after it
-        return self._trainings.forecast_s(recipe) > OUTCOMES_FRAC * self.budget_s
+        over_s = max(0.0, -self.reserve_s - self.time_left())
+        return self._trainings.forecast_s(recipe) > OUTCOMES_FRAC * self.budget_s - over_s
 
     def _train_own(self, recipe: Recipe, *, on_validation: OnValidation | None = None) -> _Own:
         ended: list[Weights] = []

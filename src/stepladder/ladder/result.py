@@ -15,6 +15,7 @@ from stepladder.config.choices import Split
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
 from stepladder.ladder.advise import advise_on, gain_of
+from stepladder.ladder.budget import allows_after
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.fault import faults_told
 from stepladder.ladder.guard import TrialFailed
@@ -154,13 +155,15 @@ def _at_the_end(climbing: Climb, baseline: Baseline) -> Baseline:
     lab, profile = climbing.lab, climbing.profiles[0]
     try:
         with faults_told("as written:"):
-            whole = _whole(lab, profile, baseline) if baseline.is_extrapolated else baseline
+            has_time = allows_after(lab, baseline.total_s)
+            is_due = baseline.is_extrapolated and has_time
+            whole = _whole(lab, profile, baseline) if is_due else baseline
             if whole != baseline or climbing.recipe == lab.job.recipe:
                 return whole
             if baseline.is_extrapolated:
                 is_dear = lab.job.recipe.device.compile  # compiled once more, for one look
                 return baseline if is_dear else _extrapolated(lab, profile, baseline)
-            return _once_more(lab, profile, baseline)
+            return _once_more(lab, profile, baseline) if has_time else baseline
     except TrialFailed:
         pass
     return baseline
@@ -276,6 +279,8 @@ def _judged_as_written(lab: Lab) -> tuple[Outcome | None, str | None]:
     try:
         with faults_told("as written:"):
             found = lab.judge(lab.job.recipe, Split.TEST)
+            if found is None and not allows_after(lab):
+                return None, "not compared: the training took what was left of the budget"
             return found, lab.why_not_judged() if found is None else None
     except TrialFailed as failure:
         return None, f"not compared: {failure.what}"

@@ -25,6 +25,7 @@ from stepladder.errors import DataError, InterruptedRun, UsageError
 from stepladder.ladder.accuracy import AccuracyClimb
 from stepladder.ladder.advise import Advice, advice_text, advise_on
 from stepladder.ladder.again import anew_words, more_to_try
+from stepladder.ladder.budget import budget_warning
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.ending import end_line
 from stepladder.ladder.final import summary_in, train_kept
@@ -281,7 +282,11 @@ def _rungs(job: JobConfig) -> tuple[Rung, ...]:
 
 
 def _show_baseline(climbing: Climb, display: Display) -> Baseline:
-    climbing.measure()
+    forecast = climbing.measure().time
+    is_assumed = climbing.lab.expected_epochs(climbing.recipe)[2] is Provenance.ASSUMED
+    too_short = budget_warning(climbing.lab, forecast, may_stop_early=is_assumed)
+    if too_short is not None:
+        display.message(too_short)
     earlier = climbing.ledger.find_baseline() if climbing.reads_ledger else None
     baseline = earlier or measure_baseline(climbing)
     if earlier is None:

@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from stepladder.records.findings import Finding
 
+STILL_RUNNING, CUT_SHORT = "still_running", "cut_short"  # stop reasons of a run without an end
+
 
 class LogFormat(StrEnum):
     """Who wrote a log."""
@@ -88,12 +90,17 @@ class RunLog:
         max_epochs: epochs that it was to run; None: not logged.
         total_s: seconds that it took; None: not logged.
         test_accuracy, test_loss: on a set of its own.
-        stop_reason: as the log says; None: it does not.
+        stop_reason: as the log says, of runs of ours also STILL_RUNNING or CUT_SHORT; None: it does
+            not.
+        kept: the validation of the weights that a run of ours ended with; of the best, or of the
+            last that were validated, where it has not ended; None: not known.
+        num_unreadable: cells that hold no number where one belongs.
         is_val_test: the held-out numbers of the rows are of the test set: no validation is logged.
         score_name: name of the metric in `score`; is_score_share: it is a share of examples.
         data_wait_frac: over the whole run.
         settings: options of the run, where the log has them.
         notes: what could not be read or had to be assumed, a sentence each.
+        damaged: those of them that are of damaged files.
     """
 
     name: str
@@ -117,6 +124,9 @@ class RunLog:
     data_wait_frac: float | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+    kept: LogRow | None = None
+    num_unreadable: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -224,7 +224,8 @@ class MachineUse:
         phases: share of the training time by phase of the clock, the largest first.
         energy_wh: of the whole run; None: not measured.
         held_by: what the time goes to beside computing: "data wait", "host work", "validation",
-            "checkpoints", "small batch"; None: nothing stands out, or it is not known.
+            "checkpoints", "small batch", "the final evaluation" or another part of the
+            run; None: nothing stands out, or it is not known.
         said: what it means, in sentences with their numbers.
     """
 

@@ -53,7 +53,9 @@ class Replay:
         example_s: seconds an example, the median over the repeats.
         spread: largest over smallest repeat.
         num_repeats: how often it was timed.
-        why_not: why it was not timed; None: it was.
+        why_not: why it was not timed, or its time says nothing; None: it does.
+        gain: how many times as fast as steps as they are, by rounds that timed both; None: of those
+            themselves, and where it is not known.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Replay:
     spread: float | None = None
     num_repeats: int = 0
     why_not: str | None = None
+    gain: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

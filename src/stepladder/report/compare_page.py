@@ -81,6 +81,7 @@ def compare_page(comparison: Comparison) -> str:
             f"{run.audited.log.name}: {note}"
             for run in comparison.runs
             for note in run.audited.log.notes
+            if note not in run.audited.log.damaged
         ]
         + list(comparison.unreadable),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepladder.diagnosis.audit_series import choose_series
 from stepladder.records.audit import Difference, LogFormat
 from stepladder.records.compare import ComparedRun, Comparison, PairedResult
 from stepladder.records.ladder import Interval
@@ -18,7 +19,7 @@ from stepladder.train.wording import clean, percent, stop_words
 NAME = 28
 MAX_P = 0.05
 _DIFFERS, _CHANCE = "a difference", "may be chance"
-HEAD = ("training", "accuracy (95 %)", "of", "best validation", "epochs", "time", "stopped")
+HEAD = ("training", "accuracy (95 %)", "of", "validation", "epochs", "time", "stopped")
 
 
 def compare_text(comparison: Comparison) -> str:
@@ -33,6 +34,14 @@ def compare_text(comparison: Comparison) -> str:
         ]
         parts.append("\n".join(["Options that differ", *lines]))
     parts.append("\n".join(["Each against the first", *against_first(comparison)]))
+    notes = [
+        f"{run.audited.log.name}: {note}"
+        for run in comparison.runs
+        for note in run.audited.log.notes
+        if note not in run.audited.log.damaged
+    ]
+    if notes:
+        parts.append("\n".join(["Assumed", *(f"  {text}" for text in notes)]))
     if comparison.unreadable:
         parts.append("\n".join(["Not read", *(f"  {text}" for text in comparison.unreadable)]))
     return clean("\n\n".join(parts)) + "\n"
@@ -45,7 +54,7 @@ def row_words(run: ComparedRun) -> tuple[str, ...]:
         short(log.name, NAME),
         accuracy_words(run),
         f"{run.num:,} {run.split}" if run.num else size_words(run.audited),
-        f"{run.audited.metric} {result_words(run.audited)}" if run.audited.metric else "none",
+        _validation_words(run),
         number_words(log.epochs),
         time_words(log.total_s),
         "not said" if log.stop_reason is None else _stop(log.stop_reason, log.format),
@@ -53,12 +62,27 @@ def row_words(run: ComparedRun) -> tuple[str, ...]:
 
 
 def accuracy_words(run: ComparedRun) -> str:
-    """Write an accuracy with its bounds: `78.5 % (73.2 to 83.0)`."""
+    """Write an accuracy with its split and its bounds: `78.5 % test (73.2 to 83.0)`."""
     if run.accuracy is None:
         return "none"
+    said = f"{percent(run.accuracy)} {run.split}"
+    if run.split == "val":
+        said += _best_of(run)
     if run.low is None or run.high is None:
-        return percent(run.accuracy)
-    return f"{percent(run.accuracy)} ({100 * run.low:.1f} to {100 * run.high:.1f})"
+        return said
+    return f"{said} ({100 * run.low:.1f} to {100 * run.high:.1f})"
+
+
+def _validation_words(run: ComparedRun) -> str:
+    metric = run.audited.metric
+    return f"{metric} {result_words(run.audited)}{_best_of(run)}" if metric else "none"
+
+
+def _best_of(run: ComparedRun) -> str:
+    """Say among how many evaluations a result was chosen; that of kept weights was not."""
+    series = choose_series(run.audited.log)
+    num = 0 if series is None or run.audited.log.kept is not None else len(series.values)
+    return f", best of {num}" if num > 1 else ""
 
 
 def against_first(comparison: Comparison) -> list[str]:

@@ -14,6 +14,7 @@ from stepladder.report.tables import RunRecords, count, fraction, number
 from stepladder.train.events import redacted
 from stepladder.train.wording import (
     accuracy_noise,
+    beside_steps,
     duration,
     examples_word,
     pace,
@@ -136,14 +137,7 @@ def _ending(records: RunRecords) -> str:
 
 def _facts(records: RunRecords) -> list[Fact]:
     summary, what = records.summary, examples_word(records.summary)
-    facts = []
-    train_s = number(summary.get("train_s"))
-    if train_s is not None:
-        facts.append(Fact(value=duration(train_s), label="to a trained model"))
-    if (rate := number(summary.get("images_per_s"))) is not None:
-        facts.append(Fact(value=f"{pace(rate)} / s", label=f"{what}, in training"))
-    if (wait := fraction(summary.get("data_wait_frac"))) is not None:
-        facts.append(Fact(value=percent(wait), label="spent waiting for data"))
+    facts = _time_facts(summary, what)
     if (best := number(summary.get("best_epoch"))) is not None:
         total = number(summary.get("epochs"))
         suffix = f" of {total:,.0f}" if total is not None else ""
@@ -158,6 +152,22 @@ def _facts(records: RunRecords) -> list[Fact]:
         facts.append(Fact(value=percent(macro), label="mean over classes"))
     if (energy := number(summary.get("energy_wh"))) is not None:
         facts.append(Fact(value=f"{energy:.3g} Wh", label="energy"))
+    return facts
+
+
+def _time_facts(summary: Mapping[str, object], what: str) -> list[Fact]:
+    """Give time, rate and wait; the last two are of the steps, which is told where that matters."""
+    facts = []
+    beside = beside_steps(summary)
+    training, where, whose = "to a trained model", "in training", ""
+    if beside is not None:
+        training, where, whose = f"{training}, {beside}", "in the steps", "of the steps' time "
+    if (train_s := number(summary.get("train_s"))) is not None:
+        facts.append(Fact(value=duration(train_s), label=training))
+    if (rate := number(summary.get("images_per_s"))) is not None:
+        facts.append(Fact(value=f"{pace(rate)} / s", label=f"{what}, {where}"))
+    if (wait := fraction(summary.get("data_wait_frac"))) is not None:
+        facts.append(Fact(value=percent(wait), label=f"{whose}spent waiting for data"))
     return facts
 
 

@@ -14,6 +14,7 @@ from typing import cast
 
 from stepladder.config.recipe import Recipe
 from stepladder.errors import USER_TASK, UsageError
+from stepladder.task.blame import exit_words, exits_told
 from stepladder.task.contract import Task
 
 BUILT_IN = "image_classification"
@@ -83,6 +84,13 @@ def _run_file(file: Path) -> ModuleType:
             where=f"{file}:{_line_in(path, error)}",
             fix="Mend that line; with --debug the whole trace is printed.",
         ) from error
+    except SystemExit as error:
+        del sys.modules[name]
+        raise UsageError(
+            f"the Task's file {exit_words(error)}",
+            where=f"{file}:{_line_in(path, error)}",
+            fix='Put what is no part of the Task below `if __name__ == "__main__":`.',
+        ) from error
     return module
 
 
@@ -116,7 +124,8 @@ def _make(found: object, name: str, store: Path) -> Task:
     make = cast("Callable[..., Task]", found)
     takes_store = "store" in inspect.signature(make).parameters
     try:
-        return make(store=store) if takes_store else make()
+        with exits_told(cast("type", found), name):
+            return make(store=store) if takes_store else make()
     except TypeError as error:
         raise UsageError(
             f"cannot be made: {error}",
@@ -125,7 +134,7 @@ def _make(found: object, name: str, store: Path) -> Task:
         ) from error
 
 
-def _line_in(path: Path, error: Exception) -> int:
+def _line_in(path: Path, error: BaseException) -> int:
     """Give the last line of the file that the error passed through."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return error.lineno

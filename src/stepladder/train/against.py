@@ -17,9 +17,10 @@ from stepladder.errors import StepladderError, UsageError
 from stepladder.records import read_json, read_jsonl
 from stepladder.stats import Estimate, binomial_sem, mean_estimate
 from stepladder.stats.scatter import scatter
+from stepladder.train.checkpoint_files import STATE
 from stepladder.train.evaluate import Evaluation
 from stepladder.train.events import EVENTS_FILE
-from stepladder.train.run_folder import CONFIG
+from stepladder.train.run_folder import CHECKPOINTS, CONFIG
 
 STOP_REASON = "worse_than_baseline"
 MAX_EXAMPLES: Final = 512  # of a validation whose single losses are kept: few are noisy
@@ -53,6 +54,7 @@ class Baseline:
         at: what its marks count.
         losses, errors: by loss, and by the share of errors; the latter is empty without classes.
         num_val: its validation examples; None: not known.
+        task, fingerprint: what it learnt, and the identity of its training data; None: not known.
     """
 
     run: str
@@ -60,6 +62,8 @@ class Baseline:
     losses: tuple[Mark, ...]
     errors: tuple[Mark, ...]
     num_val: int | None = None
+    task: str | None = None
+    fingerprint: str | None = None
 
     def best_until(self, marks: Sequence[Mark], at: float) -> Mark | None:
         """Give the best mark up to a point; None where none had been made by then."""
@@ -72,15 +76,12 @@ def read_baseline(config: RunConfig) -> Baseline | None:
     """Read the validations of the run that `run.baseline` names; None where it names none.
 
     Raises:
-        UsageError: if it is this run, or holds no validation.
+        UsageError: if it is this run, no folder, or holds no validation.
     """
     if config.baseline is None:
         return None
     folder, flag = config.baseline, "run.baseline"
-    if folder.resolve() == config.dir.resolve():
-        raise UsageError(
-            "a run is no baseline of itself", where=flag, fix="Give the folder of an earlier run."
-        )
+    _require_folder(folder, config.dir, flag)
     events = [e for e in read_jsonl(folder / EVENTS_FILE) if e.get("event") == "validation"]
     summary = _summary(folder)
     num_val, num_train = (_count(summary.get(key)) for key in ("num_val", "num_train"))
@@ -110,7 +111,27 @@ def read_baseline(config: RunConfig) -> Baseline | None:
         losses=_lean(losses),
         errors=_lean(errors),
         num_val=num_val,
+        task=_task_of(folder),
+        fingerprint=_text(summary.get("fingerprint")),
     )
+
+
+def _require_folder(folder: Path, own: Path, flag: str) -> None:
+    """Refuse what can be no earlier run.
+
+    Raises:
+        UsageError: with the reason.
+    """
+    what, fix = None, "Give the folder of an earlier run."
+    if folder.resolve() == own.resolve():
+        what = "a run is no baseline of itself"
+    elif folder.is_file():
+        what = "this is a file, and a baseline is the folder of a run"
+        fix = f"Give the folder: --baseline {folder.parent}"
+    elif not folder.exists():
+        what = "there is no such folder"
+    if what is not None:
+        raise UsageError(what, where=f"{flag}: {folder}", fix=fix)
 
 
 def examples_of(result: Evaluation) -> dict[str, Any]:
@@ -265,12 +286,8 @@ class Against:
             )
             for name in ("losses", "errors")
         )
-        self.baseline = Baseline(
-            run=self.baseline.run,
-            at=self.baseline.at,
-            losses=losses,
-            errors=errors,
-            num_val=saved["num_val"],
+        self.baseline = replace(
+            self.baseline, losses=losses, errors=errors, num_val=saved["num_val"]
         )
         self.num_worse, self._last = int(state["num_worse"]), dict(state["last"])
 
@@ -310,28 +327,20 @@ def _errors(value: object) -> tuple[float, ...]:
     return tuple(float(mark == "0") for mark in str(value)) if is_plain else ()
 
 
-def baseline_warnings(baseline: Baseline | None, num_val: int | None) -> list[str]:
-    """Say what a comparison with an earlier run cannot know.
+def _task_of(folder: Path) -> str | None:
+    """Give the task that a run's checkpoints name; None: there is none that can be read."""
+    for state in sorted((folder / CHECKPOINTS).glob(f"*/{STATE}")):
+        try:
+            value = read_json(state)
+        except (StepladderError, OSError):
+            continue
+        if isinstance(value, Mapping) and (task := _text(value.get("task"))):
+            return task
+    return None
 
-    Args:
-        num_val: validation examples of this run; None: it has none.
-    """
-    if baseline is None:
-        return []
-    if num_val is None:
-        return ["run.baseline does nothing: there is no validation to compare"]
-    warnings = []
-    if baseline.num_val is not None and baseline.num_val != num_val:
-        warnings.append(
-            f"run.baseline stood on {baseline.num_val:,} validation examples, this run stands on "
-            f"{num_val:,}: what lies between them may be the examples"
-        )
-    if baseline.at is BaselineAt.WALL_TIME:
-        warnings.append(
-            "run.baseline_at wall_time: when the run stops depends on the speed of the machine, "
-            "and another attempt may stop elsewhere"
-        )
-    return warnings
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 def _summary(folder: Path) -> Mapping[str, Any]:

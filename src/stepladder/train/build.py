@@ -20,11 +20,12 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.datasets import as_source
 from stepladder.data.feature_source import FeatureSource
 from stepladder.data.reader import Reader, Source, resolve_where
-from stepladder.errors import DataError, ResourceError
+from stepladder.errors import DataError, ResourceError, UsageError
 from stepladder.machine import num_cores
 from stepladder.models.freezing import set_training
 from stepladder.optim.master import MasterWeights, halve_
 from stepladder.optim.optimizers import build_optimizer
+from stepladder.task.blame import exits_told, method_place
 from stepladder.task.contract import Task
 from stepladder.train.clock import Clock, DeviceTimeline
 from stepladder.train.execution import require_execution, set_execution
@@ -36,6 +37,7 @@ from stepladder.train.update import Update
 EVALUATION_BATCH_SIZE = 32  # more is no faster on a CPU, and takes memory in proportion
 FEATURE_EVALUATION_BATCH_SIZE = 256  # the head alone: what a batch costs is Python's time
 MAX_PRODUCTS_OF_ONE_THREAD = 4_000_000  # below about 0.1 ms of work on a core
+_OF_PICTURES = "stepladder.task.image_classification"
 MEMORY_FORMATS = {
     MemoryFormat.CONTIGUOUS: torch.contiguous_format,
     MemoryFormat.CHANNELS_LAST: torch.channels_last,
@@ -78,21 +80,31 @@ def open_sources(task: Task) -> Sources:
 
     Raises:
         DataError: if there is nothing to train on.
+        UsageError: if the task calls `sys.exit`.
     """
     splits: dict[str, Source | None] = {}
-    for split in Split:
-        data = task.data(split)
-        splits[split.value] = None if data is None else as_source(data)
+    with exits_told(task):
+        for split in Split:
+            data = task.data(split)
+            source = None if data is None else as_source(data)
+            is_empty = source is not None and len(source) == 0
+            if split is Split.TRAIN and (source is None or is_empty):
+                raise _nothing_to_train_on(task, "no example" if is_empty else "None")
+            splits[split.value] = None if is_empty else source
     train = splits["train"]
-    if train is None or len(train) == 0:
-        raise DataError(
-            "the train split is empty", where=type(task).__name__, fix="Prepare pictures first."
-        )
-    val, test = splits["val"], splits["test"]
-    return Sources(
-        train=train,
-        val=val if val is not None and len(val) else None,
-        test=test if test is not None and len(test) else None,
+    assert train is not None
+    return Sources(train=train, val=splits["val"], test=splits["test"])
+
+
+def _nothing_to_train_on(task: Task, given: str) -> DataError:
+    """Say what a task's `data` gave in place of training examples."""
+    if any(kind.__module__ == _OF_PICTURES for kind in type(task).__mro__):
+        where, fix = type(task).__name__, "Prepare pictures first."
+        return DataError("the train split is empty", where=where, fix=fix)
+    return DataError(
+        f"the train split is empty: data(Split.TRAIN) of {type(task).__name__} gave {given}",
+        where=method_place(task, "data"),
+        fix="Let it return the training examples: a map-style Dataset, or a split of a Store.",
     )
 
 
@@ -155,11 +167,12 @@ def make_model(recipe: Recipe, task: Task, device: torch.device) -> nn.Module:
     """Build the model on its device, in its layout and number format, from the recipe's seed.
 
     Raises:
-        UsageError: if the recipe's options do not fit the model, or whatever the task says.
+        UsageError: if the task builds no model, or the recipe's options do not fit it, or whatever
+            the task says.
         ResourceError: if it is to be compiled, and there is no compiler.
     """
     seed_everything(recipe.seed)
-    model = task.build_model(recipe).to(device)
+    model = _built(recipe, task).to(device)
     if recipe.device.memory_format is MemoryFormat.CHANNELS_LAST:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if recipe.device.precision is Precision.FP16_MASTER:
@@ -167,6 +180,19 @@ def make_model(recipe: Recipe, task: Task, device: torch.device) -> nn.Module:
     require_execution(recipe, task, model, device=device)
     set_execution(recipe, stages_of(recipe)[0], task, model)
     return model
+
+
+def _built(recipe: Recipe, task: Task) -> nn.Module:
+    """Give what a task builds, if that is a model."""
+    with exits_told(task):
+        model: object = task.build_model(recipe)
+    if isinstance(model, nn.Module):
+        return model
+    raise UsageError(
+        f"build_model of {type(task).__name__} gave {type(model).__name__}, not a torch.nn.Module",
+        where=method_place(task, "build_model"),
+        fix="Let it end with `return model`, the model that it makes.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from stepladder.config.choices import OptimizerName, Precision, ScheduleKind, Tr
 from stepladder.config.options import JobConfig
 from stepladder.optim.schedule import horizon_steps
 from stepladder.task.load import BUILT_IN
-from stepladder.train.against import baseline_warnings
+from stepladder.train.against_words import baseline_line, baseline_warnings
 from stepladder.train.build import Sources
 from stepladder.train.session import Session
 
@@ -35,6 +35,8 @@ def opening_lines(run: Session, sources: Sources, job: JobConfig) -> tuple[str, 
             f"stopping  after {recipe.stopping.patience} validations without a clear improvement "
             f"of {recipe.stopping.monitor}, at most {recipe.schedule.max_epochs} epochs"
         )
+    if run.against.baseline is not None and run.val_reader is not None:
+        lines.append("baseline  " + baseline_line(run.against.baseline, run.against.patience))
     return f"run {job.run.dir}", lines
 
 
@@ -111,7 +113,12 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
             f"a learning rate of {run.stage.lr:g} is far above what {recipe.optimizer.name} takes"
         )
     num_val = None if sources.val is None else len(sources.val)
-    found += baseline_warnings(run.against.baseline, num_val)
+    found += baseline_warnings(
+        run.against.baseline,
+        num_val,
+        task=run.facts.get("task"),
+        fingerprint=sources.train.fingerprint,
+    )
     return found
 
 

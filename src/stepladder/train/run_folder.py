@@ -48,6 +48,20 @@ _MARKS: Final = frozenset({LOCK, CHECKPOINTS, "events.jsonl"})
 _STRAY: Final = re.compile(r"\..+\.\d+\.tmp")
 
 
+def make_folder(path: Path) -> None:
+    """Make the folder of a run, if it is not there.
+
+    Raises:
+        UsageError: if it is a file.
+        ResourceError: if it cannot be made.
+    """
+    if path.exists() and not path.is_dir():
+        fix = "Choose another --run.dir."
+        raise UsageError("a run needs a folder, this is a file", where=str(path), fix=fix)
+    with saving("the run folder cannot be made", where=path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
 class RunFolder:
     """Makes the folder, or opens one, and finds out what its file system can do.
 
@@ -64,11 +78,7 @@ class RunFolder:
     def __init__(self, path: Path, *, ops: FileOps | None = None) -> None:
         self.path = path
         self._ops = ops or FileOps()
-        if path.exists() and not path.is_dir():
-            fix = "Choose another --run.dir."
-            raise UsageError("a run needs a folder, this is a file", where=str(path), fix=fix)
-        with saving("the run folder cannot be made", where=path):
-            path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         own = self._own_names()
         if CONFIG not in own and (path / LEDGER_FILE).exists():  # a climb may tell before it trains
             own = [name for name in own if name != REPORT]

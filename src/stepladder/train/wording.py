@@ -8,6 +8,15 @@ from typing import Any
 
 from stepladder.stats import binomial_sem
 
+_STEP_PHASES = frozenset({"data_wait", "to_device", "augment", "forward", "backward", "optimizer"})
+_OUTSIDE_TRAINING = frozenset({"setup", "test"})
+_BESIDE_STEPS = {
+    "features": "for features",
+    "validation": "for validation",
+    "checkpoint": "for checkpoints",
+    "logging": "for logging",
+    "unexplained": "unexplained",
+}
 _STOP_WORDS = {
     "early_stopping": "no clear improvement any more",
     "worse_than_baseline": "it was worse than the baseline by more than noise",
@@ -64,6 +73,8 @@ def validation_line(values: Mapping[str, Any]) -> str:
         words.append("best so far")
     if count:
         words.append(f"{count} without a clear improvement")
+    if values.get("baseline_value") is not None:
+        words.append(_beside_baseline(values.get("num_worse_than_baseline") or 0))
     epoch = values.get("epoch")
     return f"validation{f' after epoch {epoch}' if epoch is not None else ''}: " + ", ".join(words)
 
@@ -81,19 +92,83 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
             shown = f"{100 * accuracy:.1f} {noise}".strip()
             lines.append(f"{split} accuracy {shown} % ({num:,} {examples_word(summary)})")
     if summary.get("train_s") is not None:
-        per_s = summary.get("images_per_s")
-        what = "images" if summary.get("are_pictures", True) else "examples"
-        speed = f", {pace(per_s)} {what}/s" if per_s is not None else ""
-        wait = summary.get("data_wait_frac")
-        waiting = f", {percent(wait)} of it waiting for data" if wait is not None else ""
-        lines.append(f"trained in {duration(summary['train_s'])}{speed}{waiting}")
+        lines.append(_time_line(summary))
     if summary.get("stop_reason"):
         best = summary.get("best_epoch")
         suffix = f"; best epoch {best} of {summary.get('epochs')}" if best is not None else ""
         if suffix and summary.get("restore_best") is False and best != summary.get("epochs"):
             suffix += ", the last weights are used"
         lines.append(f"stopped: {stop_words(str(summary['stop_reason']))}{suffix}")
+    lines += baseline_lines(summary)
     return [clean(line) for line in lines]
+
+
+def _time_line(summary: Mapping[str, Any]) -> str:
+    """Say what training took; rate and wait are those of the steps, and say so where it matters."""
+    per_s, wait = summary.get("images_per_s"), summary.get("data_wait_frac")
+    what = "images" if summary.get("are_pictures", True) else "examples"
+    beside = beside_steps(summary)
+    base = "it" if beside is None else "that time"
+    of_steps = [f"{pace(per_s)} {what}/s"] if per_s is not None else []
+    of_steps += [f"{percent(wait)} of {base} waiting for data"] if wait is not None else []
+    whole = f"trained in {duration(summary['train_s'])}"
+    if beside is None:
+        return ", ".join([whole, *of_steps])
+    return f"{whole}, {beside}" + (f"; in the steps {', '.join(of_steps)}" if of_steps else "")
+
+
+def beside_steps(summary: Mapping[str, Any]) -> str | None:
+    """Say what most of the training time went into, `35 s of it for features`; None: the steps."""
+    phases = summary.get("phases_s")
+    times = {
+        str(name): float(value)
+        for name, value in (phases.items() if isinstance(phases, Mapping) else ())
+        if isinstance(value, (int, float)) and name not in _OUTSIDE_TRAINING
+    }
+    in_steps = sum(value for name, value in times.items() if name in _STEP_PHASES)
+    others = {name: value for name, value in times.items() if name not in _STEP_PHASES}
+    if not others or 2 * in_steps >= sum(times.values()):
+        return None
+    name = max(others, key=lambda one: others[one])
+    return f"{duration(others[name])} of it {_BESIDE_STEPS.get(name, f'for {name}')}"
+
+
+def baseline_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Say how a run ended beside the earlier run that it was compared with; none: it was not."""
+    found = summary.get("baseline")
+    if not isinstance(found, Mapping):
+        return []
+    by_time = found.get("at") == "wall_time"
+    point = found.get("point") or 0
+    after = duration(point) if by_time else f"{point:,.0f} {examples_word(summary)}"
+    is_loss = found.get("compared") == "val_loss"
+    what = "validation loss" if is_loss else "validation error"
+    ours, theirs = found.get("value"), found.get("baseline_value")
+    line = f"baseline: {found.get('run')}, after {after}: {what} {_value(ours, is_loss)} here, "
+    line += f"{_value(theirs, is_loss)} there; more than noise would be "
+    line += f"{_value(found.get('margin'), is_loss)} worse"
+    num, reason = found.get("num_worse") or 0, summary.get("stop_reason")
+    if num and reason != "worse_than_baseline":
+        line += f", as it was {_in_a_row(num)}"
+        line += ": early stopping came first" if reason == "early_stopping" else ""
+    return [line]
+
+
+def _value(value: object, is_loss: bool) -> str:
+    """Say a loss, or a share of errors in percent."""
+    if not isinstance(value, (int, float)):
+        return "not finite"
+    return _number(value) if is_loss else percent(value)
+
+
+def _beside_baseline(num_worse: int) -> str:
+    if not num_worse:
+        return "not clearly worse than the baseline"
+    return f"worse than the baseline by more than noise ({num_worse} in a row)"
+
+
+def _in_a_row(num: int) -> str:
+    return "at the last validation" if num == 1 else f"at the last {num} validations"
 
 
 def examples_word(summary: Mapping[str, Any]) -> str:

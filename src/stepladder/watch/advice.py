@@ -45,7 +45,7 @@ def next_step(
             return proven, False
     if best is not None and (best.gain or 0.0) >= MIN_GAIN:
         return best, True
-    more = "" if replays else "; --probe replays steps with other settings"
+    more = _not_known(replays) if replays else "; --probe replays steps with other settings"
     text = f"nothing that looking on can tell makes a step 1.1 times faster{more}"
     return NextStep(rung="none", gain=None, text=text), True
 
@@ -108,22 +108,24 @@ def _bounds(
 
 def _measured(times: Sequence[PhaseTime], replays: Sequence[Replay]) -> list[NextStep]:
     """Give what replays measured, as a gain of the whole step."""
-    base = next((r.example_s for r in replays if r.name == AS_IS), None)
-    if not base:
-        return []
     share = sum(t.share for t in times if t.name in ("forward", "backward", "optimizer"))
     found = []
     for one in replays:
         words = _REPLAYED.get(one.name)
-        if words is None or not one.example_s:
+        if words is None or not one.gain:
             continue
-        gain = 1 / (1 - share + share * one.example_s / base)
         found.append(
             NextStep(
                 rung=one.name,
-                gain=gain,
+                gain=1 / (1 - share + share / one.gain),
                 text=f"{words}: replayed on a copy, a step's own work takes "
-                f"{base / one.example_s:.2f} times less time",
+                f"{one.gain:.2f} times less time",
             )
         )
     return found
+
+
+def _not_known(replays: Sequence[Replay]) -> str:
+    """Name what was replayed and whose rounds disagree."""
+    names = [one.name for one in replays if one.num_repeats and one.why_not is not None]
+    return f"; {' and '.join(names)}: not known, as the rounds disagree" if names else ""

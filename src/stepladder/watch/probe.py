@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from time import perf_counter
 from typing import Any, Final
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.records.watch import Replay
-from stepladder.watch.advice import AS_IS
+from stepladder.watch.advice import AS_IS, MIN_GAIN
 from stepladder.watch.habits import Habits
 from stepladder.watch.kept import KeptBatch, KeptCall, let_go
 from stepladder.watch.phases import has_gpu
@@ -27,6 +28,16 @@ _MAX_MODULES: Final = 4
 _BUDGET_S: Final = 20.0
 _MIN_REPEATS: Final = 3
 _MAX_REPEATS: Final = 9
+_NUM_WARM_UPS: Final = 2
+_MIN_RUN_S: Final = 0.02  # of one timing: in less, another process's turn is most of it
+_MAX_PASSES: Final = 20  # over the batches, for that
+_TRIMMED_FROM: Final = 7  # rounds, from which on the lowest and the highest are left out
+_MOST: Final = {"mixed_precision": 32.0, "larger_batch": 2.0}
+"""Times as fast a step's own work can get: tensor cores and AMX multiply up to 32 times as many
+numbers of 16 bits as other units do of 32; twice the batch halves what a pass costs by itself. Of a
+layout no such bound is known."""
+_BEYOND: Final = 1.25  # of that, from where on the rounds say more of the machine than of steps
+_MAX_APART: Final = 2.0  # the rounds' highest gain over their lowest, to call it known
 
 
 class Kept:
@@ -160,21 +171,32 @@ class Kept:
                 refused.append(lane)
                 continue
             try:
-                lane.run()  # warms up, and tells whether it can be done at all
+                for _ in range(_NUM_WARM_UPS):  # tells too whether it can be done at all
+                    warm_s = lane.run()
             except Exception as error:
                 refused.append(Replay(name=name, why_not=f"{type(error).__name__}: {error}"))
                 continue
-            lanes.append(lane)
-        began = perf_counter()
-        while lanes and len(lanes[-1].example_s) < _MAX_REPEATS:
-            is_late = perf_counter() - began > _BUDGET_S
-            if is_late and len(lanes[-1].example_s) >= _MIN_REPEATS:
-                break
-            if perf_counter() - began > 2 * _BUDGET_S:
-                break
-            for lane in lanes:
-                lane.example_s.append(lane.run())
-        return (*(lane.result() for lane in lanes), *refused)
+            if not lanes:
+                each_s = warm_s * sum(batch.num_examples for batch in batches)
+                num_passes = min(_MAX_PASSES, max(1, math.ceil(_MIN_RUN_S / max(each_s, 1e-9))))
+            lanes.append(replace(lane, num_passes=num_passes))
+        _race(lanes)
+        base = next((lane.example_s for lane in lanes if lane.name == AS_IS), None)
+        return (*(lane.result(base) for lane in lanes), *refused)
+
+
+def _race(lanes: list[_Lane]) -> None:
+    """Time all in rounds, each round in the other order: none is always first, or after another."""
+    began = perf_counter()
+    order = list(lanes)
+    while lanes and len(lanes[-1].example_s) < _MAX_REPEATS:
+        spent_s = perf_counter() - began
+        is_enough = len(lanes[-1].example_s) >= _MIN_REPEATS
+        if spent_s > (_BUDGET_S if is_enough else 2 * _BUDGET_S):
+            break
+        for lane in order:
+            lane.example_s.append(lane.run())
+        order.reverse()
 
 
 @dataclass
@@ -186,39 +208,70 @@ class _Lane:
     optimizer: Any
     batches: list[KeptBatch]
     context: Callable[[], AbstractContextManager[Any]]
-    example_s: list[float]
+    num_passes: int = 1
+    example_s: list[float] = field(default_factory=list)
 
     def run(self) -> float:
-        """Take a step on every batch, and give the seconds an example."""
+        """Take a step on every batch, in each pass, and give the seconds an example."""
         _wait()
         began = perf_counter()
-        for batch in self.batches:
-            self.optimizer.zero_grad()
-            with self.context():
-                loss = batch.loss_of(self.model)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
+        for _ in range(self.num_passes):
+            for batch in self.batches:
+                self.optimizer.zero_grad()
+                with self.context():
+                    loss = batch.loss_of(self.model)
+                loss.backward()  # type: ignore[no-untyped-call]
+                self.optimizer.step()
         _wait()
-        return (perf_counter() - began) / sum(batch.num_examples for batch in self.batches)
+        num = self.num_passes * sum(batch.num_examples for batch in self.batches)
+        return (perf_counter() - began) / num
 
-    def result(self) -> Replay:
-        return Replay(
+    def result(self, base: list[float] | None) -> Replay:
+        """Say how long it takes, and how much less than steps as they are in the same rounds."""
+        if not self.example_s:
+            return Replay(name=self.name, why_not="no time was left for it")
+        found = Replay(
             name=self.name,
-            example_s=median(self.example_s) if self.example_s else None,
-            spread=max(self.example_s) / min(self.example_s) if self.example_s else None,
+            example_s=median(self.example_s),
+            spread=max(self.example_s) / min(self.example_s),
             num_repeats=len(self.example_s),
         )
+        if base is None or self.name == AS_IS:
+            return found
+        gain, why_not = gain_of(self.name, base, self.example_s)
+        if why_not is not None:
+            return replace(found, example_s=None, why_not=why_not)
+        return replace(found, gain=gain)
+
+
+def gain_of(
+    name: str, before_s: list[float], after_s: list[float]
+) -> tuple[float | None, str | None]:
+    """Give how many times as fast a change makes a step's own work, by rounds that timed both.
+
+    Returns:
+        The median over rounds, no more than the change can give at all, and None; or None and why
+        it is not known: the rounds disagree.
+    """
+    gains = sorted(before / after for before, after in zip(before_s, after_s, strict=True))
+    inner = gains[1:-1] if len(gains) >= _TRIMMED_FROM else gains
+    low, high = inner[0], inner[-1]
+    most = _MOST.get(name, math.inf)
+    is_either = low <= 1 and high >= MIN_GAIN
+    if is_either or low > _BEYOND * most or high > _MAX_APART * low:
+        rounds = f"{len(gains)} rounds beside steps as they are gave {low:.2f} to {high:.2f} times"
+        bound = f", and it can give {most:.0f} at most" if high > most else ""
+        return None, f"not known: {rounds} as fast{bound}"
+    return min(median(gains), most), None
 
 
 def _as_is(name: str, model: nn.Module, optimizer: Any, batches: list[KeptBatch]) -> _Lane:
-    return _Lane(name, model, optimizer, batches, nullcontext, [])
+    return _Lane(name, model, optimizer, batches, nullcontext)
 
 
 def _mixed(name: str, model: nn.Module, optimizer: Any, batches: list[KeptBatch]) -> _Lane:
     device = batches[0].target.device.type
-    return _Lane(
-        name, model, optimizer, batches, lambda: torch.autocast(device, torch.bfloat16), []
-    )
+    return _Lane(name, model, optimizer, batches, lambda: torch.autocast(device, torch.bfloat16))
 
 
 def _channels_last(
@@ -228,7 +281,7 @@ def _channels_last(
         return Replay(name=name, why_not="the model has no Conv2d layer")
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     laid = [replace(b, args=_laid(b.args), kwargs=_laid(b.kwargs)) for b in batches]
-    return _Lane(name, model, optimizer, laid, nullcontext, [])
+    return _Lane(name, model, optimizer, laid, nullcontext)
 
 
 def _larger(
@@ -246,7 +299,7 @@ def _larger(
         )
         for a, b in pairs
     ]
-    return _Lane(name, model, optimizer, joined, nullcontext, [])
+    return _Lane(name, model, optimizer, joined, nullcontext)
 
 
 _LANES: Final[tuple[tuple[str, Callable[..., _Lane | Replay]], ...]] = (

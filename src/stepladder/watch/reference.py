@@ -77,7 +77,10 @@ rest happens after the script's last step, on copies, and its time is reported a
   `p.grad.mul_(0.9)`, no fault is told.
 - **Times.** On a copy of model and optimiser, steps are taken on up to eight kept batches: as they
   are (what an endlessly fast loader would give), under bfloat16 autocast, laid out as NHWC, and
-  with twice the batch. It needs one optimiser.
+  with twice the batch. It needs one optimiser. Two runs of each warm up, then all are timed in nine
+  rounds, each in the other order, three where they take long. A gain is the median over rounds of
+  what both took in the same one, and never more than a change can give: twice the batch can save
+  half of a step's own work. Where the rounds disagree it is not known, and says so.
 
 Times need a loss of `torch.nn.functional` that is called on the model's output as it is; gradients
 are those of a weighted mean of the outputs where there is no such loss. Both need a model that can

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -19,9 +20,11 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
+from stepladder.config.yaml_file import nearest_file
 from stepladder.errors import UsageError
 
 _HERE = str(Path(__file__).resolve().parent)
+_GIVE = "Give the path of a Python file."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +49,70 @@ def find_script(script: str, *, is_module: bool) -> Path:
         UsageError: if there is none.
     """
     if is_module:
-        sys.path.insert(0, str(Path.cwd()))
-        try:
-            spec = importlib.util.find_spec(script)
-        except (ImportError, ValueError):
-            spec = None
-        finally:
-            del sys.path[0]
-        if spec is not None and spec.origin and spec.origin != "built-in":
-            return Path(spec.origin)
-        raise UsageError("no module of that name", where=script, fix="Give what follows python -m.")
+        return _find_module(script)
     path = Path(script)
+    if path.is_dir():
+        raise UsageError("this is a folder, not a script", where=script, fix=_script_in(path))
     if not path.is_file():
-        raise UsageError(
-            "there is no such script", where=script, fix="Give the path of a Python file."
-        )
+        fix = nearest_file(path, _GIVE)
+        raise UsageError("there is no such script", where=script, fix=fix)
     return path
+
+
+def refuse_no_python(file: Path, shown: str) -> None:
+    """Refuse a file that Python would not begin to run.
+
+    Args:
+        file: as `find_script` gave it.
+        shown: how it is named in the message.
+
+    Raises:
+        UsageError: if it is no Python; names the line.
+    """
+    try:
+        with warnings.catch_warnings(), io.open_code(str(file)) as opened:
+            warnings.simplefilter("ignore")  # they are shown when it is run
+            compile(opened.read(), str(file), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise _no_python(error, shown) from None
+    except OSError as error:
+        what = f"the script cannot be read ({error.strerror or error})"
+        raise UsageError(what, where=shown, fix=_GIVE) from None
+
+
+def _no_python(error: SyntaxError | ValueError, shown: str) -> UsageError:
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = error.text if isinstance(error, SyntaxError) else None
+    is_python = shown.endswith(".py")
+    other = "Give the Python script itself: `python train.py` becomes `stepladder watch train.py`."
+    return UsageError(
+        f"this is no Python: {said}",
+        where=f"{shown}:{line}" if line else shown,
+        why=f"It says: {text.strip()[:200]}" if text and text.strip() else None,
+        fix="Mend that line: Python itself does not begin to run it." if is_python else other,
+    )
+
+
+def _find_module(name: str) -> Path:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        spec = importlib.util.find_spec(name)
+    except SyntaxError as error:  # of the package that it lies in
+        raise _no_python(error, error.filename or name) from None
+    except (ImportError, ValueError):
+        spec = None
+    finally:
+        del sys.path[0]
+    if spec is not None and spec.origin and spec.origin != "built-in":
+        return Path(spec.origin)
+    raise UsageError("no module of that name", where=name, fix="Give what follows python -m.")
+
+
+def _script_in(folder: Path) -> str:
+    scripts = sorted(file for file in folder.glob("*.py") if file.is_file())
+    named = ", ".join(str(file) for file in scripts[:4])
+    return f"Name a script in it: {named}{' …' if len(scripts) > 4 else ''}." if named else _GIVE
 
 
 def run_script(script: str, args: Sequence[str], *, is_module: bool) -> Ending:

@@ -91,3 +91,63 @@ def test_a_comparison_is_printed_and_its_page_written(
 def test_both_are_functions_of_the_package(log: Path) -> None:
     assert stepladder.audit(log, num_val=100).runs[0].result == 0.7
     assert len(stepladder.compare(log, log).runs) == 2
+
+
+def test_a_log_that_cannot_be_read_is_told_and_ends_with_3(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone, page = str(log.parent / "gone.csv"), str(log.parent / "page.html")
+    assert main(["audit", str(log), gone]) == 3
+    said = capsys.readouterr().out
+    assert "70.0 %" in said
+    assert "Not read\n" in said
+    assert main(["audit", str(log), gone, "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["unreadable"]
+    assert main(["compare", str(log), str(log), gone, "--out", page]) == 3
+    assert main(["compare", str(log), str(log), "--out", page]) == 0
+
+
+def test_a_file_of_a_run_and_a_folder_of_runs_are_answered_with_the_run(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(log.parent)
+    runs = [Path("runs", name) for name in ("a", "b", "c", "d", "e")]
+    for run in runs:
+        run.mkdir(parents=True)
+        (run / "events.jsonl").write_text(
+            '{"event": "validation", "epoch": 1, "step": 9, "val_loss": 1.0}\n'
+        )
+        (run / "summary.json").write_text("{}")
+    assert main(["audit", "runs/a/summary.json"]) == 3
+    said = capsys.readouterr().err
+    assert "this is a file of the run runs/a" in said
+    assert "Did you mean runs/a?" in said
+    assert main(["audit", "runs"]) == 3
+    asked = "Did you mean one of runs/a, runs/b, runs/c, runs/d …?"
+    assert asked in capsys.readouterr().err
+    assert main(["compare", "runs", "runs/a"]) == 2
+    assert "5 of its folders do" in capsys.readouterr().err
+    for command in ("diagnose", "report"):
+        assert main([command, "runs/a/summary.json"]) == 3
+        said = capsys.readouterr().err
+        assert "this is a file" in said
+        assert "Its run is the folder runs/a" in said
+        assert main([command, "runs"]) == 3
+        assert asked in capsys.readouterr().err
+        assert main([command, "log.csv"]) == 3
+        assert "this is a file, not the folder of a run" in capsys.readouterr().err
+    assert main(["audit", "runs/a"]) == 0
+
+
+def test_a_folder_without_a_report_names_what_a_killed_watch_leaves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "watch-a").mkdir()
+    assert main(["report", str(tmp_path / "watch-a")]) == 3
+    said = capsys.readouterr().err
+    assert "or `watch` wrote" in said
+    assert "killed in its first seconds leaves nothing" in said
+    (tmp_path / "watch-a" / "watch.json").write_text("{}")
+    (tmp_path / "watch-a" / "watch.html").touch()
+    assert main(["report", str(tmp_path / "watch-a" / "watch.html")]) == 3
+    assert f"Its run is the folder {tmp_path / 'watch-a'}" in capsys.readouterr().err

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from stepladder.checks import run as checks_run
 from stepladder.checks.kept import CHECKS_FILE, read_checks
 from stepladder.cli.main import main
 from stepladder.records.findings import Outcome
@@ -33,6 +35,15 @@ class Mine(Task):
 """
 SOUND = _TASK.replace("LABELS", "").replace("SIZE", "200")
 BROKEN = _TASK.replace("LABELS", "+ 1").replace("SIZE", "200")
+
+
+def raising(line: str, *, method: str = "loss") -> str:
+    """Give a Task of which a method begins with a line."""
+    return re.sub(rf"(    def {method}\(.*\n)", rf"\g<1>        {line}\n", SOUND)
+
+
+def line_of(text: str, part: str) -> int:
+    return next(i for i, line in enumerate(text.splitlines(), 1) if part in line)
 
 
 def task(folder: Path, text: str) -> list[str]:
@@ -113,3 +124,114 @@ def test_what_is_found_before_training_stands_in_the_report(tmp_path: Path) -> N
     main(["check", *task(tmp_path, SOUND), "--fast"])
     assert main(words) == 0
     assert "Is the job sound?" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("run_dir", "exit_code", "said"),
+    [
+        ("a_file", 2, "a run needs a folder, this is a file"),
+        ("a_file/below/run", 4, "the run folder cannot be made"),
+        ("/proc/x", 4, "the run folder cannot be made"),
+        ("/proc", 4, "nothing can be written in /proc"),
+    ],
+)
+def test_a_folder_that_cannot_be_is_told_before_any_check(
+    tmp_path: Path,
+    run_dir: str,
+    exit_code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_file").write_text("mine")
+    words = task(tmp_path, SOUND)
+    assert main(["check", *words[:-1], run_dir, "--fast"]) == exit_code
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert "hoose another --run.dir" in shown.err
+    assert not shown.out
+    assert (tmp_path / "a_file").read_text() == "mine"
+
+
+# --- a Task that raises, prints, or ends the program
+
+
+def test_a_task_that_raises_ends_with_6_and_names_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = raising("raise KeyError('column')")
+    assert main(["check", *task(tmp_path, text), "--fast"]) == 6
+    printed = capsys.readouterr().out
+    place = f"{tmp_path / 'mine.py'}:{line_of(text, 'KeyError')}"
+    assert f"{place}: KeyError: 'column'" in printed
+    assert "→ Mend that line, in loss: raise KeyError('column')" in printed
+    assert printed.count("KeyError: 'column'") == 1, "one row for all"
+    report = read_checks(tmp_path / "run")
+    assert report is not None
+    raised = [finding for finding in report.findings if finding.numbers.get("raised")]
+    assert {finding.outcome for finding in raised} == {Outcome.COULD_NOT_RUN}
+    assert {finding.where for finding in raised} == {place}
+    assert main(["check", *task(tmp_path, SOUND), "--fast"]) == 0
+
+
+def test_what_could_not_run_is_tried_again(tmp_path: Path) -> None:
+    flag = tmp_path / "there"
+    words = task(tmp_path, raising(f"open({str(flag)!r}).close()"))
+    assert main(["check", *words, "--fast"]) == 6
+    flag.touch()
+    assert main(["check", *words, "--fast"]) == 0
+
+
+def test_checks_without_time_left_do_not_count_and_the_command_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = task(tmp_path, SOUND)
+    assert main(["check", *words, "--fast", "--fresh", "--budget", "0.000001s"]) == 0
+    printed = capsys.readouterr().out
+    assert "no check ran" in printed
+    assert f"→ stepladder check {' '.join(words)} --fast --budget 1m runs those" in printed
+
+
+def test_json_alone_stands_on_stdout(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    line = "import os, sys; print('hi'); print('real', file=sys.__stdout__); os.system('echo sub')"
+    words = task(tmp_path, raising(line, method="build_model"))
+    assert main(["check", *words, "--fast", "--json"]) == 0
+    captured = capfd.readouterr()
+    assert json.loads(captured.out)["tier"] == "fast"
+    assert "hi" in captured.err
+    assert "sub" in captured.err
+    print("after")
+    assert "after" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("method", ["build_model", "data", "loss"])
+def test_a_task_that_ends_the_program_is_an_error_of_its_line(
+    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = raising("import sys; sys.exit(3)", method=method)
+    assert main(["check", *task(tmp_path, text), "--fast"]) in (2, 6)
+    captured = capsys.readouterr()
+    told = captured.out + captured.err
+    place = f"{tmp_path / 'mine.py'}:{line_of(text, 'sys.exit')}"
+    assert f"{place}: Mine calls sys.exit(3)" in told
+    assert "a Task must not end the program" in told
+
+
+def test_the_budget_for_the_rest_grows_with_how_slow_the_machine_was() -> None:
+    from stepladder.checks.order import CHECKS
+    from stepladder.records.findings import CheckReport, Finding
+
+    left = tuple(check.name for check in CHECKS[-8:])
+    ran = Finding(check="overfit_one_batch", outcome=Outcome.PASSED, took_s=2.0)
+    slow = Finding(check="overfit_one_batch", outcome=Outcome.PASSED, took_s=10.0)
+
+    def budget(finding: Finding, left_out: tuple[str, ...]) -> str | None:
+        report = CheckReport(
+            tier="full", key="k", findings=(finding,), took_s=9.0, left_out=left_out
+        )
+        return checks_run.budget_for_rest(report, CHECKS)
+
+    assert budget(ran, ()) is None
+    assert budget(ran, left) == "1m"
+    assert budget(slow, left) == "4m"

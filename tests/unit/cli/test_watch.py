@@ -274,3 +274,94 @@ def test_json_goes_to_stderr_and_stdout_stays_the_scripts(
     shown = capsys.readouterr()
     assert shown.out == "mine\n"
     assert json.loads(shown.err)["exit_code"] == 0
+
+
+def test_the_help_says_where_json_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["watch", "--help"])
+    assert "to stderr: stdout is the script's" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('ran')\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("trian.py", "Did you mean train.py?"),
+        ("quite_another", "Give the path of a Python file."),
+        ("gone/train.py", "There is no folder gone either."),
+        (".", ".: this is a folder, not a script\n  Name a script in it: train.py."),
+        ("--out train.py train.py", "train.py: the report needs a folder, and there is a file"),
+        ("--out train.py/a/b train.py", "train.py: the report needs a folder, and there is a file"),
+        ("--out /proc/x train.py", "/proc/x: the folder cannot be made"),
+        ("--out /proc train.py", "/proc: the folder cannot be made or written to"),
+        ("--out /proc/x train.py", "Choose another folder: --out FOLDER."),
+    ],
+)
+def test_a_wrong_path_is_told_in_its_own_words(
+    folder: Path, words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["watch", *words.split()]) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert not shown.out
+    assert [path.name for path in folder.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("README.md", "# Mine\n\nIt learns quickly.\n", "README.md:3: this is no Python"),
+        ("run.sh", "#!/bin/sh\npython train.py\n", "run.sh:2: this is no Python"),
+        ("bad.py", "x = 1\nif x\n    y = 2\n", "bad.py:2: this is no Python: expected ':'"),
+        ("weights.pt", "PK\0\1", "weights.pt: this is no Python"),
+    ],
+)
+def test_what_is_no_python_is_refused_before_anything_is_made(
+    folder: Path, name: str, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / name).write_text(text)
+    before = sorted(folder.iterdir())
+    assert main(["watch", name]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(said)
+    assert ("Mend that line" if name == "bad.py" else "`stepladder watch train.py`") in shown
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_module_that_is_no_python_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "half_written").mkdir()
+    (folder / "half_written" / "__init__.py").write_text("(\n")
+    (folder / "unclosed.py").write_text("x = 1\n(\n")
+    for module, line in (("half_written.job", "__init__.py:1"), ("unclosed", "unclosed.py:2")):
+        assert main(["watch", "-m", module]) == 2
+        shown = capsys.readouterr().err
+        assert f"{line}: this is no Python: '(' was never closed" in shown
+        assert "Mend that line" in shown
+    assert not list(folder.glob("watch-*"))
+
+
+def test_a_syntax_error_while_a_script_runs_is_the_scripts_own(watch: Run) -> None:
+    code, report = watch("exec('(')")
+    assert code == 1
+    assert report["ending"] == "it raised SyntaxError"
+
+
+def test_a_report_replaces_reports_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = folder / "own"
+    own.mkdir()
+    for name, text in (("watch.json", '{"paths": []}'), ("watch.html", "<title>Mine</title>")):
+        (own / name).write_text(text)
+        assert main(["watch", "--out", "own", "train.py"]) == 2
+        assert f"own/{name}: there is a file already" in capsys.readouterr().err
+        assert (own / name).read_text() == text
+        (own / name).unlink()
+    for _ in range(2):
+        assert python("-m", "stepladder", "watch", "train.py", folder=folder).returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ import pytest
 
 from stepladder.diagnosis.audit import audit
 from stepladder.diagnosis.audit_size import Sizes, infer_size
+from stepladder.diagnosis.fit import judge_fit
+from stepladder.diagnosis.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError, UsageError
 from stepladder.records import to_json
 from stepladder.records.audit import Audit, AuditedRun, Relation, SizeSource
@@ -382,3 +385,45 @@ def test_an_audit_comes_back_from_its_json(tmp_path: Path) -> None:
     assert [f.evidence for f in again.runs[0].findings] == [
         f.evidence for f in found.runs[0].findings
     ]
+
+
+# -- what is not there, and what cannot be read -------------------------------------------
+
+
+def test_a_cell_that_is_no_number_is_named_and_logging_is_not_blamed(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("epoch;val_accuracy;val_loss\n1;0,5;2,0\n2;0,6;-\n3;0,65;1,5\n4;x;1,3\n")
+    run = only(audit([str(log)]))
+    assert run.log.num_unreadable == 1
+    assert "row 4, val_accuracy: 'x' is no number and is left out" in run.log.notes
+    length = finding(run, "length")
+    assert "1 cell could not be read" in length.evidence
+    assert "Log every epoch" not in length.fix
+
+
+def test_a_text_is_no_log_whatever_its_commas(tmp_path: Path) -> None:
+    text = tmp_path / "README.md"
+    text.write_text("# Title\n\nScale training in the right order: a sound job, a fast one.\n")
+    with pytest.raises(DataError, match="this is no log that is known"):
+        audit([str(text)])
+
+
+@pytest.mark.parametrize("stop", [None, "signal"])
+def test_a_run_that_is_not_at_its_end_is_not_judged_by_it(tmp_path: Path, stop: str | None) -> None:
+    lines: list[dict[str, object]] = [{"event": "start", "elapsed_s": 0.0}]
+    for epoch in range(1, 11):
+        place = {"step": 10 * epoch, "epoch": epoch, "elapsed_s": 2.0 * epoch}
+        lines.append({"event": "train", **place, "train_loss": 0.5 - 0.01 * epoch})
+        loss = 0.5 - 0.01 * epoch
+        lines.append({"event": "validation", **place, "val_loss": loss, "val_loss_sem": 0.001})
+    if stop:
+        lines.append({"event": "stop", "reason": stop, "elapsed_s": 30.0})
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = only(audit([str(tmp_path)]))
+    length = finding(run, "length")
+    assert length.outcome is Outcome.NOT_APPLICABLE
+    assert "cut short: its ending is not judged" in length.evidence
+    fit = finding(run, "fit")
+    assert fit.outcome is Outcome.COULD_NOT_RUN
+    judged = judge_fit(curves_of_run(read_run(tmp_path)))
+    assert fit.numbers["kind"] == judged.kind.value == "not_yet_known"

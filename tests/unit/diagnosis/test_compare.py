@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -126,7 +129,7 @@ def test_runs_are_compared_with_the_first_by_table_options_and_pairs(tmp_path: P
     (pair,) = found.pairs
     assert (pair.only_first, pair.only_second) == (0, 20)
     text = compare_text(found)
-    assert "70.0 % (60.4 to 78.1)" in text  # Wilson at 70 of 100
+    assert "70.0 % test (60.4 to 78.1)" in text  # Wilson at 70 of 100
     assert "batch.lr: 0.1 | 0.01" in text
     assert "a difference" in text
     assert from_json(Comparison, to_json(found)).pairs == found.pairs
@@ -138,6 +141,9 @@ def test_a_log_of_another_tool_stands_beside_a_run(tmp_path: Path) -> None:
     log.write_text("epoch,elapsed_s,val_loss,val_accuracy\n1,9,1.5,0.5\n2,18,1.2,0.75\n")
     found = compare([str(run), str(log)])
     assert "other left no predictions.csv" in found.pairs[0].why_not
+    text = compare_text(found)
+    assert "75.0 % val, best of 2" in text
+    assert "val_accuracy 75.0 %" in text
     page = compare_page(found)
     assert "against epochs" in page  # the log does not count samples
     assert with_samples(read_logs(str(log))[0]) is None
@@ -167,6 +173,127 @@ def test_the_page_overlays_every_curve_and_loads_and_runs_nothing(tmp_path: Path
     assert "<script" not in page
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert "prefers-color-scheme: dark" in page
+
+
+def events_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+
+
+def write_events(run: Path, events: Sequence[Mapping[str, Any]]) -> Path:
+    (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return run
+
+
+def write_losses_run(folder: Path, losses: Sequence[float], *, is_ended: bool) -> Path:
+    """A run of a user's Task, which has no accuracy; where it goes on it has no summary."""
+    run = write_run(folder, [True, False], num_epochs=len(losses))
+    events = [{"event": "start", "attempt": 1, "elapsed_s": 0.0}, *events_of(run)]
+    validations = (event for event in events if event["event"] == "validation")
+    for event, loss in zip(validations, losses, strict=True):
+        del event["val_accuracy"]
+        event.update(val_loss=loss, val_losses=[loss] * 40, is_best=True)
+    if is_ended:
+        summary = {"val_loss": losses[-1], "num_val": 40, "are_pictures": False, "epochs": 2}
+        write_json(run / "summary.json", summary)
+        events.append({"event": "stop", "reason": "max_epochs", "elapsed_s": 9.0})
+    else:
+        (run / "summary.json").unlink()
+        (run / "predictions.csv").unlink()
+    (run / "config.yaml").write_text(f"batch:\n  lr: 0.1\ndata:\n  store: {folder}/store\n")
+    return write_events(run, events)
+
+
+def test_losses_are_judged_against_their_own_standard_errors(tmp_path: Path) -> None:
+    first = write_losses_run(tmp_path / "first", [0.5, 0.2], is_ended=True)
+    second = write_losses_run(tmp_path / "second", [0.5, 0.4], is_ended=False)
+    found = compare([str(first), str(second)])
+    (difference,) = found.differences
+    assert difference.sem == pytest.approx(0.05 * 2**0.5)
+    assert difference.is_clear is True
+    assert "0.2 and 0.4 lie 2.8 standard errors apart" in difference.words
+    assert found.runs[1].audited.num_val == 40  # by its val_losses
+
+
+def test_a_task_of_ones_own_has_no_store(tmp_path: Path) -> None:
+    runs = [
+        str(write_losses_run(tmp_path / name, [0.5, 0.4], is_ended=is_ended))
+        for name, is_ended in (("a", True), ("b", False))
+    ]
+    assert compare(runs).options == ()
+
+
+def test_a_run_that_has_not_ended_is_said_to_go_on_or_to_be_cut_short(tmp_path: Path) -> None:
+    first = write_run(tmp_path / "first", [True, False])
+    second = write_losses_run(tmp_path / "second", [0.5, 0.4], is_ended=False)
+    assert "cut short" in compare_text(compare([str(first), str(second)]))
+    write_json(second / "lock", {"pid": os.getpid(), "host": socket.gethostname()})
+    assert "still running" in compare_text(compare([str(first), str(second)]))
+    write_json(second / "lock", {"pid": 2**22 + 1, "host": socket.gethostname()})
+    assert "still running" not in compare_text(compare([str(first), str(second)]))
+
+
+def test_the_accuracy_is_that_of_the_weights_that_a_run_ended_with(tmp_path: Path) -> None:
+    first, second = (write_run(tmp_path / name, [True, False]) for name in ("first", "second"))
+    events = events_of(first)
+    validations = [event for event in events if event["event"] == "validation"]
+    accuracies = (0.5, 0.9, 0.6, 0.7, 0.55)  # the best is of weights with a higher loss
+    for event, accuracy in zip(validations, accuracies, strict=True):
+        event["val_accuracy"] = accuracy
+        event["is_best"] = event["epoch"] <= 3
+    write_events(first, events)
+    summary = {"restore_best": True, "num_val": 20, "val_accuracy": 0.6, "val_loss": 1.5}
+    write_json(first / "summary.json", summary)
+    run = compare([str(first), str(second)]).runs[0]
+    assert (run.accuracy, run.split, run.audited.best_epoch) == (0.6, "val", 3)
+    write_json(first / "summary.json", {"restore_best": True, "num_val": 20})  # interrupted
+    assert compare([str(first), str(second)]).runs[0].accuracy == 0.6
+    write_json(first / "summary.json", {"restore_best": False, "num_val": 20})
+    assert compare([str(first), str(second)]).runs[0].accuracy == 0.55
+    write_events(first, [*events, {"event": "checkpoint", "step": 57, "elapsed_s": 11.0}])
+    notes = compare([str(first), str(second)]).runs[0].audited.log.notes
+    assert any("of step 57, were not validated" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("summary.json", '{"test_accuracy": 0.'),
+        ("summary.json", "[]"),
+        ("summary.json", '{"val_accuracy": "high"}'),
+        ("config.yaml", ": : ["),
+        ("config.yaml", "batch:\n  lr: 0.0"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path: Path, file: str, damage: str) -> None:
+    first, second = (write_run(tmp_path / name, [True, False]) for name in ("first", "second"))
+    (second / file).write_text(damage)
+    found = compare([str(first), str(second)])
+    assert f"second: {file} is damaged" in compare_text(found)
+    assert compare_page(found).count(f"second: {file} is damaged") == 1
+
+
+@pytest.mark.parametrize("damage", ["half", "header", "loss", "empty"])
+def test_damaged_predictions_are_not_told_as_missing(tmp_path: Path, damage: str) -> None:
+    first = write_predictions(tmp_path / "a", [True] * 10)
+    second = write_predictions(tmp_path / "b", [True] * 10)
+    path = second / "predictions.csv"
+    text = path.read_text()
+    broken = {
+        "half": text[:-5],
+        "header": text.replace("split", "part", 1),
+        "loss": text.replace("0.1", "low", 1),
+        "empty": "",
+    }
+    path.write_text(broken[damage])
+    why = compare_pairs(first, second, names=NAMES).why_not
+    assert "predictions.csv of second is damaged" in why
+
+
+def test_a_run_beside_itself_is_one_and_the_same_folder(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", [True, False])
+    found = compare([str(run), f"{run}/../a"])
+    assert found.pairs[0].why_not == "both are one and the same folder"
+    assert found.differences == ()
 
 
 def test_one_run_or_ten_are_refused(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import stepladder
+from stepladder.diagnosis.curves import Curves, Point
+from stepladder.diagnosis.fit import judge_fit
 from stepladder.diagnosis.remedies import FOR_TRAINING, FOR_VALIDATION
 from stepladder.diagnosis.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError, UsageError
@@ -230,3 +232,62 @@ def test_the_page_loads_nothing_and_escapes_what_it_shows(
     assert "&lt;b&gt;bold" in page
     assert "Range test" in page
     assert not any(mark in page for mark in ("http:", "https:", "<script", "url("))
+
+
+@pytest.mark.parametrize("damage", ['{"status": "fin', "[]", "{}", '{"val_accuracy": "high"}'])
+def test_a_damaged_summary_is_not_a_missing_one(
+    overfit_run: Path, tmp_path: Path, damage: str
+) -> None:
+    run = copied(overfit_run, tmp_path)
+    (run / "summary.json").write_text(damage)
+    found = stepladder.diagnose(run, remeasure=False)
+    (said,) = [sentence for sentence in found.could_not if "summary.json" in sentence]
+    assert "summary.json is damaged" in said
+    assert "stepladder verify" in said
+
+
+def test_damaged_checkpoints_are_not_a_run_that_was_never_trained(
+    overfit_run: Path, task_file: Path, tmp_path: Path
+) -> None:
+    run = copied(overfit_run, tmp_path)
+    for file in run.glob("checkpoints/*/model.safetensors"):
+        file.write_bytes(b"x")
+    found = stepladder.diagnose(run, task=f"{task_file}:Noisy")
+    (said,) = [sentence for sentence in found.could_not if "no sound checkpoint" in sentence]
+    assert f"stepladder verify {run}" in said
+    assert f"stepladder train {run}/config.yaml --overwrite --task {task_file}:Noisy" in said
+    assert "Train first" not in said
+
+
+@pytest.mark.parametrize("has_accuracy", [False, True])
+def test_a_task_is_asked_for_before_the_first_checkpoint_names_it(
+    overfit_run: Path, tmp_path: Path, *, has_accuracy: bool
+) -> None:
+    run = copied(overfit_run, tmp_path)
+    (run / "summary.json").unlink()
+    shutil.rmtree(run / "checkpoints")
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    for event in events if not has_accuracy else ():
+        event.pop("val_accuracy", None)
+    (run / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events[:-1]))
+    found = stepladder.diagnose(run)
+    said = " ".join(found.could_not)
+    assert "--task FILE.py:NAME" in said
+    assert "--data.store" not in said
+    assert has_accuracy or "store" not in said
+
+
+def test_events_that_are_a_folder_are_named(overfit_run: Path, tmp_path: Path) -> None:
+    run = copied(overfit_run, tmp_path)
+    (run / "events.jsonl").unlink()
+    (run / "events.jsonl").mkdir()
+    found = stepladder.diagnose(run, remeasure=False)
+    assert found.status == "finished"
+    assert any("events.jsonl cannot be read" in sentence for sentence in found.could_not)
+
+
+def test_only_the_runs_own_evaluations_are_counted() -> None:
+    points = [Point(step=idx, train_loss=1.0, val_loss=1.0, val_loss_sem=0.1) for idx in (1, 2)]
+    points.append(Point(step=3, val_loss=0.9, val_loss_sem=0.1, is_remeasured=True))
+    fit = judge_fit(Curves(points=tuple(points), num_val=100, is_running=True))
+    assert any("2 evaluations show no course" in sentence for sentence in fit.evidence)

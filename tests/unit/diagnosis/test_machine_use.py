@@ -85,6 +85,51 @@ def test_memory_that_keeps_growing_is_said() -> None:
     assert "grew" not in said(files(steady))
 
 
+def test_a_built_in_job_that_grows_is_ours_to_mend() -> None:
+    growing = files([{"rss_bytes": 2e9 + 1e8 * idx} for idx in range(30)])
+    ours = " ".join(judge_machine(growing, is_built_in=True).said)
+    assert "report it" in ours
+    assert "--loader.prefetch-batches" in ours
+    assert "graphs" not in ours
+    assert "kept with their graphs" in said(growing)
+
+
+SHORT = {"data_wait": 0.35, "forward": 0.13, "backward": 0.1, "optimizer": 0.2, "validation": 0.3}
+
+
+def test_steps_that_took_little_are_not_what_held_a_run_up() -> None:
+    phases = {**SHORT, "setup": 23.0, "features": 35.0, "test": 37.0}
+    run = files([{"cpu_percent": 100.0}] * 6, phases, wait=0.4)
+    found, words = judge_machine(run), said(run)
+    assert found.held_by == "the final evaluation"
+    assert "went to the final evaluation (37 s), computing features (35 s) and set-up" in words
+    assert "its steps took 0.8 s in all" in words
+    assert "larger batches" not in words
+    assert "waiting for data" not in words
+    on_gpu = said(files(gpu(*[30.0] * 10), phases, wait=0.4))
+    assert "use is low, by the final evaluation" in on_gpu
+
+
+@pytest.mark.parametrize("validation_s", [0.5, 60.0])
+def test_waits_of_short_steps_are_not_said(validation_s: float) -> None:
+    found = judge_machine(files([], {**SHORT, "validation": validation_s}, wait=0.4))
+    assert found.held_by == (None if validation_s < 1 else "validation")
+
+
+def test_waits_of_short_steps_are_not_said_before_there_is_a_summary() -> None:
+    def going_on(step_s: float) -> RunFiles:
+        lines: list[dict[str, Any]] = [{"event": "start", "elapsed_s": 0.0}]
+        for idx in range(1, 4):
+            at = idx * step_s
+            wait = {"time_metrics/data_loading(%)": 40.0}
+            lines.append({"event": "system", "elapsed_s": at - step_s / 2})
+            lines.append({"event": "train", "elapsed_s": at, **wait})
+        return RunFiles(path=Path("run"), events=tuple(lines), summary={}, env={}, job=None)
+
+    assert "waiting for data" not in said(going_on(0.1))
+    assert "waiting for data" in said(going_on(10.0))
+
+
 def test_disk_network_and_energy_are_told() -> None:
     samples = [
         {"disk_read_bytes_per_s": 1e6 * idx, "network_bytes_per_s": 5.0, "energy_wh": 0.1 * idx}

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from stepladder.errors import InterruptedRun, UsageError
 from stepladder.ladder import climb as climb_module
 from stepladder.ladder import result as result_module
 from stepladder.ladder import run as run_module
+from stepladder.ladder.budget import allows_after, budget_warning
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.run import climb
 from stepladder.ladder.trainings import Trainings
@@ -40,7 +42,7 @@ from stepladder.records.profile import Profile, Provenance, TrainingTime
 from stepladder.rungs import RUNGS, Rung
 from stepladder.rungs.gpu import UseGpu
 from stepladder.task import Metrics, Task
-from stepladder.train.display import Display
+from stepladder.train.display import Display, PlainDisplay
 
 LADDER = LadderConfig(block_s=0.01, num_seeds=2, budget_s=None, min_gain=100.0)
 
@@ -172,14 +174,49 @@ def test_a_short_job_that_changed_is_run_once_more_beside_its_result(climbed) ->
 
 
 def test_what_is_short_but_does_not_fit_the_budget_is_run_whole_at_the_end(
-    climbed, capsys: pytest.CaptureFixture[str]
+    climbed, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    summary, folder = climbed(Line(), budget_s=1e-3)
+    monkeypatch.setattr(result_module, "_WHOLE_FRAC", 0.0)
+    summary, folder = climbed(Line(), budget_s=600.0)
     assert summary.baseline is not None
     assert summary.baseline.epochs == summary.baseline.measured_epochs == 6
     assert not summary.baseline.is_extrapolated
     assert read_json(folder / "summary.json")["status"] == "finished"
     assert capsys.readouterr().err.count("warning:") == 1, "the run beside says nothing"
+
+
+def test_no_training_follows_the_one_that_passed_the_budget(
+    job: JobConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("one training more")
+
+    monkeypatch.setattr(run_module, "RUNGS", ())
+    monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
+    monkeypatch.setattr(result_module, "run_whole", refuse)
+    monkeypatch.setattr(Lab, "_train_own", refuse)
+    short, said = replace(job, ladder=replace(LADDER, budget_s=1e-3)), io.StringIO()
+    climb(short, Few(), task_name="task", display=PlainDisplay(said))
+    summary = from_json(ClimbSummary, read_json(job.run.dir / "climb.json"))
+    assert summary.baseline is not None
+    assert summary.baseline.is_extrapolated
+    assert summary.why_not_compared == (
+        "not compared: the training took what was left of the budget"
+    )
+    text = said.getvalue()
+    assert text.index("the budget of 1 ms cannot be kept") < text.index("as written")
+    assert re.search(r"one training takes about .*; so this takes at least about .* s,", text)
+
+
+def test_a_budget_that_holds_says_nothing(make_lab, recipe: Recipe) -> None:
+    time_s = TrainingTime(epochs=10.0, steps_per_epoch=10.0, step_s=0.1)
+    for budget_s, is_told in ((None, False), (600.0, False), (5.0, True)):
+        said = budget_warning(make_lab(recipe, budget_s=budget_s), time_s, may_stop_early=True)
+        assert (said is not None) == is_told
+    assert "or less if it stops early" in str(said)
+    assert allows_after(make_lab(recipe, budget_s=600.0), 700.0)
+    assert not allows_after(make_lab(recipe, budget_s=600.0), 800.0)
+    assert allows_after(make_lab(recipe), 1e9)
 
 
 def test_a_long_job_is_extrapolated_with_its_one_time_work(

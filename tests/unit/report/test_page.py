@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepladder.errors import DataError
+from stepladder.report.headline import headline
 from stepladder.report.page import MAX_REPORT_BYTES, write_report
 from stepladder.report.schema import SUMMARY_KEYS, check_summary
 from stepladder.report.show import ReportView
@@ -315,3 +316,21 @@ def test_predictions_without_classes_are_no_class(build_run: Build, tmp_path: Pa
     page = write_report(folder).read_text()
     assert "Accuracy by class" not in page
     assert "predictions.csv names no classes" in page
+
+
+def test_rate_and_wait_are_told_of_the_steps_where_these_are_not_most_of_the_time(
+    build_run: Build, tmp_path: Path
+) -> None:
+    run = build_run(tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text())
+    labels = [fact.label for fact in headline(read_run(run)).facts]
+    assert labels[0] == "to a trained model"
+    phases = {"features": 34.9, "forward": 0.4, "data_wait": 0.35, "setup": 9.0}
+    summary |= {"train_s": 36.6, "phases_s": phases}
+    (run / "summary.json").write_text(json.dumps(summary))
+    labels = [fact.label for fact in headline(read_run(run)).facts]
+    assert labels[:3] == [
+        "to a trained model, 35 s of it for features",
+        "pictures, in the steps",
+        "of the steps' time spent waiting for data",
+    ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +30,10 @@ from stepladder.train.against import (
     read_baseline,
     samples_seen,
 )
+from stepladder.train.against_words import baseline_warnings
+from stepladder.train.display import Display, PlainDisplay
 from stepladder.train.evaluate import Evaluation
+from stepladder.train.run import train
 
 MakeJob = Callable[..., Any]
 RunJob = Callable[..., dict[str, Any]]
@@ -242,3 +247,64 @@ def test_a_validation_set_of_another_size_is_told(
     summary = run(job(tmp_path / "second", baseline=tmp_path / "first"), points(num_val=30))
     assert any("stood on 20 validation examples" in text for text in summary["warnings"])
     assert read_json(tmp_path / "second" / "summary.json") == summary
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "fix"),
+    [
+        ("nope", "there is no such folder", "folder of an earlier run"),
+        ("first/summary.json", "this is a file", "--baseline .*first$"),
+    ],
+)
+def test_what_is_no_folder_of_a_run_is_refused_for_that(
+    given: str, what: str, fix: str, tmp_path: Path
+) -> None:
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "summary.json").write_text("{}")
+    with pytest.raises(UsageError, match=what) as caught:
+        read_baseline(RunConfig(baseline=tmp_path / given))
+    assert re.search(fix, str(caught.value.fix))
+
+
+def test_a_run_says_at_its_start_at_validations_and_at_its_end_what_it_is_compared_with(
+    tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+) -> None:
+    first = tmp_path / "first"
+    run(job(first, **EPOCHS), points(num_train=200, num_val=100))
+    stream = io.StringIO()
+    slow = job(tmp_path / "slow", **EPOCHS, batch=SLOW, baseline=first)
+    task = points(num_train=200, num_val=100)
+    summary = train(slow, task, task_name="PointsTask", display=PlainDisplay(stream))
+    said = stream.getvalue()
+    assert (
+        f"  baseline  {first}, after the same training examples; ends where it is worse by more "
+        "than noise at 3 validations in a row\n"
+    ) in said
+    assert "worse than the baseline by more than noise (2 in a row)\n" in said
+    numbers = summary["baseline"]
+    assert said.splitlines()[-1] == (
+        f"baseline: {first}, after 600 examples: validation loss {numbers['value']:.4f} here, "
+        f"{numbers['baseline_value']:.4f} there; more than noise would be "
+        f"{numbers['margin']:.4f} worse"
+    )
+
+
+def test_another_task_or_other_data_of_the_baseline_is_told(
+    tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+) -> None:
+    first = tmp_path / "first"
+    run(job(first), points())
+    display = Display(io.StringIO())
+    of_other = job(tmp_path / "other", baseline=first)
+    summary = train(of_other, points(num_train=40), task_name="o.py:Rings", display=display)
+    texts = "\n".join(summary["warnings"])
+    assert "learnt another task, points.py:PointsTask, and this run learns o.py:Rings" in texts
+    assert "run.baseline learnt from other training data (fingerprint " in texts
+    same = run(job(tmp_path / "same", baseline=first), points())
+    assert "run.baseline" not in "\n".join(same["warnings"])
+
+
+def test_a_task_is_the_same_from_wherever_its_file_is_named() -> None:
+    known = replace(against(1.0).baseline, task="examples/o.py:Rings", num_val=5)  # type: ignore[type-var]
+    assert baseline_warnings(known, 5, task="o.py:Rings") == []
+    assert len(baseline_warnings(known, 5, task="o.py:Squares")) == 1

@@ -328,6 +328,51 @@ def test_the_summary_gives_the_result_with_its_noise_first() -> None:
     assert "312 examples/s" in numbers[1]
 
 
+def test_rate_and_wait_are_those_of_the_steps_where_steps_are_not_most_of_the_time() -> None:
+    phases = {"setup": 90.0, "features": 34.9, "forward": 0.4, "data_wait": 0.35, "test": 2.0}
+    cached = SUMMARY | {"train_s": 36.6, "images_per_s": 6500.0, "data_wait_frac": 0.424}
+    assert summary_lines(cached | {"phases_s": phases})[1] == (
+        "trained in 37 s, 35 s of it for features; in the steps 6,500 images/s, "
+        "42.4 % of that time waiting for data"
+    )
+    most = {"validation": 6.0, "forward": 1.0, "unexplained": 0.5}
+    assert (
+        "6.0 s of it for validation; in the steps" in summary_lines(cached | {"phases_s": most})[1]
+    )
+    steps = {"features": 1.0, "backward": 2.0, "setup": 50.0, "unexplained": 0.5}
+    assert summary_lines(cached | {"phases_s": steps})[1] == (
+        "trained in 37 s, 6,500 images/s, 42.4 % of it waiting for data"
+    )
+
+
+BASELINE = {
+    "run": "runs/first",
+    "compared": "val_loss",
+    "at": "samples_seen",
+    "point": 1200.0,
+    "value": 0.5,
+    "baseline_value": 0.4,
+    "margin": 0.05,
+    "num_worse": 0,
+}
+
+
+def test_the_end_names_the_baseline_with_both_values_and_the_margin() -> None:
+    line = summary_lines(SUMMARY | {"baseline": BASELINE})[-1]
+    assert line == (
+        "baseline: runs/first, after 1,200 pictures: validation loss 0.5000 here, 0.4000 there; "
+        "more than noise would be 0.0500 worse"
+    )
+    worse = summary_lines(SUMMARY | {"baseline": BASELINE | {"num_worse": 2}})[-1]
+    assert worse == f"{line}, as it was at the last 2 validations: early stopping came first"
+    errors = BASELINE | {"compared": "val_error", "at": "wall_time", "point": 65.0}
+    assert (
+        "after 1 min 5 s: validation error 50.0 % here, 40.0 % there"
+        in (summary_lines(SUMMARY | {"baseline": errors})[-1])
+    )
+    assert len(summary_lines(SUMMARY | {"baseline": None})) == len(summary_lines(SUMMARY))
+
+
 def test_no_error_is_given_where_the_binomial_one_would_be_zero() -> None:
     assert summary_lines({"val_accuracy": 1.0, "num_val": 12}) == [
         "val accuracy 100.0 % (12 pictures)"

@@ -1,0 +1,126 @@
+"""What a run folder says of its run beside the events: whether it goes on, and how it ended."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from stepladder.errors import DataError
+from stepladder.records import read_json
+
+SUMMARY: Final = "summary.json"
+_LOCK: Final = "lock"
+_WORDS = ("status", "stop_reason")
+_NUMBERS = (
+    "val_loss",
+    "val_accuracy",
+    "test_loss",
+    "test_accuracy",
+    "num_train",
+    "num_val",
+    "num_test",
+    "best_epoch",
+    "best_step",
+    "epochs",
+    "steps",
+    "train_s",
+    "total_s",
+    "images_per_s",
+    "data_wait_frac",
+    "energy_wh",
+    "global_batch_size",
+    "attempts",
+)
+_NOT_FINITE = ("nan", "inf", "-inf")  # as records spell them
+
+
+def read_summary(run: Path) -> tuple[dict[str, Any], str]:
+    """Read what is sound of summary.json.
+
+    Returns:
+        (its keys, what is damaged in a sentence); both are empty where there is none.
+    """
+    path = run / SUMMARY
+    if not path.exists():
+        return {}, ""
+    try:
+        value = read_json(path)
+    except (DataError, OSError) as error:
+        why = error.what if isinstance(error, DataError) else str(error.strerror)
+        return {}, f"{SUMMARY} is damaged: {why}"
+    if not isinstance(value, dict):
+        return {}, f"{SUMMARY} is damaged: it holds no JSON object"
+    wrong = [key for key, item in value.items() if not _is_sound(key, item)]
+    if not value or not wrong:
+        return value, "" if value else f"{SUMMARY} is damaged: it is empty"
+    named = ", ".join(f"{key} is {str(value[key])[:40]!r}" for key in wrong[:3])
+    sound = {key: item for key, item in value.items() if key not in wrong}
+    return sound, f"{SUMMARY} is damaged: {named}"
+
+
+def is_held(run: Path) -> bool:
+    """Say whether the process that took the run folder's lock may still be there."""
+    try:
+        owner = read_json(run / _LOCK)
+    except (DataError, OSError):
+        return False
+    pid = owner.get("pid") if isinstance(owner, dict) else None
+    if type(pid) is not int:
+        return False
+    if owner.get("host") != socket.gethostname():
+        return True  # nobody here can tell
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    ticks = owner.get("start_ticks")
+    return ticks is None or ticks == _start_ticks(pid)
+
+
+def is_of_own_task(summary: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> bool:
+    """Say whether a run is surely of a user's Task: the built-in one has pictures and accuracy."""
+    if "are_pictures" in summary:
+        return summary["are_pictures"] is False
+    validations = [event for event in events if event.get("event") == "validation"]
+    return bool(validations) and not any("val_accuracy" in event for event in validations)
+
+
+def num_val_of(events: Sequence[Mapping[str, Any]]) -> int | None:
+    """Count the validation examples by their losses: an event has those of all, or none."""
+    for event in reversed(events):
+        losses = event.get("val_losses") if event.get("event") == "validation" else None
+        if isinstance(losses, list) and losses:
+            return len(losses)
+    return None
+
+
+def _is_sound(key: str, value: object) -> bool:
+    if value is None or (key in _NUMBERS and value in _NOT_FINITE):
+        return True
+    if key in _WORDS:
+        return isinstance(value, str)
+    if key == "phases_s":
+        return isinstance(value, dict)
+    if key not in _NUMBERS:
+        return True
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and (not key.endswith("_accuracy") or _is_share(value))
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, (int, float)) and (math.isnan(value) or 0 <= value <= 1)
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Give when a process started: a pid recurs, this pair does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return int(stat.rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
