@@ -16,6 +16,7 @@ from stepladder.stats.shares import mcnemar_p
 from stepladder.train.results import PREDICTIONS_FILE
 
 _SPLITS = ("test", "val")
+_FIX = "Copy the file again from where the run was, or run the same training once more."
 _COLUMNS = {"split", "label", "predicted", "loss"}
 MIN_EXAMPLES = 2
 _CONFIDENCE = 0.975  # of each bound: 95 % between both
@@ -117,17 +118,17 @@ def _read(folder: Path | None) -> _Table:
         text = path.read_bytes().decode("utf-8", "replace")
         reader = csv.DictReader(io.StringIO(text, newline=""))
         if absent := sorted(_COLUMNS - {*(reader.fieldnames or ())}):
-            raise DataError(f"it has no column {absent[0]}")
+            raise DataError(f"it has no column {absent[0]}", fix=_FIX)
         for idx, row in enumerate(reader, start=1):
             split, key = row.get("split"), row.get("path") or row.get("id")
             if not split or not key or row.get("loss") is None:
-                raise DataError(f"row {idx} is not whole")
+                raise DataError(f"row {idx} is not whole", fix=_FIX)
             by_key = found.setdefault(split, {})
             by_key[key if key not in by_key else f"{key}#{row.get('id')}"] = _example(row, idx)
     except (OSError, csv.Error) as error:
-        raise DataError(str(error)) from error
+        raise DataError(str(error), fix=_FIX) from error
     if not text.endswith("\n"):
-        raise DataError("it ends in the middle of a row")
+        raise DataError("it ends in the middle of a row", fix=_FIX)
     return found
 
 
@@ -136,6 +137,6 @@ def _example(row: dict[str, str], idx: int) -> _Example:
     try:
         loss = float(text) if text else None
     except ValueError:
-        raise DataError(f"{text[:40]!r} in row {idx} is no loss") from None
+        raise DataError(f"{text[:40]!r} in row {idx} is no loss", fix=_FIX) from None
     is_right = label == predicted if row.get("probability") else None
     return _Example(label=label, is_right=is_right, loss=loss)
