@@ -68,7 +68,7 @@ def view_of(report: CheckReport) -> ChecksView:
     groups = ordered(report.findings)
     return ChecksView(
         figure=f"{counts[Outcome.PASSED]} of {num_looked}",
-        caption=_caption(counts),
+        caption=_caption(counts, len(report.left_out)),
         tier=report.tier,
         alarms=tuple(_row(group) for group in groups if group[0].outcome not in QUIET),
         quiet=tuple(_row(group) for group in groups if group[0].outcome in QUIET),
@@ -85,7 +85,7 @@ def _row(group: Sequence[Finding]) -> FindingRow:
     )
 
 
-def _caption(counts: Counter[Outcome]) -> str:
+def _caption(counts: Counter[Outcome], num_left_out: int) -> str:
     words = {
         Outcome.FAILED: "failed",
         Outcome.WARNED: "warned",
@@ -93,4 +93,5 @@ def _caption(counts: Counter[Outcome]) -> str:
         Outcome.NOT_APPLICABLE: "had nothing to look at",
     }
     parts = [f"{counts[outcome]} {word}" for outcome, word in words.items() if counts[outcome]]
+    parts += [f"no time was left for {num_left_out}"] if num_left_out else []
     return "checks passed" + (f"; {', '.join(parts)}" if parts else "")

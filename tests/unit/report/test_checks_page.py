@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stepladder.checks.wording import folded, group_lines
 from stepladder.records.findings import CheckReport, Finding, Outcome
@@ -82,3 +83,10 @@ def test_the_page_of_a_watched_script_names_it_as_it_was_given() -> None:
     page = render_watch(WatchReport(script="src/train.py", num_steps=9, findings=(alarm,)))
     assert "<title>src/train.py ·" in page
     assert "<code>step</code> adds up" in page
+
+
+def test_the_caption_says_how_many_checks_no_time_was_left_for() -> None:
+    report = CheckReport(tier="full", key="k", findings=FINDINGS, took_s=1.0)
+    assert "no time was left" not in view_of(report).caption
+    late = replace(report, left_out=("distribution", "duplicates"))
+    assert view_of(late).caption.endswith("no time was left for 2")
