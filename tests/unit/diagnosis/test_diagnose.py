@@ -19,6 +19,8 @@ from stepladder.records import read_json
 from stepladder.records.diagnosis import Confidence, Diagnosis, FitKind, LrVerdict
 from stepladder.records.from_json import from_json
 
+QUICK_S = 4.0  # too little for a learning curve, which is measured unasked where there is time
+
 
 def copied(run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(run, tmp_path / "run"))
@@ -28,7 +30,7 @@ def test_a_net_that_learns_wrong_labels_by_heart_overfits(
     overfit_run: Path, task_file: Path, tmp_path: Path
 ) -> None:
     run = copied(overfit_run, tmp_path)
-    found = stepladder.diagnose(run, task=f"{task_file}:Noisy")
+    found = stepladder.diagnose(run, task=f"{task_file}:Noisy", max_time_s=QUICK_S)
     assert found.fit.kind is FitKind.OVERFIT
     assert found.fit.confidence is Confidence.SURE
     assert found.fit.numbers["is_equal"] is True
@@ -119,7 +121,7 @@ def test_checkpoints_that_are_gone_are_named(
 ) -> None:
     run = copied(overfit_run, tmp_path)
     shutil.rmtree(run / "checkpoints")
-    found = stepladder.diagnose(run, task=f"{task_file}:Noisy")
+    found = stepladder.diagnose(run, task=f"{task_file}:Noisy", max_time_s=QUICK_S)
     assert found.fit.kind is FitKind.OVERFIT
     assert any("there is no checkpoint" in sentence for sentence in found.could_not)
 
@@ -252,7 +254,7 @@ def test_damaged_checkpoints_are_not_a_run_that_was_never_trained(
     run = copied(overfit_run, tmp_path)
     for file in run.glob("checkpoints/*/model.safetensors"):
         file.write_bytes(b"x")
-    found = stepladder.diagnose(run, task=f"{task_file}:Noisy")
+    found = stepladder.diagnose(run, task=f"{task_file}:Noisy", max_time_s=QUICK_S)
     (said,) = [sentence for sentence in found.could_not if "no sound checkpoint" in sentence]
     assert f"stepladder verify {run}" in said
     assert f"stepladder train {run}/config.yaml --overwrite --task {task_file}:Noisy" in said
