@@ -12,7 +12,6 @@ import yaml
 
 from stepladder.diagnosis.run_state import (
     SUMMARY,
-    is_held,
     is_of_own_task,
     num_val_of,
     read_summary,
@@ -22,6 +21,7 @@ from stepladder.records import read_jsonl
 from stepladder.records.audit import CUT_SHORT, STILL_RUNNING, LogFormat, LogRow, RunLog
 from stepladder.train.against import samples_seen
 from stepladder.train.events import EVENTS_FILE, redacted
+from stepladder.train.run_lock import may_be_held
 
 CONFIG = "config.yaml"
 _RESTORE = "stopping.restore_best"
@@ -135,7 +135,7 @@ def _stop_reason(
     """Say why the last attempt ended, or that it has not."""
     marks = [event for event in events if event.get("event") in ("start", "stop")]
     if marks and marks[-1]["event"] == "start":
-        return STILL_RUNNING if is_held(folder) else CUT_SHORT
+        return STILL_RUNNING if may_be_held(folder) else CUT_SHORT
     reason = summary.get("stop_reason") or (marks[-1].get("reason") if marks else None)
     return None if reason is None else str(reason)
 

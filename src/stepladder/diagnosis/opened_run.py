@@ -21,7 +21,6 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.order import Order
 from stepladder.data.reader import Reader, Source
 from stepladder.data.rows import rows_of
-from stepladder.diagnosis.run_state import is_held
 from stepladder.errors import DataError, ResourceError
 from stepladder.measure.probe import untouched
 from stepladder.task.contract import Task
@@ -39,6 +38,7 @@ from stepladder.train.checkpoint import check_fits, load_best, load_last
 from stepladder.train.checkpoint_files import Loaded
 from stepladder.train.evaluate import Evaluation, EvaluationCancelled, evaluate
 from stepladder.train.features import FeatureTask, features_folder, num_views, open_features
+from stepladder.train.run_lock import may_be_held
 
 
 @dataclass(kw_only=True)
@@ -137,7 +137,7 @@ class OpenedRun:
 
     def _instead(self) -> str:
         """Say what to do where the run has no sound weights."""
-        if is_held(self.run):
+        if may_be_held(self.run):
             return "Wait: the run goes on, and has not saved any yet."
         run, task = shlex.quote(str(self.run)), name_of(self.task)
         again = f"stepladder train {shlex.quote(str(self.run / 'config.yaml'))} --overwrite"

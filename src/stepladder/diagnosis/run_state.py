@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +11,6 @@ from stepladder.errors import DataError
 from stepladder.records import read_json
 
 SUMMARY: Final = "summary.json"
-_LOCK: Final = "lock"
 _WORDS = ("status", "stop_reason")
 _NUMBERS = (
     "val_loss",
@@ -62,27 +59,6 @@ def read_summary(run: Path) -> tuple[dict[str, Any], str]:
     return sound, f"{SUMMARY} is damaged: {named}"
 
 
-def is_held(run: Path) -> bool:
-    """Say whether the process that took the run folder's lock may still be there."""
-    try:
-        owner = read_json(run / _LOCK)
-    except (DataError, OSError):
-        return False
-    pid = owner.get("pid") if isinstance(owner, dict) else None
-    if type(pid) is not int:
-        return False
-    if owner.get("host") != socket.gethostname():
-        return True  # nobody here can tell
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    ticks = owner.get("start_ticks")
-    return ticks is None or ticks == _start_ticks(pid)
-
-
 def is_of_own_task(summary: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> bool:
     """Say whether a run is surely of a user's Task: the built-in one has pictures and accuracy."""
     if "are_pictures" in summary:
@@ -115,12 +91,3 @@ def _is_sound(key: str, value: object) -> bool:
 
 def _is_share(value: object) -> bool:
     return isinstance(value, (int, float)) and (math.isnan(value) or 0 <= value <= 1)
-
-
-def _start_ticks(pid: int) -> int | None:
-    """Give when a process started: a pid recurs, this pair does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return int(stat.rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return None

@@ -14,10 +14,9 @@ from stepladder.records.ledger_file import CLIMB_FILE, LEDGER_FILE, set_ledger_a
 from stepladder.train.checkpoint import Checkpoints
 from stepladder.train.file_system import FileOps, probe, saving
 from stepladder.train.run_config import compare_configs
-from stepladder.train.run_lock import RunLock
+from stepladder.train.run_lock import LOCK_FILE, RunLock
 
 CONFIG: Final = "config.yaml"
-LOCK: Final = "lock"
 CHECKPOINTS: Final = "checkpoints"
 REPORT: Final = "report.html"
 FEATURES: Final = "features"  # of a task without a store to keep them beside
@@ -44,7 +43,7 @@ _FILES: Final = (
     CONFIG,
 )
 _HEAD: Final = "# Resolved by stepladder; read again when the run is resumed.\n"
-_MARKS: Final = frozenset({LOCK, CHECKPOINTS, "events.jsonl"})
+_MARKS: Final = frozenset({LOCK_FILE, CHECKPOINTS, "events.jsonl"})
 _STRAY: Final = re.compile(r"\..+\.\d+\.tmp")
 
 
@@ -84,7 +83,7 @@ class RunFolder:
             own = [name for name in own if name != REPORT]
         is_half_made = CONFIG not in own and len(own) > 1 and bool(_MARKS & set(own))
         self.holds_run = is_half_made or self._has_our_config()
-        if not self.holds_run and (in_the_way := [name for name in own if name != LOCK]):
+        if not self.holds_run and (in_the_way := [name for name in own if name != LOCK_FILE]):
             raise UsageError(
                 f"the folder is no run and holds {in_the_way[0]}, which a run would replace",
                 where=str(path),
@@ -105,7 +104,7 @@ class RunFolder:
         Raises:
             ResourceError: on entering, if another process works in the folder.
         """
-        return RunLock(self.path / LOCK, file_system=self.file_system, ops=self._ops)
+        return RunLock(self.path / LOCK_FILE, file_system=self.file_system, ops=self._ops)
 
     def checkpoints(self, *, keep_last: int) -> Checkpoints:
         """Give the checkpoints of this run."""
@@ -190,7 +189,7 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def _own_names(self) -> list[str]:
-        names = (*_FOLDERS, *_FILES, LOCK)
+        names = (*_FOLDERS, *_FILES, LOCK_FILE)
         return [name for name in names if (self.path / name).exists()]
 
     def _foreign_folder(self) -> str | None:
@@ -202,7 +201,7 @@ class RunFolder:
         return [
             path.name
             for path in sorted(self.path.iterdir())
-            if path.name != LOCK and not _STRAY.fullmatch(path.name)
+            if path.name != LOCK_FILE and not _STRAY.fullmatch(path.name)
         ]
 
 

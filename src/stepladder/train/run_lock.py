@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from stepladder.errors import ResourceError
 from stepladder.train.file_system import FileOps, FileSystem, saving
 
+LOCK_FILE: Final = "lock"
 _HALF_WRITTEN_S: Final = 10.0
 
 
@@ -115,6 +116,12 @@ class RunLock:
             why="Two processes in one folder would replace each other's checkpoints.",
             fix=fix,
         )
+
+
+def may_be_held(run: Path) -> bool:
+    """Say whether the process that works in a run folder may still be there; takes no lock."""
+    path = run / LOCK_FILE
+    return path.exists() and _may_live(_read_owner(path), path)
 
 
 def _ourselves() -> dict[str, Any]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from stepladder.records.from_json import from_json
 from stepladder.report.compare_page import compare_page, write_compare_page
 from stepladder.report.compare_text import compare_text
 from stepladder.stats.shares import mcnemar_p
+from stepladder.train.run_lock import LOCK_FILE, _ourselves
 
 NAMES = ("first", "second")
 
@@ -226,9 +225,9 @@ def test_a_run_that_has_not_ended_is_said_to_go_on_or_to_be_cut_short(tmp_path: 
     first = write_run(tmp_path / "first", [True, False])
     second = write_losses_run(tmp_path / "second", [0.5, 0.4], is_ended=False)
     assert "cut short" in compare_text(compare([str(first), str(second)]))
-    write_json(second / "lock", {"pid": os.getpid(), "host": socket.gethostname()})
+    write_json(second / LOCK_FILE, _ourselves())
     assert "still running" in compare_text(compare([str(first), str(second)]))
-    write_json(second / "lock", {"pid": 2**22 + 1, "host": socket.gethostname()})
+    write_json(second / LOCK_FILE, _ourselves() | {"pid": 2**22 + 1})
     assert "still running" not in compare_text(compare([str(first), str(second)]))
 
 
