@@ -12,12 +12,11 @@ from typing import Final
 
 from stepladder.errors import ResourceError, UsageError
 from stepladder.records import write_json
-from stepladder.records.run_files import RUN_FILES, RUN_MARKS, has_any
+from stepladder.records.run_files import JOB_MARKS, RUN_FILES, has_any
 
 _TITLE: Final = re.compile(rb"<title>[^<]* \xc2\xb7 stepladder [a-z]+</title>")
 _HEAD_BYTES: Final = 16_384
 _MAX_JSON_BYTES: Final = 200_000_000
-_MARKS: Final = (*RUN_MARKS, "checks.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,7 @@ def write_result(target: Path, value: object, *, option: str) -> None:
 def _why_not(target: Path, kind: Kind, inputs: Iterable[Path | str]) -> str | None:
     if any(_is_same(target, Path(word)) for word in inputs):
         return f"the {kind.words} would replace what is read"
-    if target.name in RUN_FILES and has_any(target.parent, _MARKS):
+    if target.name in RUN_FILES and has_any(target.parent, JOB_MARKS):
         return f"this is a file of the run {target.parent}"
     try:
         if not target.exists():

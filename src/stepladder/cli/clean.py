@@ -19,6 +19,7 @@ from tyro.conf import Positional
 from stepladder.cli.parse import Output, Switch, Unprefixed, parse, write
 from stepladder.data.manifest import is_copy
 from stepladder.errors import DataError
+from stepladder.records.run_files import JOB_MARKS, has_any
 
 _EXAMPLES = """
   stepladder clean runs             lists, and removes nothing
@@ -32,8 +33,6 @@ _COPIES_SUFFIX = ".pixels"
 _FEATURES_KEY = re.compile(r"[0-9a-f]{64}")  # see docs/features.md
 _FEATURES_FILE = "features.npy"
 _LEFT_BY_RUNS = ("events.discarded.jsonl", "crash.txt")
-# A run, a climb that has not trained yet, a job that was only checked.
-_RUN_FILES = ("events.jsonl", "trials.jsonl", "checks.json")
 # A script that is watched renames it at once; where it was killed in between, it stays.
 _WATCH_TEMPORARY = ".watch.json.tmp"
 _RENAMED_WITHIN_S = 60.0
@@ -138,8 +137,7 @@ def _is_leftover(path: Path) -> bool:
         return not path.is_symlink()
     if path.name == _WATCH_TEMPORARY:
         return _age_s(path) > _RENAMED_WITHIN_S
-    is_run = any((path.parent / name).is_file() for name in _RUN_FILES)
-    return is_run and path.name in _LEFT_BY_RUNS
+    return path.name in _LEFT_BY_RUNS and has_any(path.parent, JOB_MARKS)
 
 
 def _look_at(path: Path) -> _Found:

@@ -11,6 +11,7 @@ from stepladder.records.ledger_file import CLIMB_FILE, EARLIER_FILE, LEDGER_FILE
 EVENTS: Final = "events.jsonl"
 CONFIG_FILE: Final = "config.yaml"
 RUN_MARKS: Final = (EVENTS, LEDGER_FILE)  # one of them lies in whatever began to train or climb
+JOB_MARKS: Final = (*RUN_MARKS, "checks.json")  # or in that of a job that was only checked
 RUN_FILES: Final = frozenset(
     {
         CONFIG_FILE,
