@@ -17,6 +17,7 @@ from stepladder.watch.graph import broadcast_difference, terms
 from stepladder.watch.losses import LossWatch
 from stepladder.watch.names import Names, Root
 from stepladder.watch.optimizers import OptimizerWatch
+from stepladder.watch.patches import DONE
 from stepladder.watch.phases import BACKWARD
 from stepladder.watch.seen import BackwardSeen, ModelSeen
 from stepladder.watch.tensors import is_finite, is_plain, part
@@ -133,13 +134,21 @@ class BackwardWatch:
     def _open(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._depth += 1
         if self._depth > 1:  # from within backward: a checkpoint is run again
+            self._watcher.rest.forbid()
             return None
         watcher = self._watcher
-        self._optimizers.gradients_open()
         roots = args[0] if args else kwargs.get("tensors")
         root = roots if isinstance(roots, Tensor) else (roots[0] if roots else None)
-        if isinstance(root, Tensor) and root.numel() == 1:
-            self._look(root)
+        loss = root if isinstance(root, Tensor) and root.numel() == 1 else None
+        if watcher.rest.is_on:
+            if loss is not None:
+                self._read(loss)
+            self._count()
+            self._depth = 0
+            return DONE
+        self._optimizers.gradients_open()
+        if loss is not None:
+            self._look(loss)
         self._judge_forwards()
         watcher.phases.close_forward()
         event = watcher.phases.event() if watcher.is_close else None
@@ -157,15 +166,27 @@ class BackwardWatch:
         watcher.phases.add(BACKWARD, perf_counter() - began)
         watcher.phases.between(BACKWARD, event)
         self._optimizers.gradients_close(is_backward=True)
-        watcher.backwards += 1
-        watcher.seen.num_backwards += 1
+        self._count()
         if watcher.seen.backward_at is None:
             watcher.seen.backward_at = watcher.own.here()
-        if watcher.current is not None:
-            watcher.current.num_backwards += 1
         if watcher.is_close and watcher.step >= _SETTLED:
             self._find_left_out()
             self._optimizers.find_waiting()
+
+    def _count(self) -> None:
+        watcher = self._watcher
+        watcher.backwards += 1
+        watcher.seen.num_backwards += 1
+        if watcher.current is not None:
+            watcher.current.num_backwards += 1
+
+    def _read(self, loss: Tensor) -> float | Tensor:
+        """Keep a loss for the step that follows."""
+        value: float | Tensor = loss.item() if loss.is_cpu else loss.detach()
+        self._optimizers.pending.append(value)
+        if isinstance(value, float) and not math.isfinite(value):
+            self._find_not_finite()
+        return value
 
     def _look(self, root: Tensor) -> None:
         watcher = self._watcher
@@ -175,10 +196,7 @@ class BackwardWatch:
             self._scaled = None
             if scaled[0]() is root:
                 plain, node = scaled[1], scaled[2]
-        value: Any = plain.item() if plain.is_cpu else plain.detach()
-        self._optimizers.pending.append(value)
-        if plain.is_cpu and not math.isfinite(value):
-            self._find_not_finite()
+        value = self._read(plain)
         is_followed = self._is_followed()
         if not is_followed and not watcher.is_close:
             return

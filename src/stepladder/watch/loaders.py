@@ -68,6 +68,7 @@ class LoaderWatch:
                 seen.num_set_epoch = max(seen.num_set_epoch, self._epochs[loader.sampler])
 
     def _begin(self, args: tuple[Any, ...], _kwargs: Any) -> float:
+        self._watcher.rest.wake()
         self._watcher.phases.close_validation()
         if id(args[0]) not in self._seen or self._seen[id(args[0])][0]() is not args[0]:
             self._describe(args[0])

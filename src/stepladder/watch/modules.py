@@ -284,13 +284,21 @@ class ModuleWatch:
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An outermost module is called."""
-        if self._watcher.switch.is_on and not torch.compiler.is_compiling():
-            self._watcher.switch.run(self._enter, module, args, kwargs)
+        watcher = self._watcher
+        if not watcher.switch.is_on or torch.compiler.is_compiling():
+            return
+        if watcher.rest.lets_pass(module):
+            if args and isinstance(args[0], Tensor):
+                watcher.input_refs = [weakref.ref(args[0])]
+        else:
+            watcher.switch.run(self._enter, module, args, kwargs)
 
     def leave(self, module: nn.Module, output: Any) -> None:
         """It has answered."""
-        if self._watcher.switch.is_on and not torch.compiler.is_compiling():
-            self._watcher.switch.run(self._leave, module, output)
+        watcher = self._watcher
+        is_on = watcher.switch.is_on and not torch.compiler.is_compiling()
+        if is_on and not watcher.rest.is_on:
+            watcher.switch.run(self._leave, module, output)
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         root = self._names.root_of(module)

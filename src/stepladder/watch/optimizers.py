@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections import Counter
-from math import isfinite
-from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
@@ -17,17 +15,13 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from stepladder.watch.clearing import ClearingWatch
+from stepladder.watch.live import Live, learning
 from stepladder.watch.names import Names
 from stepladder.watch.phases import OPTIMIZER
 from stepladder.watch.seen_steps import OptimizerSeen
 from stepladder.watch.tensors import is_plain, part
 from stepladder.watch.watcher import Watcher
 
-_MAX_MATRICES: Final = 12
-_MAX_SLOPES: Final = 4  # of these, compared with their gradients
-_MATRIX_ELEMENTS: Final = 1024
-_MAX_CHECKED: Final = 2000
 _MAX_LOSSES: Final = 20_000
 _MAX_WAITING: Final = 8
 
@@ -38,40 +32,20 @@ class EnoughSteps(SystemExit):
     is_enough = True
 
 
-class _Live:
-    """What is held of one optimiser while the script runs."""
-
-    def __init__(self, optimizer: Optimizer, seen: OptimizerSeen) -> None:
-        self.ref = weakref.ref(optimizer)
-        self.seen = seen
-        self.params = [weakref.ref(p) for group in optimizer.param_groups for p in group["params"]]
-        self.ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        self.clearing = ClearingWatch()
-        self.never: dict[int, str] | None = None
-        self.before: list[tuple[Any, Any, Any]] = []
-        self.late: list[tuple[int, Any, Any, Any]] = []
-        self.losses: list[tuple[int, Any]] = []
-        self.cleared_late_at: str | None = None
-        self.was_cleared = False
-        self.is_late = False
-        self.began = 0.0
-        self.event: Any = None
-
-
 class OptimizerWatch:
     """Hooks on every optimiser's step, light wrappers of what clears and clips gradients."""
 
     def __init__(self, names: Names, max_steps: int | None = None) -> None:
         self._names = names
         self._max_steps = max_steps
-        self._live: dict[int, _Live] = {}
+        self._live: dict[int, Live] = {}
         self._main: int | None = None
         self._num_main = 0
         self._since: dict[int, int] = {}
         self._pid = os.getpid()
         self._watcher: Watcher
-        self._stepping: _Live | None = None
-        self._last: weakref.ref[_Live] | None = None
+        self._stepping: Live | None = None
+        self._last: weakref.ref[Live] | None = None
         self.pending: list[Any] = []
 
     def install(self, watcher: Watcher) -> None:
@@ -88,23 +62,31 @@ class OptimizerWatch:
 
         def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             switch.follow()
-            switch.run(self._before, optimizer, args, kwargs)
+            if not watcher.rest.is_on or self._is_first(optimizer):
+                switch.run(self._before, optimizer, args, kwargs)
 
         pre = register_optimizer_step_pre_hook(before)
         post = register_optimizer_step_post_hook(self._stepped)
         watcher.patches.on_undo(pre.remove)
         watcher.patches.on_undo(post.remove)
 
-    def _live_of(self, optimizer: Optimizer) -> _Live:
+    def _is_first(self, optimizer: Optimizer) -> bool:
+        """Whether an optimiser steps for the first time; then this and the next are followed."""
+        is_first = self.steps_of(optimizer) == 0
+        if is_first:
+            self._watcher.rest.stir()
+        return is_first
+
+    def _live_of(self, optimizer: Optimizer) -> Live:
         live = self._live.get(id(optimizer))
         if live is None or live.ref() is not optimizer:
             seen = OptimizerSeen(kind=type(optimizer).__name__)
-            live = self._live[id(optimizer)] = _Live(optimizer, seen)
+            live = self._live[id(optimizer)] = Live(optimizer, seen)
             self._watcher.seen.optimizers.append(seen)
             self._describe(optimizer, live)
         return live
 
-    def _describe(self, optimizer: Optimizer, live: _Live) -> None:
+    def _describe(self, optimizer: Optimizer, live: Live) -> None:
         seen = live.seen
         groups = optimizer.param_groups
         params = [p for group in groups for p in group["params"]]
@@ -130,7 +112,7 @@ class OptimizerWatch:
         once = {id(p): p for p in params}
         return tuple(self._names.of(once[key]) for key, num in counts.items() if num > 1)
 
-    def _find_shared(self, live: _Live) -> None:
+    def _find_shared(self, live: Live) -> None:
         """Note the weights that the optimiser before has stepped on these very gradients."""
         last = self._last() if self._last is not None else None
         if self._watcher.backwards or last is None or last is live or last.ids.isdisjoint(live.ids):
@@ -141,6 +123,7 @@ class OptimizerWatch:
         live.seen.shared = names or live.seen.shared
 
     def _built(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        self._watcher.rest.stir()
         live = self._live_of(args[0])
         live.seen.built_at = live.seen.built_at or self._watcher.own.here()
 
@@ -148,6 +131,7 @@ class OptimizerWatch:
         optimizer: Optimizer = args[0]
         live = self._live.get(id(optimizer))
         if live is not None and live.ref() is optimizer:  # else it is being made
+            self._watcher.rest.stir()
             self._describe(optimizer, live)
 
     def _cleared(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
@@ -230,11 +214,11 @@ class OptimizerWatch:
             if not live.is_late:
                 self._look_at_gradients(optimizer, live)
                 self._find_shared(live)
-            self._keep_weights(optimizer, live)
+            live.keep_weights(optimizer)
             live.event = self._watcher.phases.event()
         live.began = perf_counter()
 
-    def _look_at_gradients(self, optimizer: Optimizer, live: _Live) -> None:
+    def _look_at_gradients(self, optimizer: Optimizer, live: Live) -> None:
         seen, params = live.seen, learning(optimizer)
         without = {id(p): p for p in params if p.grad is None}
         if self._watcher.backwards or seen.num_looked == 0:
@@ -253,26 +237,11 @@ class OptimizerWatch:
                     old = {key: self._names.of(param) for key, param in without.items()}
                 live.never = {key: name for key, name in old.items() if key in without}
 
-    def _look_late(self, optimizer: Optimizer, live: _Live) -> None:
+    def _look_late(self, optimizer: Optimizer, live: Live) -> None:
         if self._watcher.is_following:
             live.clearing.before_step(live.seen)
         if self._watcher.is_close:
             self._look_at_gradients(optimizer, live)
-
-    def _keep_weights(self, optimizer: Optimizer, live: _Live) -> None:
-        seen, params = live.seen, learning(optimizer)
-        seen.rates.append((seen.num_steps, float(optimizer.param_groups[0].get("lr", 0.0) or 0.0)))
-        matrices = [p for p in params if p.dim() >= 2 and p.grad is not None]
-        stride = max(1, len(matrices) // _MAX_MATRICES)
-        some = [p for p in matrices[::stride] if is_plain(p)]
-        live.before = [
-            (
-                weakref.ref(p),
-                part(p, _MATRIX_ELEMENTS).clone(),
-                None if live.is_late or idx >= _MAX_SLOPES else _slope(p),
-            )
-            for idx, p in enumerate(some)
-        ]
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
         watcher = self._watcher
@@ -297,29 +266,15 @@ class OptimizerWatch:
         return True
 
     def _after(self, optimizer: Optimizer, is_main: bool) -> None:
-        now = perf_counter()
-        watcher, live = self._watcher, self._stepping
-        if live is None or live.ref() is not optimizer:
-            live = self._live_of(optimizer)
+        watcher = self._watcher
+        live = self._live_of(optimizer) if watcher.rest.is_on else self._look_after(optimizer)
         seen = live.seen
-        self._stepping = None
-        if live.began:
-            watcher.phases.add(OPTIMIZER, now - live.began)
-        watcher.phases.between(OPTIMIZER, live.event)
-        live.event = None
-        if live.before:
-            self._compare(live)
-        if live.is_late:
-            self._look_late(optimizer, live)
         if self.pending and len(live.losses) < _MAX_LOSSES:
             live.losses.append((seen.num_steps, self.pending))
         self.pending = []
         seen.num_steps += 1
-        watcher.inputs.clear()
         if watcher.backwards:
             seen.backwards[watcher.backwards] = seen.backwards.get(watcher.backwards, 0) + 1
-        live.clearing.after_step(optimizer if watcher.is_following else None)
-        live.was_cleared = False
         self._last = weakref.ref(live)
         if watcher.current is not None:
             watcher.current.num_steps += 1
@@ -327,57 +282,30 @@ class OptimizerWatch:
         if is_main:
             watcher.next_step()
 
-    def _compare(self, live: _Live) -> None:
-        """Measure how far the step moved some of the weights."""
-        moved, sizes, cosines = [], [], []
-        for ref, old, grad in live.before:
-            param = ref()
-            if param is None:
-                continue
-            change = (part(param, _MATRIX_ELEMENTS) - old).float()
-            moved.append(change.norm())
-            sizes.append(old.float().norm())
-            if grad is not None:
-                slope = grad.float()
-                cosines.append(change.dot(slope) / (change.norm() * slope.norm()))
-        live.before = []
-        if moved:
-            cosine = torch.stack(cosines) if cosines else None
-            late = (live.seen.num_steps, torch.stack(moved), torch.stack(sizes), cosine)
-            live.late.append(late)
+    def _look_after(self, optimizer: Optimizer) -> Live:
+        """Look at what a step that is followed has done."""
+        now = perf_counter()
+        watcher, live = self._watcher, self._stepping
+        if live is None or live.ref() is not optimizer:
+            live = self._live_of(optimizer)
+        self._stepping = None
+        if live.began:
+            watcher.phases.add(OPTIMIZER, now - live.began)
+        watcher.phases.between(OPTIMIZER, live.event)
+        live.event = None
+        if live.before:
+            live.compare()
+        if live.is_late:
+            self._look_late(optimizer, live)
+        watcher.inputs.clear()
+        live.clearing.after_step(optimizer if watcher.is_following else None)
+        live.was_cleared = False
+        return live
 
     def settle(self) -> None:
         """Read update ratios, losses and the names of weights without gradients."""
         for live in self._live.values():
-            seen = live.seen
-            for step, moved, sizes, cosines in live.late:
-                known = [] if cosines is None else [c for c in cosines.tolist() if isfinite(c)]
-                if known:
-                    seen.climbs.append((step, median(known)))
-                pairs = zip(moved.tolist(), sizes.tolist(), strict=True)
-                ratios = sorted(m / s for m, s in pairs if s > 0)
-                if ratios:
-                    seen.ratios.append((step, ratios[len(ratios) // 2]))
-            live.late.clear()
-            for step, values in live.losses:
-                numbers = [float(value) for value in values]
-                seen.losses.append((step, sum(numbers) / len(numbers)))
-            live.losses.clear()
-            seen.without_grad = tuple((live.never or {}).values())
-
-
-def _slope(param: Any) -> Any:
-    """Give the gradient's numbers at the places where `part` reads the weight; None: it cannot."""
-    grad = param.grad
-    if not is_plain(grad) or grad.stride() != param.stride():
-        return None
-    return part(grad, _MATRIX_ELEMENTS).clone()
-
-
-def learning(optimizer: Optimizer) -> list[Any]:
-    """Give the weights of an optimiser that may learn, the first 2,000 of them."""
-    params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    return params[:_MAX_CHECKED]
+            live.settle()
 
 
 def _subclasses(kind: type) -> list[type]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter, thread_time
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -20,6 +20,7 @@ After = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 _PER_STEP_S = 50e-6  # what looking may take a step, of the 200 µs that are promised for all
 _FIRST_S = 0.015  # and what the first steps may take beyond that
 _ACTIVE: list[Switch] = []
+DONE: Final = object()
 
 
 class Switch:
@@ -129,7 +130,8 @@ class Patches:
         """Call ours before and after `owner.name`; its arguments and results pass untouched.
 
         Args:
-            before: gets args and kwargs; what it gives is handed to the others.
+            before: gets args and kwargs; what it gives is handed to the others. After `DONE`,
+                `after` and `failed` are not called.
             after: gets that, args, kwargs and the result.
             failed: the same with the exception for a result, which goes on its way.
             is_timed: in place of `before`, the moment of the call is handed on.
@@ -149,7 +151,7 @@ class Patches:
             note = perf_counter() if is_timed else None
             if before is not None:
                 note = switch.run(before, args, kwargs)
-            if failed is None:
+            if note is DONE or failed is None:
                 result = original(*args, **kwargs)
             else:
                 try:
@@ -157,7 +159,7 @@ class Patches:
                 except Exception as error:
                     switch.run(failed, note, args, kwargs, error)
                     raise
-            if after is not None:
+            if after is not None and note is not DONE:
                 switch.run(after, note, args, kwargs, result)
             return result
 

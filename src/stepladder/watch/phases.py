@@ -12,6 +12,7 @@ BACKWARD: Final = "backward"
 OPTIMIZER: Final = "optimizer"
 VALIDATION: Final = "validation"
 CHECKPOINT: Final = "checkpoint"
+_BY_STEP: Final = (FORWARD, BACKWARD, OPTIMIZER)  # alike in every step: some stand for all
 _FIRST = 3  # steps that are left out: they compile, fill caches and start workers
 
 
@@ -30,11 +31,15 @@ class Phases:
     Attributes:
         is_counting: the first steps are over.
         num_steps: steps that were counted.
+        is_sampling: the parts of this step are timed.
+        num_sampled: steps of which they were.
     """
 
     def __init__(self) -> None:
         self.is_counting = False
         self.num_steps = 0
+        self.is_sampling = True
+        self.num_sampled = 0
         self.total_s: dict[str, float] = {}
         self.device_s: dict[str, list[float]] = {}
         self.began = 0.0
@@ -48,7 +53,7 @@ class Phases:
 
     def add(self, phase: str, seconds: float) -> None:
         """Add host time to a phase."""
-        if self.is_counting:
+        if self.is_counting and (self.is_sampling or phase not in _BY_STEP):
             self.total_s[phase] = self.total_s.get(phase, 0.0) + seconds
 
     def step_ended(self) -> None:
@@ -57,9 +62,17 @@ class Phases:
         self._seen_steps += 1
         if self.is_counting:
             self.num_steps += 1
+            self.num_sampled += self.is_sampling
         elif self._seen_steps >= _FIRST:
             self.is_counting, self.began = True, now
         self.ended = now
+
+    def whole_s(self, phase: str) -> float:
+        """Give a phase's seconds in all steps: of its parts some steps alone are timed."""
+        seconds = self.total_s.get(phase, 0.0)
+        if phase not in _BY_STEP or not self.num_sampled:
+            return seconds
+        return seconds * self.num_steps / self.num_sampled
 
     def touch(self) -> None:
         """Let the span that is explained reach to this moment, as at the end of a validation."""

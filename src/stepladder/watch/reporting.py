@@ -13,6 +13,7 @@ from stepladder.records.watch import PhaseTime, Replay, WatchReport
 from stepladder.watch.advice import next_step
 from stepladder.watch.contract import Detector, Found, Sound, Unseen
 from stepladder.watch.detectors import DETECTORS
+from stepladder.watch.phases import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATION
 from stepladder.watch.seen import Seen
 from stepladder.watch.watcher import Watcher
 
@@ -66,7 +67,7 @@ def times_of(watcher: Watcher) -> tuple[PhaseTime, ...]:
     span = phases.span_s
     if span <= 0 or phases.num_steps == 0:
         return ()
-    totals = {name: phases.total_s.get(name, 0.0) for name in ("forward", "backward", "optimizer")}
+    totals = {name: phases.whole_s(name) for name in (FORWARD, BACKWARD, OPTIMIZER)}
     wait = validation = 0.0
     for loader in watcher.seen.loaders:
         for one in loader.passes:
@@ -75,8 +76,8 @@ def times_of(watcher: Watcher) -> tuple[PhaseTime, ...]:
             elif one.is_validation:
                 validation += one.span_s
     totals = {"data_wait": wait, **totals}
-    totals["validation"] = validation + phases.total_s.get("validation", 0.0)
-    totals["checkpoint"] = phases.total_s.get("checkpoint", 0.0)
+    totals["validation"] = validation + phases.whole_s(VALIDATION)
+    totals["checkpoint"] = phases.whole_s(CHECKPOINT)
     named = sum(totals.values())
     span = max(0.0, span - max(0.0, watcher.switch.spent_s - phases.spent_before_s))
     totals["unexplained"] = max(0.0, span - named)
@@ -114,6 +115,7 @@ def facts_of(watcher: Watcher) -> dict[str, Json]:
         "is_compiled": seen.is_compiled,
         "num_backwards": seen.num_backwards,
         "num_steps_looked_at": seen.num_looked,
+        "num_steps_only_counted": watcher.rest.num_steps,
     }
     if loader is not None:
         facts |= {"batch_size": loader.batch_size, "num_workers": loader.num_workers}

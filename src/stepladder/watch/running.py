@@ -14,7 +14,8 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import Optimizer
 
 from stepladder.watch.backwards import BackwardWatch
-from stepladder.watch.optimizers import OptimizerWatch, learning
+from stepladder.watch.live import learning
+from stepladder.watch.optimizers import OptimizerWatch
 from stepladder.watch.phases import CHECKPOINT
 from stepladder.watch.seen import SavedSeen
 from stepladder.watch.seen_steps import ClippingSeen, ScheduleSeen

@@ -120,6 +120,7 @@ class Session:
             ]
         )
         if kept is not None:
+            watcher.rest.forbid()  # it replays what the last step was given
             kept.optimizers = optimizers.live_optimizers
         watcher.on_step.append(self._write_sometimes)
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from stepladder.watch.own_code import OwnCode
 from stepladder.watch.patches import Patches, Switch, activate, deactivate
 from stepladder.watch.phases import Phases
+from stepladder.watch.resting import Rest
 from stepladder.watch.seen import Seen
 
 CLOSE_EVERY = 10  # steps from one with numbers read to the next
@@ -35,6 +36,7 @@ class Watcher:
     """What the parts share: the step, whether it is looked at closely, and what was seen.
 
     Attributes:
+        rest: whether steps are only counted.
         step: steps of the main optimiser: the first one, until another steps twice in a row.
         backwards: calls of backward since the last step of any optimiser.
         new_batches: batches that loaders gave since then.
@@ -57,6 +59,7 @@ class Watcher:
         self.switch = Switch()
         self.patches = Patches(self.switch)
         self.phases = Phases()
+        self.rest = Rest(self.seen)
         self.step = 0
         self.backwards = 0
         self.new_batches = 0
@@ -113,17 +116,25 @@ class Watcher:
         self.step += 1
         seen, switch = self.seen, self.switch
         seen.num_steps = switch.num_steps = self.step
+        is_sampled = self.step % _TIME_EVERY == _TIME_EVERY // 2
+        if self.rest.is_on and self.step % CLOSE_EVERY:
+            switch.counts_for = _TIME_EVERY * is_sampled
+            self.phases.step_ended()
+            self.rest.count()
+            return
         is_due = self.step < _FIRST_CLOSE or self.step % CLOSE_EVERY == 0
         is_owed = seen.num_looked < _MIN_CLOSE or self.step % _OWED_EVERY == 0
         self.is_following = self.step < _FOLLOW_FIRST or self.step % _FOLLOW_EVERY < _FOLLOW_NUM
         switch.is_close = is_due and (is_owed or switch.may_spend())
         seen.num_looked += switch.is_close
-        is_sampled = self.step % _TIME_EVERY == _TIME_EVERY // 2
         switch.counts_for = 1 if switch.is_close else _TIME_EVERY * is_sampled
-        was_counting = self.phases.is_counting
-        self.phases.step_ended()
-        if not was_counting and self.phases.is_counting:
-            self.phases.spent_before_s = switch.spent_s
+        phases = self.phases
+        was_counting = phases.is_counting
+        phases.step_ended()
+        if not was_counting and phases.is_counting:
+            phases.spent_before_s = switch.spent_s
+        self.rest.step_ended(is_close=switch.is_close)
+        phases.is_sampling = not self.rest.is_on
         for listener in self.on_step:
             listener()
         for listener in self.on_close if switch.is_close else ():
