@@ -1,4 +1,4 @@
-"""No example is there many times, and none of a held-out split is in train as well."""
+"""No example is there many times, and none of one split is in another as well."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ _NEARLY_ALL = 0.5  # of train that is one example, or blank
 _SAME_FEATURES = 0.98  # cosine of features, their mean taken off
 _SAME_CLASS_FRAC = 0.7  # of pairs that are near within train
 _MAX_NAMED = 6
+_PAIRS = ((Split.TRAIN, Split.VAL), (Split.TRAIN, Split.TEST), (Split.VAL, Split.TEST))
 
 
 def duplicates(job: CheckedJob) -> Answer:
@@ -36,7 +37,8 @@ def duplicates(job: CheckedJob) -> Answer:
     if train is None:
         return not_applicable("examples hold no tensors, or come in a stream")
     answers = [_leak(job, train, split) for split in (Split.VAL, Split.TEST)]
-    answers += [_groups(job, split) for split in (Split.VAL, Split.TEST)]
+    answers += [_chosen_on_test(job)]
+    answers += [_groups(job, *pair) for pair in _PAIRS]
     answers += [_within(job, train)] if train.is_telling else []
     alarms = [answer for answer in answers if answer is not None]
     if alarms:
@@ -91,9 +93,33 @@ def _leak(job: CheckedJob, train: Contents, split: Split) -> Answer | None:
     )
 
 
-def _named(job: CheckedJob, split: Split, pairs: list[tuple[int, int]]) -> tuple[str, ...]:
+def _chosen_on_test(job: CheckedJob) -> Answer | None:
+    """Tell test examples that are in validation, by which training is stopped."""
+    val, test = contents(job, Split.VAL), contents(job, Split.TEST)
+    if val is None or test is None:
+        return None
+    num, pairs = len(test.rows), copies_between(val, test)
+    if len(pairs) < _LEAST or len(pairs) < _WRONG_FRAC * num:
+        return None
+    return found(
+        "split_leakage",
+        f"{len(pairs)} of {num} test examples ({percent(len(pairs) / num)}) are in val too, byte "
+        "for byte: what is stopped or chosen by val is chosen on them",
+        fix="Keep apart what is chosen by and what is reported: drop them from val.",
+        severity=Severity.WARNING,
+        examples=_named(job, Split.TEST, pairs, of=Split.VAL),
+        coverage=coverage(num, test.num_all, Split.TEST)
+        or coverage(len(val.rows), val.num_all, Split.VAL),
+        num_shared=len(pairs),
+        num_held_out=num,
+    )
+
+
+def _named(
+    job: CheckedJob, split: Split, pairs: list[tuple[int, int]], *, of: Split = Split.TRAIN
+) -> tuple[str, ...]:
     return tuple(
-        f"{job.describe(split, row)} = {job.describe(Split.TRAIN, other)}"
+        f"{job.describe(split, row)} = {job.describe(of, other)}"
         for row, other in pairs[:_MAX_NAMED]
     )
 
@@ -185,21 +211,20 @@ def _centred(side: Described, *, like: Described | None = None) -> NDArray[np.fl
     return unit
 
 
-def _groups(job: CheckedJob, split: Split) -> Answer | None:
+def _groups(job: CheckedJob, of: Split, split: Split) -> Answer | None:
     """Tell groups, where the data name them as `group_ids`, that are on both sides."""
     sides = [
-        getattr(getattr(job.source(side), "data", None), "group_ids", None)
-        for side in (Split.TRAIN, split)
+        getattr(getattr(job.source(side), "data", None), "group_ids", None) for side in (of, split)
     ]
     if any(side is None for side in sides):
         return None
-    train, held_out = (set(np.asarray(side).tolist()) for side in sides)
-    both = sorted(train & held_out, key=str)
+    first, held_out = (set(np.asarray(side).tolist()) for side in sides)
+    both = sorted(first & held_out, key=str)
     if not both:
         return None
     return found(
         "split_leakage",
-        f"{len(both)} of the {len(held_out)} groups of {split.value} are in train too",
+        f"{len(both)} of the {len(held_out)} groups of {split.value} are in {of.value} too",
         fix="Split by group: each on one side.",
         severity=Severity.WARNING,
         examples=tuple(f"group {name}" for name in both[:_MAX_NAMED]),

@@ -37,12 +37,17 @@ and the exit code are the script's. `watch-NAME/` (or `--out`) gets `watch.html`
 
 - **Nothing to the results.** On a CPU, in eager mode, they are the same to the bit: no random
   number is drawn, nothing is added to a graph, nothing is synchronised. A test compares weights.
-- **Little to the time.** Every step costs some hundred microseconds or less: wrappers around
-  backward, the optimiser's step, the loader and torch's loss functions. Numbers are read in the
-  first four steps and in every tenth; hooks are on all modules in one step of fifty, and until a
-  loader's first batches have met a model. Where looking came to more than 50 µs a step on average
-  (and 15 ms at first), later steps are looked at less, one in a hundred at least. The report says
-  what watching took; `bench/watch_overhead.py` measures it.
+- **Little to the time.** A step that is followed costs some hundred microseconds: wrappers around
+  backward, the optimiser's step, the loader and torch's loss functions. The first 64 steps and then
+  14 of each 50 are followed; of the others only losses, counts and the wait for data are kept, as
+  long as training goes its usual way. A model in evaluation mode or without gradients, a call more
+  than a step has, a new epoch or a new optimiser ends that at once. A script with a scaler, with
+  closures, with batches cut from one tensor, that learns in evaluation mode, or under `--probe` is
+  followed in all its steps: `num_steps_only_counted` in `watch.json` says how it was. Numbers are
+  read in the first four steps and in every tenth; hooks are on all modules in one step of fifty,
+  and until a loader's first batches have met a model. Where looking came to more than 50 µs a step
+  on average (and 15 ms at first), later steps are looked at less, one in a hundred at least. The
+  report says what watching took; `bench/watch_overhead.py` measures it.
 - **If it fails, it goes.** An error of ours switches the watching off, is told in the report, and
   the script goes on. All wrappers are taken away at the end; forked processes are left alone.
 - **Killed scripts.** `watch.json` is written after five seconds and then every five to sixty, the
@@ -56,7 +61,8 @@ and the exit code are the script's. `watch-NAME/` (or `--out`) gets `watch.html`
 
 Host times of all steps but the first three: waiting for data, forward and loss (from a step's first
 call of a model to backward), backward, the optimiser's step, validation, saving files; what is left
-is printed as `unexplained`.
+is printed as `unexplained`. Forward, backward and the optimiser's step are timed in the steps that
+are followed, and stand for the others.
 **Waiting for data is an upper bound** on what the input side costs: on a GPU, work may still be
 queued meanwhile. On a GPU, CUDA events of the sampled steps time the work itself; they are read
 later. The next step is named with what it can save *at most*; `--probe` measures instead.

@@ -88,9 +88,33 @@ class Few(SoundPictures):
         return labelled(pictures, numbers)
 
 
+class ChosenOnTest(SoundPictures):
+    """A quarter of test is in validation as well, and none of either in train."""
+
+    def data(self, split: Split) -> Dataset[Any]:
+        pictures, numbers = draw(split)
+        if split is Split.TEST:
+            some = len(numbers) // 4
+            pictures = torch.cat([draw(Split.VAL)[0][:some], pictures[some:]])
+            numbers = torch.cat([draw(Split.VAL)[1][:some], numbers[some:]])
+        return labelled(pictures, numbers)
+
+
+class GroupsOfTest(SoundPictures):
+    """Patients of test are in validation."""
+
+    def data(self, split: Split) -> Dataset[Any]:
+        data = labelled(*draw(split))
+        offset = 0 if split is Split.TRAIN else 1000
+        data.group_ids = offset + np.arange(len(data)) // 4  # type: ignore[attr-defined, arg-type]
+        return data
+
+
 @pytest.mark.parametrize(
     ("kind", "fault", "outcome"),
     [
+        (ChosenOnTest, "split_leakage", Outcome.WARNED),
+        (GroupsOfTest, "split_leakage", Outcome.WARNED),
         (Constant, "duplicated_inputs", Outcome.FAILED),
         (Repeated, "duplicated_inputs", Outcome.WARNED),
         (Grouped, "split_leakage", Outcome.WARNED),
@@ -100,6 +124,14 @@ class Few(SoundPictures):
 def test_copies(kind: type[Task], fault: str | None, outcome: Outcome, tmp_path: Path) -> None:
     finding = look(duplicates.CHECK, kind(), tmp_path)
     assert (finding.fault, finding.outcome) == (fault, outcome)
+
+
+def test_test_examples_that_are_in_validation_are_named_with_their_twins(tmp_path: Path) -> None:
+    finding = look(duplicates.CHECK, ChosenOnTest(), tmp_path)
+    assert "in val too" in finding.evidence
+    assert finding.examples[0] == "test row 0 = val row 0"
+    groups = look(duplicates.CHECK, GroupsOfTest(), tmp_path)
+    assert "groups of test are in val too" in groups.evidence
 
 
 def test_copies_name_both_sides_and_labels_that_contradict(tmp_path: Path) -> None:
