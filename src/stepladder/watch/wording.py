@@ -78,6 +78,8 @@ def overhead_words(report: WatchReport) -> str:
     own_s = report.overhead_s
     took = duration(own_s) if own_s >= 1 else f"{1e3 * own_s:.0f} ms"
     text = f"watching took {took}, {each:.0f} µs a step"
+    if isinstance(counted := report.facts.get("num_steps_only_counted"), int) and counted:
+        text += f"; {counted:,} of {report.num_steps:,} steps were only counted"
     return text + (f"; the probe took {duration(report.probe_s)}" if report.probe_s else "")
 
 

@@ -146,7 +146,7 @@ class Waiting(nn.Linear):
 
 class Waits(Line):
     def build_model(self, recipe: Recipe) -> nn.Module:
-        return Waiting(1e-3 * recipe.loader.prefetch_batches)
+        return Waiting(4e-3 * recipe.loader.prefetch_batches)
 
 
 class WaitLess(Rung):
