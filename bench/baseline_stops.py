@@ -203,7 +203,8 @@ def write(log: Log) -> None:
     """Write the results of a log."""
     note = (
         "Runs against a baseline of another seed, with the defaults of run.baseline: three "
-        "validations in a row worse by more than twice the noise of both. Early stopping is "
+        "validations in a row worse by more than twice the noise of both and what the earlier "
+        "run gained by its last validation. Early stopping is "
         f"off: {DEMO_EPOCHS} epochs of the demo's head on features, {POINTS_EPOCHS} of a net on "
         "points. What counts as worse is of the differences example by example, as both runs keep "
         "the losses of so small a validation."

@@ -67,9 +67,13 @@ class Baseline:
 
     def best_until(self, marks: Sequence[Mark], at: float) -> Mark | None:
         """Give the best mark up to a point; None where none had been made by then."""
-        return min(
-            (mark for mark in marks if mark.at <= at), key=lambda mark: mark.value, default=None
-        )
+        return _best([mark for mark in marks if mark.at <= at])
+
+    def last_gain(self, marks: Sequence[Mark], at: float) -> float:
+        """Give by how much the last mark up to a point bettered those before it; 0: it did not."""
+        made = [mark for mark in marks if mark.at <= at]
+        best, before = _best(made), _best(made[:-1])
+        return 0.0 if best is None or before is None else before.value - best.value
 
 
 def read_baseline(config: RunConfig) -> Baseline | None:
@@ -173,10 +177,12 @@ class Against:
     """Counts validations at which a run is worse than an earlier one by more than noise.
 
     The best so far of both are compared at the same point. It counts where this run's is worse by
-    more than twice the noise: the standard error of their difference, and the jumps of the earlier
-    run's curve, once for each. The difference is taken example by example where both kept those
-    (validations of 512 at most); else their errors add up as if on examples of their own. A
-    validation that is not worse sets the count back; patience is the count that stops the run.
+    more than twice the noise, and what the earlier run had gained by its last validation: with
+    another seed a run as good may be one validation behind. Noise is the standard error of their
+    difference, and the jumps of the earlier run's curve, once for each. The difference is taken
+    example by example where both kept those (validations of 512 at most); else their errors add up
+    as if on examples of their own. A validation that is not worse sets the count back; patience is
+    the count that stops the run.
 
     Args:
         baseline: the earlier run; None: nothing is compared.
@@ -227,7 +233,8 @@ class Against:
         if mark is None:
             return {}
         noise = math.hypot(self._error(mark, self._best), _jumps(marks))
-        margin = max(CLEAR * noise, self.min_frac * abs(mark.value))
+        allowed = CLEAR * noise + self.baseline.last_gain(marks, at)
+        margin = max(allowed, self.min_frac * abs(mark.value))
         is_worse = self._best.mean - mark.value > margin
         self.num_worse = self.num_worse + 1 if is_worse else 0
         best = self._best.mean if math.isfinite(self._best.mean) else None
@@ -299,6 +306,10 @@ class Against:
             if math.isfinite(paired):
                 return paired
         return math.hypot(mark.sem, best.sem)
+
+
+def _best(marks: Sequence[Mark]) -> Mark | None:
+    return min(marks, key=lambda mark: mark.value, default=None)
 
 
 def _jumps(marks: Sequence[Mark]) -> float:

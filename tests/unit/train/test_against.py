@@ -78,8 +78,14 @@ def test_three_clearly_worse_validations_in_a_row_exhaust_a_patience_of_three() 
 
 def test_a_validation_that_is_not_worse_sets_the_count_back() -> None:
     one = against(1.0, 0.9, 0.8, 0.7, 0.6)
-    assert judged(one, 2.0, 1.9, 0.81, 0.8, 0.8) == [1, 2, 0, 1, 2]
+    assert judged(one, 2.0, 1.9, 0.9, 0.95, 0.95) == [1, 2, 0, 1, 2]
     assert not one.is_exhausted
+
+
+def test_a_run_one_validation_behind_is_as_good_and_one_two_behind_is_not() -> None:
+    curve = (2.0, 1.5, 1.2, 1.0, 0.9)
+    assert judged(against(*curve), 2.0, 2.0, 1.5, 1.2, 1.0) == [0, 0, 0, 0, 0]
+    assert judged(against(*curve), 2.0, 2.0, 2.0, 1.5, 1.2) == [0, 0, 1, 2, 3]
 
 
 def test_worse_by_less_than_twice_the_noise_of_both_does_not_count() -> None:
