@@ -143,7 +143,9 @@ class BackwardWatch:
         if watcher.rest.is_on:
             if loss is not None:
                 self._read(loss)
-            self._count()
+                if watcher.step % _GRAPHS_EVERY == 0 and loss.grad_fn is not None:
+                    self._tokens.append((watcher.step, follow_graph(loss.grad_fn)))
+            self._count(1)
             self._depth = 0
             return DONE
         self._optimizers.gradients_open()
@@ -154,8 +156,10 @@ class BackwardWatch:
         event = watcher.phases.event() if watcher.is_close else None
         return perf_counter(), event
 
-    def _failed(self, _note: Any, _args: Any, _kwargs: Any, _error: Any) -> None:
+    def _failed(self, note: Any, _args: Any, _kwargs: Any, _error: Any) -> None:
         self._depth = max(0, self._depth - 1)
+        if note is DONE:
+            self._count(-1)
 
     def _close(self, note: Any, _args: Any, _kwargs: Any, _result: Any) -> None:
         self._depth = max(0, self._depth - 1)
@@ -166,19 +170,19 @@ class BackwardWatch:
         watcher.phases.add(BACKWARD, perf_counter() - began)
         watcher.phases.between(BACKWARD, event)
         self._optimizers.gradients_close(is_backward=True)
-        self._count()
+        self._count(1)
         if watcher.seen.backward_at is None:
             watcher.seen.backward_at = watcher.own.here()
         if watcher.is_close and watcher.step >= _SETTLED:
             self._find_left_out()
             self._optimizers.find_waiting()
 
-    def _count(self) -> None:
+    def _count(self, num: int) -> None:
         watcher = self._watcher
-        watcher.backwards += 1
-        watcher.seen.num_backwards += 1
+        watcher.backwards += num
+        watcher.seen.num_backwards += num
         if watcher.current is not None:
-            watcher.current.num_backwards += 1
+            watcher.current.num_backwards += num
 
     def _read(self, loss: Tensor) -> float | Tensor:
         """Keep a loss for the step that follows."""
@@ -228,8 +232,8 @@ class BackwardWatch:
         return () if given is None else tuple(int(size) for size in given.shape[:2])
 
     def _is_followed(self) -> bool:
-        step = self._watcher.step
-        return step < _ALL_GRAPHS or step % _GRAPHS_EVERY == 0
+        step, has_rested = self._watcher.step, self._watcher.rest.num_steps > 0
+        return step < _ALL_GRAPHS or step % _GRAPHS_EVERY == 0 or has_rested
 
     def _find_not_finite(self) -> None:
         """Look for numbers that are none in what the model was given for the first bad loss."""

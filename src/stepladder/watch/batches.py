@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from torch import Tensor
@@ -16,11 +16,31 @@ _MAX_KEYS: Final = 500
 _MAX_INPUTS: Final = 64
 
 
+def given_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Tensor]:
+    """Give the first tensors of a call; where it is of one and nothing else, its own arguments."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
+        return args
+    return list(tensors_in((args, kwargs), 2))[:4]
+
+
 def by_channel(pictures: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Give means and deviations of some pictures' first channels."""
     some = pictures.detach()[:16, :, ::4, ::4].float()
     means, stds = some.mean((0, 2, 3)), some.std((0, 2, 3), correction=0)
     return tuple(means.tolist())[:8], tuple(stds.tolist())[:8]
+
+
+def given_for(
+    value: Tensor, given: Sequence[weakref.ref[Tensor]]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Measure what a model was given, where its first layer gets something else of it."""
+    for ref in given:
+        first = ref()
+        if first is None or first.shape != value.shape or not is_plain(first):
+            continue
+        if first.is_floating_point() and first.data_ptr() != value.data_ptr():
+            return by_channel(first)
+    return (), ()
 
 
 def window_of(root: Root, first: Tensor) -> Window | None:

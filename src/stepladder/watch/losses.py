@@ -75,8 +75,6 @@ class LossWatch:
 
     def _open(self, kind: str) -> Any:
         def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self._watcher.rest.is_on:
-                return
             is_due = self._watcher.is_close and self._looks < _MAX_LOOKS
             key = (kind, torch.is_grad_enabled())
             count = self._counts.get(key, 0)

@@ -16,13 +16,21 @@ from torch.nn.modules.module import (
 )
 
 from stepladder.watch.backwards import BackwardWatch, Waiting, Window, follow_graph
-from stepladder.watch.batches import by_channel, first_of, note_batch, note_input, window_of
+from stepladder.watch.batches import (
+    by_channel,
+    first_of,
+    given_for,
+    given_to,
+    note_batch,
+    note_input,
+    window_of,
+)
 from stepladder.watch.names import Names, Root
 from stepladder.watch.optimizers import OptimizerWatch
 from stepladder.watch.phases import FORWARD
 from stepladder.watch.probe import Kept
 from stepladder.watch.seen import InputSeen
-from stepladder.watch.tensors import is_finite, is_plain, num_copies, part, spread, tensors_in
+from stepladder.watch.tensors import is_finite, is_plain, num_copies, part, spread
 from stepladder.watch.watcher import MODULES_EVERY, Watcher
 
 _WITH_WEIGHTS: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)
@@ -246,7 +254,7 @@ class ModuleWatch:
         given: tuple[tuple[float, ...], tuple[float, ...]] = (), ()
         if value.dim() == 4:
             means, stds = by_channel(value)
-            given = self._given_for(value)
+            given = given_for(value, self._watcher.input_refs)
         elif value.dim() == 2 and value.shape[0] > 1:
             some = value.detach()[:256, :1024].float()
             worst = float((some.mean(0).abs() + some.std(0, correction=0)).max())
@@ -272,38 +280,32 @@ class ModuleWatch:
             )
         )
 
-    def _given_for(self, value: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Measure what the model was given, where its first layer gets something else of it."""
-        for ref in self._watcher.input_refs:
-            first = ref()
-            if first is None or first.shape != value.shape or not is_plain(first):
-                continue
-            if first.is_floating_point() and first.data_ptr() != value.data_ptr():
-                return by_channel(first)
-        return (), ()
-
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An outermost module is called."""
         watcher = self._watcher
         if not watcher.switch.is_on or torch.compiler.is_compiling():
             return
-        if watcher.rest.lets_pass(module):
-            if args and isinstance(args[0], Tensor):
-                watcher.input_refs = [weakref.ref(args[0])]
-        else:
+        if watcher.switch.is_elsewhere() or self._names.root_of(module) is None:
+            return  # another thread's; or a copy of a model, hooks and all
+        if not watcher.rest.lets_pass(module):
             watcher.switch.run(self._enter, module, args, kwargs)
+        elif watcher.rest.is_outermost:
+            watcher.input_refs = [weakref.ref(tensor) for tensor in given_to(args, kwargs)]
 
     def leave(self, module: nn.Module, output: Any) -> None:
         """It has answered."""
         watcher = self._watcher
-        is_on = watcher.switch.is_on and not torch.compiler.is_compiling()
-        if is_on and not watcher.rest.is_on:
+        if not watcher.switch.is_on or torch.compiler.is_compiling():
+            return
+        if not watcher.rest.is_on:
             watcher.switch.run(self._leave, module, output)
+        elif self._names.root_of(module) is not None:
+            watcher.rest.let_go()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         root = self._names.root_of(module)
         if root is None:
-            return  # a copy of a model, hooks and all
+            return
         if self._inside:
             self._inside.append((id(module), None, None))
             return
@@ -316,14 +318,13 @@ class ModuleWatch:
         self._time(root, module)
         if not torch.is_grad_enabled():
             return
-        is_one = len(args) == 1 and not kwargs and isinstance(args[0], Tensor)
-        given = args if is_one else list(tensors_in((args, kwargs), 2))[:4]
+        given = given_to(args, kwargs)
         if given:
             self._watcher.input_refs = [weakref.ref(t) for t in given]
             self._inside[-1] = (id(module), event, window_of(root, given[0]))
             if watcher.switch.is_close:
                 note_input(watcher.inputs, given[0])
-            if is_one and watcher.switch.is_close and not watcher.new_batches:
+            if given is args and watcher.switch.is_close and not watcher.new_batches:
                 note_batch(root, given[0], watcher.step)
         if self._kept is not None:
             self._kept.note_input(module, args, kwargs)

@@ -53,8 +53,7 @@ class Switch:
         """Call one of our functions: timed, and never raising."""
         if self._depth:
             return None
-        if threading.get_ident() != self._thread:
-            self.num_elsewhere += 1
+        if self.is_elsewhere():
             return None
         self._depth, counts_for = 1, self.counts_for
         start = thread_time() if counts_for else 0.0
@@ -66,6 +65,12 @@ class Switch:
             self._depth = 0
             if counts_for:
                 self.spent_s += (thread_time() - start) * counts_for
+
+    def is_elsewhere(self) -> bool:
+        """Whether this is another thread than the one that trains; such calls are counted."""
+        is_other = threading.get_ident() != self._thread
+        self.num_elsewhere += is_other
+        return is_other
 
     def follow(self) -> None:
         """Look on in the thread that makes the first step, whichever it is."""
@@ -131,7 +136,7 @@ class Patches:
 
         Args:
             before: gets args and kwargs; what it gives is handed to the others. After `DONE`,
-                `after` and `failed` are not called.
+                `after` is not called.
             after: gets that, args, kwargs and the result.
             failed: the same with the exception for a result, which goes on its way.
             is_timed: in place of `before`, the moment of the call is handed on.
@@ -151,7 +156,7 @@ class Patches:
             note = perf_counter() if is_timed else None
             if before is not None:
                 note = switch.run(before, args, kwargs)
-            if note is DONE or failed is None:
+            if failed is None:
                 result = original(*args, **kwargs)
             else:
                 try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ OPTIMIZER: Final = "optimizer"
 VALIDATION: Final = "validation"
 CHECKPOINT: Final = "checkpoint"
 _BY_STEP: Final = (FORWARD, BACKWARD, OPTIMIZER)  # alike in every step: some stand for all
+_STRETCH: Final = 50  # steps
 _FIRST = 3  # steps that are left out: they compile, fill caches and start workers
 
 
@@ -20,6 +22,28 @@ def has_gpu() -> bool:
     """Whether the script uses a GPU; asking starts none."""
     cuda: Any = torch.cuda
     return bool(cuda.is_available() and cuda.is_initialized())
+
+
+@dataclass
+class _Stretch:
+    """Some steps in a row, of which a sample is timed and stands for the others.
+
+    Attributes:
+        own_s, num_own: seconds by phase of the steps that stand for themselves, and how many.
+        sample_s, num_sampled: the same of the others that were timed.
+    """
+
+    own_s: dict[str, float] = field(default_factory=dict)
+    sample_s: dict[str, float] = field(default_factory=dict)
+    num_steps: int = 0
+    num_own: int = 0
+    num_sampled: int = 0
+
+    def whole_s(self, phase: str) -> float:
+        """Give a phase's seconds in all of its steps."""
+        some, own = self.sample_s.get(phase, 0.0), self.own_s.get(phase, 0.0)
+        num_others = self.num_steps - self.num_own
+        return own + (some * num_others / self.num_sampled if self.num_sampled else some)
 
 
 class Phases:
@@ -32,15 +56,17 @@ class Phases:
         is_counting: the first steps are over.
         num_steps: steps that were counted.
         is_sampling: the parts of this step are timed.
-        num_sampled: steps of which they were.
+        is_own: this step stands for itself alone: one of those that come at round numbers, where
+            scripts do what they do rarely, and where numbers are read.
     """
 
     def __init__(self) -> None:
         self.is_counting = False
         self.num_steps = 0
         self.is_sampling = True
-        self.num_sampled = 0
+        self.is_own = False
         self.total_s: dict[str, float] = {}
+        self._stretch = _Stretch()
         self.device_s: dict[str, list[float]] = {}
         self.began = 0.0
         self.ended = 0.0
@@ -53,8 +79,13 @@ class Phases:
 
     def add(self, phase: str, seconds: float) -> None:
         """Add host time to a phase."""
-        if self.is_counting and (self.is_sampling or phase not in _BY_STEP):
+        if not self.is_counting:
+            return
+        if phase not in _BY_STEP:
             self.total_s[phase] = self.total_s.get(phase, 0.0) + seconds
+        elif self.is_sampling:
+            some = self._stretch.own_s if self.is_own else self._stretch.sample_s
+            some[phase] = some.get(phase, 0.0) + seconds
 
     def step_ended(self) -> None:
         """Count a step."""
@@ -62,17 +93,24 @@ class Phases:
         self._seen_steps += 1
         if self.is_counting:
             self.num_steps += 1
-            self.num_sampled += self.is_sampling
+            self._count_step()
         elif self._seen_steps >= _FIRST:
             self.is_counting, self.began = True, now
         self.ended = now
 
+    def _count_step(self) -> None:
+        stretch = self._stretch
+        stretch.num_steps += 1
+        stretch.num_own += self.is_sampling and self.is_own
+        stretch.num_sampled += self.is_sampling and not self.is_own
+        if stretch.num_steps >= _STRETCH and stretch.num_sampled:
+            for phase in _BY_STEP:
+                self.total_s[phase] = self.whole_s(phase)
+            self._stretch = _Stretch()
+
     def whole_s(self, phase: str) -> float:
-        """Give a phase's seconds in all steps: of its parts some steps alone are timed."""
-        seconds = self.total_s.get(phase, 0.0)
-        if phase not in _BY_STEP or not self.num_sampled:
-            return seconds
-        return seconds * self.num_steps / self.num_sampled
+        """Give a phase's seconds in all steps, also of those whose parts were not timed."""
+        return self.total_s.get(phase, 0.0) + self._stretch.whole_s(phase)
 
     def touch(self) -> None:
         """Let the span that is explained reach to this moment, as at the end of a validation."""
@@ -118,6 +156,11 @@ class Phases:
     def still_validation(self) -> None:
         """A model has answered: validation reaches to here at least."""
         self._validation_at = perf_counter()
+
+    def pause(self) -> None:
+        """The next steps are not timed: nothing may stand open that they would close."""
+        self.end()
+        self.drop_forward()
 
     def end(self) -> None:
         """Nothing more comes: a validation that stands open ended with the last answer."""

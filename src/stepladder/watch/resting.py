@@ -13,7 +13,7 @@ _FIRST: Final = 64  # steps that are all followed
 _EVERY: Final = 50  # and then the first of so many steps
 _FOLLOWED: Final = 14
 _STIRRED: Final = 128  # steps that are followed after something that was not usual
-_FOR_GOOD: Final = 1000
+_FOR_LONG: Final = 1000
 
 
 class Rest:
@@ -23,8 +23,9 @@ class Rest:
     many times what it does in a loop of its own. Once training goes its usual way, most steps are
     therefore only counted, with their losses and what the loader takes; a stretch of each fifty is
     followed as before, and stands for the others. What is not usual ends the rest at once: a model
-    in evaluation mode or without gradients, more calls of models than a step has, a new pass over
-    a loader, a new optimiser. Trainings whose order, precision or validation can be judged only
+    in evaluation mode or without gradients, a new pass over a loader, a new optimiser. More calls
+    of models than a step has end it for good: one of them may have been a validation's, which is
+    met before the step's own. Trainings whose order, precision or validation can be judged only
     from all of their steps never rest.
 
     Attributes:
@@ -40,6 +41,7 @@ class Rest:
         self._calls = 0
         self._fewest: float = inf
         self._usual: float = inf
+        self._depth = 0
         self._awake_until = _FIRST
         self._woken_at = -_EVERY
 
@@ -54,10 +56,20 @@ class Rest:
             return False
         if module.training and torch.is_grad_enabled():
             if self._calls <= self._usual:
+                self._depth += 1
                 return True
-            self.stir()
+            self.forbid()
         self.wake()
         return False
+
+    @property
+    def is_outermost(self) -> bool:
+        """Whether the call that was let pass is within no other."""
+        return self._depth == 1
+
+    def let_go(self) -> None:
+        """A call that was let pass has ended."""
+        self._depth = max(0, self._depth - 1)
 
     def wake(self) -> None:
         """Look on from here, until the next step at least."""
@@ -66,7 +78,7 @@ class Rest:
         self.is_on = False
         step = self._seen.num_steps
         if step - self._woken_at <= 2:  # it comes in every step: there is nothing to rest from
-            self._awake_until = step + _FOR_GOOD
+            self._awake_until = step + _FOR_LONG
         self._woken_at = step
 
     def stir(self) -> None:
@@ -78,7 +90,7 @@ class Rest:
     def count(self) -> None:
         """A step has passed, and the next is only counted as well."""
         self.num_steps += 1
-        self._calls = 0
+        self._calls = self._depth = 0
 
     def step_ended(self, *, is_close: bool) -> None:
         """Choose whether the next steps are only counted.
@@ -92,7 +104,7 @@ class Rest:
         elif not self.is_on:
             self._fewest = min(self._fewest, self._calls)
         self.num_steps += self.is_on
-        self._calls = 0
+        self._calls = self._depth = 0
         is_followed = step < self._awake_until or step % _EVERY < _FOLLOWED or is_close
         if self.is_on:
             self.is_on = not is_followed

@@ -168,6 +168,7 @@ class PrecisionWatch:
     def _scaled(self, _n: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if not args[0].is_enabled():
             return
+        self._watcher.rest.stir()  # what is read of losses lies before their scale
         self._watcher.seen.precision.num_scaled += 1
         self._watcher.is_scaled = True
         self._backwards.note_scaled(result, args[1] if len(args) > 1 else kwargs.get("outputs"))

@@ -19,6 +19,7 @@ _FIRST_CLOSE = 4  # the first steps are all looked at
 _MIN_CLOSE = 10  # so many are, whatever they take
 _FOLLOW_FIRST = 32  # steps at which the clearing of gradients is followed
 _FOLLOW_EVERY, _FOLLOW_NUM = 50, 5  # and then so many in a row out of so many
+_TELL_EVERY_S = 5.0  # where steps are only counted
 _OWED_EVERY = 100  # and then one in so many steps
 
 
@@ -76,6 +77,7 @@ class Watcher:
         self.on_pass: list[Callable[[], None]] = []
         self.on_evaluation: list[Callable[[bool], None]] = []
         self._parts: list[Part] = []
+        self._told = 0.0
 
     @property
     def is_close(self) -> bool:
@@ -121,6 +123,8 @@ class Watcher:
             switch.counts_for = _TIME_EVERY * is_sampled
             self.phases.step_ended()
             self.rest.count()
+            if self.phases.ended - self._told > _TELL_EVERY_S:
+                self._tell()
             return
         is_due = self.step < _FIRST_CLOSE or self.step % CLOSE_EVERY == 0
         is_owed = seen.num_looked < _MIN_CLOSE or self.step % _OWED_EVERY == 0
@@ -135,7 +139,14 @@ class Watcher:
             phases.spent_before_s = switch.spent_s
         self.rest.step_ended(is_close=switch.is_close)
         phases.is_sampling = not self.rest.is_on
-        for listener in self.on_step:
-            listener()
+        phases.is_own = self.step % CLOSE_EVERY == 0
+        if self.rest.is_on:
+            phases.pause()
+        self._tell()
         for listener in self.on_close if switch.is_close else ():
+            listener()
+
+    def _tell(self) -> None:
+        self._told = self.phases.ended
+        for listener in self.on_step:
             listener()
