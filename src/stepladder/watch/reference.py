@@ -115,6 +115,9 @@ commit: [public_scripts.md](../bench/results/public_scripts.md).
   at a job's data.
 - Whether ranks hold the same weights (`ranks_differ`): each process that is watched reports for
   itself.
+- The first of several validations without a loader, in training mode and with gradients, where it
+  comes after step 64: it is taken for the step's own call, and from the next step's on all steps
+  are followed.
 - Intentions. Weights that are cut off or not given to the optimiser on purpose look as if by
   accident where they could still learn: hence warnings.
 - Where a warning comes from: one that torch gives from a function that is wrapped names our file
