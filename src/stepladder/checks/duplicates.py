@@ -62,9 +62,7 @@ def _leak(job: CheckedJob, train: Contents, split: Split) -> Answer | None:
         return None
     num = len(held_out.rows)
     pairs = copies_between(train, held_out)
-    seen = coverage(num, held_out.num_all, split) or coverage(
-        len(train.rows), train.num_all, Split.TRAIN
-    )
+    seen = _coverage(held_out, split) or _coverage(train, Split.TRAIN)
     if len(pairs) >= _LEAST and len(pairs) >= _WORTH_FRAC * num:
         return found(
             "split_leakage",
@@ -108,11 +106,14 @@ def _chosen_on_test(job: CheckedJob) -> Answer | None:
         fix="Keep apart what is chosen by and what is reported: drop them from val.",
         severity=Severity.WARNING,
         examples=_named(job, Split.TEST, pairs, of=Split.VAL),
-        coverage=coverage(num, test.num_all, Split.TEST)
-        or coverage(len(val.rows), val.num_all, Split.VAL),
+        coverage=_coverage(test, Split.TEST) or _coverage(val, Split.VAL),
         num_shared=len(pairs),
         num_held_out=num,
     )
+
+
+def _coverage(some: Contents, split: Split) -> str | None:
+    return coverage(len(some.rows), some.num_all, split)
 
 
 def _named(

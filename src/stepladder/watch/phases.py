@@ -1,4 +1,4 @@
-"""Where a step's time goes: host times of every step, CUDA events of the sampled ones."""
+"""Where a step's time goes: host times of the steps that are followed, CUDA events of some."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ class Phases:
     Attributes:
         is_counting: the first steps are over.
         num_steps: steps that were counted.
+        total_s: seconds by phase, those of the last steps apart; see `whole_s`.
         is_sampling: the parts of this step are timed.
         is_own: this step stands for itself alone: one of those that come at round numbers, where
             scripts do what they do rarely, and where numbers are read.

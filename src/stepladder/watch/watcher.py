@@ -48,7 +48,7 @@ class Watcher:
         inputs: numbers of what models were given since the last step, where that is looked at.
         evaluated: the outermost module that was last called in evaluation mode.
         input_refs: what the outermost module was last given, held weakly.
-        on_step: called after each step.
+        on_step: called after each step, of those that are only counted now and then.
         on_close: called before each step that is looked at closely.
         on_pass: called when one of a loader's first passes begins.
         on_evaluation: called when a model in evaluation mode is called, and when it has answered.

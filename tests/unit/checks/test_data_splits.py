@@ -71,9 +71,11 @@ class Repeated(SoundPictures):
 class Grouped(SoundPictures):
     """Patients of validation are in train."""
 
+    first_held_out = 60
+
     def data(self, split: Split) -> Dataset[Any]:
         data = labelled(*draw(split))
-        offset = 0 if split is Split.TRAIN else 60
+        offset = 0 if split is Split.TRAIN else self.first_held_out
         data.group_ids = offset + np.arange(len(data)) // 4  # type: ignore[attr-defined, arg-type]
         return data
 
@@ -100,14 +102,10 @@ class ChosenOnTest(SoundPictures):
         return labelled(pictures, numbers)
 
 
-class GroupsOfTest(SoundPictures):
-    """Patients of test are in validation."""
+class GroupsOfTest(Grouped):
+    """Patients of test are in validation, and none of either in train."""
 
-    def data(self, split: Split) -> Dataset[Any]:
-        data = labelled(*draw(split))
-        offset = 0 if split is Split.TRAIN else 1000
-        data.group_ids = offset + np.arange(len(data)) // 4  # type: ignore[attr-defined, arg-type]
-        return data
+    first_held_out = 1000
 
 
 @pytest.mark.parametrize(
