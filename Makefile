@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch --constraint $(CONSTRAINTS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--editable '.[dev,tensorboard,mlflow,onnx,gpu]' --constraint $(CONSTRAINTS)
+		--editable '.[dev,tensorboard,mlflow,onnx,gpu,spark,s3,delta]' --constraint $(CONSTRAINTS)
 	touch $(STAMP)
 
 demo: $(STAMP)

@@ -9,35 +9,29 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decode import decode_versions
+from stepladder.data.engine import Engine, LocalEngine
 from stepladder.data.findings import Findings, find, read_log_warnings
-from stepladder.data.forecast import check_space
-from stepladder.data.hashing import HashCache, Hashed, hash_files
 from stepladder.data.manifest import MANIFEST_NAME, load_manifest, publish
+from stepladder.data.pictures import FilePictures, HashedListing
 from stepladder.data.plan import Plan, make_plan
 from stepladder.data.progress import PreparePhase, PrepareProgress, Progress
 from stepladder.data.quarantine import Bad, check_share, write_quarantine
-from stepladder.data.shard_work import Finished, ShardMaker
-from stepladder.data.sources import Listing, list_pictures
+from stepladder.data.shard_work import Finished
 from stepladder.data.split import assign_splits, check_classes
-from stepladder.data.threads import one_torch_thread
 from stepladder.data.verify import list_shards, verify_store
 from stepladder.data.work_folder import WorkFolder, disk_errors_named
 from stepladder.errors import DataError, UsageError
-from stepladder.machine.allocator import keep_freed_memory
-from stepladder.machine.limits import num_cores
 from stepladder.records import Manifest, to_json
 
 __all__ = ["PreparePhase", "PrepareProgress", "PrepareResult", "prepare"]
 
 HASHES_NAME = "prepare_hashes.jsonl"
-_AHEAD_PER_WORKER = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,17 +70,23 @@ def prepare(
         ResourceError: if the disk is full, or another prepare works in the same place.
     """
     started_s = time.perf_counter()
-    keep_freed_memory()  # each picture's buffers would fault in anew
     out = config.out.expanduser().absolute()
     _check_place(out, config.source.expanduser())
-    listing = list_pictures(config)
+    engine = open_engine(config)
     work = WorkFolder.beside(out)
-    num_workers = config.workers or num_cores()
-    pool = ThreadPoolExecutor(num_workers, thread_name_prefix="prepare")
-    with disk_errors_named(work), work.held(), one_torch_thread(), pool:
+    with disk_errors_named(work), work.held(), engine.working():
         work.make()
-        job = _Job(config, listing, work, out, pool, num_workers * _AHEAD_PER_WORKER, on_progress)
-        return job.run(started_s)
+        return _Job(config, engine, work, out, on_progress).run(started_s)
+
+
+def open_engine(config: PrepareConfig) -> Engine:
+    """Give the engine that a config names, after a first look at the source.
+
+    Raises:
+        UsageError: if the source is missing or ambiguous.
+        DataError: if it holds nothing that can be used.
+    """
+    return LocalEngine(config, FilePictures(config))
 
 
 @dataclass(frozen=True)
@@ -94,22 +94,21 @@ class _Job:
     """One call of prepare, its work folder held."""
 
     config: PrepareConfig
-    listing: Listing
+    engine: Engine
     work: WorkFolder
     out: Path
-    pool: Executor
-    ahead: int
     on_progress: Callable[[PrepareProgress], None] | None
 
     def run(self, started_s: float) -> PrepareResult:
-        hashes = self._hash()
+        hashed = self._hash()
+        listing = hashed.listing
         unread = [
-            Bad(picture.path, hashed.reason)
-            for picture, hashed in zip(self.listing.pictures, hashes, strict=True)
-            if hashed.reason is not None
+            Bad(picture.path, one.reason)
+            for picture, one in zip(listing.pictures, hashed.hashes, strict=True)
+            if one.reason is not None
         ]
-        self._check_bad(unread)
-        plan = self._plan(hashes)
+        self._check_bad(unread, len(listing.pictures))
+        plan = self._plan(hashed)
         there = self._find_store(plan)
         if there is not None:
             self.work.remove()
@@ -117,18 +116,19 @@ class _Job:
             return PrepareResult(
                 manifest=there,
                 folder=self.out,
-                num_bad=len(self.listing.pictures) - sum(map(there.num_rows, Split)),
-                warnings=read_log_warnings(self.out) or self.listing.warnings,
+                num_bad=len(listing.pictures) - sum(map(there.num_rows, Split)),
+                warnings=read_log_warnings(self.out) or listing.warnings,
                 wall_s=wall_s,
                 is_up_to_date=True,
             )
-        finished = self._make_shards(plan, unread)
-        findings = find(self.config, self.listing, plan, finished, unread)
+        finished = self._make_shards(plan, unread, len(listing.pictures))
+        findings = find(self.config, listing, plan, finished, unread)
         self._clean_store(plan, finished)
         write_quarantine(self.work.store, findings.bad)
         wall_s = time.perf_counter() - started_s
         findings.write_log(self.work.store, wall_s=wall_s)
-        shutil.copyfile(self.work.hashes, self.work.store / HASHES_NAME)
+        if self.work.hashes.exists():
+            shutil.copyfile(self.work.hashes, self.work.store / HASHES_NAME)
         manifest = publish(self.work.store, self.out, self._manifest(plan, finished, findings))
         self.work.remove()
         return PrepareResult(
@@ -139,28 +139,21 @@ class _Job:
             wall_s=time.perf_counter() - started_s,
         )
 
-    def _hash(self) -> list[Hashed]:
-        progress = Progress(PreparePhase.HASH, len(self.listing.pictures), self.on_progress)
-        return hash_files(
-            self.listing,
-            cache=HashCache.read([self.out / HASHES_NAME, self.work.hashes]),
-            save_to=self.work.hashes,
-            pool=self.pool,
-            ahead=self.ahead,
-            max_pixels=self.config.max_pixels,
-            on_done=progress.reach,
+    def _hash(self) -> HashedListing:
+        progress = Progress(PreparePhase.HASH, 0, self.on_progress)
+        return self.engine.hash(
+            self.work, earlier=self.out / HASHES_NAME, on_done=progress.reach_of
         )
 
-    def _plan(self, hashes: list[Hashed]) -> Plan:
+    def _plan(self, hashed: HashedListing) -> Plan:
+        listing, hashes = hashed.listing, hashed.hashes
         splits = assign_splits(
-            self.listing,
-            [hashed.sha256 for hashed in hashes],
+            listing,
+            [one.sha256 for one in hashes],
             val_frac=self.config.val_frac,
             group_by=self.config.group_by,
         )
-        plan = make_plan(
-            self.listing, hashes, splits, config=self.config, versions=decode_versions()
-        )
+        plan = make_plan(listing, hashes, splits, config=self.config, versions=decode_versions())
         check_classes(plan.counts())
         return plan
 
@@ -193,34 +186,26 @@ class _Job:
             fix="Add --overwrite to replace it, or give another --out.",
         )
 
-    def _make_shards(self, plan: Plan, unread: list[Bad]) -> list[Finished]:
-        maker = ShardMaker(
-            root=self.listing.root,
-            folder=self.work.store,
-            records=self.work.records,
-            config=self.config,
-            pool=self.pool,
-            ahead=self.ahead,
-        )
-        found = [maker.find(shard) for shard in plan.shards]
-        pairs = list(zip(plan.shards, found, strict=True))
-        check_space([shard for shard, done in pairs if done is None], self.work.root)
-        bad = [*unread, *(item for done in found if done for item in done.bad)]
+    def _make_shards(self, plan: Plan, unread: list[Bad], num_pictures: int) -> list[Finished]:
+        bad = list(unread)
         progress = Progress(PreparePhase.WRITE, plan.num_rows, self.on_progress)
-        progress.skip(sum(len(shard.rows) for shard, done in pairs if done is not None))
+
+        def on_found(done: Finished) -> None:
+            bad.extend(done.bad)
+            progress.skip(len(done.labels) + len(done.bad))
 
         def on_row(item: Bad | None) -> None:
             if item is not None:
                 bad.append(item)
-                self._check_bad(bad)  # at once: a wrong folder should not take an hour to fail
+                self._check_bad(bad, num_pictures)  # at once: not after an hour of a wrong folder
             progress.advance()
 
-        return [done or maker.make(shard, on_row=on_row) for shard, done in pairs]
+        return self.engine.make(plan, self.work, on_found=on_found, on_row=on_row)
 
-    def _check_bad(self, bad: list[Bad]) -> None:
+    def _check_bad(self, bad: list[Bad], num_pictures: int) -> None:
         check_share(
             bad,
-            num_pictures=len(self.listing.pictures),
+            num_pictures=num_pictures,
             max_bad=self.config.max_bad,
             source=self.config.source,
         )

@@ -60,6 +60,11 @@ class Progress:
         """Count one picture."""
         self.reach(self._done + 1)
 
+    def reach_of(self, done: int, total: int) -> None:
+        """Set the count, and how many there are as far as is known."""
+        self._total = total
+        self.reach(done)
+
     def reach(self, done: int) -> None:
         """Set the count."""
         self._done = done

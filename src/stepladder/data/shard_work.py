@@ -22,7 +22,6 @@ from stepladder.data.ordered import map_in_order
 from stepladder.data.plan import Row, ShardPlan
 from stepladder.data.quarantine import Bad
 from stepladder.data.resize import Pixels, pad_white
-from stepladder.data.source_file import read_file
 from stepladder.data.writer import ShardWriter
 from stepladder.records import ShardInfo, read_json, write_json
 
@@ -57,7 +56,7 @@ class Finished:
 
 
 @dataclass(frozen=True, eq=False)
-class _Ready:
+class ReadyPicture:
     """A picture as it goes into the file."""
 
     row: Row
@@ -72,7 +71,7 @@ class ShardMaker:
     """Makes shards.
 
     Attributes:
-        root: folder that the rows' paths are relative to.
+        read: gives a row's bytes, in any thread; raises BadPictureError.
         folder: where shards go.
         records: where their records go.
         config: how pictures are kept.
@@ -80,7 +79,7 @@ class ShardMaker:
         ahead: pictures under way at once.
     """
 
-    root: Path
+    read: Callable[[Row], bytes]
     folder: Path
     records: Path
     config: PrepareConfig
@@ -115,7 +114,7 @@ class ShardMaker:
             on_row: called after each, with the picture if it is bad.
         """
         self._record(plan).unlink(missing_ok=True)
-        ready: list[_Ready] = []
+        ready: list[ReadyPicture] = []
         bad: list[Bad] = []
         info = None
         with contextlib.ExitStack() as stack:
@@ -150,26 +149,30 @@ class ShardMaker:
         path = self.folder / plan.name
         return ShardWriter(path, encoding=self.config.encoding, size=self.config.size)
 
-    def _prepare_row(self, row: Row) -> _Ready | Bad:
-        config = self.config
+    def _prepare_row(self, row: Row) -> ReadyPicture | Bad:
         try:
-            path = f"{self.root}/{row.path}"
-            data, status = read_file(path, max_pixels=config.max_pixels)
-            if not row.hashed.holds(data, path, status):
-                return Bad(row.path, "changed while the store was made")
-            content = decode_content(
-                data, size=config.size, fit=config.fit, max_pixels=config.max_pixels
-            )
+            data = self.read(row)
         except BadPictureError as error:
             return Bad(row.path, error.what)
-        square = pad_white(content, config.size)
-        picture: bytes | Pixels = square
-        if config.encoding is Encoding.JPEG:
-            picture = data
-            if config.jpeg_size is JpegSize.RESIZED:
-                picture = _encode_jpeg(square, config.jpeg_quality)
-                square = decode_picture(picture, size=config.size, fit=config.fit)
-        return _Ready(row, picture, look(content), *channel_sums(square))
+        return ready_picture(row, data, config=self.config)
+
+
+def ready_picture(row: Row, data: bytes, *, config: PrepareConfig) -> ReadyPicture | Bad:
+    """Turn a picture's bytes into what a store keeps of it, wherever the bytes come from."""
+    try:
+        content = decode_content(
+            data, size=config.size, fit=config.fit, max_pixels=config.max_pixels
+        )
+    except BadPictureError as error:
+        return Bad(row.path, error.what)
+    square = pad_white(content, config.size)
+    picture: bytes | Pixels = square
+    if config.encoding is Encoding.JPEG:
+        picture = data
+        if config.jpeg_size is JpegSize.RESIZED:
+            picture = _encode_jpeg(square, config.jpeg_quality)
+            square = decode_picture(picture, size=config.size, fit=config.fit)
+    return ReadyPicture(row, picture, look(content), *channel_sums(square))
 
 
 def channel_sums(pixels: Pixels) -> tuple[Sums, Sums]:
@@ -194,11 +197,13 @@ def _encode_jpeg(pixels: Pixels, quality: int) -> bytes:
     return encoded
 
 
-def _without_picture(ready: _Ready) -> _Ready:
-    return _Ready(ready.row, b"", ready.look, ready.channel_sum, ready.channel_sq_sum)
+def _without_picture(ready: ReadyPicture) -> ReadyPicture:
+    return ReadyPicture(ready.row, b"", ready.look, ready.channel_sum, ready.channel_sq_sum)
 
 
-def _finish(key: str, info: ShardInfo | None, ready: list[_Ready], bad: list[Bad]) -> Finished:
+def _finish(
+    key: str, info: ShardInfo | None, ready: list[ReadyPicture], bad: list[Bad]
+) -> Finished:
     zeros = np.zeros(3, dtype=np.int64)
     no_looks = np.zeros((0, LOOK_LENGTH), dtype=np.uint8)
     return Finished(

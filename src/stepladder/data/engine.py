@@ -1,0 +1,109 @@
+"""How prepare works through pictures: the contract of engines, and the local one."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.forecast import check_space
+from stepladder.data.pictures import HashedListing, Pictures, Workers
+from stepladder.data.plan import Plan
+from stepladder.data.quarantine import Bad
+from stepladder.data.shard_work import Finished, ShardMaker
+from stepladder.data.threads import one_torch_thread
+from stepladder.data.work_folder import WorkFolder
+from stepladder.machine.allocator import keep_freed_memory
+from stepladder.machine.limits import num_cores
+
+_AHEAD_PER_WORKER = 4
+
+
+class Engine(ABC):
+    """Two passes over the pictures of a source. Whatever the engine, the bytes are the same."""
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Hold what the passes need, such as threads, while the block runs."""
+        yield
+
+    @abstractmethod
+    def hash(
+        self, work: WorkFolder, *, earlier: Path, on_done: Callable[[int, int], None]
+    ) -> HashedListing:
+        """List the pictures and hash each; see `Pictures.hash`."""
+
+    @abstractmethod
+    def make(
+        self,
+        plan: Plan,
+        work: WorkFolder,
+        *,
+        on_found: Callable[[Finished], None],
+        on_row: Callable[[Bad | None], None],
+    ) -> list[Finished]:
+        """Write the files of a plan, and the record of each when it is whole.
+
+        Args:
+            plan: what to write.
+            work: where. Files that an earlier run finished, and that are still right, stay.
+            on_found: told of each such file before anything is written.
+            on_row: told of each picture that is done, and what is wrong with a bad one.
+
+        Returns:
+            What is known of each file, in the order of the plan.
+        """
+
+
+class LocalEngine(Engine):
+    """Threads of this process."""
+
+    def __init__(self, config: PrepareConfig, pictures: Pictures) -> None:
+        self._config = config
+        self._pictures = pictures
+        self._workers: Workers | None = None
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Hold the threads."""
+        keep_freed_memory()  # each picture's buffers would fault in anew
+        num = self._config.workers or num_cores()
+        with one_torch_thread(), ThreadPoolExecutor(num, thread_name_prefix="prepare") as pool:
+            self._workers = Workers(pool, num * _AHEAD_PER_WORKER)
+            yield
+
+    def hash(
+        self, work: WorkFolder, *, earlier: Path, on_done: Callable[[int, int], None]
+    ) -> HashedListing:
+        """Hash in threads."""
+        assert self._workers is not None, "called outside working()"
+        return self._pictures.hash(work, self._workers, earlier=earlier, on_done=on_done)
+
+    def make(
+        self,
+        plan: Plan,
+        work: WorkFolder,
+        *,
+        on_found: Callable[[Finished], None],
+        on_row: Callable[[Bad | None], None],
+    ) -> list[Finished]:
+        """Decode in threads and write one file after the other."""
+        assert self._workers is not None, "called outside working()"
+        maker = ShardMaker(
+            read=self._pictures.read,
+            folder=work.store,
+            records=work.records,
+            config=self._config,
+            pool=self._workers.pool,
+            ahead=self._workers.ahead,
+        )
+        found = [maker.find(shard) for shard in plan.shards]
+        pairs = list(zip(plan.shards, found, strict=True))
+        check_space([shard for shard, done in pairs if done is None], work.root)
+        for done in found:
+            if done is not None:
+                on_found(done)
+        return [done or maker.make(shard, on_row=on_row) for shard, done in pairs]

@@ -1,0 +1,114 @@
+"""Where prepare gets pictures from: hashed in a first pass, read again by row in the second."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.formats import BadPictureError
+from stepladder.data.hashing import HashCache, Hashed, hash_files
+from stepladder.data.plan import Row
+from stepladder.data.source_file import read_file
+from stepladder.data.sources import Listing, list_pictures
+from stepladder.data.work_folder import WorkFolder
+
+__all__ = ["FilePictures", "HashedListing", "Pictures", "Workers"]
+
+CHANGED = "changed while the store was made"
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Threads to work in.
+
+    Attributes:
+        pool: the threads.
+        ahead: pieces of work under way at once.
+    """
+
+    pool: Executor
+    ahead: int
+
+
+@dataclass(frozen=True)
+class HashedListing:
+    """What a source holds, and the hash of each picture in the listing's order."""
+
+    listing: Listing
+    hashes: list[Hashed]
+
+
+class Pictures(ABC):
+    """The pictures of one source."""
+
+    @abstractmethod
+    def hash(
+        self,
+        work: WorkFolder,
+        workers: Workers,
+        *,
+        earlier: Path,
+        on_done: Callable[[int, int], None],
+    ) -> HashedListing:
+        """Hash each picture; what an earlier run hashed and has not changed need not be read.
+
+        Args:
+            work: where to keep what a second call goes on with.
+            workers: threads to read in.
+            earlier: hashes that stand beside an older store; may be missing.
+            on_done: told the number of pictures done, and of all.
+        """
+
+    @abstractmethod
+    def read(self, row: Row) -> bytes:
+        """Read a picture's bytes again, in any thread, and be sure that they are those hashed.
+
+        Raises:
+            BadPictureError: if they are not, or cannot be read.
+        """
+
+
+class FilePictures(Pictures):
+    """Pictures that are files: of folders, or named by a CSV.
+
+    Raises:
+        UsageError: if the source is missing or ambiguous.
+        DataError: if it holds no pictures, or a bad table.
+    """
+
+    def __init__(self, config: PrepareConfig) -> None:
+        self._max_pixels = config.max_pixels
+        self._listing = list_pictures(config)
+
+    def hash(
+        self,
+        work: WorkFolder,
+        workers: Workers,
+        *,
+        earlier: Path,
+        on_done: Callable[[int, int], None],
+    ) -> HashedListing:
+        """Hash each file; those with the size, time and inode of before are not opened."""
+        listing = self._listing
+        hashes = hash_files(
+            listing,
+            cache=HashCache.read([earlier, work.hashes]),
+            save_to=work.hashes,
+            pool=workers.pool,
+            ahead=workers.ahead,
+            max_pixels=self._max_pixels,
+            on_done=lambda done: on_done(done, len(listing.pictures)),
+        )
+        return HashedListing(listing, hashes)
+
+    def read(self, row: Row) -> bytes:
+        """Read a file."""
+        path = f"{self._listing.root}/{row.path}"
+        data, status = read_file(path, max_pixels=self._max_pixels)
+        if not row.hashed.holds(data, path, status):
+            raise BadPictureError(CHANGED)
+        return data
