@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepladder.data.shard_files import ShardFilesStats
+
 
 @dataclass(frozen=True)
 class ReadCost:
@@ -41,6 +43,11 @@ class Source(ABC):
         default_threads: threads that read when the user names no number; None: one a core; 0: the
             consumer's own thread reads, and nothing is read ahead, whatever the user names.
         rows_per_task: rows that one thread reads in one go.
+        block_rows: sizes of blocks of rows that are cheap to read together, in the order of rows,
+            such as the files of a store; None: there are none.
+        has_mixed_blocks: whether each block is a random sample of the rows.
+        is_near: whether a row alone costs little more than its bytes, as in memory or on a local
+            disk; False: it costs a request, or a disk arm's move.
         warning: what the user must be told of this source before it is used; None: nothing.
     """
 
@@ -48,6 +55,9 @@ class Source(ABC):
     labels: np.ndarray | None = None
     default_threads: int | None = None
     rows_per_task: int = 32
+    block_rows: tuple[int, ...] | None = None
+    has_mixed_blocks: bool = False
+    is_near: bool = True
     warning: str | None = None
 
     @abstractmethod
@@ -60,6 +70,16 @@ class Source(ABC):
 
         Called from several threads, unless default_threads is 0 or 1.
         """
+
+    def expect(self, rows: np.ndarray) -> None:  # noqa: B027 (most sources have nothing to fetch)
+        """Be told which rows are read next, in this order, so as to fetch them ahead.
+
+        What was told before and is not told again will not be read for long.
+        """
+
+    def files_stats(self) -> ShardFilesStats | None:
+        """Say what it took so far to fetch the files of rows; None: nothing has to be fetched."""
+        return None
 
     def describe(self, row: int) -> str:
         """Name a row for people."""
@@ -77,6 +97,11 @@ class PictureSource(Source):
     picture_shape: tuple[int, int, int]
     labels: np.ndarray
 
+    def labels_of(self, rows: np.ndarray) -> np.ndarray:
+        """Give the labels of some rows, int64 (len(rows),)."""
+        labels: np.ndarray = self.labels[rows]
+        return labels
+
     @abstractmethod
     def read_into(self, rows: np.ndarray, out: np.ndarray) -> ReadCost:
         """Fill `out`, uint8 (len(rows), h, w, c), C-contiguous, with the pictures of these rows."""
@@ -85,7 +110,7 @@ class PictureSource(Source):
         """Put rows together: uint8 (n, h, w, c) and int64 (n,)."""
         out = np.empty((len(rows), *self.picture_shape), dtype=np.uint8)
         self.read_into(rows, out)
-        return Examples(out, self.labels[rows])
+        return Examples(out, self.labels_of(rows))
 
 
 class ArrivalSource(Source):
@@ -116,6 +141,6 @@ def _none_of(value: Any) -> Any:
         return type(value)(*(_none_of(item) for item in value))
     if isinstance(value, tuple):
         return tuple(_none_of(item) for item in value)
-    if isinstance(value, list) and value and not isinstance(value[0], str):
+    if isinstance(value, list) and value and not isinstance(value[0], (str, bytes)):
         return [_none_of(item) for item in value]
     return value[:0] if hasattr(value, "__getitem__") else value

@@ -33,6 +33,9 @@ class FeatureSource(Source):
         self.base = base
         self.fingerprint = base.fingerprint
         self.labels = base.labels
+        self.block_rows = base.block_rows
+        self.has_mixed_blocks = base.has_mixed_blocks
+        self.is_near = base.is_near
 
     def __len__(self) -> int:
         return len(self.base)

@@ -18,6 +18,7 @@ import os
 import struct
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -52,18 +53,17 @@ class Index:
     """An index that was found sound.
 
     Attributes:
-        offsets, lengths, crcs, labels: by row of the shard; indexing gives a plain int.
+        offsets, lengths, crcs, labels: by row of the shard, (num_rows,); read-only.
     """
 
     def __init__(self, data: bytes | mmap.mmap, num_rows: int) -> None:
         self._map = data if isinstance(data, mmap.mmap) else None
         self._num_bytes = len(data)
-        body = memoryview(data)[_HEADER.size :]
-        lengths, crcs, labels = (width * num_rows for width in (8, 12, 16))
-        self.offsets = body[:lengths].cast("q")
-        self.lengths = body[lengths:crcs].cast("i")
-        self.crcs = body[crcs:labels].cast("I")
-        self.labels = body[labels:].cast("i")
+        starts = [_HEADER.size + width * num_rows for width in (0, 8, 12, 16)]
+        columns = zip(starts, ("<i8", "<i4", "<u4", "<i4"), strict=True)
+        self.offsets, self.lengths, self.crcs, self.labels = (
+            np.frombuffer(data, dtype=kind, count=num_rows, offset=start) for start, kind in columns
+        )
 
     def check(self) -> bool:
         """Whether the mapping may be touched: the file still has its size."""
@@ -71,7 +71,7 @@ class Index:
 
     def label_array(self) -> np.ndarray:
         """Copy the labels into an int64 array."""
-        return np.asarray(self.labels, dtype=np.int32).astype(np.int64)
+        return self.labels.astype(np.int64)
 
 
 def open_index(path: Path, info: ShardInfo) -> Index | None:
@@ -81,13 +81,21 @@ def open_index(path: Path, info: ShardInfo) -> Index | None:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size != expected:
                 return None
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            data = _map(file)
     except OSError:
         return None
     return Index(data, info.num_rows) if _is_sound(data, info) else None
 
 
-def _is_sound(data: mmap.mmap, info: ShardInfo) -> bool:
+def _map(file: BinaryIO) -> mmap.mmap | bytes:
+    """Map a file; one on a mount that cannot is read."""
+    try:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError:
+        return file.read()
+
+
+def _is_sound(data: mmap.mmap | bytes, info: ShardInfo) -> bool:
     facts = (info.num_rows, info.size_bytes, bytes.fromhex(info.sha256))
     with memoryview(data) as view, view[_HEADER.size :] as body:
         crc = zlib.crc32(body, zlib.crc32(_HEADER.pack(_MAGIC, _VERSION, 0, *facts)))

@@ -1,100 +1,20 @@
-"""Which example stands at which position of an epoch: a pure function, O(1) at any size.
+"""Which example stands at which position of an epoch: a pure function of a few plain values.
 
-A keyed Feistel network permutes the smallest power of four, from 256 on, that holds n; a value that
-falls outside n is put through again until it is inside (cycle walking): still a bijection.
-Integers and BLAKE2b only, so the order is the same on every machine and library version. The
-golden vectors in the tests freeze it: a change needs a new order version.
-
-Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", CT-RSA (methods 2 and 3).
+The golden vectors in the tests freeze it: a change needs a new order version.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from stepladder.config.choices import OrderMode
+from stepladder.data.bijection import Bijection
+from stepladder.data.windows import Arrangement, Blocks, Windows
 
 ORDER_VERSION = 1
-_SMALL = 256  # the smallest domain of the network
-NUM_ROUNDS = 8  # BLAKE2b gives 64 bytes: a 64-bit key for each round
-
-
-@dataclass(frozen=True)
-class Bijection:
-    """A permutation of range(n), chosen by a key of plain values.
-
-    Attributes:
-        n: size of the domain, 1 or more.
-        key: values that choose the permutation; hashed as JSON, so 1 and "1" differ.
-    """
-
-    n: int
-    key: tuple[str | int, ...]
-
-    @cached_property
-    def _round_keys(self) -> list[np.uint64]:
-        text = json.dumps(self.key, separators=(",", ":")).encode()
-        digest = hashlib.blake2b(
-            text, digest_size=8 * NUM_ROUNDS, person=b"stepladder/order"
-        ).digest()
-        return list(np.frombuffer(digest, dtype="<u8").astype(np.uint64))
-
-    @cached_property
-    def _half_bits(self) -> int:
-        # Two halves of at least 4 bits: with fewer, tiny n are not shuffled evenly.
-        return max(4, ((self.n - 1).bit_length() + 1) // 2)
-
-    def __call__(self, positions: np.ndarray) -> np.ndarray:
-        """Map positions to values.
-
-        Args:
-            positions: integers in [0, n), any number.
-
-        Shapes: (k,) to int64 (k,).
-        """
-        if self.n <= _SMALL:
-            return np.take(self._all, positions)
-        values = self._permute(positions.astype(np.uint64))
-        outside = np.flatnonzero(values >= self.n)
-        while outside.size:
-            walked = self._permute(values[outside])
-            values[outside] = walked
-            outside = outside[walked >= self.n]
-        return values.astype(np.int64)
-
-    @cached_property
-    def _all(self) -> np.ndarray:
-        """Tabulate a small domain: walks are long there, but all of them take 256 steps at most."""
-        network = self._permute(np.arange(_SMALL, dtype=np.uint64)).tolist()
-        values = []
-        for position in range(self.n):
-            value = network[position]
-            while value >= self.n:
-                value = network[value]
-            values.append(value)
-        return np.array(values, dtype=np.int64)
-
-    def _permute(self, values: np.ndarray) -> np.ndarray:
-        """Permute [0, 4 ** half_bits) by a balanced Feistel network."""
-        half = np.uint64(self._half_bits)
-        mask = np.uint64((1 << self._half_bits) - 1)
-        left, right = values >> half, values & mask
-        for key in self._round_keys:
-            left, right = right, left ^ (_mix(right ^ key) & mask)
-        return (left << half) | right
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    """Spread each bit over all 64. Source: Steele et al. 2014, SplitMix64, OOPSLA (mix13)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: np.ndarray = x ^ (x >> np.uint64(31))
-    return mixed
 
 
 @dataclass(frozen=True)
@@ -106,11 +26,15 @@ class Order:
     Attributes:
         seed: chooses the shuffles.
         num_examples: rows of the split.
-        mode: global (shuffled over the whole split) or sequential.
+        mode: global (shuffled over the whole split), windowed or sequential.
         fingerprint: identity of the data; other data, other order.
         fraction: share of the rows that is used, in (0, 1]; the same rows in every epoch.
         fraction_seed: chooses those rows, independently of seed.
-        version: of this file's arithmetic.
+        block_rows: sizes of blocks of rows that are cheap to read together, in the order of rows;
+            empty where there are none. Windowed order takes them.
+        window_rows: of windowed order: rows that are shuffled together, about.
+        is_sample_of_blocks: whether a fraction is of whole blocks, and not of rows.
+        version: of this order's arithmetic.
     """
 
     seed: int
@@ -119,6 +43,9 @@ class Order:
     fingerprint: str
     fraction: float = 1.0
     fraction_seed: int = 42
+    block_rows: tuple[int, ...] = ()
+    window_rows: int = 0
+    is_sample_of_blocks: bool = False
     version: int = ORDER_VERSION
 
     def __post_init__(self) -> None:
@@ -128,6 +55,13 @@ class Order:
             raise ValueError(f"fraction is {self.fraction}, not in (0, 1]")
         if self.version != ORDER_VERSION:
             raise ValueError(f"order version {self.version} is not known; this is {ORDER_VERSION}")
+        if self.mode is OrderMode.AUTO:
+            raise ValueError("auto is resolved before an order is made")
+        if self.mode is OrderMode.WINDOWED and self.window_rows < 1:
+            raise ValueError(f"window_rows is {self.window_rows}, not 1 or more")
+        takes_blocks = self.mode is OrderMode.WINDOWED or self.is_sample_of_blocks
+        if takes_blocks and sum(self.block_rows) != self.num_examples:
+            raise ValueError("block_rows do not add up to num_examples")
 
     @property
     def num_samples(self) -> int:
@@ -137,18 +71,21 @@ class Order:
     def samples(self, epoch: int, start: int, stop: int) -> np.ndarray:
         """Give the rows at positions [start, stop) of an epoch.
 
-        With a fraction below 1, sequential order is the order in which rows were drawn.
+        Sequential order is stored order; of a sample of rows, the order in which they were drawn.
 
         Shapes: int64 (stop - start,).
         """
         if not 0 <= start <= stop <= self.num_samples:
             raise ValueError(f"[{start}, {stop}) is not within [0, {self.num_samples})")
         positions = np.arange(start, stop, dtype=np.int64)
+        if self.mode is OrderMode.WINDOWED:
+            rows = self._windows(epoch).rows(positions)
+            return rows if self._drawn_rows is None else self._drawn_rows[rows]
         if self.mode is OrderMode.GLOBAL:
             positions = self._shuffle(epoch)(positions)
-        if self.fraction < 1:
-            positions = self._draw(positions)
-        return positions
+        if self.fraction == 1:
+            return positions
+        return self._files.rows(positions) if self.is_sample_of_blocks else self._draw(positions)
 
     def _shuffle(self, epoch: int) -> Bijection:
         key = (self.version, "order", self.mode.value, self.seed, epoch, self.fingerprint)
@@ -158,6 +95,41 @@ class Order:
     def _draw(self) -> Bijection:
         key = (self.version, "fraction", self.fraction_seed, self.fingerprint)
         return Bijection(self.num_examples, (*key, self.num_examples))
+
+    def _windows(self, epoch: int) -> Windows:
+        """Lay out an epoch; that of the last call is kept, as epochs are read piece by piece."""
+        known = self.__dict__.get("_known_windows")
+        if known is None or known[0] != epoch:
+            key = (self.version, "order", self.mode.value, self.seed, epoch, self.fingerprint)
+            known = epoch, Windows(self._blocks, self.window_rows, (*key, self.num_samples))
+            self.__dict__["_known_windows"] = known
+        windows: Windows = known[1]
+        return windows
+
+    @cached_property
+    def _blocks(self) -> Blocks:
+        """The blocks that an epoch is made of."""
+        blocks = Blocks.of(self.block_rows)
+        if self.fraction == 1:
+            return blocks
+        if self._drawn_rows is not None:
+            counts = np.searchsorted(self._drawn_rows, np.append(blocks.starts, self.num_examples))
+            return Blocks.of(np.diff(counts))
+        key = (self.version, "fraction", "blocks", self.fraction_seed, self.fingerprint)
+        return blocks.sample(self.num_samples, (*key, len(self.block_rows)))
+
+    @cached_property
+    def _drawn_rows(self) -> np.ndarray | None:
+        """The rows of a sample of rows, as stored, which windows of it are made of; else None."""
+        if self.fraction == 1 or self.is_sample_of_blocks:
+            return None
+        return np.sort(self._draw(np.arange(self.num_samples, dtype=np.int64)))
+
+    @cached_property
+    def _files(self) -> Arrangement:
+        """The rows of a sample of blocks, as stored."""
+        used = np.flatnonzero(self._blocks.sizes)
+        return Arrangement(self._blocks.starts[used], self._blocks.sizes[used])
 
 
 def rank_slice(num_in_batch: int, rank: int, world_size: int) -> tuple[int, int]:

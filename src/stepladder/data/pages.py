@@ -1,7 +1,8 @@
-r"""The one Parquet layout that a store uses: REQUIRED, PLAIN, uncompressed, a CRC in every page.
+r"""The one Parquet layout that a store uses: REQUIRED, PLAIN, a CRC in every page.
 
 Columns: sha256 (of the source bytes), path, label, picture. The picture column has one row a page,
-so that a row can be read and checked alone; the others have one page a row group. Any Parquet
+so that a row can be read and checked alone; the others have one page a row group. Pages are not
+compressed; those of pixels may be, if the user wants that, each by itself. Any Parquet
 reader opens such a file. Reading here accepts this layout and nothing else, and never acts on what
 a file says about itself (no pickled extension types, no code).
 
@@ -22,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stepladder.config.choices import Encoding
+from stepladder.config.choices import Compression, Encoding
 from stepladder.data.thrift import I32, I64, Decoder, Fields, ThriftError, encode
 
 MAGIC = b"PAR1"
@@ -33,6 +34,7 @@ SHA256_BYTES = 32
 
 _INT32, _BYTE_ARRAY, _FIXED = 1, 6, 7
 _REQUIRED, _UTF8, _UNCOMPRESSED, _DATA_PAGE, _PLAIN, _RLE = 0, 0, 0, 0, 0, 3
+_CODECS = {Compression.NONE: _UNCOMPRESSED, Compression.ZSTD: 6, Compression.LZ4: 7}
 
 
 class LayoutError(ValueError):
@@ -41,10 +43,15 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True)
 class Chunk:
-    """One column of one row group: where its pages are in the file, in bytes."""
+    """One column of one row group: where its pages are in the file, in bytes.
+
+    Attributes:
+        raw_bytes: what num_bytes would be without compression.
+    """
 
     offset: int
     num_bytes: int
+    raw_bytes: int
 
 
 @dataclass(frozen=True)
@@ -63,14 +70,21 @@ class Footer:
     size: int
     num_rows: int
     row_groups: tuple[RowGroup, ...]
+    compression: Compression = Compression.NONE
 
 
 @dataclass(frozen=True)
 class Page:
-    """One page: where its data is in the file, and what its header says."""
+    """One page: where its data is in the file, and what its header says.
+
+    Attributes:
+        num_bytes: of the data as it lies in the file, which the CRC is over.
+        raw_bytes: of the data when it is unpacked.
+    """
 
     offset: int
     num_bytes: int
+    raw_bytes: int
     num_rows: int
     crc: int
 
@@ -91,17 +105,19 @@ def _unescape(match: re.Match[bytes]) -> bytes:
     return b"\\" if match[1] == b"\\" else bytes([int(match[1][1:], 16)])
 
 
-def page_header(data_bytes: int, num_rows: int, crc: int) -> bytes:
+def page_header(data_bytes: int, num_rows: int, crc: int, *, raw_bytes: int | None = None) -> bytes:
     """Write the header of a page.
 
     Args:
-        data_bytes: size of the page's data.
+        data_bytes: size of the page's data in the file.
         num_rows: values in the page.
-        crc: crc32 of the page's data, in [0, 2**32).
+        crc: crc32 of the page's data in the file, in [0, 2**32).
+        raw_bytes: size of the page's data unpacked; None: it is not packed.
     """
+    raw_bytes = data_bytes if raw_bytes is None else raw_bytes
     signed = crc - (1 << 32) if crc >> 31 else crc
     data_page = Fields([(1, I32(num_rows)), (2, I32(_PLAIN)), (3, I32(_RLE)), (4, I32(_RLE))])
-    sizes = [(2, I32(data_bytes)), (3, I32(data_bytes))]
+    sizes = [(2, I32(raw_bytes)), (3, I32(data_bytes))]
     return encode(Fields([(1, I32(_DATA_PAGE)), *sizes, (4, I32(signed)), (5, data_page)]))
 
 
@@ -112,6 +128,8 @@ def footer_bytes(footer: Footer) -> bytes:
         b"stepladder.format": b"1",
         b"stepladder.size": str(footer.size).encode(),
     }
+    if footer.compression is not Compression.NONE:
+        facts[b"stepladder.compression"] = footer.compression.value.encode()
     metadata = encode(
         Fields(
             [
@@ -144,16 +162,18 @@ def _schema(encoding: Encoding, size: int) -> list[Fields]:
 def _row_group(group: RowGroup, footer: Footer) -> Fields:
     picture = _FIXED if footer.encoding is Encoding.PIXELS else _BYTE_ARRAY
     types = (_FIXED, _BYTE_ARRAY, _INT32, picture)
+    codecs = (*(_UNCOMPRESSED,) * 3, _CODECS[footer.compression])
     columns = [
-        _column_chunk(name.encode(), kind, chunk, group.num_rows)
-        for name, kind, chunk in zip(COLUMNS, types, group.chunks, strict=True)
+        _column_chunk(name.encode(), kind, codec, chunk, group.num_rows)
+        for name, kind, codec, chunk in zip(COLUMNS, types, codecs, group.chunks, strict=True)
     ]
     num_bytes = sum(chunk.num_bytes for chunk in group.chunks)
+    raw_bytes = sum(chunk.raw_bytes for chunk in group.chunks)
     offset = group.chunks[0].offset
     return Fields(
         [
             (1, columns),
-            (2, I64(num_bytes)),
+            (2, I64(raw_bytes)),
             (3, I64(group.num_rows)),
             (5, I64(offset)),
             (6, I64(num_bytes)),
@@ -161,14 +181,14 @@ def _row_group(group: RowGroup, footer: Footer) -> Fields:
     )
 
 
-def _column_chunk(name: bytes, kind: int, chunk: Chunk, num_rows: int) -> Fields:
+def _column_chunk(name: bytes, kind: int, codec: int, chunk: Chunk, num_rows: int) -> Fields:
     metadata = [
         (1, I32(kind)),
         (2, [I32(_PLAIN), I32(_RLE)]),
         (3, [name]),
-        (4, I32(_UNCOMPRESSED)),
+        (4, I32(codec)),
         (5, I64(num_rows)),
-        (6, I64(chunk.num_bytes)),
+        (6, I64(chunk.raw_bytes)),
         (7, I64(chunk.num_bytes)),
         (9, I64(chunk.offset)),
     ]
@@ -207,22 +227,24 @@ def _parse_footer(metadata: dict[int, Any], end: int) -> Footer:
         raise LayoutError("it was not written by `stepladder prepare`")
     encoding = Encoding(facts[b"stepladder.encoding"].decode())
     size = int(facts[b"stepladder.size"])
+    compression = Compression(facts.get(b"stepladder.compression", b"none").decode())
     wanted = Decoder(encode(Fields([(2, _schema(encoding, size))]))).struct()
     if metadata[2] != wanted[2]:
         raise LayoutError("its columns are not those of a store")
-    groups = tuple(_parse_row_group(group, end) for group in metadata[4])
+    codecs = (*(_UNCOMPRESSED,) * 3, _CODECS[compression])
+    groups = tuple(_parse_row_group(group, codecs, end) for group in metadata[4])
     if sum(group.num_rows for group in groups) != metadata[3]:
         raise LayoutError("its row counts do not add up")
-    return Footer(encoding, size, metadata[3], groups)
+    return Footer(encoding, size, metadata[3], groups, compression)
 
 
-def _parse_row_group(group: dict[int, Any], end: int) -> RowGroup:
+def _parse_row_group(group: dict[int, Any], codecs: tuple[int, ...], end: int) -> RowGroup:
     chunks = []
-    for name, column in zip(COLUMNS, group[1], strict=True):
+    for name, codec, column in zip(COLUMNS, codecs, group[1], strict=True):
         facts = column[3]
-        if facts[3] != [name.encode()] or facts[4] != _UNCOMPRESSED or facts[5] != group[3]:
+        if facts[3] != [name.encode()] or facts[4] != codec or facts[5] != group[3]:
             raise LayoutError(f"its column {name} is not laid out as in a store")
-        chunk = Chunk(offset=facts[9], num_bytes=facts[7])
+        chunk = Chunk(offset=facts[9], num_bytes=facts[7], raw_bytes=facts[6])
         if not len(MAGIC) <= chunk.offset <= chunk.offset + chunk.num_bytes <= end:
             raise LayoutError(f"its column {name} lies outside the file")
         chunks.append(chunk)
@@ -242,10 +264,11 @@ def read_page(file: int, offset: int, end: int) -> Page:
         page = Page(
             offset=offset + decoder.position,
             num_bytes=header[3],
+            raw_bytes=header[2],
             num_rows=header[5][1],
             crc=header[4] & 0xFFFFFFFF,
         )
-        is_ours = header[1] == _DATA_PAGE and header[5][2] == _PLAIN and header[2] == header[3]
+        is_ours = header[1] == _DATA_PAGE and header[5][2] == _PLAIN and page.raw_bytes >= 0
     except (ThriftError, KeyError, TypeError, IndexError) as error:
         raise LayoutError(f"the page header at byte {offset} is damaged ({error})") from None
     if not is_ours or page.num_bytes < 0 or page.offset + page.num_bytes > end:

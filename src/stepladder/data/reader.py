@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepladder.config.choices import OrderMode, Where
+from stepladder.config.choices import OrderMode, Sampling, Where
+from stepladder.config.recipe import DataConfig
 from stepladder.data.batch import Batch
 from stepladder.data.buffers import Buffers
 from stepladder.data.examples import (
@@ -28,8 +29,10 @@ from stepladder.data.examples import (
 )
 from stepladder.data.feature_source import FeatureSource
 from stepladder.data.memory import MemoryPictures, decoded_bytes, resolve_where
-from stepladder.data.order import Order, rank_slice
+from stepladder.data.order import rank_slice
+from stepladder.data.order_choice import order_of
 from stepladder.data.ordered import map_in_order
+from stepladder.data.reader_stats import ReaderStats
 from stepladder.data.threads import num_reading_threads, reading_threads
 from stepladder.errors import ResourceError, UsageError
 from stepladder.machine import available_memory_bytes
@@ -40,29 +43,6 @@ _ROWS_OF_ONE_COPY = 64  # of features: below about that many, a copy costs what 
 _ORDER_BLOCK = 16384  # positions computed at once: the order then costs 0.1 microseconds a row
 
 
-@dataclass
-class ReaderStats:
-    """What reading took so far, over all epochs.
-
-    Attributes:
-        fetch_s, decode_s: getting and checking bytes, and decoding them; summed over threads.
-        wait_s: time that the consumer waited for batches.
-        num_bytes, num_rows: read.
-    """
-
-    fetch_s: float = 0.0
-    decode_s: float = 0.0
-    wait_s: float = 0.0
-    num_bytes: int = 0
-    num_rows: int = 0
-
-    def add(self, cost: ReadCost) -> None:
-        """Add what some rows took."""
-        self.fetch_s += cost.fetch_s
-        self.decode_s += cost.decode_s
-        self.num_bytes += cost.num_bytes
-
-
 class Reader:
     """Give the batches of one rank, epoch by epoch. What they hold depends on the order alone.
 
@@ -70,11 +50,13 @@ class Reader:
         source: what is read.
         seed: chooses the shuffles.
         global_batch_size: examples per batch, summed over ranks; the last of an epoch may be less.
-        mode: shuffled or sequential.
+        mode: shuffled, shuffled within windows, or sequential; auto: as suits the source.
         rank, world_size: this rank gets a contiguous part of each global batch, which may be empty.
         threads: that read and decode; 0 takes one a core.
         prefetch_batches: batches read ahead.
-        fraction, fraction_seed: use a fixed sample of the rows.
+        fraction, fraction_seed: use a fixed sample of the data.
+        sample: of rows, or of whole blocks of them.
+        window_rows: of windowed order; 0: those of four blocks.
         where: memory or stream; `resolve_where` turns auto into one of them.
         pin_memory: yield page-locked tensors; None: where there is CUDA.
 
@@ -94,13 +76,15 @@ class Reader:
         *,
         seed: int,
         global_batch_size: int,
-        mode: OrderMode = OrderMode.GLOBAL,
+        mode: OrderMode = OrderMode.AUTO,
         rank: int = 0,
         world_size: int = 1,
         threads: int = 0,
         prefetch_batches: int = 2,
         fraction: float = 1.0,
         fraction_seed: int = 42,
+        sample: Sampling = Sampling.AUTO,
+        window_rows: int = 0,
         where: Where = Where.STREAM,
         pin_memory: bool | None = None,
     ) -> None:
@@ -112,14 +96,14 @@ class Reader:
         self.global_batch_size = global_batch_size
         self.rank, self.world_size = rank, world_size
         self.stats = ReaderStats()
-        self.order = Order(
-            seed=seed,
-            num_examples=len(source),
-            mode=mode,
-            fingerprint=source.fingerprint,
+        data = DataConfig(
             fraction=fraction,
-            fraction_seed=fraction_seed,
+            seed=fraction_seed,
+            sample=sample,
+            order=mode,
+            window_rows=window_rows,
         )
+        self.order = order_of(data, source, seed=seed)
         self.num_examples = self.order.num_samples
         self.steps_per_epoch = -(-self.num_examples // global_batch_size)
         _check_choices(source, where, fraction)
@@ -135,6 +119,11 @@ class Reader:
                 capacity=prefetch_batches + 2,
                 is_pinned=torch.cuda.is_available() if pin_memory is None else pin_memory,
             )
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its pictures are held in memory, so that each is read once."""
+        return self._where is Where.MEMORY
 
     def epoch(self, epoch: int, start: int = 0) -> Generator[Batch]:
         """Yield this rank's batches of an epoch.
@@ -201,18 +190,29 @@ class Reader:
             )
 
     def _local_ids(self, epoch: int, start: int) -> Iterator[np.ndarray]:
-        """Yield the rows of this rank's part of each global batch."""
-        total, size = self.num_examples, self.global_batch_size
-        block_start = block_stop = 0
-        block = np.empty(0, dtype=np.int64)
-        for position in range(start, total, size):
-            stop = min(position + size, total)
-            if stop > block_stop:
-                block_start, block_stop = position, min(position + max(size, _ORDER_BLOCK), total)
-                block = self.order.samples(epoch, block_start, block_stop)
-            low, high = rank_slice(stop - position, self.rank, self.world_size)
-            offset = position - block_start
-            yield block[offset + low : offset + high].copy()
+        """Yield the rows of this rank's part of each global batch, and tell the source ahead."""
+        size = self.global_batch_size
+        most = _ORDER_BLOCK
+        if self.order.mode is OrderMode.WINDOWED:
+            most = min(most, self.order.window_rows)  # as much is told ahead
+        step = max(1, most // size) * size
+        now: list[np.ndarray] = []
+        for position in range(start, self.num_examples, step):
+            following = self._cut(epoch, position, min(position + step, self.num_examples))
+            self.source.expect(np.concatenate([*now, *following]))
+            yield from now
+            now = following
+        yield from now
+
+    def _cut(self, epoch: int, start: int, stop: int) -> list[np.ndarray]:
+        """Give the rows of this rank's part of each global batch at positions [start, stop)."""
+        rows = self.order.samples(epoch, start, stop)
+        batches = []
+        for begin in range(0, len(rows), self.global_batch_size):
+            batch = rows[begin : begin + self.global_batch_size]
+            low, high = rank_slice(len(batch), self.rank, self.world_size)
+            batches.append(batch[low:high].copy())
+        return batches
 
     def _load(self, pool: Executor) -> Source:
         """Give what batches are read from: the source, or its rows in memory, read on first use."""
@@ -225,13 +225,14 @@ class Reader:
             starts = range(0, self.num_examples, self.source.rows_per_task)
             for cost in map_in_order(pool, held.fill, starts, ahead=4 * max(1, self.num_threads)):
                 self.stats.add(cost)
+            self.stats.num_read += len(held.rows)
             self.stats.wait_s += time.perf_counter() - start_s
             self._memory = held
         return self._memory
 
     def _begin(self, pool: Executor, source: Source, ids: np.ndarray) -> _Pending:
         if not isinstance(source, PictureSource) or self._buffers is None:
-            return _Pending(ids, None, None, [pool.submit(_read, source, ids)])
+            return _Pending(ids, None, None, [pool.submit(_timed_read, source, ids)])
         pictures = self._buffers.lend(len(ids))
         out = pictures.numpy()
         step = source.rows_per_task
@@ -239,7 +240,7 @@ class Reader:
             pool.submit(source.read_into, ids[s : s + step], out[s : s + step])
             for s in range(0, len(ids), step)
         ]
-        return _Pending(ids, source.labels[ids], pictures, tasks)
+        return _Pending(ids, pool.submit(source.labels_of, ids), pictures, tasks)
 
     def _finish(self, pending: _Pending) -> Batch:
         start_s = time.perf_counter()
@@ -248,11 +249,17 @@ class Reader:
         self.stats.num_rows += len(pending.ids)
         ids = torch.from_numpy(pending.ids)
         if pending.pictures is None or pending.labels is None:
-            examples: Examples = results[0]
-            return Batch(examples.inputs, examples.targets, ids)
-        for cost in results:
+            examples, cost = results[0]
             self.stats.add(cost)
-        targets = torch.from_numpy(pending.labels)
+            self.stats.num_read += len(ids)
+            return Batch(examples.inputs, examples.targets, ids)
+        if self.is_held:
+            self.stats.copy_s += sum(cost.fetch_s for cost in results)
+        else:
+            for cost in results:
+                self.stats.add(cost)
+            self.stats.num_read += len(ids)
+        targets = torch.from_numpy(pending.labels.result())
         return Batch(pending.pictures.permute(0, 3, 1, 2), targets, ids)
 
     def _arrivals(self, source: ArrivalSource, start: int) -> Generator[Batch]:
@@ -274,7 +281,7 @@ class _Pending:
     """A batch under way: its rows, its buffer (pictures only) and what fills it."""
 
     ids: np.ndarray
-    labels: np.ndarray | None
+    labels: Future[np.ndarray] | None
     pictures: Tensor | None  # (n, h, w, c)
     tasks: list[Future[Any]]
 
@@ -283,6 +290,13 @@ def _read(source: Source, rows: np.ndarray) -> Examples:
     if len(rows):
         return source.read(rows)
     return none_of(source.read(np.zeros(1, dtype=np.int64)))
+
+
+def _timed_read(source: Source, rows: np.ndarray) -> tuple[Examples, ReadCost]:
+    """Read rows of a source that does not tell what it takes."""
+    start_s = time.perf_counter()
+    examples = _read(source, rows)
+    return examples, ReadCost(fetch_s=time.perf_counter() - start_s)
 
 
 def _check_choices(source: Source, where: Where, fraction: float) -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import shlex
 import weakref
 import zlib
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from stepladder.config.choices import VerifyPages
+import numpy as np
+
+from stepladder.config.choices import Compression, VerifyPages
 from stepladder.data.index import Index, index_path, open_index, rebuild_index
-from stepladder.data.manifest import PREPARE_AGAIN
+from stepladder.data.manifest import MANIFEST_NAME, PREPARE_AGAIN, mend
+from stepladder.data.packing import PackedError, unpack_into
 from stepladder.data.pages import (
     SHA256_BYTES,
     Footer,
@@ -47,21 +52,37 @@ class Shard:
         path: the Parquet file.
         info: what the manifest says of it.
         verify: when the CRC of a picture is checked.
+        compression: of the pages of pictures.
+        is_mapped: copy rows that have been read before out of a mapping of the file. That is
+            faster than asking the system for them, while it keeps the file in memory.
+
+    Attributes:
+        index: where each row is.
 
     Raises:
         DataError: if the file is missing, cut, or not the one that the manifest names.
         ResourceError: if too many files are open.
     """
 
-    def __init__(self, path: Path, info: ShardInfo, *, verify: VerifyPages) -> None:
+    def __init__(
+        self,
+        path: Path,
+        info: ShardInfo,
+        *,
+        verify: VerifyPages,
+        compression: Compression = Compression.NONE,
+        is_mapped: bool = False,
+    ) -> None:
         self.path = path
         self.info = info
         self._verify = verify
+        self._compression = compression
+        self._is_mapped = is_mapped and compression is Compression.NONE
         self._file = _open(path)
         self._close = weakref.finalize(self, os.close, self._file)
         self._identity = self._stat()
         self._forget()
-        self._index = open_index(index_path(path), info) or self._rebuild()
+        self.index: Index = open_index(index_path(path), info) or self._rebuild()
         self._names: _Names | None = None
 
     def close(self) -> None:
@@ -76,29 +97,53 @@ class Shard:
         Raises:
             DataError: if the file or its index was cut or has grown.
         """
-        if not self._index.check():
+        if not self.index.check():
             raise self._changed(index_path(self.path))
-        identity = self._stat()
-        if identity != self._identity:
-            self._forget()
-            self._identity = identity
+        self.is_unchanged()
 
-    def read_into(self, row: int, out: memoryview) -> None:
-        """Fill a buffer of exactly the picture's size with the pixels of a row.
+    def is_unchanged(self) -> bool:
+        """Tell whether the file is as it was at the last call; if not, forget what was checked.
 
         Raises:
-            DataError: if the row cannot be read, or its bytes are not those that were written.
+            DataError: if the file was cut or has grown.
+        """
+        identity = self._stat()
+        if identity == self._identity:
+            return True
+        self._forget()
+        self._identity = identity
+        return False
+
+    def read_into(self, rows: np.ndarray, out: np.ndarray, places: Sequence[int]) -> int:
+        """Fill rows of a buffer with the pixels of rows of this shard; call `check` before.
+
+        Args:
+            rows: int64 (k,).
+            out: uint8 (n, bytes of a picture), C-contiguous.
+            places: k rows of `out`.
+
+        Returns:
+            Bytes read.
+
+        Raises:
+            DataError: if a row cannot be read, or its bytes are not those that were written.
         """
         verified = self._verified  # before the read: a change after it must not be marked as seen
-        index = self._index
-        try:
-            num_read = os.preadv(self._file, [out], index.offsets[row])
-        except OSError as error:
-            raise self._unreadable(row, error) from None
-        if num_read != index.lengths[row] or num_read != len(out):
+        num_bytes = out.shape[1]
+        lengths = self.index.lengths[rows]
+        is_packed = self._compression is not Compression.NONE
+        if not is_packed and not (lengths == num_bytes).all():
             raise self._changed(self.path)
-        if not verified[row >> 3] >> (row & 7) & 1:
-            self._check_page(row, out, verified)
+        mapped = self.mapping if self._is_mapped and verified[rows].all() else None
+        if mapped is not None:
+            offsets = self.index.offsets[rows].tolist()
+            for place, offset in zip(places, offsets, strict=True):
+                out[place] = mapped[offset : offset + num_bytes]
+        else:
+            read = self._unpack_row if is_packed else self._read_row
+            for row, place in zip(rows.tolist(), places, strict=True):
+                read(row, out[place].data, verified)
+        return int(lengths.sum())
 
     def read(self, row: int) -> bytes:
         """Read the bytes of a row's picture file.
@@ -106,17 +151,12 @@ class Shard:
         Raises:
             DataError: as `read_into`.
         """
-        verified = self._verified
-        num_bytes = self._index.lengths[row]
-        try:
-            data = os.pread(self._file, num_bytes, self._index.offsets[row])
-        except OSError as error:
-            raise self._unreadable(row, error) from None
-        if len(data) != num_bytes:
-            raise self._changed(self.path)
-        if not verified[row >> 3] >> (row & 7) & 1:
-            self._check_page(row, data, verified)
-        return data[4:]  # PLAIN BYTE_ARRAY: a length stands in front
+        return self._page(row, self._verified)[4:]  # PLAIN BYTE_ARRAY: a length stands in front
+
+    def labels(self, rows: np.ndarray) -> np.ndarray:
+        """Give the labels of some rows, int64 (k,)."""
+        labels: np.ndarray = self.index.labels[rows].astype(np.int64)
+        return labels
 
     def source_path(self, row: int) -> str:
         """Give the path of the source file, relative, as it is stored.
@@ -143,27 +183,60 @@ class Shard:
             return f"{self.path}: row {row} ({self.source_path(row)})"
         return f"{self.path}: row {row}"
 
-    @property
-    def index(self) -> Index:
-        """Where each row is."""
-        return self._index
+    def _read_row(self, row: int, out: memoryview, verified: np.ndarray) -> None:
+        try:
+            num_read = os.preadv(self._file, [out], int(self.index.offsets[row]))
+        except OSError as error:
+            raise self._unreadable(row, error) from None
+        if num_read != len(out):
+            raise self._changed(self.path)
+        self._check_page(row, out, verified)
 
-    def _check_page(self, row: int, data: memoryview | bytes, verified: bytearray) -> None:
-        if zlib.crc32(data) != self._index.crcs[row]:
+    def _unpack_row(self, row: int, out: memoryview, verified: np.ndarray) -> None:
+        packed = self._page(row, verified)
+        try:
+            unpack_into(packed, out, self._compression)
+        except PackedError as error:
+            raise DataError(str(error), where=self.describe(row), fix=_mend(self.path)) from None
+
+    def _page(self, row: int, verified: np.ndarray) -> bytes:
+        num_bytes = int(self.index.lengths[row])
+        try:
+            data = os.pread(self._file, num_bytes, int(self.index.offsets[row]))
+        except OSError as error:
+            raise self._unreadable(row, error) from None
+        if len(data) != num_bytes:
+            raise self._changed(self.path)
+        self._check_page(row, data, verified)
+        return data
+
+    def _check_page(self, row: int, data: memoryview | bytes, verified: np.ndarray) -> None:
+        if verified[row]:
+            return
+        if zlib.crc32(data) != self.index.crcs[row]:
             raise DataError(
                 "the picture fails its checksum (CRC)",
                 where=self.describe(row),
                 why="The bytes on disk are not those that prepare wrote.",
-                fix=f"List all damage: stepladder verify {self.path.parent}. {PREPARE_AGAIN}",
+                fix=f"List all damage: stepladder verify {self.path.parent}. {_mend(self.path)}",
             )
         if self._verify is VerifyPages.FIRST_TOUCH:
-            # Two threads may lose one of two bits set at once: that row is only checked again.
-            verified[row >> 3] |= 1 << (row & 7)
+            verified[row] = True
 
     def _forget(self) -> None:
         is_trusted = self._verify is VerifyPages.NEVER
-        fill = b"\xff" if is_trusted else b"\0"
-        self._verified = bytearray(fill * (self.info.num_rows + 7 >> 3))
+        self._verified = np.full(self.info.num_rows, is_trusted)
+
+    @cached_property
+    def mapping(self) -> np.ndarray | None:
+        """The file as the system holds it in memory, uint8 (size,); None on a mount that cannot.
+
+        Touching it past the end of a file that was cut kills the process: `check` comes before.
+        """
+        with contextlib.suppress(OSError):
+            data = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
+            return np.frombuffer(data, dtype=np.uint8)
+        return None
 
     def _stat(self) -> tuple[int, int, int]:
         stat = os.fstat(self._file)
@@ -175,7 +248,7 @@ class Shard:
         try:
             data = rebuild_index(self._file, self.info)
         except LayoutError as error:
-            raise DataError(str(error), where=str(self.path), fix=PREPARE_AGAIN) from None
+            raise DataError(str(error), where=str(self.path), fix=_mend(self.path)) from None
         with contextlib.suppress(OSError):  # a folder that cannot be written to is no error
             write_bytes(index_path(self.path), data)
         return Index(data, self.info.num_rows)
@@ -208,7 +281,7 @@ class Shard:
             f"the file was cut or replaced{found}",
             where=str(path),
             why="The manifest names another size, so no row of it can be trusted.",
-            fix=PREPARE_AGAIN,
+            fix=_mend(path),
         )
 
     def _unreadable(self, row: int, error: OSError) -> DataError:
@@ -219,11 +292,17 @@ class Shard:
         )
 
 
+def _mend(path: Path) -> str:
+    """Say what to type where a shard is damaged; one in a cache is no store of its own."""
+    folder = path.parent
+    return mend(folder) if (folder / MANIFEST_NAME).is_file() else PREPARE_AGAIN
+
+
 def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise DataError("the shard is missing", where=str(path), fix=PREPARE_AGAIN) from None
+        raise DataError("the shard is missing", where=str(path), fix=_mend(path)) from None
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise ResourceError(

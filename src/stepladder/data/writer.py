@@ -6,14 +6,16 @@ import hashlib
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
-from stepladder.config.choices import Encoding
+from stepladder.config.choices import Compression, Encoding
 from stepladder.data.index import encode_index, index_path
 from stepladder.data.manifest import publish
+from stepladder.data.packing import pack
 from stepladder.data.pages import (
     MAGIC,
     SHA256_BYTES,
@@ -30,6 +32,7 @@ __all__ = ["ShardWriter", "publish"]
 
 MAX_GROUP_ROWS = {Encoding.PIXELS: 64, Encoding.JPEG: 512}
 MAX_GROUP_BYTES = 16 << 20
+_MAX_PARTS = 1024  # of one writev, as Linux has it
 
 
 class ShardWriter:
@@ -42,14 +45,23 @@ class ShardWriter:
         path: `{split}-{prefix}.parquet`.
         encoding: what the pictures are.
         size: height and width of a picture as a reader yields it, in pixels.
+        compression: of each page of pixels.
     """
 
-    def __init__(self, path: Path, *, encoding: Encoding, size: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        encoding: Encoding,
+        size: int,
+        compression: Compression = Compression.NONE,
+    ) -> None:
         self.path = path
         self._encoding = encoding
         self._size = size
+        self._compression = compression
         self._temporary = path.with_name(f".{path.name}.tmp")
-        self._file = self._temporary.open("wb")
+        self._file = self._temporary.open("wb", buffering=0)
         self._digest = hashlib.sha256()
         self._num_bytes = 0
         self._groups: list[RowGroup] = []
@@ -59,12 +71,12 @@ class ShardWriter:
         self._labels: list[int] = []
         self._info: ShardInfo | None = None
         self._start_group()
-        self._write(MAGIC)
+        self._write([MAGIC])
 
     def add(
         self, *, sha256: bytes, path: str, label: int, picture: bytes | memoryview | np.ndarray
     ) -> None:
-        """Append a row; the picture's bytes are copied.
+        """Append a row. The picture is held, not copied: it must not change before it is written.
 
         Args:
             sha256: of the source file's bytes, 32 bytes.
@@ -79,17 +91,20 @@ class ShardWriter:
         if self._encoding is Encoding.PIXELS and data.nbytes != wanted:
             raise ValueError(f"{path}: {data.nbytes} bytes of pixels instead of {wanted}")
         prefix = b"" if self._encoding is Encoding.PIXELS else struct.pack("<I", data.nbytes)
+        raw_bytes = len(prefix) + data.nbytes
+        data = pack(data, self._compression)
         crc = zlib.crc32(data, zlib.crc32(prefix))
         num_bytes = len(prefix) + data.nbytes
-        head = page_header(num_bytes, 1, crc) + prefix
+        head = page_header(num_bytes, 1, crc, raw_bytes=raw_bytes)
         self._hashes.append(sha256)
         self._paths.append(encode_path(path))
         self._labels.append(label)
         self._crcs.append(crc)
         self._lengths.append(num_bytes)
-        self._pictures.append(b"".join((head, data)))
-        self._data_starts.append(self._group_bytes + len(head) - len(prefix))
-        self._group_bytes += len(self._pictures[-1])
+        self._pictures.append((head + prefix, data))
+        self._data_starts.append(self._group_bytes + len(head))
+        self._group_bytes += len(head) + num_bytes
+        self._group_raw_bytes += len(head) + raw_bytes
         full = len(self._pictures) >= MAX_GROUP_ROWS[self._encoding]
         if full or self._group_bytes >= MAX_GROUP_BYTES:
             self._finish_group()
@@ -98,9 +113,9 @@ class ShardWriter:
         """Finish the shard and its index, make both durable, and say what was written."""
         if self._info is None:
             self._finish_group()
-            footer = Footer(self._encoding, self._size, len(self._labels), tuple(self._groups))
-            self._write(footer_bytes(footer))
-            self._file.flush()
+            groups, num_rows = tuple(self._groups), len(self._labels)
+            footer = Footer(self._encoding, self._size, num_rows, groups, self._compression)
+            self._write([footer_bytes(footer)])
             os.fsync(self._file.fileno())
             self._file.close()
             self._info = self._publish()
@@ -148,9 +163,10 @@ class ShardWriter:
     def _start_group(self) -> None:
         self._hashes: list[bytes] = []
         self._paths: list[bytes] = []
-        self._pictures: list[bytes] = []
+        self._pictures: list[tuple[bytes, memoryview]] = []
         self._data_starts: list[int] = []
         self._group_bytes = 0
+        self._group_raw_bytes = 0
 
     def _finish_group(self) -> None:
         num_rows = len(self._pictures)
@@ -158,26 +174,34 @@ class ShardWriter:
             return
         labels = np.asarray(self._labels[-num_rows:], dtype="<i4").tobytes()
         paths = b"".join(struct.pack("<I", len(path)) + path for path in self._paths)
-        small = [
-            self._write_page(data, num_rows) for data in (b"".join(self._hashes), paths, labels)
-        ]
+        parts: list[bytes | memoryview] = []
+        chunks: list[Chunk] = []
         start = self._num_bytes
+        for data in (b"".join(self._hashes), paths, labels):
+            page = page_header(len(data), num_rows, zlib.crc32(data)) + data
+            chunks.append(Chunk(start, len(page), len(page)))
+            parts.append(page)
+            start += len(page)
+        for picture in self._pictures:
+            parts += picture
         self._offsets += [start + offset for offset in self._data_starts]
-        for page in self._pictures:
-            self._write(page)
-        pictures = Chunk(start, self._num_bytes - start)
-        self._groups.append(RowGroup(num_rows, (*small, pictures)))
+        chunks.append(Chunk(start, self._group_bytes, self._group_raw_bytes))
+        self._groups.append(RowGroup(num_rows, tuple(chunks)))
+        self._write(parts)
         self._start_group()
 
-    def _write_page(self, data: bytes, num_rows: int) -> Chunk:
-        start = self._num_bytes
-        self._write(page_header(len(data), num_rows, zlib.crc32(data)) + data)
-        return Chunk(start, self._num_bytes - start)
-
-    def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._digest.update(data)
-        self._num_bytes += len(data)
+    def _write(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Write all of these, gathered by the system: pixels are copied once, into its cache."""
+        for part in parts:
+            self._digest.update(part)
+        left = [memoryview(part) for part in parts if len(part)]
+        while left:
+            num_written = os.writev(self._file.fileno(), left[:_MAX_PARTS])
+            self._num_bytes += num_written
+            while left and num_written >= len(left[0]):
+                num_written -= len(left.pop(0))
+            if num_written:
+                left[0] = left[0][num_written:]
 
 
 def _bytes_of(picture: bytes | memoryview | np.ndarray) -> memoryview:

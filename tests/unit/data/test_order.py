@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepladder.config.choices import OrderMode
-from stepladder.data.order import Bijection, Order, rank_slice
+from stepladder.data.bijection import Bijection
+from stepladder.data.order import Order, rank_slice
 
 BILLION = 10**9
 

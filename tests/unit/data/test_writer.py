@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from stepladder.config.choices import Encoding, Split
+from stepladder.config.choices import Compression, Encoding, Split, VerifyPages
 from stepladder.data.index import index_path, open_index, rebuild_index
 from stepladder.data.manifest import fingerprint_of, load_manifest, publish
+from stepladder.data.shard import Shard
 from stepladder.data.store import Store
 from stepladder.data.writer import ShardWriter
 from stepladder.errors import DataError, UsageError
@@ -53,6 +54,32 @@ def test_pyarrow_reads_it_with_checksums_on(tmp_path: Path, encoding: str, num_g
     assert not column.has_dictionary_page
     assert facts.metadata[b"stepladder.encoding"] == encoding.encode()
     assert facts.metadata[b"stepladder.size"] == b"8"
+
+
+@pytest.mark.parametrize(("compression", "codec"), [("lz4", "LZ4"), ("zstd", "ZSTD")])
+def test_packed_pages_are_read_by_any_reader_and_by_ours(
+    tmp_path: Path, compression: str, codec: str
+) -> None:
+    path = tmp_path / "train-a.parquet"
+    flat = np.zeros((16, 16, 3), dtype=np.uint8)
+    packing = Compression(compression)
+    with ShardWriter(path, encoding=Encoding.PIXELS, size=16, compression=packing) as writer:
+        for row in range(70):
+            writer.add(sha256=bytes(32), path=f"{row}", label=0, picture=flat + row)
+        info = writer.close()
+    table = pq.read_table(path, page_checksum_verification=True)
+    assert [value.as_py() for value in table["picture"]] == [bytes([r]) * 768 for r in range(70)]
+    column = pq.read_metadata(path).row_group(0).column(3)
+    assert column.compression == codec
+    assert column.total_compressed_size < column.total_uncompressed_size / 5
+
+    shard = Shard(path, info, verify=VerifyPages.FIRST_TOUCH, compression=packing, is_mapped=True)
+    out = np.empty((3, 768), dtype=np.uint8)
+    for _ in range(2):
+        num_bytes = shard.read_into(np.array([69, 0, 7]), out, [2, 0, 1])
+        assert out[:, 5].tolist() == [0, 7, 69]
+    assert num_bytes < 3 * 768 / 5
+    assert rebuild_index(shard._file, info) == index_path(path).read_bytes()
 
 
 def test_pyarrow_finds_a_flipped_byte_by_our_crc(tmp_path: Path) -> None:
