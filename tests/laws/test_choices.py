@@ -17,6 +17,7 @@ from stepladder.config.schema import options as all_options
 # Names that others give: of a timm model, of a CSV's columns, of a server, an expression on paths.
 NAMES = {
     "model.name",
+    "prepare.image_column",
     "prepare.path_column",
     "prepare.label_column",
     "prepare.split_column",

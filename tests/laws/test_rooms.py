@@ -31,6 +31,7 @@ ROOMS = (
     "watch",
     "report",
     "api",
+    "compat",
     "cli",
 )
 DOORS = ("__init__.py", "__main__.py")  # they name what lies in every room

@@ -3,8 +3,9 @@
 Options are given as in YAML, by their dotted names: `train(store="store", **{"batch.lr": 0.01})`.
 """
 
+from stepladder.api.cached_features import features, features_job
 from stepladder.api.checks import check, check_job
-from stepladder.api.damage import verify
+from stepladder.api.damage import repair, verify
 from stepladder.api.diagnosis import diagnose, diagnose_text
 from stepladder.api.ladder import advise, advise_job, climb, climb_job, fit_recipe, ledger
 from stepladder.api.logs import audit, audit_text, compare, compare_text
@@ -14,6 +15,7 @@ from stepladder.api.runs import (
     predict,
     prepare,
     prepare_job,
+    publish,
     report,
     train,
     train_job,
@@ -36,11 +38,15 @@ __all__ = [
     "compare",
     "compare_text",
     "export",
+    "features",
+    "features_job",
     "fit_recipe",
     "ledger",
     "predict",
     "prepare",
     "prepare_job",
+    "publish",
+    "repair",
     "report",
     "train",
     "train_job",

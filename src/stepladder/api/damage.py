@@ -42,6 +42,24 @@ def verify(path: Path | str) -> list[str]:
     return [*_damaged_checkpoints(folder / "checkpoints"), *_damaged_records(folder)]
 
 
+def repair(path: Path | str, *, source: Path | str | None = None) -> list[str]:
+    """Make the damaged files of a store again from its pictures, byte for byte.
+
+    Args:
+        path: folder of the store.
+        source: where its pictures are now; none: where they were.
+
+    Returns:
+        Names of the files that were made again.
+
+    Raises:
+        DataError: if the folder is no store, or a file cannot be made as it was.
+    """
+    from stepladder.data.repair import repair_store
+
+    return repair_store(Path(path), source=None if source is None else Path(source))
+
+
 def _damaged_checkpoints(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []

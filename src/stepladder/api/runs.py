@@ -17,7 +17,7 @@ from stepladder.api.call import (
 )
 from stepladder.api.checks import checks_before_training
 from stepladder.api.targets import FACTS, MODEL, refuse_to_replace
-from stepladder.config.choices import ExportFormat
+from stepladder.config.choices import ExportFormat, PublishFormat
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
@@ -26,7 +26,10 @@ from stepladder.records.from_json import from_json
 from stepladder.records.watch import WATCH_FILE, WatchReport
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from stepladder.data.prepare import PrepareResult
+    from stepladder.data.publish import PublishedTable
     from stepladder.export.predict import PicturePrediction
     from stepladder.report.show import ReportView
     from stepladder.task.contract import Task
@@ -65,7 +68,7 @@ class Run:
 
 
 def prepare(
-    source: Path | str | None = None,
+    source: Path | str | DataFrame | None = None,
     out: Path | str | None = None,
     *,
     config: PrepareConfig | Path | str | None = None,
@@ -75,7 +78,9 @@ def prepare(
     """Make a store of pictures.
 
     Args:
-        source: folder or CSV of pictures; sets `prepare.source`.
+        source: folder or CSV of pictures, or files that hold them; sets `prepare.source`. Or a
+            DataFrame of Spark with a column of pictures, and one of labels, or of paths whose
+            folders are the classes; its executors do the work.
         out: folder of the store; sets `prepare.out`.
         config: options as an object, or a YAML file.
         display: where progress goes; none: stderr on a terminal, else nowhere.
@@ -84,16 +89,20 @@ def prepare(
     Raises:
         UsageError, DataError, ResourceError: as the message says.
     """
-    named = {"source": source, "out": out}
+    frame = None if source is None or isinstance(source, (str, Path)) else source
+    named = {"source": source if frame is None else Path(type(frame).__name__), "out": out}
     settings |= {key: value for key, value in named.items() if value is not None}
     prefixed = {key if "." in key else f"prepare.{key}": value for key, value in settings.items()}
     base = JobConfig(prepare=config) if isinstance(config, PrepareConfig) else None
     file = config if isinstance(config, (str, Path)) else None
-    return prepare_job(resolved_call(base, file, prefixed).job, display=display)
+    job = resolved_call(base, file, prefixed).job
+    return prepare_job(job, frame=frame, display=display)
 
 
-def prepare_job(job: JobConfig, *, display: Display | None = None) -> PrepareResult:
-    """Make a store by a resolved config."""
+def prepare_job(
+    job: JobConfig, *, frame: DataFrame | None = None, display: Display | None = None
+) -> PrepareResult:
+    """Make a store by a resolved config; a frame stands in place of its source."""
     from stepladder.data.prepare import PrepareProgress
     from stepladder.data.prepare import prepare as prepare_store
 
@@ -102,10 +111,27 @@ def prepare_job(job: JobConfig, *, display: Display | None = None) -> PrepareRes
         def on_progress(progress: PrepareProgress) -> None:
             shown.prepare(progress.done, progress.total, progress.per_s, progress.left_s)
 
-        result = prepare_store(job.prepare, on_progress=on_progress)
+        result = prepare_store(job.prepare, frame=frame, on_progress=on_progress)
         for warning in result.warnings:
             shown.warning(warning)
     return result
+
+
+def publish(store: Path | str, to: PublishFormat | str = PublishFormat.DELTA) -> PublishedTable:
+    """Make a store readable as a table of another kind too; its files stay as they are.
+
+    Args:
+        store: folder that `prepare` wrote.
+        to: the kind.
+
+    Raises:
+        UsageError: if the extra is not installed, or a log of other files lies there.
+        DataError: if it is no store.
+    """
+    from stepladder.data.publish import publish_as_delta
+
+    PublishFormat(to)  # one so far
+    return publish_as_delta(Path(store))
 
 
 def train(

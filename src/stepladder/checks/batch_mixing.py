@@ -20,6 +20,7 @@ from stepladder.config.recipe import DataConfig
 from stepladder.data.batch import Batch
 from stepladder.data.examples import ArrivalSource
 from stepladder.data.order import Order
+from stepladder.data.order_choice import order_of
 from stepladder.records.findings import Severity
 
 _WINDOW = 32  # examples at the least, in which classes are counted: a batch of 2 says little
@@ -71,15 +72,7 @@ def _by_labels(job: CheckedJob, first: Ints, size: int) -> Answer | None:
 
 def _order(job: CheckedJob) -> Order:
     """Give the order that the run's reader takes."""
-    data = job.recipe.data
-    return Order(
-        seed=job.recipe.seed,
-        num_examples=len(job.sources.train),
-        mode=data.order,
-        fingerprint=job.sources.train.fingerprint,
-        fraction=data.fraction,
-        fraction_seed=data.seed,
-    )
+    return order_of(job.recipe.data, job.sources.train, seed=job.recipe.seed)
 
 
 def _unmixed(labels: Ints, pool: Ints, size: int) -> Answer | None:

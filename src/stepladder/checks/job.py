@@ -38,6 +38,7 @@ from stepladder.train.build import (
 )
 from stepladder.train.stage import enter_stage, stages_of
 from stepladder.train.step import autocast
+from stepladder.train.table_version import at_table_version
 
 T = TypeVar("T")
 
@@ -285,7 +286,7 @@ def open_job(config: JobConfig, task: Task, *, task_name: str) -> CheckedJob:
         config=config,
         task=task,
         task_name=task_name,
-        sources=open_sources(task),
+        sources=at_table_version(open_sources(task), config.recipe.data.table_version),
         device=choose_device(config.recipe.device.kind),
     )
 

@@ -28,6 +28,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.data.examples import ArrivalSource
 from stepladder.data.order import Order, rank_slice
+from stepladder.data.order_choice import order_of
 from stepladder.measure.probe import untouched
 from stepladder.records.findings import Severity
 from stepladder.train.randomness import seed_everything, step_seed
@@ -134,14 +135,7 @@ def _epoch(job: CheckedJob) -> np.ndarray | None:
     """
     if isinstance(job.sources.train, ArrivalSource):
         return None
-    order = Order(
-        seed=job.recipe.seed,
-        num_examples=len(job.sources.train),
-        mode=job.recipe.data.order,
-        fingerprint=job.sources.train.fingerprint,
-        fraction=job.recipe.data.fraction,
-        fraction_seed=job.recipe.data.seed,
-    )
+    order = order_of(job.recipe.data, job.sources.train, seed=job.recipe.seed)
     num_positions = min(order.num_samples, _MAX_POSITIONS)
     return given(order, job.recipe.batch.global_batch_size, num_positions)
 

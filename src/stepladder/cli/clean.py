@@ -18,6 +18,9 @@ from tyro.conf import Positional
 
 from stepladder.cli.parse import Output, Switch, Unprefixed, parse, write
 from stepladder.data.manifest import is_copy
+from stepladder.data.remote.cache import is_cache
+from stepladder.data.remote.cache_room import is_idle
+from stepladder.data.tables.materialise import is_used, is_written
 from stepladder.errors import DataError
 from stepladder.records.run_files import JOB_MARKS, has_any
 
@@ -42,7 +45,8 @@ _RENAMED_WITHIN_S = 60.0
 class Flags:
     """List what interrupted work left behind: half-written stores, saves, trials, discarded events.
 
-    Features and decoded copies of stores are listed too: a run that wants them makes them again.
+    Features, decoded copies of stores, written DataFrames and files fetched from elsewhere are
+    listed too: a run that wants them makes or fetches them again.
     Nothing that a running process holds is listed. Checkpoints, stores, results and what was found
     of a job or a watched script stay.
     """
@@ -131,9 +135,11 @@ def _is_leftover(path: Path) -> bool:
         return not psutil.pid_exists(int(temporary["pid"]))
     if path.name.endswith(_PARTIAL_SUFFIX) and path.is_dir() and not path.is_symlink():
         return not is_held(path)
-    if path.parent.name.endswith(_COPIES_SUFFIX) and is_copy(path):
+    is_copied = path.parent.name.endswith(_COPIES_SUFFIX) and is_copy(path)
+    if is_copied or (is_cache(path) and is_idle(path)):
         return True
-    if _FEATURES_KEY.fullmatch(path.name) and (path / _FEATURES_FILE).is_file():
+    is_features = _FEATURES_KEY.fullmatch(path.name) and (path / _FEATURES_FILE).is_file()
+    if is_features or (is_written(path) and not is_used(path)):
         return not path.is_symlink()
     if path.name == _WATCH_TEMPORARY:
         return _age_s(path) > _RENAMED_WITHIN_S

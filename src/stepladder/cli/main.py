@@ -20,6 +20,8 @@ from stepladder.errors import StepladderError, UsageError
 COMMANDS = {
     "init": "Write a small project of your own: config, Task, tests, CI.",
     "prepare": "Make a store of a folder or a CSV of pictures.",
+    "publish": "Make a store readable as a Delta table too.",
+    "features": "Compute the features of a frozen trunk now, here or by Spark.",
     "check": "Look whether a job is sound, before its first step.",
     "train": "Train a classifier, or resume where it stopped; then write the report.",
     "climb": "Try each speed-up in order, keep what pays, and train with it.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,6 +31,7 @@ from stepladder.config.load import settings_of_file
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.resolve import Resolved, resolve, settings_of_flags
 from stepladder.config.show import show, show_json
+from stepladder.data.remote.places import shown
 from stepladder.records import to_json
 
 if TYPE_CHECKING:
@@ -40,7 +42,10 @@ _EXAMPLES = """
   stepladder prepare labels.csv --label-column kind  columns path and kind
   stepladder prepare photos --group-by folder        pictures of one folder stay on one side
   stepladder prepare run.yaml --size 96              options of a file, and a flag over it
+  stepladder prepare --from 'shards/*.tar'           WebDataset; --from is --source
+  stepladder prepare --from table --delta-version 3  a Delta table as it was
 """
+_FROM = re.compile(r"^--from(?=$|=)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +82,7 @@ def run(argv: list[str]) -> int:
 
 def read(argv: list[str]) -> tuple[Flags, Resolved]:
     """Read the flags, and resolve the config under them."""
+    argv = [_FROM.sub("--source", word) for word in argv]
     default = Flags(prepare=job_before_flags(argv).prepare)
     flags = parse(Flags, argv, command="prepare", examples=_EXAMPLES, default=default)
     file, place = flags.config_flag, flags.place
@@ -93,12 +99,15 @@ def _result(result: PrepareResult) -> str:
     manifest, wall_s = result.manifest, max(result.wall_s, 1e-9)
     counts = ", ".join(f"{manifest.num_rows(split):,} {split}" for split in Split)
     num_pictures = sum(manifest.num_rows(split) for split in Split)
-    lines = [f"store: {result.folder} ({len(manifest.classes)} classes; {counts})"]
+    version = manifest.options.get("delta_version")
+    lines = [f"store: {shown(result.folder)} ({len(manifest.classes)} classes; {counts})"]
     if result.is_up_to_date:
         lines.append("it holds these pictures already; nothing was written")
     else:
         pace = f"{num_pictures / wall_s:,.0f}/s"
         lines.append(f"{num_pictures:,} pictures in {wall_s:.1f} s, {pace}")
+    if version is not None:
+        lines.append(f"version {version} of the Delta table")
     if result.num_bad:
         lines.append(f"{result.num_bad:,} unreadable pictures are listed in quarantine.csv")
     return "\n".join(lines)

@@ -10,11 +10,13 @@ from typing import Annotated
 from tyro.conf import Positional
 
 from stepladder import api
-from stepladder.cli.parse import Output, Unprefixed, parse, write
-from stepladder.errors import DataError
+from stepladder.cli.parse import Output, Switch, Unprefixed, parse, write
+from stepladder.data.manifest import mend
+from stepladder.errors import DataError, UsageError
 
 _EXAMPLES = """
   stepladder verify store           every page of every shard
+  stepladder verify store --repair  make damaged shards again from the pictures
   stepladder verify runs/first      every file of every checkpoint, and what was found of it
   stepladder verify watch-train     the report of a script that was watched
 """
@@ -29,17 +31,32 @@ class Flags:
 
     path: Positional[Path]
     """Folder of a store, of a run, or that `watch` wrote."""
+    repair: Switch = False
+    """Of a store: make damaged files again, byte for byte, from the pictures; no other is touched.
+    """
+    source: Path | None = None
+    """For repair: where the pictures are now, if not where they were."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
-    """List the problems; 0 if there are none."""
+    """List the problems, or mend them; 0 if there are none."""
     flags = parse(Flags, argv, command="verify", examples=_EXAMPLES)
+    if flags.source is not None and not flags.repair:
+        raise UsageError("--source is for --repair", fix="Add --repair, or leave it out.")
+    mended = api.repair(flags.path, source=flags.source) if flags.repair else []
     problems = api.verify(flags.path)
     if flags.output.json:
-        write(json.dumps({"path": str(flags.path), "problems": problems}))
-    elif problems:
+        facts = {"path": str(flags.path), "problems": problems}
+        write(json.dumps(facts | ({"mended": mended} if flags.repair else {})))
+        return DataError.exit_code if problems else 0
+    if not flags.output.quiet:
+        for name in mended:
+            write(f"{flags.path}: made again: {name}")
+    if problems:
         write("\n".join(problems))
+        if not flags.repair and any(problem.startswith("shard ") for problem in problems):
+            write(f"  {mend(flags.path)}")
     elif not flags.output.quiet:
         write(f"{flags.path}: sound")
     return DataError.exit_code if problems else 0

@@ -13,11 +13,39 @@ class Split(StrEnum):
     TEST = "test"
 
 
+class SourceFormat(StrEnum):
+    """What a source of pictures is; auto finds it out from names and the first bytes."""
+
+    AUTO = "auto"
+    FOLDER = "folder"
+    CSV = "csv"
+    PARQUET = "parquet"
+    HUGGINGFACE = "huggingface"
+    PETASTORM = "petastorm"
+    WEBDATASET = "webdataset"
+    DELTA = "delta"
+
+
+class EngineName(StrEnum):
+    """What works through pictures: threads of this process, or executors of Spark."""
+
+    LOCAL = "local"
+    SPARK = "spark"
+
+
 class Encoding(StrEnum):
     """How a store keeps a picture."""
 
     JPEG = "jpeg"
     PIXELS = "pixels"
+
+
+class Compression(StrEnum):
+    """How the pages of a store of pixels are packed, each by itself; for slow links."""
+
+    NONE = "none"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
 
 
 class JpegSize(StrEnum):
@@ -51,10 +79,24 @@ class VerifyPages(StrEnum):
 
 
 class OrderMode(StrEnum):
-    """How training pictures are ordered: shuffled over the whole split, or as stored."""
+    """How training examples are ordered.
 
+    global is shuffled over the whole split; windowed shuffles files, and rows within a window of
+    several; sequential is as stored; auto is windowed where each row would cost a request.
+    """
+
+    AUTO = "auto"
     GLOBAL = "global"
+    WINDOWED = "windowed"
     SEQUENTIAL = "sequential"
+
+
+class Sampling(StrEnum):
+    """What a share of the training data is a sample of; auto: of files where they are far away."""
+
+    AUTO = "auto"
+    ROWS = "rows"
+    FILES = "files"
 
 
 class WeightsSource(StrEnum):
@@ -163,6 +205,12 @@ class ClimbAim(StrEnum):
     TIME = "time"
     ACCURACY = "accuracy"
     FIT = "fit"
+
+
+class PublishFormat(StrEnum):
+    """The kind of table that a store is published as."""
+
+    DELTA = "delta"
 
 
 class ExportFormat(StrEnum):

@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepladder.config.checks import require
-from stepladder.config.choices import BaselineAt, Checks, ClimbAim, Encoding, Fit, JpegSize
+from stepladder.config.choices import (
+    BaselineAt,
+    Checks,
+    ClimbAim,
+    Compression,
+    Encoding,
+    EngineName,
+    Fit,
+    JpegSize,
+    SourceFormat,
+)
 from stepladder.config.recipe import Recipe
 
 
@@ -15,7 +25,12 @@ class PrepareConfig:
     """From pictures to a store."""
 
     source: Path = Path("images")
-    """Folder of class folders, folder of train/val/test folders, or CSV of path and label."""
+    """Folder of class folders, folder of train/val/test folders, CSV of path and label, or files
+    that hold pictures: Parquet, Hugging Face, Petastorm, Delta, tars of WebDataset."""
+    source_format: SourceFormat = SourceFormat.AUTO
+    """What the source is."""
+    engine: EngineName = EngineName.LOCAL
+    """What does the work: threads of this process, or Spark (extra: spark)."""
     out: Path = Path("store")
     """Folder to write the store to."""
     size: int = 224
@@ -24,20 +39,30 @@ class PrepareConfig:
     """How a picture becomes a square."""
     encoding: Encoding = Encoding.PIXELS
     """How a picture is kept."""
+    compression: Compression = Compression.NONE
+    """For encoding pixels: pack each picture's page, for slow links; a local disk is faster not."""
     jpeg_size: JpegSize = JpegSize.ORIGINAL
     """For encoding jpeg: the source bytes, or pictures encoded again at the store's size."""
     jpeg_quality: int = 90
     """For jpeg_size resized: quality in [1, 100]."""
     path_column: str = "path"
-    """For a CSV: the column of picture paths, relative to the CSV's folder."""
+    """The column of picture paths; for a CSV relative to its folder, else optional."""
+    image_column: str | None = None
+    """The column of pictures, or the ending in a tar; none: the one that holds pictures."""
     label_column: str = "label"
-    """For a CSV: the column of class names."""
+    """The column of class names or numbers; in a tar a key of the JSON."""
     split_column: str = "split"
-    """For a CSV: the optional column of train, val or test."""
+    """The optional column of train, val or test."""
+    pixel_height: int | None = None
+    """Height of pictures that a column holds as plain pixels; none: of the column height."""
+    pixel_width: int | None = None
+    """Width of pictures that a column holds as plain pixels; none: of the column width."""
+    delta_version: int | None = None
+    """Version of a Delta table that is read; none: the latest, found once."""
     val_frac: float = 0.1
     """Share held out for validation where the source has no split, in (0, 1)."""
     group_by: str | None = None
-    """Keep a group on one side: a CSV column, `folder`, or a regular expression on the path."""
+    """Keep a group on one side: a column, `folder`, or a regular expression on the path."""
     max_bad: float = 0.01
     """Share of unreadable pictures to put aside before giving up, in [0, 1]."""
     max_pixels: int = 50_000_000
@@ -54,10 +79,22 @@ class PrepareConfig:
         require(
             1 <= self.jpeg_quality <= 100, "prepare.jpeg_quality", self.jpeg_quality, "in [1, 100]"
         )
+        is_packed = self.compression is not Compression.NONE
+        require(
+            not is_packed or self.encoding is Encoding.PIXELS,
+            "prepare.compression",
+            self.compression.value,
+            "none for encoding jpeg, whose pictures are packed already",
+        )
         require(0 < self.val_frac < 1, "prepare.val_frac", self.val_frac, "in (0, 1)")
         require(0 <= self.max_bad <= 1, "prepare.max_bad", self.max_bad, "in [0, 1]")
         require(self.max_pixels >= 64, "prepare.max_pixels", self.max_pixels, "64 or more")
         require(self.workers >= 0, "prepare.workers", self.workers, "0 or more")
+        for name in ("pixel_height", "pixel_width"):
+            side = getattr(self, name)
+            require(side is None or side >= 1, f"prepare.{name}", side, "1 or more")
+        version = self.delta_version
+        require(version is None or version >= 0, "prepare.delta_version", version, "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +111,8 @@ class RunConfig:
     """Newest checkpoints kept, so that a damaged one has a fallback."""
     save_top_k: int = 1
     """Best checkpoints kept."""
+    mirror: Path | None = None
+    """Folder, or place in an object store, that every checkpoint is copied to."""
     tensorboard: bool = False
     """Write TensorBoard files (extra: tensorboard)."""
     mlflow_uri: str | None = None

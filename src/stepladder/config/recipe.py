@@ -19,6 +19,7 @@ from stepladder.config.choices import (
     OptimizerName,
     OrderMode,
     Precision,
+    Sampling,
     ScheduleKind,
     TrainMode,
     VerifyPages,
@@ -39,15 +40,30 @@ class DataConfig:
     """Seed that draws the sample when fraction is below 1."""
     where: Where = Where.AUTO
     """Hold decoded pictures in memory, or read them each epoch; auto: memory if a quarter does."""
-    order: OrderMode = OrderMode.GLOBAL
-    """Order of the training pictures."""
+    sample: Sampling = Sampling.AUTO
+    """What a fraction below 1 is a sample of: rows, or whole files of the store."""
+    order: OrderMode = OrderMode.AUTO
+    """Order of the training examples."""
+    window_rows: int = 0
+    """For windowed order: examples that are shuffled together; 0: those of four files of a store."""
     verify_pages: VerifyPages = VerifyPages.FIRST_TOUCH
     """When a stored picture's checksum is checked."""
     decode_once: bool = False
     """Decode a JPEG store once into a store of pixels beside it, and read that."""
+    cache_dir: Path | None = None
+    """Folder that keeps files of a store in an object store; none: `stepladder-cache` here."""
+    max_cache_bytes: int = 100_000_000_000
+    """Bytes that it may take; what was used least recently goes first."""
+    table_version: int | None = None
+    """Version of a Delta table that is read; none: the latest, written here when the run begins."""
 
     def __post_init__(self) -> None:
         require(0 < self.fraction <= 1, "data.fraction", self.fraction, "in (0, 1]")
+        version = self.table_version
+        require(version is None or version >= 0, "data.table_version", version, "0 or more")
+        cap = self.max_cache_bytes
+        require(cap >= 0, "data.max_cache_bytes", cap, "0 or more")
+        require(self.window_rows >= 0, "data.window_rows", self.window_rows, "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)

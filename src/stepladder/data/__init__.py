@@ -1,1 +1,24 @@
-"""Pictures to a store, a store to batches."""
+"""Pictures to a store, a store to batches; tables of others as they are."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepladder.data.spark_converter import from_spark
+    from stepladder.data.tables.opening import open_table
+
+__all__ = ["from_spark", "open_table"]
+
+# Imported when first used: naming this room brings in no torch.
+_HOMES = {
+    "from_spark": "stepladder.data.spark_converter",
+    "open_table": "stepladder.data.tables.opening",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'stepladder.data' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

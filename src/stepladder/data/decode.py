@@ -1,7 +1,7 @@
-"""From the bytes of a JPEG or PNG to a square of RGB pixels. Thread-safe, deterministic.
+"""From the bytes of a JPEG, PNG or NPY to a square of RGB pixels. Thread-safe, deterministic.
 
 The bytes may be hostile: the format is told by magic bytes, the size read and bounded before
-anything is decoded, and no decoder but those of JPEG and PNG is ever reached.
+anything is decoded, and no decoder but those of the three is ever reached.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from stepladder.data.formats import (
     exif_orientation,
     jpeg_orientation,
     name_format,
+    read_npy_header,
     read_size,
 )
 from stepladder.data.resize import Pixels, crop_centre, fit_size, pad_white, resize, turn
@@ -60,7 +61,7 @@ def decode_picture(
     """Decode a picture into a square, upright, aspect kept, transparency on white.
 
     Args:
-        data: a whole JPEG or PNG file.
+        data: a whole JPEG or PNG file, or an NPY file of pixels.
         size: height and width of the result, in pixels.
         fit: how the picture becomes a square.
         max_pixels: largest picture that is decoded, checked in its header.
@@ -92,8 +93,11 @@ def decode_content(
             f"is {width}x{height} pixels, over the limit of {max_pixels} (--max-pixels)"
         )
     try:
-        if name_format(data) == "JPEG":
+        kind = name_format(data)
+        if kind == "JPEG":
             pixels, orientation = _decode_jpeg(data, size=size, fit=fit, is_scaled=is_scaled)
+        elif kind == "NPY":
+            pixels, orientation = _read_npy(data), 1
         else:
             orientation = exif_orientation(check_png(data))
             pixels = _decode_png(data)
@@ -133,6 +137,14 @@ def _decode_jpeg(data: bytes, *, size: int, fit: Fit, is_scaled: bool) -> tuple[
         strict=True,
     )
     return pixels, orientation
+
+
+def _read_npy(data: bytes) -> Pixels:
+    header = read_npy_header(data)
+    shape = header.height, header.width, header.num_channels
+    values = np.frombuffer(data, dtype=np.uint8, offset=header.start)
+    pixels = values.reshape(shape, order="F" if header.is_fortran else "C")
+    return np.array(np.broadcast_to(pixels, (*shape[:2], 3)), order="C")
 
 
 def _decode_by_pillow(data: bytes) -> Pixels:

@@ -22,6 +22,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,8 +40,11 @@ from stepladder.data.feature_writer import (
     sha256_of,
 )
 from stepladder.data.memory import MEMORY_FRAC
+from stepladder.data.remote.cache_folder import scratch_folder
+from stepladder.data.remote.feature_copies import FeatureCopies
 from stepladder.errors import DataError
 from stepladder.machine import available_memory_bytes
+from stepladder.machine.filesystem import find_abilities, nearest_folder
 from stepladder.records import Json, read_json, to_json
 
 FEATURES_VERSION: Final = 2  # 1: bfloat16 as float32
@@ -78,7 +82,7 @@ class FeatureFolder:
         self.facts = {"features_version": FEATURES_VERSION, **facts}
         text = json.dumps(to_json(self.facts), sort_keys=True)
         self.path = root / hashlib.sha256(text.encode()).hexdigest()
-        self._work = self.path.with_name(self.path.name + ".partial")
+        self._copies = FeatureCopies.beside(root)
 
     def load(self) -> Features | None:
         """Read the features and check their sha256; None if there are none.
@@ -88,7 +92,7 @@ class FeatureFolder:
         Raises:
             DataError: if they are damaged.
         """
-        if not (self.path / MANIFEST).is_file():
+        if not (self.path / MANIFEST).is_file() and not self._copies.fetch(self.path):
             return None
         manifest = read_json(self.path / MANIFEST)
         try:
@@ -136,8 +140,18 @@ class FeatureFolder:
                 yield writer
             finally:
                 writer.close()
+            self._copies.put(self.path)
         finally:
             os.close(handle)
+
+    @cached_property
+    def _work(self) -> Path:
+        """Folder that becomes this key's; on a local disk where its place can hold no work."""
+        name = self.path.name + ".partial"
+        abilities = find_abilities(nearest_folder(self.path.parent))
+        if abilities is None or abilities.can_hold_work:
+            return self.path.with_name(name)
+        return scratch_folder() / name
 
     def _read(self, manifest: Mapping[str, Any]) -> Features:
         has_targets = TARGETS in manifest["sha256"]

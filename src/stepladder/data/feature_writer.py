@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stepladder.data.remote.copies import FolderCopies, copy_folder
 from stepladder.errors import DataError, ResourceError
 from stepladder.records import Json, fsync_dir, read_json, write_json
 
@@ -39,6 +40,7 @@ class FeatureWriter:
         facts: what the key was made of, for the manifest.
 
     Attributes:
+        folder: that it writes in.
         num_done: rows that are written.
         seconds: that they took to compute.
     """
@@ -47,6 +49,7 @@ class FeatureWriter:
         self, work: Path, num_rows: int, *, target: Path, facts: Mapping[str, Json]
     ) -> None:
         self._work, self._target, self._facts = work, target, facts
+        self.folder = work
         self._num_rows = num_rows
         self._files: dict[str, _ArrayFile] = {}
         self._dtypes: dict[str, str] = {}
@@ -127,9 +130,10 @@ class FeatureWriter:
         (self._work / LOCK).unlink(missing_ok=True)
         try:
             self._work.rename(self._target)
-        except OSError as error:  # written meanwhile where there are no locks
+        except OSError as error:
+            # there: written meanwhile where there are no locks
             if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
-                raise
+                copy_folder(self._work, FolderCopies(self._target), last=MANIFEST)
             shutil.rmtree(self._work, ignore_errors=True)
         fsync_dir(self._target.parent)
 

@@ -6,8 +6,8 @@ import contextlib
 import platform
 import socket
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,11 @@ from stepladder.data.near_duplicates import LOOK_LENGTH, count_near
 from stepladder.data.plan import Plan, Row
 from stepladder.data.quarantine import NAME as QUARANTINE_NAME
 from stepladder.data.quarantine import Bad
+from stepladder.data.remote.places import object_place, shown
 from stepladder.data.shard_work import Finished, Looks
 from stepladder.data.sources import Listing
 from stepladder.data.split import check_classes
+from stepladder.data.traits import Trait
 from stepladder.errors import DataError
 from stepladder.machine.limits import num_cores
 from stepladder.records import read_json, write_json
@@ -85,6 +87,8 @@ def find(
     warnings = [*listing.warnings, *check_classes(counts), *_split_warnings(config, listing)]
     if bad:
         warnings.append(f"{len(bad)} pictures cannot be used: see {QUARANTINE_NAME}")
+    traits = sum((Counter(done.traits) for done in finished), Counter[Trait]())
+    warnings += _trait_warnings(traits)
     num_copies, copy_warnings = _compare_bytes(rows)
     near, near_warnings = _compare_looks(config, looks, is_drawn=_is_drawn(listing))
     class_counts = {
@@ -92,9 +96,13 @@ def find(
         for split in Split
         if counts[split]
     }
+    is_remote = object_place(config.source) is not None
+    source = config.source if is_remote else config.source.expanduser().absolute()
     log = {
-        "source": str(config.source.expanduser().absolute()),
+        "source": shown(source),
+        "config": replace(config, source=source, **listing.origin),
         "skipped": {"counts": listing.skipped.counts, "examples": listing.skipped.examples},
+        "traits": {trait.value: traits[trait] for trait in Trait if traits[trait]},
         "copies_within_splits": num_copies,
         "near_duplicates": near,
     }
@@ -122,6 +130,17 @@ def _split_warnings(config: PrepareConfig, listing: Listing) -> list[str]:
             "there is no test; a test set is chosen, not drawn"
         ]
     return []
+
+
+def _trait_warnings(traits: Mapping[Trait, int]) -> list[str]:
+    """Tell once, with a count, what may mean that files are not what their owner thinks."""
+    said = {
+        Trait.BAD_EXIF: "have damaged EXIF, which was ignored: if it was to turn them, they lie on "
+        "their side",
+        Trait.MISNAMED: "have the name of another format (a PNG that is called .jpg, say) and were "
+        "read as what they are",
+    }
+    return [f"{traits[trait]} pictures {words}" for trait, words in said.items() if traits[trait]]
 
 
 def _compare_bytes(rows: dict[Split, list[Row]]) -> tuple[int, list[str]]:

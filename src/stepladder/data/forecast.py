@@ -30,8 +30,8 @@ def check_space(shards: Iterable[ShardPlan], place: Path) -> int:
     return need_bytes
 
 
-def check_room(need_bytes: int, place: Path, *, fix: str) -> None:
-    """Check that a store of so many bytes fits on the disk of a folder.
+def check_room(need_bytes: int, place: Path, *, fix: str, what: str = "the store") -> None:
+    """Check that a store, or something else, of so many bytes fits on the disk of a folder.
 
     Raises:
         ResourceError: with both numbers.
@@ -39,7 +39,7 @@ def check_room(need_bytes: int, place: Path, *, fix: str) -> None:
     free_bytes = disk_free_bytes(place)
     if need_bytes * (1 + _KEPT_FREE_FRAC) > free_bytes:
         raise ResourceError(
-            f"the store needs {_in_gb(need_bytes)}, and {_in_gb(free_bytes)} are free",
+            f"{what} needs {_in_gb(need_bytes)}, and {_in_gb(free_bytes)} are free",
             where=str(place.parent),
             why="Nothing was written. An older store is kept until the new one is whole.",
             fix=fix,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from stepladder.errors import DataError
 
 JPEG_MAGIC = b"\xff\xd8\xff"
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+NPY_MAGIC = b"\x93NUMPY"
 
 _OTHER_MAGICS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"GIF8", "GIF"),
@@ -25,11 +28,14 @@ _OTHER_MAGICS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"%PDF", "PDF"),
     (0, b"PK\x03\x04", "ZIP"),
     (0, b"version https://git-lfs", "a Git LFS pointer"),
+    (0, b"\x80\x04\x95", "a Python pickle"),
+    (0, b"\x80\x05\x95", "a Python pickle"),
 )
 _HTML_STARTS = (b"<!doctype html", b"<html", b"<?xml", b"<svg")
 _SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the others are tables
 _MARKERS_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})  # no length follows
 _EXIF_ORIENTATION = 0x0112
+_MAX_NPY_HEADER_BYTES = 1024
 
 
 class BadPictureError(DataError):
@@ -42,6 +48,8 @@ def name_format(data: bytes) -> str:
         return "JPEG"
     if data.startswith(PNG_MAGIC):
         return "PNG"
+    if data.startswith(NPY_MAGIC):
+        return "NPY"
     for offset, magic, name in _OTHER_MAGICS:
         if data.startswith(magic, offset):
             return name
@@ -54,7 +62,7 @@ def read_size(data: bytes) -> tuple[int, int]:
     """Read (height, width) in pixels from the header, before any EXIF turn.
 
     Raises:
-        BadPictureError: if it is neither a JPEG nor a PNG, or has no whole header.
+        BadPictureError: if it is none of JPEG, PNG and NPY, or has no whole header.
     """
     if not data:
         raise BadPictureError("is empty (0 bytes)")
@@ -66,27 +74,92 @@ def read_size(data: bytes) -> tuple[int, int]:
             raise BadPictureError("ends before its header does")
         width, height = struct.unpack_from(">II", data, 16)
         return _checked_size(height, width)
+    if kind == "NPY":
+        header = read_npy_header(data)
+        return header.height, header.width
     raise BadPictureError(f"is {kind}, not JPEG or PNG")
+
+
+@dataclass(frozen=True, slots=True)
+class NpyHeader:
+    """How the pixels of an NPY file lie.
+
+    Attributes:
+        height, width: in pixels.
+        num_channels: 1 for grey, 3 for RGB.
+        start: where the pixels begin, in bytes.
+        is_fortran: whether the first axis runs fastest.
+    """
+
+    height: int
+    width: int
+    num_channels: int
+    start: int
+    is_fortran: bool
+
+
+def read_npy_header(data: bytes) -> NpyHeader:
+    """Read the header of an NPY file of pixels: uint8, (h, w), (h, w, 1) or (h, w, 3).
+
+    Nothing is run or unpickled, and the pixels are as many as the header says.
+
+    Raises:
+        BadPictureError: if it is anything else.
+
+    Source: NumPy, "A simple file format for NumPy arrays" (NEP 1).
+    """
+    wide = data[6:7] > b"\x01"  # from version 2.0 on the length has four bytes
+    begin = 12 if wide else 10
+    if len(data) < begin:
+        raise BadPictureError("ends before its header does")
+    (length,) = struct.unpack_from("<I" if wide else "<H", data, 8)
+    start = begin + length
+    if length > _MAX_NPY_HEADER_BYTES or start > len(data):
+        raise BadPictureError("ends before its header does")
+    try:
+        header = ast.literal_eval(data[begin:start].decode("latin-1").strip())
+        kind, is_fortran = header["descr"], header["fortran_order"]
+        shape = tuple(header["shape"])
+    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError):
+        raise BadPictureError("has an NPY header that cannot be read") from None
+    if kind not in {"|u1", "<u1", ">u1", "u1"}:
+        raise BadPictureError(f"is NPY of {str(kind)[:20]!r}; pixels are uint8")
+    is_picture = len(shape) == 2 or (len(shape) == 3 and shape[2] in {1, 3})
+    if not is_picture or not all(type(side) is int for side in shape):
+        raise BadPictureError(f"is NPY of shape {str(shape)[:40]}, not (h, w), or (h, w, 3)")
+    height, width = _checked_size(shape[0], shape[1])
+    num_channels = shape[2] if len(shape) == 3 else 1
+    if len(data) - start != height * width * num_channels:
+        raise BadPictureError(f"is NPY of {width}x{height} pixels, but of another length")
+    return NpyHeader(height, width, num_channels, start, bool(is_fortran))
 
 
 def jpeg_orientation(data: bytes) -> int:
     """Read a JPEG's EXIF orientation, 1 to 8; 1 where there is none or EXIF is damaged."""
-    for marker, start, end in _jpeg_segments(data):
+    for marker, start, end in jpeg_segments(data):
         if marker == 0xE1 and data.startswith(b"Exif\x00\x00", start):
             return exif_orientation(data[start + 6 : end])
     return 1
 
 
 def exif_orientation(tiff: bytes) -> int:
+    """Read the orientation, 1 to 8, from an EXIF block; 1 where that is damaged."""
+    return read_orientation(tiff) or 1
+
+
+def read_orientation(tiff: bytes) -> int | None:
     """Read the orientation, 1 to 8, from an EXIF block (a TIFF header and its first directory).
 
     Only the one tag is looked up, so damage elsewhere in EXIF costs nothing.
+
+    Returns:
+        1 where the block names none, or 0 as some cameras do; None where it is damaged.
 
     Source: CIPA DC-008 (Exif 2.32), section 4.6; TIFF 6.0, section 2.
     """
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None:
-        return 1
+        return None
     try:
         (directory,) = struct.unpack_from(f"{order}I", tiff, 4)
         (num_entries,) = struct.unpack_from(f"{order}H", tiff, directory)
@@ -95,9 +168,10 @@ def exif_orientation(tiff: bytes) -> int:
                 f"{order}HHIH", tiff, directory + 2 + 12 * entry
             )
             if tag == _EXIF_ORIENTATION:
-                return value if kind == 3 and count == 1 and 1 <= value <= 8 else 1
+                is_known = kind == 3 and count == 1 and value <= 8
+                return max(value, 1) if is_known else None
     except struct.error:
-        return 1
+        return None
     return 1
 
 
@@ -110,41 +184,33 @@ def check_png(data: bytes) -> bytes:
         BadPictureError: if a chunk is damaged or the file ends early.
     """
     exif = b""
-    position = len(PNG_MAGIC)
-    while position + 12 <= len(data):
-        (length,) = struct.unpack_from(">I", data, position)
-        kind = data[position + 4 : position + 8]
-        end = position + 12 + length
-        if end > len(data):
-            break
-        body = memoryview(data)[position + 4 : end - 4]
+    view = memoryview(data)
+    for kind, start, end in png_chunks(data):
+        (crc,) = struct.unpack_from(">I", data, end)
         is_critical = not kind[0] & 0x20
-        if is_critical and zlib.crc32(body) != struct.unpack_from(">I", data, end - 4)[0]:
+        if is_critical and zlib.crc32(view[start - 4 : end]) != crc:
             raise BadPictureError("is damaged: a PNG checksum does not match")
         if kind == b"eXIf":
-            exif = bytes(body[4:])
+            exif = data[start:end]
         if kind == b"IEND":
             return exif
-        position = end
     raise BadPictureError("ends early: a PNG without its end")
 
 
-def _jpeg_size(data: bytes) -> tuple[int, int]:
-    for marker, start, end in _jpeg_segments(data):
-        if marker in _SOF_MARKERS and end - start >= 5:
-            height, width = struct.unpack_from(">HH", data, start + 1)
-            return _checked_size(height, width)
-    raise BadPictureError("ends before its header does")
+def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (kind, start, end) of the body of each chunk that is there in full."""
+    position = len(PNG_MAGIC)
+    while position + 12 <= len(data):
+        (length,) = struct.unpack_from(">I", data, position)
+        start = position + 8
+        position = start + length + 4
+        if position > len(data):
+            return
+        yield data[start - 4 : start], start, start + length
 
 
-def _checked_size(height: int, width: int) -> tuple[int, int]:
-    if height < 1 or width < 1:
-        raise BadPictureError(f"has a size of {width}x{height} pixels")
-    return height, width
-
-
-def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield (marker, start, end) of each segment's body, up to the first scan."""
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield (marker, start, end) of the body of each segment before the first scan."""
     position = 2
     while position + 4 <= len(data):
         if data[position] != 0xFF:
@@ -163,3 +229,17 @@ def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         if length < 2 or position > len(data):
             return
         yield marker, start, position
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int]:
+    for marker, start, end in jpeg_segments(data):
+        if marker in _SOF_MARKERS and end - start >= 5:
+            height, width = struct.unpack_from(">HH", data, start + 1)
+            return _checked_size(height, width)
+    raise BadPictureError("ends before its header does")
+
+
+def _checked_size(height: int, width: int) -> tuple[int, int]:
+    if height < 1 or width < 1:
+        raise BadPictureError(f"has a size of {width}x{height} pixels")
+    return height, width

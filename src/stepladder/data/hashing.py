@@ -82,11 +82,6 @@ class HashCache:
                     continue
         return cls(known)
 
-    def find(self, path: str, status: os.stat_result) -> Hashed | None:
-        """Give the hash of a file that has not changed since."""
-        hashed = self.known.get(path)
-        return hashed if hashed is not None and hashed.stamp == _stamp(status) else None
-
 
 def hash_files(
     listing: Listing,
@@ -112,7 +107,10 @@ def hash_files(
     """
 
     def hash_chunk(chunk: list[Picture]) -> list[Hashed]:
-        return [_hash_one(listing, picture, cache, max_pixels) for picture in chunk]
+        return [
+            hash_file(listing.file(picture), cache.known.get(picture.path), max_pixels)
+            for picture in chunk
+        ]
 
     pictures = listing.pictures
     chunks = (pictures[at : at + _CHUNK] for at in range(0, len(pictures), _CHUNK))
@@ -126,21 +124,24 @@ def hash_files(
                 file.flush()
             done += hashes
             on_done(len(done))
-    temporary = save_to.with_name(f"{save_to.name}.tmp")
-    with temporary.open("w", encoding="ascii") as file:
-        _save(file, zip(pictures, done, strict=True))
-    temporary.replace(save_to)
+    save_hashes(save_to, zip(pictures, done, strict=True))
     return done
 
 
-def _hash_one(listing: Listing, picture: Picture, cache: HashCache, max_pixels: int) -> Hashed:
-    path = listing.file(picture)
-    try:
-        known = cache.find(picture.path, os.stat(path))  # noqa: PTH116 (a str, for speed)
-    except (OSError, ValueError):
-        known = None  # read_file says why
+def save_hashes(path: Path, pairs: Iterable[tuple[Picture, Hashed]]) -> None:
+    """Write what is known of pictures in one step; those with a reason are left out."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("w", encoding="ascii") as file:
+        _save(file, pairs)
+    temporary.replace(path)
+
+
+def hash_file(path: str, known: Hashed | None, max_pixels: int) -> Hashed:
+    """Hash a file, or give what is known of it if it has not changed since."""
     if known is not None:
-        return known
+        with contextlib.suppress(OSError, ValueError):  # read_file says why
+            if known.stamp == _stamp(os.stat(path)):  # noqa: PTH116 (a str, for speed)
+                return known
     try:
         data, status = read_file(path, max_pixels=max_pixels)
     except BadPictureError as error:

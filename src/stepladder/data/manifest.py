@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
@@ -28,6 +29,11 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
+def mend(folder: Path) -> str:
+    """Say what to type where files of a store are damaged, and its manifest is not."""
+    return f"Mend it: stepladder verify {shlex.quote(str(folder))} --repair. {PREPARE_AGAIN}"
+
+
 def fingerprint_of(manifest: Manifest) -> str:
     """Hash everything in a manifest but the fingerprint itself, as canonical JSON."""
     value = {key: item for key, item in to_json(manifest).items() if key != "fingerprint"}
@@ -44,8 +50,15 @@ def load_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST_NAME
     if not path.is_file():
         raise _no_store(folder)
-    where = str(path)
-    value = read_json(path)
+    return parse_manifest(read_json(path), where=str(path))
+
+
+def parse_manifest(value: Any, *, where: str) -> Manifest:
+    """Take a manifest from its JSON value, checked as `load_manifest` does.
+
+    Raises:
+        DataError: if it was changed, damaged or made by a newer version.
+    """
     if not isinstance(value, dict):
         raise DataError("the manifest is not a JSON object", where=where, fix=PREPARE_AGAIN)
     version = value.get("format_version")

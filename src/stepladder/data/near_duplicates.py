@@ -34,7 +34,7 @@ _MIN_CORRELATION = 0.985
 _MIN_CORRELATION_OFF_MEAN = 0.95
 _MIN_LENGTH = 2.0 * LOOK_LENGTH**0.5  # grey levels: a blank picture looks like nothing
 _MAX_PAIRS = 2_000_000_000  # some ten seconds on two cores
-_BLOCK = 256
+_BLOCK, _PART = 256, 65_536  # held-out looks, and looks of train, that are compared at once
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,21 @@ def count_near(held_out: Looks, train: Looks, *, max_pairs: int = _MAX_PAIRS) ->
         return NearCount(0, len(held_out))
     num_compared = min(len(held_out), max(1, max_pairs // len(train)))
     sample = held_out[np.linspace(0, len(held_out) - 1, num_compared).astype(np.int64)]
-    train_looks, sample_looks = _off_grey(train), _off_grey(sample)
-    mean = train_looks.mean(axis=0)
-    train_as_is, train_off_mean = _unit(train_looks), _unit(train_looks - mean)
-    num_near = 0
-    for start in range(0, num_compared, _BLOCK):
-        block = sample_looks[start : start + _BLOCK]
-        near = _unit(block) @ train_as_is.T >= _MIN_CORRELATION  # (block, m)
-        if near.any():
-            near &= _unit(block - mean) @ train_off_mean.T >= _MIN_CORRELATION_OFF_MEAN
-            num_near += int(near.any(axis=1).sum())
-    return NearCount(num_near, num_compared)
+    sample_looks = _off_grey(sample)
+    parts = [train[start : start + _PART] for start in range(0, len(train), _PART)]
+    total = sum(_off_grey(part).sum(axis=0, dtype=np.float64) for part in parts)
+    mean = (total / len(train)).astype(np.float32)
+    is_near = np.zeros(num_compared, dtype=bool)
+    for part in parts:  # so that memory does not grow with the number of pictures
+        looks = _off_grey(part)
+        as_is, off_mean = _unit(looks), _unit(looks - mean)
+        for start in range(0, num_compared, _BLOCK):
+            block = sample_looks[start : start + _BLOCK]
+            near = _unit(block) @ as_is.T >= _MIN_CORRELATION  # (block, part)
+            if near.any():
+                near &= _unit(block - mean) @ off_mean.T >= _MIN_CORRELATION_OFF_MEAN
+                is_near[start : start + _BLOCK] |= near.any(axis=1)
+    return NearCount(int(is_near.sum()), num_compared)
 
 
 def _off_grey(looks: Looks) -> Vectors:

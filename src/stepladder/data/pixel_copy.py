@@ -25,6 +25,8 @@ from stepladder.data.forecast import check_room
 from stepladder.data.manifest import COPY_OF, publish
 from stepladder.data.ordered import map_in_order
 from stepladder.data.pages import decode_path
+from stepladder.data.remote.cache_folder import made_folder
+from stepladder.data.remote.places import object_place
 from stepladder.data.shard_work import channel_sums
 from stepladder.data.store import Store, StoreSplit
 from stepladder.data.threads import one_torch_thread
@@ -42,9 +44,12 @@ _AHEAD_PER_WORKER = 4
 _OTHERWISE = "leave data.decode_once out"
 
 
-def copies_folder(store: Path) -> Path:
-    """Give the folder beside a store in which its copies lie."""
-    return store.with_name(f"{store.name}.pixels")
+def copies_folder(store: Path, *, cache_dir: Path | None = None) -> Path:
+    """Give the folder beside a store in which its copies lie; of an object store, the cache's."""
+    place = object_place(store)
+    if place is not None:
+        return made_folder(cache_dir, place, ".pixels")
+    return store.absolute().with_name(f"{store.name}.pixels")
 
 
 def pixel_copy(store: Store, *, folder: Path | None = None) -> Store:
@@ -63,7 +68,7 @@ def pixel_copy(store: Store, *, folder: Path | None = None) -> Store:
     """
     if store.manifest.encoding != Encoding.JPEG:
         return store
-    place = (folder or copies_folder(store.path.absolute())) / _key(store)
+    place = (folder or copies_folder(store.path)) / _key(store)
     found = _open(place, store)
     if found is not None:
         return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from stepladder.config.choices import Encoding, JpegSize, Split
+from stepladder.config.choices import Compression, Encoding, JpegSize, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.hashing import Hashed
 from stepladder.data.sources import Listing
@@ -116,7 +116,7 @@ def make_plan(
     is_drawn = Split.VAL not in {picture.split for picture in listing.pictures}
     drawn = {"val_frac": config.val_frac, "group_by": config.group_by} if is_drawn else {}
     source = _digest_rows(shards, classes)
-    return Plan(classes, tuple(shards), {**options, **drawn, "source": source})
+    return Plan(classes, tuple(shards), {**options, **drawn, **listing.origin, "source": source})
 
 
 def _options(config: PrepareConfig) -> dict[str, Any]:
@@ -127,6 +127,8 @@ def _options(config: PrepareConfig) -> dict[str, Any]:
         "encoding": config.encoding.value,
         "max_pixels": config.max_pixels,
     }
+    if config.compression is not Compression.NONE:
+        options["compression"] = config.compression.value
     if config.encoding is Encoding.JPEG:
         options["jpeg_size"] = config.jpeg_size.value
         if config.jpeg_size is JpegSize.RESIZED:

@@ -11,27 +11,34 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from stepladder.config.choices import Split
+from stepladder.config.choices import EngineName, Split
 from stepladder.config.options import PrepareConfig
+from stepladder.data.containers.opening import open_pictures
 from stepladder.data.decode import decode_versions
 from stepladder.data.engine import Engine, LocalEngine
-from stepladder.data.findings import Findings, find, read_log_warnings
-from stepladder.data.manifest import MANIFEST_NAME, load_manifest, publish
-from stepladder.data.pictures import FilePictures, HashedListing
+from stepladder.data.findings import Findings, find
+from stepladder.data.manifest import MANIFEST_NAME
+from stepladder.data.pictures import HashedListing
 from stepladder.data.plan import Plan, make_plan
 from stepladder.data.progress import PreparePhase, PrepareProgress, Progress
-from stepladder.data.quarantine import Bad, check_share, write_quarantine
+from stepladder.data.quarantine import Bad, check_share, read_quarantine, write_quarantine
+from stepladder.data.remote.places import object_place, shown
+from stepladder.data.remote.upload import MARKER
 from stepladder.data.shard_work import Finished
 from stepladder.data.split import assign_splits, check_classes
-from stepladder.data.verify import list_shards, verify_store
+from stepladder.data.target import HASHES_NAME, StoreTarget, open_target
 from stepladder.data.work_folder import WorkFolder, disk_errors_named
 from stepladder.errors import DataError, UsageError
 from stepladder.records import Manifest, to_json
 
-__all__ = ["PreparePhase", "PrepareProgress", "PrepareResult", "prepare"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+else:
+    DataFrame = Any
 
-HASHES_NAME = "prepare_hashes.jsonl"
+__all__ = ["PreparePhase", "PrepareProgress", "PrepareResult", "prepare"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +63,16 @@ class PrepareResult:
 
 
 def prepare(
-    config: PrepareConfig, *, on_progress: Callable[[PrepareProgress], None] | None = None
+    config: PrepareConfig,
+    *,
+    frame: DataFrame | None = None,
+    on_progress: Callable[[PrepareProgress], None] | None = None,
 ) -> PrepareResult:
     """Make a store of a folder or a CSV of pictures; the same pictures give the same bytes.
 
     Args:
         config: what to make.
+        frame: rows of Spark, in place of the config's source.
         on_progress: told often how far it is, from the calling thread.
 
     Raises:
@@ -70,23 +81,30 @@ def prepare(
         ResourceError: if the disk is full, or another prepare works in the same place.
     """
     started_s = time.perf_counter()
-    out = config.out.expanduser().absolute()
-    _check_place(out, config.source.expanduser())
-    engine = open_engine(config)
-    work = WorkFolder.beside(out)
+    out = config.out
+    if object_place(out) is None:
+        out = out.expanduser().absolute()
+        _check_place(out, config.source.expanduser())
+    engine = open_engine(config, frame)
+    target = open_target(out)
+    work = target.work
     with disk_errors_named(work), work.held(), engine.working():
         work.make()
-        return _Job(config, engine, work, out, on_progress).run(started_s)
+        return _Job(config, engine, work, out, target, on_progress).run(started_s)
 
 
-def open_engine(config: PrepareConfig) -> Engine:
+def open_engine(config: PrepareConfig, frame: DataFrame | None = None) -> Engine:
     """Give the engine that a config names, after a first look at the source.
 
     Raises:
         UsageError: if the source is missing or ambiguous.
         DataError: if it holds nothing that can be used.
     """
-    return LocalEngine(config, FilePictures(config))
+    if config.engine is EngineName.SPARK or frame is not None:
+        from stepladder.data.spark.open import open_spark_engine
+
+        return open_spark_engine(config, frame)
+    return LocalEngine(config, open_pictures(config))
 
 
 @dataclass(frozen=True)
@@ -97,6 +115,7 @@ class _Job:
     engine: Engine
     work: WorkFolder
     out: Path
+    target: StoreTarget
     on_progress: Callable[[PrepareProgress], None] | None
 
     def run(self, started_s: float) -> PrepareResult:
@@ -111,13 +130,14 @@ class _Job:
         plan = self._plan(hashed)
         there = self._find_store(plan)
         if there is not None:
+            self._check_bad(read_quarantine(self.out), len(listing.pictures))
             self.work.remove()
             wall_s = time.perf_counter() - started_s
             return PrepareResult(
                 manifest=there,
                 folder=self.out,
                 num_bad=len(listing.pictures) - sum(map(there.num_rows, Split)),
-                warnings=read_log_warnings(self.out) or listing.warnings,
+                warnings=self.target.warnings() or listing.warnings,
                 wall_s=wall_s,
                 is_up_to_date=True,
             )
@@ -129,7 +149,7 @@ class _Job:
         findings.write_log(self.work.store, wall_s=wall_s)
         if self.work.hashes.exists():
             shutil.copyfile(self.work.hashes, self.work.store / HASHES_NAME)
-        manifest = publish(self.work.store, self.out, self._manifest(plan, finished, findings))
+        manifest = self.target.publish(self._manifest(plan, finished, findings))
         self.work.remove()
         return PrepareResult(
             manifest=manifest,
@@ -142,7 +162,7 @@ class _Job:
     def _hash(self) -> HashedListing:
         progress = Progress(PreparePhase.HASH, 0, self.on_progress)
         return self.engine.hash(
-            self.work, earlier=self.out / HASHES_NAME, on_done=progress.reach_of
+            self.work, earlier=self.target.earlier_hashes(), on_done=progress.reach_of
         )
 
     def _plan(self, hashed: HashedListing) -> Plan:
@@ -159,14 +179,14 @@ class _Job:
 
     def _find_store(self, plan: Plan) -> Manifest | None:
         """Give the store that is there already, if it is this one and not damaged."""
-        if not (self.out / MANIFEST_NAME).exists():
-            return None
         try:
-            manifest = load_manifest(self.out)
+            manifest = self.target.manifest()
         except DataError:
             if self.config.overwrite:
                 return None
             raise
+        if manifest is None:
+            return None
         differing = sorted(
             key
             for key in manifest.options.keys() | plan.options.keys()
@@ -174,15 +194,14 @@ class _Job:
         )
         if not differing:
             # sizes are cheap to compare; who says overwrite may have been told of damage inside
-            thorough = self.config.overwrite
-            problems = verify_store(self.out) if thorough else list_shards(self.out, manifest)
+            problems = self.target.problems(manifest, thorough=self.config.overwrite)
             return None if problems else manifest
         if self.config.overwrite:
             return None
         names = ["pictures" if key == "source" else key for key in differing]
         raise UsageError(
             f"a store is here that was made with other {', '.join(names)}",
-            where=str(self.out),
+            where=shown(self.out),
             fix="Add --overwrite to replace it, or give another --out.",
         )
 
@@ -244,7 +263,8 @@ class _Job:
 def _check_place(out: Path, source: Path) -> None:
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise UsageError("it is not a folder", where=str(out), fix="Give another --out.")
-    if out.is_dir() and not (out / MANIFEST_NAME).is_file() and any(out.iterdir()):
+    is_store = (out / MANIFEST_NAME).is_file() or (out / MARKER).is_file()
+    if out.is_dir() and not is_store and any(out.iterdir()):
         raise UsageError(
             "the folder holds something that is not a store",
             where=str(out),

@@ -55,6 +55,20 @@ def write_quarantine(folder: Path, bad: Iterable[Bad]) -> None:
     write_bytes(folder / NAME, text.getvalue().encode())
 
 
+def read_quarantine(folder: Path) -> list[Bad]:
+    """Read what `write_quarantine` wrote; an empty list where there is no such file."""
+    try:
+        text = (folder / NAME).read_text(encoding="utf-8")
+    except OSError:
+        return []
+    rows = csv.reader(io.StringIO(text, newline=""))
+    return [Bad(_plain(row[0]), _plain(row[1])) for row in rows if len(row) == 2][1:]
+
+
+def _plain(cell: str) -> str:
+    return cell[1:] if cell.startswith(tuple("'" + start for start in _FORMULA_STARTS)) else cell
+
+
 def _guard(cell: str) -> str:
     """Keep a spreadsheet from reading a cell as a formula."""
     return "'" + cell if cell.startswith(_FORMULA_STARTS) else cell

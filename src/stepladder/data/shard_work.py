@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,13 @@ import numpy as np
 from stepladder.config.choices import Encoding, JpegSize
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decode import decode_content, decode_picture
-from stepladder.data.formats import BadPictureError
+from stepladder.data.formats import NPY_MAGIC, BadPictureError
 from stepladder.data.near_duplicates import LOOK_LENGTH, look
 from stepladder.data.ordered import map_in_order
 from stepladder.data.plan import Row, ShardPlan
 from stepladder.data.quarantine import Bad
-from stepladder.data.resize import Pixels, pad_white
+from stepladder.data.resize import WHITE, Pixels, pad_white
+from stepladder.data.traits import Trait, find_traits
 from stepladder.data.writer import ShardWriter
 from stepladder.records import ShardInfo, read_json, write_json
 
@@ -44,6 +46,7 @@ class Finished:
         channel_sum, channel_sq_sum: over all pixels, (3,), int64.
         looks: of its rows, (num_rows, 75), uint8.
         bad: pictures put aside.
+        traits: how many pictures have each.
     """
 
     key: str
@@ -53,6 +56,7 @@ class Finished:
     channel_sq_sum: Sums
     looks: Looks
     bad: tuple[Bad, ...]
+    traits: Mapping[Trait, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +68,7 @@ class ReadyPicture:
     look: Looks
     channel_sum: Sums
     channel_sq_sum: Sums
+    traits: frozenset[Trait]
 
 
 @dataclass(frozen=True)
@@ -86,16 +91,16 @@ class ShardMaker:
     pool: Executor
     ahead: int
 
-    def find(self, plan: ShardPlan) -> Finished | None:
-        """Give a shard that an earlier run finished, if every byte of it is still right."""
-        record = self._record(plan)
-        if not record.exists():
-            return None
-        try:
-            finished = _from_json(read_json(record))
-        except (KeyError, TypeError, ValueError):
-            return None
-        if finished.key != plan.key or not self._are_still_bad(plan, finished.bad):
+    def find(self, plan: ShardPlan, *, rereads_bad: bool = True) -> Finished | None:
+        """Give a shard that an earlier run finished, if every byte of it is still right.
+
+        Args:
+            plan: which shard.
+            rereads_bad: look whether its bad pictures are still bad: a disk or a permission may
+                have been to blame.
+        """
+        finished = self.recorded(plan)
+        if finished is None or (rereads_bad and not self._are_still_bad(plan, finished.bad)):
             return None
         if finished.info is None:
             return finished
@@ -105,6 +110,17 @@ class ShardMaker:
         except OSError:
             return None
         return finished if digest == finished.info.sha256 else None
+
+    def recorded(self, plan: ShardPlan) -> Finished | None:
+        """Give what the record of a shard says, if there is one and it is of this plan."""
+        record = self._record(plan)
+        if not record.exists():
+            return None
+        try:
+            finished = _from_json(read_json(record))
+        except (KeyError, TypeError, ValueError):
+            return None
+        return finished if finished.key == plan.key else None
 
     def make(self, plan: ShardPlan, *, on_row: Callable[[Bad | None], None]) -> Finished:
         """Decode a shard's pictures and write them; the record comes last.
@@ -147,7 +163,10 @@ class ShardMaker:
 
     def _writer(self, plan: ShardPlan) -> ShardWriter:
         path = self.folder / plan.name
-        return ShardWriter(path, encoding=self.config.encoding, size=self.config.size)
+        config = self.config
+        return ShardWriter(
+            path, encoding=config.encoding, size=config.size, compression=config.compression
+        )
 
     def _prepare_row(self, row: Row) -> ReadyPicture | Bad:
         try:
@@ -159,20 +178,24 @@ class ShardMaker:
 
 def ready_picture(row: Row, data: bytes, *, config: PrepareConfig) -> ReadyPicture | Bad:
     """Turn a picture's bytes into what a store keeps of it, wherever the bytes come from."""
+    is_kept = config.encoding is Encoding.JPEG and config.jpeg_size is JpegSize.ORIGINAL
+    if is_kept and data.startswith(NPY_MAGIC):
+        return Bad(row.path, "is NPY; its bytes cannot be kept as a JPEG (--jpeg-size resized)")
     try:
         content = decode_content(
             data, size=config.size, fit=config.fit, max_pixels=config.max_pixels
         )
     except BadPictureError as error:
         return Bad(row.path, error.what)
-    square = pad_white(content, config.size)
-    picture: bytes | Pixels = square
-    if config.encoding is Encoding.JPEG:
-        picture = data
-        if config.jpeg_size is JpegSize.RESIZED:
-            picture = _encode_jpeg(square, config.jpeg_quality)
-            square = decode_picture(picture, size=config.size, fit=config.fit)
-    return ReadyPicture(row, picture, look(content), *channel_sums(square))
+    if config.encoding is Encoding.PIXELS:
+        picture: bytes | Pixels = pad_white(content, config.size)
+        sums = _padded_sums(content, config.size)
+    elif config.jpeg_size is JpegSize.ORIGINAL:
+        picture, sums = data, _padded_sums(content, config.size)
+    else:
+        picture = _encode_jpeg(pad_white(content, config.size), config.jpeg_quality)
+        sums = channel_sums(decode_picture(picture, size=config.size, fit=config.fit))
+    return ReadyPicture(row, picture, look(content), *sums, find_traits(data, row.path))
 
 
 def channel_sums(pixels: Pixels) -> tuple[Sums, Sums]:
@@ -188,6 +211,13 @@ def channel_sums(pixels: Pixels) -> tuple[Sums, Sums]:
     )
 
 
+def _padded_sums(content: Pixels, size: int) -> tuple[Sums, Sums]:
+    """Sum over a picture in its white square, as `channel_sums` of the square would."""
+    sums, squares = channel_sums(content)
+    num_white = size * size - content.shape[0] * content.shape[1]
+    return sums + num_white * WHITE, squares + num_white * WHITE * WHITE
+
+
 def _encode_jpeg(pixels: Pixels, quality: int) -> bytes:
     import simplejpeg
 
@@ -198,7 +228,7 @@ def _encode_jpeg(pixels: Pixels, quality: int) -> bytes:
 
 
 def _without_picture(ready: ReadyPicture) -> ReadyPicture:
-    return ReadyPicture(ready.row, b"", ready.look, ready.channel_sum, ready.channel_sq_sum)
+    return replace(ready, picture=b"")
 
 
 def _finish(
@@ -214,6 +244,7 @@ def _finish(
         channel_sq_sum=sum((item.channel_sq_sum for item in ready), zeros),
         looks=np.stack([item.look for item in ready]) if ready else no_looks,
         bad=tuple(bad),
+        traits=Counter(trait for item in ready for trait in item.traits),
     )
 
 
@@ -226,6 +257,7 @@ def _to_json(finished: Finished) -> dict[str, Any]:
         "channel_sq_sum": finished.channel_sq_sum.tolist(),
         "looks": base64.b64encode(finished.looks.tobytes()).decode(),
         "bad": finished.bad,
+        "traits": {trait.value: count for trait, count in sorted(finished.traits.items())},
     }
 
 
@@ -239,4 +271,5 @@ def _from_json(value: Any) -> Finished:
         channel_sq_sum=np.array(value["channel_sq_sum"], dtype=np.int64),
         looks=looks.reshape(-1, LOOK_LENGTH),
         bad=tuple(Bad(path, reason) for path, reason in value["bad"]),
+        traits={Trait(name): int(count) for name, count in value["traits"].items()},
     )

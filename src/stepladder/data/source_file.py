@@ -9,6 +9,7 @@ from stepladder.data.formats import BadPictureError
 
 _BYTES_PER_PIXEL = 8  # 16-bit RGBA, not compressed at all
 _BYTES_AROUND = 1 << 20
+_MAX_BYTES = 2**31 - _BYTES_AROUND  # lengths in a Parquet page have 31 bits
 
 
 def read_file(path: str, *, max_pixels: int) -> tuple[bytes, os.stat_result]:
@@ -23,21 +24,30 @@ def read_file(path: str, *, max_pixels: int) -> tuple[bytes, os.stat_result]:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise BadPictureError(_reason(error)) from None
-    with open(handle, "rb", buffering=0) as file:  # noqa: PTH123 (by descriptor)
-        try:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise BadPictureError("is not a regular file")
-            if status.st_size == 0:
-                raise BadPictureError("is empty (0 bytes)")
-            if status.st_size > max_pixels * _BYTES_PER_PIXEL + _BYTES_AROUND:
-                raise BadPictureError(f"is {status.st_size} bytes, larger than any picture allowed")
-            data = file.read(status.st_size)
-        except OSError as error:
-            raise BadPictureError(_reason(error)) from None
-    if data is None or len(data) != status.st_size:
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise BadPictureError("is not a regular file")
+        if status.st_size == 0:
+            raise BadPictureError("is empty (0 bytes)")
+        if status.st_size > min(max_pixels * _BYTES_PER_PIXEL + _BYTES_AROUND, _MAX_BYTES):
+            raise BadPictureError(f"is {status.st_size} bytes, larger than any picture allowed")
+        data = _read_to_end(handle, status.st_size)
+    except OSError as error:
+        raise BadPictureError(_reason(error)) from None
+    finally:
+        os.close(handle)
+    if len(data) != status.st_size:
         raise BadPictureError("changed while it was read")
     return data, status
+
+
+def _read_to_end(handle: int, num_bytes: int) -> bytes:
+    """Read so many bytes, or up to the end; a network file system may give them in pieces."""
+    data = os.read(handle, num_bytes)
+    while len(data) < num_bytes and (more := os.read(handle, num_bytes - len(data))):
+        data += more
+    return data
 
 
 def _reason(error: OSError | ValueError) -> str:

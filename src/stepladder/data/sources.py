@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
@@ -49,7 +50,8 @@ class Listing:
         pictures: sorted by path within each class of a folder, or in the order of a CSV.
         skipped: what was left out, and why.
         warnings: what a person should know.
-        has_group_column: whether `group` was read from a CSV column.
+        has_group_column: whether `group` was read from a column.
+        origin: options that say what was read where the config left it open, as delta_version.
     """
 
     root: Path
@@ -57,6 +59,7 @@ class Listing:
     skipped: Skipped
     warnings: tuple[str, ...] = ()
     has_group_column: bool = False
+    origin: dict[str, Any] = field(default_factory=dict)
 
     def file(self, picture: Picture) -> str:
         """Give the path to open."""
@@ -72,7 +75,8 @@ def list_pictures(config: PrepareConfig) -> Listing:
     """
     source = config.source.expanduser()
     if source.is_dir():
-        listing = _list_folder(source.resolve(), follow_symlinks=config.follow_symlinks)
+        root = source.resolve()
+        listing = list_walk(Walk(str(root), config.follow_symlinks, Skipped()), root)
     elif source.is_file():
         listing = _list_table(source, config)
     else:
@@ -82,15 +86,24 @@ def list_pictures(config: PrepareConfig) -> Listing:
             fix="Give --source a folder of class folders, of train/val/test folders of "
             "class folders, or a CSV with the columns path and label.",
         )
+    require_classes(listing, str(source))
+    return listing
+
+
+def require_classes(listing: Listing, source: str) -> None:
+    """Be sure that there are two classes at least.
+
+    Raises:
+        DataError: if there is one.
+    """
     classes = {picture.label for picture in listing.pictures}
     if len(classes) == 1:
         raise DataError(
             f"only one class, {printable(classes.pop())!r}",
-            where=str(source),
+            where=source,
             why="A classifier tells at least two classes apart.",
             fix="Put the pictures of each class in a folder of its own.",
         )
-    return listing
 
 
 def name_some(names: list[str]) -> str:
@@ -99,9 +112,14 @@ def name_some(names: list[str]) -> str:
     return shown + (f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else "")
 
 
-def _list_folder(root: Path, *, follow_symlinks: bool) -> Listing:
-    skipped = Skipped()
-    walk = Walk(str(root), follow_symlinks, skipped)
+def list_walk(walk: Walk, root: Path) -> Listing:
+    """List what a walk finds: class folders, or train/val/test folders of them.
+
+    Raises:
+        UsageError: if two folders are one split.
+        DataError: if there are no pictures, an empty class, or no train.
+    """
+    skipped = walk.skipped
     folders = _subfolders(walk, walk.start())
     warnings: list[str] = []
     pictures: list[Picture] = []

@@ -21,6 +21,8 @@ from stepladder.errors import DataError, UsageError
 FOLDER = "folder"
 """The value of group_by that makes each folder a group."""
 
+_DRAWN_FIX = " If val was drawn: add pictures, or choose them yourself, in folders train and val."
+
 
 def draw_split(key: bytes, *, val_frac: float) -> Split:
     """Draw train or val from a sha256.
@@ -77,10 +79,12 @@ def check_classes(counts: dict[Split, Counter[str]]) -> list[str]:
         held_out = counts.get(split, Counter())
         unknown = sorted(held_out.keys() - train.keys())
         if unknown:
+            shown = name_some([f"{label} ({held_out[label]} in {split})" for label in unknown])
             raise DataError(
-                f"{len(unknown)} classes in {split} that train lacks: {name_some(unknown)}",
+                f"{len(unknown)} classes in {split} that train lacks: {shown}",
                 why="A model cannot learn what it is never shown.",
-                fix=f"Add pictures of them to train, or take them out of {split}.",
+                fix=f"Add pictures of them to train, or take them out of {split}."
+                + (_DRAWN_FIX if split is Split.VAL else ""),
             )
         missing = sorted(train.keys() - held_out.keys())
         if held_out and missing:

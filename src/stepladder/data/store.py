@@ -18,6 +18,7 @@ from stepladder.data.examples import PictureSource, ReadCost
 from stepladder.data.hot_rows import MAX_ROWS, HotRows
 from stepladder.data.manifest import PREPARE_AGAIN, mend
 from stepladder.data.pages import LayoutError
+from stepladder.data.remote.remote_store import open_shard_files
 from stepladder.data.shard import Shard
 from stepladder.data.shard_files import LocalShardFiles, ShardFiles, ShardFilesStats
 from stepladder.data.verify import list_shards, verify_store
@@ -78,13 +79,13 @@ class Store:
             verify_pages: when the CRC of a picture is checked.
             is_scaled: decode a JPEG much larger than needed at a part of its size, as `prepare`
                 does for a store of pixels; False: in full.
-            files: where its files are; None: in the folder.
+            files: where its files are; None: in the folder, or fetched into the cache.
 
         Raises:
             DataError: if it is no store, or not whole.
         """
         path = Path(path)
-        files = files or LocalShardFiles(path)
+        files = files or open_shard_files(path)
         manifest = files.manifest()
         problems = list_shards(path, manifest) if files.is_local else []
         if problems:

@@ -14,6 +14,8 @@ _OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _MAX_ROWS_NAMED = 5
 _SAVE_AGAIN = "Save it as a comma-separated file, cells with commas or quotes in double quotes."
 _WANTED = "Write a header, as path,label, and below it one row for each picture."
+_PICTURE_ENDS = (".jpg", ".jpeg", ".png")
+_NO_VALUE = frozenset({"nan", "<na>"})  # as pandas writes cells that hold nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +54,7 @@ def read_table(
     Raises:
         DataError: names the file, the rows and the column.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            body = [(reader.line_num, cells) for cells in reader if cells]
-    except UnicodeDecodeError:
-        raise DataError("not UTF-8 text", where=str(path), fix="Save it as UTF-8.") from None
-    except csv.Error as error:
-        raise DataError(f"not a CSV ({error})", where=str(path), fix=_SAVE_AGAIN) from None
+    header, body = _read_rows(path)
     if not header:
         raise DataError("the table is empty", where=str(path), fix=_WANTED)
     path_at = _column(header, path_column, option="path-column", path=path)
@@ -71,7 +65,7 @@ def read_table(
         raise DataError("a header and no rows", where=str(path), fix=_WANTED)
     _check_rows(body, header, path=path)
     _check_filled(body, header, [path_at, label_at], path=path)
-    if split_at is not None and not any(cells[split_at].strip() for _, cells in body):
+    if split_at is not None and all(_is_empty(cells[split_at]) for _, cells in body):
         split_at = None  # a column that nobody filled says nothing
     _check_filled(body, header, [at for at in (split_at, group_at) if at is not None], path=path)
     rows = [
@@ -85,6 +79,36 @@ def read_table(
         for number, cells in body
     ]
     return Table(rows, group_at is not None)
+
+
+def _read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Read the header, and the cells of each row with its number."""
+    header: list[str] = []
+    body: list[tuple[int, list[str]]] = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            body += ((reader.line_num, cells) for cells in reader if cells)
+    except UnicodeDecodeError:
+        row = _first_row_not_utf8(path.read_bytes())
+        raise DataError(
+            "not UTF-8 text", where=f"{path}: row {row}", fix="Save it as UTF-8."
+        ) from None
+    except csv.Error as error:
+        after = body[-1][0] if body else int(bool(header))
+        raise DataError(
+            f"not a CSV ({error})", where=f"{path}: row {after + 1}", fix=_SAVE_AGAIN
+        ) from None
+    return header, body
+
+
+def _first_row_not_utf8(data: bytes) -> int:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return data.count(b"\n", 0, error.start) + 1
+    return 1
 
 
 def _column(header: Sequence[str], name: str, *, option: str, path: Path) -> int:
@@ -103,6 +127,12 @@ def _column(header: Sequence[str], name: str, *, option: str, path: Path) -> int
                 where=f"{path}: row 1",
                 fix="Save it as a comma-separated file.",
             )
+    if any(cell.lower().endswith(_PICTURE_ENDS) for cell in header):
+        raise DataError(
+            f"no column {name!r}: the first row is a picture's, not a header",
+            where=f"{path}: row 1",
+            fix=_WANTED,
+        )
     near = difflib.get_close_matches(name, header, n=1, cutoff=0.5)
     shown = ", ".join(repr(column) for column in header)
     raise DataError(
@@ -116,9 +146,8 @@ def _check_rows(body: list[tuple[int, list[str]]], header: list[str], *, path: P
     wrong = [(number, len(cells)) for number, cells in body if len(cells) != len(header)]
     if wrong:
         raise DataError(
-            f"{len(wrong)} rows have not {len(header)} cells as the header has: "
-            + _name_rows([number for number, _ in wrong])
-            + f" (the first has {wrong[0][1]})",
+            f"cells are missing or too many in {_name_rows([number for number, _ in wrong])}: "
+            f"the header has {len(header)}, row {wrong[0][0]} has {wrong[0][1]}",
             where=str(path),
             fix="Put quotes around cells that hold a comma.",
         )
@@ -128,15 +157,23 @@ def _check_filled(
     body: list[tuple[int, list[str]]], header: list[str], columns: list[int], *, path: Path
 ) -> None:
     for column in columns:
-        empty = [number for number, cells in body if not cells[column].strip()]
+        empty = [number for number, cells in body if _is_empty(cells[column])]
         if empty:
             raise DataError(
-                f"column {header[column]!r} is empty in {len(empty)} rows: {_name_rows(empty)}",
+                f"column {header[column]!r} is empty in {_name_rows(empty)}",
                 where=str(path),
+                why="A cell of NaN counts as empty.",
                 fix="Fill these cells or take the rows out.",
             )
 
 
+def _is_empty(cell: str) -> bool:
+    text = cell.strip()
+    return not text or text.lower() in _NO_VALUE
+
+
 def _name_rows(numbers: Sequence[int]) -> str:
     shown = ", ".join(str(number) for number in numbers[:_MAX_ROWS_NAMED])
-    return f"row {shown}" + (", …" if len(numbers) > _MAX_ROWS_NAMED else "")
+    if len(numbers) == 1:
+        return f"row {shown}"
+    return f"{len(numbers)} rows: {shown}" + (", …" if len(numbers) > _MAX_ROWS_NAMED else "")

@@ -66,6 +66,15 @@ def verify_store(path: Path) -> list[str]:
     return problems
 
 
+def damaged_shards(path: Path, manifest: Manifest) -> list[ShardInfo]:
+    """Read all files of a store and give those that are missing or not as they were written."""
+    return [
+        info
+        for info in manifest.shards
+        if not (path / info.name).is_file() or _verify_shard(path / info.name, info, manifest)[1]
+    ]
+
+
 def _verify_shard(
     path: Path, info: ShardInfo, manifest: Manifest
 ) -> tuple[Counter[int], list[str]]:

@@ -29,6 +29,13 @@ class Skipped:
         if len(examples) < _NUM_EXAMPLES:
             examples.append(printable(path))
 
+    def merge(self, other: Skipped) -> None:
+        """Add what another walk left out."""
+        for reason, count in other.counts.items():
+            self.counts[reason] = self.counts.get(reason, 0) + count
+            examples = self.examples.setdefault(reason, [])
+            examples += other.examples[reason][: _NUM_EXAMPLES - len(examples)]
+
     def describe(self) -> str:
         """Say in one line what was left out; empty if nothing was."""
         return "; ".join(
@@ -110,10 +117,7 @@ class Walk:
             return None
         if not entry.is_file():
             return "neither file nor folder"
-        suffix = PurePosixPath(entry.name).suffix.lower()
-        if suffix and suffix not in _TAKEN | _PICTURES_TO_A_PERSON:
-            return f"file(s) that are no pictures by name ({printable(suffix)})"
-        return None
+        return why_no_picture(entry.name)
 
     def _is_inside(self, real_path: str) -> bool:
         return os.path.commonpath([self.root, real_path]) == self.root
@@ -125,6 +129,14 @@ class Walk:
 def is_hidden(name: str) -> bool:
     """Tell whether a name is one that file managers and archives leave, and no person chose."""
     return name.startswith(".") or name.lower() in _JUNK
+
+
+def why_no_picture(name: str) -> str | None:
+    """Say why a file is none by its name; None: it may be one."""
+    suffix = PurePosixPath(name).suffix.lower()
+    if suffix and suffix not in _TAKEN | _PICTURES_TO_A_PERSON:
+        return f"file(s) that are no pictures by name ({printable(suffix)})"
+    return None
 
 
 def printable(path: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from stepladder.diagnosis.run_curves import RunFiles, number
+from stepladder.diagnosis.slow_reading import what_helps_reading
 from stepladder.records.diagnosis import MachineUse, Use
 from stepladder.train.clock import STEP_PHASES, Phase
 from stepladder.train.wording import duration, percent
@@ -173,8 +174,8 @@ def _held_by(files: RunFiles, phases: Mapping[str, float]) -> tuple[str | None, 
     checkpoints = phases.get(Phase.CHECKPOINT.value, 0.0)
     found = [
         (waited, waited > MUCH_WAIT and _has_steps(files), "data wait",
-         f"{percent(wait)} of the steps' time was spent waiting for data: more reading threads "
-         "(--loader.threads), a store of pixels or features computed once help"),
+         f"{percent(wait)} of the steps' time was spent waiting for data: "
+         f"{what_helps_reading(files)}"),
         (host, host > MUCH_HOST, "host work",
          f"{percent(host)} of the time is the host's own work between steps (copies, logging, "
          "what no phase names): log more rarely (--run.log-every), or take larger batches"),

@@ -18,7 +18,7 @@ from torch import nn
 from stepladder.config.choices import OrderMode, WeightsSource, Where
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
-from stepladder.data.order import Order
+from stepladder.data.order_choice import order_of
 from stepladder.data.reader import Reader, Source
 from stepladder.data.rows import rows_of
 from stepladder.errors import DataError, ResourceError
@@ -39,6 +39,7 @@ from stepladder.train.checkpoint_files import Loaded
 from stepladder.train.evaluate import Evaluation, EvaluationCancelled, evaluate
 from stepladder.train.features import FeatureTask, features_folder, num_views, open_features
 from stepladder.train.run_lock import may_be_held
+from stepladder.train.table_version import at_table_version
 
 
 @dataclass(kw_only=True)
@@ -160,15 +161,7 @@ class OpenedRun:
             train: the training split, as examples or as features.
             num: how many; fewer where there are fewer.
         """
-        data = self.recipe.data
-        order = Order(
-            seed=0,
-            num_examples=len(train),
-            mode=OrderMode.GLOBAL,
-            fingerprint=self.sources.train.fingerprint,
-            fraction=data.fraction,
-            fraction_seed=data.seed,
-        )
+        order = order_of(self.recipe.data, self.sources.train, seed=0, mode=OrderMode.GLOBAL)
         rows = order.samples(0, 0, min(num, order.num_samples))
         return rows_of([train], np.sort(rows))
 
@@ -213,6 +206,6 @@ def open_run(run: Path, job: JobConfig, task: Task) -> OpenedRun:
         run=run,
         job=job,
         task=task,
-        sources=open_sources(task),
+        sources=at_table_version(open_sources(task), job.recipe.data.table_version),
         device=choose_device(job.recipe.device.kind),
     )

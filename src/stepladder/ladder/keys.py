@@ -54,7 +54,8 @@ def recipe_values(recipe: Recipe) -> dict[str, Json]:
 def recipe_key(recipe: Recipe) -> str:
     """Identify a recipe; where its store lies does not count, what it holds is in the job's key."""
     values = recipe_values(recipe)
-    del values["data.store"]
+    for key in ("data.store", "data.cache_dir", "data.max_cache_bytes"):
+        del values[key]
     return _digest(values)
 
 

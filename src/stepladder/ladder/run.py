@@ -54,6 +54,7 @@ from stepladder.train.build import Sources, choose_device, open_sources, resolve
 from stepladder.train.display import Display
 from stepladder.train.features import features_folder
 from stepladder.train.run_folder import RunFolder
+from stepladder.train.table_version import at_table_version, name_table_version
 
 _CACHE: Final = ".ladder-"
 _CLIMBS: Final = {
@@ -193,7 +194,7 @@ def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConf
     use_threads(job.recipe)
     if device.type == "cpu":
         keep_freed_memory()
-    sources = open_sources(task)
+    sources = at_table_version(open_sources(task), job.recipe.data.table_version)
     for source in vars(sources).values():
         if isinstance(source, ArrivalSource):
             raise UsageError(
@@ -201,7 +202,7 @@ def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConf
                 where=type(task).__name__,
                 fix="Give a map-style Dataset, or train without a climb.",
             )
-    return device, sources, resolve_auto(job, sources)
+    return device, sources, name_table_version(resolve_auto(job, sources), sources)
 
 
 def _as_before(

@@ -12,6 +12,7 @@ from stepladder.machine.limits import (
     num_cores,
 )
 from stepladder.machine.sampler import SystemSampler
+from stepladder.machine.spindle import is_on_spinning_disk
 
 __all__ = [
     "MAX_CORES_MISSING",
@@ -26,6 +27,7 @@ __all__ = [
     "environment",
     "gpus",
     "instruction_set",
+    "is_on_spinning_disk",
     "keep_freed_memory",
     "memory_limit_bytes",
     "num_cores",

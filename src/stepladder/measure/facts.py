@@ -177,10 +177,11 @@ def source_pixels(task: Task) -> float | None:
     info = next((i for i in store.manifest.shards if i.split == Split.TRAIN and i.num_rows), None)
     if info is None:
         return None
-    shard = Shard(store.path / info.name, info, verify=VerifyPages.NEVER)
+    shard = Shard(store.files.path(info), info, verify=VerifyPages.NEVER)
     try:
         rows = range(0, info.num_rows, max(1, info.num_rows // _NUM_SIZED))
         sizes = [read_size(shard.read(row)) for row in rows]
     finally:
         shard.close()
+        store.files.release(info)
     return sum(height * width for height, width in sizes) / len(sizes)

@@ -35,11 +35,13 @@ from stepladder.measure.facts import (
 from stepladder.measure.flops import Peaks, measure_peaks, model_flops_utilisation
 from stepladder.measure.head import TrunkTime, look_again, measure_trunk, on_features, try_trunk
 from stepladder.measure.larger_trunks import larger_trunks
+from stepladder.measure.link import measure_link
 from stepladder.measure.noise_scale import NoiseScale
 from stepladder.measure.profile_memory import ProfileMemory, memory_key
 from stepladder.measure.provenance import provenance_of
+from stepladder.measure.reading import ReadingCost, loader_facts, measure_reading
 from stepladder.measure.saving import SaveTimes, checkpoints_s, measure_saves
-from stepladder.measure.steps import StepTimes, input_bytes, measure_steps, seconds_to_read
+from stepladder.measure.steps import StepTimes, input_bytes, measure_steps
 from stepladder.measure.subject import Subject, open_subject
 from stepladder.measure.sweep import Sweep, choose_sizes, measure_sweep
 from stepladder.measure.validation import measure_validation
@@ -159,7 +161,7 @@ class _Measuring:
         self.trunk = self._once("trunk, later", self._look_at_trunk_again)
         self.example_s = self.steps.replay_device_s / subject.batch_size
         self.validation_s = self._once("validation", self._measure_validation) or 0.0
-        self.read_s = self._read_s()
+        self.reading = self._reading()
 
     def _stepping(self) -> Subject:
         if not self.recipe.features.cached:
@@ -197,6 +199,7 @@ class _Measuring:
             "source_pixels": self._once("source_pixels", lambda: source_pixels(subject.task)),
             "stored_bytes": stored_bytes(subject.task),
             "disk_bytes_per_s": self._once("disk", lambda: measure_disk(subject.task)),
+            "link_bytes_per_s": self._once("link", lambda: measure_link(subject.task)),
             "peak_flops_per_s": peaks.flops_per_s if peaks is not None else None,
             "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s if peaks is not None else None,
             "phases_s": steps.phases_s,
@@ -204,7 +207,7 @@ class _Measuring:
             "replay_host_s": steps.replay_host_s,
             "replay_device_s": steps.replay_device_s,
             "loader_per_s": steps.loader_per_s,
-            "loader_cpu_s": self.read_s,
+            **loader_facts(self.reading, subject.sources.train),
             "step_by_batch_s": sweep.step_s,
             "step_fixed_s": sweep.fixed_s,
             "step_per_example_s": sweep.per_example_s,
@@ -279,7 +282,7 @@ class _Measuring:
         On a CPU the reading threads take their share of the cores; beside a GPU the slower of the
         two sets the pace.
         """
-        read_s = (self.read_s or 0.0) / self.subject.reading_threads
+        read_s = (self.reading.cpu_s if self.reading else 0.0) / self.subject.reading_threads
         return trunk_s + read_s if self.subject.device.type == "cpu" else max(trunk_s, read_s)
 
     # -- parts ------------------------------------------------------------------------------
@@ -357,12 +360,12 @@ class _Measuring:
         )
         return found.value or NoiseScale(unknown_because=f"its gradients {found.failed_because}")
 
-    def _read_s(self) -> float | None:
-        """Give the seconds of one thread to read an example, of pictures and not of features."""
+    def _reading(self) -> ReadingCost | None:
+        """Give what one thread takes to read an example, of pictures and not of features."""
         if not self.recipe.features.cached:
-            return self.steps.loader_cpu_s
+            return self.steps.reading
         source = self.subject.sources.train
-        return self._once("read", lambda: seconds_to_read(source, self._pass_size))
+        return self._once("read", lambda: measure_reading(source, self._pass_size))
 
     def _head_times(self) -> dict[str, float | None]:
         times: dict[str, float | None] = {"trunk_s": None, "feature_bytes": None}

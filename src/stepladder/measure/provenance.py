@@ -28,6 +28,7 @@ _READ = (
     "store_encoding",
     "source_pixels",
     "stored_bytes",
+    "is_store_near",
     "device",
     "device_name",
     "num_cores",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from stepladder.config.choices import Where
 from stepladder.data.batch import Batch
-from stepladder.data.examples import ArrivalSource, PictureSource, Source
 from stepladder.data.reader import Reader
 from stepladder.machine import available_memory_bytes
+from stepladder.measure.reading import ReadingCost, cost_while_drained
 from stepladder.measure.subject import Subject
 from stepladder.measure.timing import wait_for
 from stepladder.train.clock import Clock, Timeline
@@ -45,7 +45,7 @@ class StepTimes:
         replay_host_s, replay_device_s: on batches that lie ready in host memory, on the device.
         load_s: filling memory with all training pictures, once; None where they are not held.
         loader_per_s: examples a second that the reader gives when nobody trains.
-        loader_cpu_s: seconds of one thread to fetch and decode one example; None: unknown.
+        reading: what one thread takes for an example; None: unknown.
         batches: the replayed ones, in host memory.
     """
 
@@ -57,7 +57,7 @@ class StepTimes:
     replay_device_s: float
     load_s: float | None
     loader_per_s: float
-    loader_cpu_s: float | None
+    reading: ReadingCost | None
     batches: Sequence[Batch]
 
 
@@ -81,7 +81,7 @@ def measure_steps(subject: Subject, *, budget_s: float) -> StepTimes:
             for name, share in _SHARES.items()
         }
         before_s = _replay(subject, host, num["host"] // 2)
-        loader_per_s, loader_cpu_s = _drain(reader, endless, subject.clock)
+        loader_per_s, reading = _drain(reader, endless, subject.clock)
         real = _real_steps_that_close(subject, endless, num["real"])
         after_s = _replay(subject, host, num["host"] // 2)
         on_device = itertools.cycle([subject.to_device(batch) for batch in (first, *held)])
@@ -100,7 +100,7 @@ def measure_steps(subject: Subject, *, budget_s: float) -> StepTimes:
         replay_device_s=device_s,
         load_s=first_s * num_all / reader.num_examples if is_held else None,
         loader_per_s=loader_per_s,
-        loader_cpu_s=loader_cpu_s,
+        reading=reading,
         batches=(first, *held),
     )
 
@@ -200,44 +200,27 @@ def _real_steps(subject: Subject, batches: Iterator[Batch], num_steps: int) -> _
     return _Real(step_s, phases_s, timelines[-1], reasons[0] if reasons else None)
 
 
-def _drain(reader: Reader, batches: Iterator[Batch], clock: Clock) -> tuple[float, float | None]:
+def _drain(
+    reader: Reader, batches: Iterator[Batch], clock: Clock
+) -> tuple[float, ReadingCost | None]:
     """Read what was read ahead, and then on, with nobody training.
 
     Returns:
-        Examples a second, and seconds of one thread for one example.
+        Examples a second, and what one thread takes for one of them.
     """
     ahead = 3
     for _ in range(ahead):
         next(batches)
-    stats = reader.stats
-    cpu_before, rows_before = stats.fetch_s + stats.decode_s, stats.num_rows
+    before = replace(reader.stats)
     started = clock.now()
     num_examples = 0
+    last: deque[np.ndarray] = deque(maxlen=4)
     for idx in range(_MOST_STEPS):
-        num_examples += next(batches).ids.numel()
+        last.append(next(batches).ids.numpy())
+        num_examples += len(last[-1])
         took_s = max(clock.now() - started, 1e-9)
         if took_s > _MAX_DRAIN_S or (idx >= 2 * NUM_REPLAYED and took_s > 0.05):
             break
-    if not isinstance(reader.source, PictureSource):
-        cpu_s = seconds_to_read(reader.source, reader.global_batch_size, now=clock.now)
-        return num_examples / took_s, cpu_s
-    cpu_s = stats.fetch_s + stats.decode_s - cpu_before
-    return num_examples / took_s, cpu_s / max(1, stats.num_rows - rows_before)
-
-
-def seconds_to_read(
-    source: Source, batch_size: int, *, now: Callable[[], float] = time.perf_counter
-) -> float | None:
-    """Time the reading of one example in this thread; None where rows cannot be asked for."""
-    if isinstance(source, ArrivalSource):
-        return None
-    rows = np.linspace(0, len(source) - 1, min(len(source), 4 * batch_size)).astype(np.int64)
-    started = now()
-    num_rows = 0
-    for start in range(0, len(rows), batch_size):
-        part = rows[start : start + batch_size]
-        source.read(part)
-        num_rows += len(part)
-        if now() - started > _MAX_DRAIN_S:
-            break
-    return (now() - started) / num_rows
+    drained = reader.stats.since(before)
+    cost = cost_while_drained(reader, drained, np.concatenate(last), now=clock.now)
+    return num_examples / took_s, cost

@@ -3,6 +3,7 @@
 from stepladder.records.files import (
     Json,
     fsync_dir,
+    fsync_file,
     read_json,
     read_jsonl,
     to_json,
@@ -16,6 +17,7 @@ __all__ = [
     "Manifest",
     "ShardInfo",
     "fsync_dir",
+    "fsync_file",
     "read_json",
     "read_jsonl",
     "to_json",

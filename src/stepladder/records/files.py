@@ -6,6 +6,7 @@ the new one, never half of one.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from stepladder.errors import DataError
+
+_NO_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
@@ -52,6 +55,19 @@ def fsync_dir(folder: Path) -> None:
         os.close(handle)
 
 
+def fsync_file(handle: int) -> None:
+    """Bring an open file to the disk (a no-op where the file system has no such thing).
+
+    Raises:
+        OSError: if the disk fails.
+    """
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Replace a file atomically and durably."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -59,7 +75,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            fsync_file(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -109,7 +109,9 @@ class Profile:
         feature_bytes: the trunk's output for one example; None without a trunk.
         store_encoding: pixels or jpeg; None where the data is no store.
         source_pixels: mean pixels of a stored JPEG before decoding; None where unknown.
-        stored_bytes: bytes of an example on disk; None where the data is no store.
+        stored_bytes: bytes of an example where it is stored; None where the data is no store.
+        is_store_near: a single example of the store costs little more than its bytes; False: a
+            request, or a disk arm's move; None: the data is no store, or it is not known.
         device: cpu or cuda; device_name as people know it.
         num_cores: cores that this process may use.
         has_cuda, has_bf16, has_compiler: what the machine offers. has_bf16: in hardware.
@@ -119,6 +121,10 @@ class Profile:
         free_host_bytes: host memory that is free; None in ledgers of earlier versions.
         free_disk_bytes: where artefacts would be written.
         disk_bytes_per_s: reading the store with none of it in memory; None: not to be known.
+        link_bytes_per_s: fetching the store's files from the object store in which they lie; None
+            where they lie on this machine, or it was not measured.
+        cache_hit_frac: share of these files that the cache had when they were asked for, in [0, 1];
+            None where none was asked for.
         peak_flops_per_s: achieved by a large matrix product here, in the recipe's precision; in
             TF32 where the model's own 32-bit operations run in it.
         bandwidth_bytes_per_s: achieved by a large copy here.
@@ -128,7 +134,11 @@ class Profile:
         replay_host_s: one step on real batches that lie ready in host memory.
         replay_device_s: the same on batches that lie on the device.
         loader_per_s: examples a second that the loader gives when nobody trains.
-        loader_cpu_s: CPU seconds of one thread to fetch and decode one example.
+        loader_cpu_s: CPU seconds of one thread to fetch and decode one example; where memory holds
+            the pictures, to copy it.
+        loader_fetch_s, loader_decode_s: seconds of one thread to get and check the stored bytes of
+            one example, and to decode them; None where the data does not tell them apart.
+        fetch_bytes_per_s: stored bytes that one thread gets in a second of fetching.
         step_by_batch_s: seconds of a step by batch size, at least three sizes.
         step_fixed_s, step_per_example_s: a and c of t(b) = a + c b.
         memory_by_batch: peak bytes of a step by batch size (two sizes); of live tensors on a CPU.
@@ -174,6 +184,7 @@ class Profile:
     store_encoding: str | None = None
     source_pixels: float | None = None
     stored_bytes: float | None = None
+    is_store_near: bool | None = None
     device: str
     device_name: str
     num_cores: int
@@ -184,6 +195,8 @@ class Profile:
     free_host_bytes: int | None = None
     free_disk_bytes: int
     disk_bytes_per_s: float | None = None
+    link_bytes_per_s: float | None = None
+    cache_hit_frac: float | None = None
     peak_flops_per_s: float | None = None
     bandwidth_bytes_per_s: float | None = None
     phases_s: Mapping[str, float] = field(default_factory=dict)
@@ -192,6 +205,9 @@ class Profile:
     replay_device_s: float | None = None
     loader_per_s: float | None = None
     loader_cpu_s: float | None = None
+    loader_fetch_s: float | None = None
+    loader_decode_s: float | None = None
+    fetch_bytes_per_s: float | None = None
     step_by_batch_s: Mapping[int, float] = field(default_factory=dict)
     step_fixed_s: float | None = None
     step_per_example_s: float | None = None

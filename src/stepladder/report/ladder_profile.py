@@ -20,6 +20,7 @@ PART_WORDS = {
     "compile": "compiling, once",
     "store": "decoding into a store, once",
     "load": "loading, once",
+    "download": "fetching files from the object store, once",
 }
 
 
@@ -270,6 +271,24 @@ _FACTS = (
         say=_rounded,
     ),
     _Fact(
+        name="fetching an example, one thread",
+        field="loader_fetch_s",
+        read=lambda p: p.loader_fetch_s,
+        say=rough_time,
+    ),
+    _Fact(
+        name="decoding an example, one thread",
+        field="loader_decode_s",
+        read=lambda p: p.loader_decode_s or None,
+        say=rough_time,
+    ),
+    _Fact(
+        name="bytes a second of one thread while it fetches",
+        field="fetch_bytes_per_s",
+        read=lambda p: p.fetch_bytes_per_s,
+        say=_bytes_per_s,
+    ),
+    _Fact(
         name="trunk forward, an example",
         field="trunk_s",
         read=lambda p: p.trunk_s,
@@ -310,6 +329,18 @@ _FACTS = (
         field="disk_bytes_per_s",
         read=lambda p: p.disk_bytes_per_s,
         say=_bytes_per_s,
+    ),
+    _Fact(
+        name="bytes a second that the object store gives",
+        field="link_bytes_per_s",
+        read=lambda p: p.link_bytes_per_s,
+        say=_bytes_per_s,
+    ),
+    _Fact(
+        name="files that the cache had when they were asked for",
+        field="cache_hit_frac",
+        read=lambda p: p.cache_hit_frac,
+        say=percent,
     ),
     _Fact(
         name="model FLOPs utilisation (MFU)",

@@ -12,6 +12,7 @@ from stepladder.report.headline import headline, not_measured, time_spent, warni
 from stepladder.report.html import template
 from stepladder.report.ladder_page import ladder_page
 from stepladder.report.ladder_trials import MAX_TRIALS
+from stepladder.report.reading import reading_rows
 from stepladder.report.tables import RunRecords, count, number, pretty_json, read_run
 
 REPORT_FILE = "report.html"
@@ -62,6 +63,7 @@ def _shown(records: RunRecords) -> dict[str, object]:
         "fit": fit_headline(records.diagnosis.fit).capitalize() if records.diagnosis else "",
         "learning": learning_figures(records),
         "times": time_spent(records),
+        "reading": reading_rows(records),
         "machine": machine_figures(records),
         "classes": class_results(records),
         "not_measured": not_measured(records),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self, cast
@@ -16,6 +17,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.augment import augment, is_augmenting
 from stepladder.data.batch import Batch
 from stepladder.data.pixel_copy import pixel_copy
+from stepladder.data.remote.remote_store import open_shard_files
 from stepladder.data.store import Store, StoreSplit
 from stepladder.models.classifier import Classifier, build_classifier
 from stepladder.records import Json
@@ -148,6 +150,12 @@ class ImageClassification(Task):
             folder,
             verify_pages=self.recipe.data.verify_pages,
             is_scaled=self.recipe.loader.scaled_decode,
+            files=open_shard_files(
+                folder,
+                cache_dir=self.recipe.data.cache_dir,
+                max_cache_bytes=self.recipe.data.max_cache_bytes,
+                on_message=lambda text: warnings.warn(text, stacklevel=2),
+            ),
         )
 
     def _as_recipe_says(self) -> Store:

@@ -12,13 +12,15 @@ from stepladder.config.choices import (
     MemoryFormat,
     OrderMode,
     Precision,
+    Sampling,
     Split,
     Where,
 )
 from stepladder.config.options import JobConfig
-from stepladder.config.recipe import Recipe
+from stepladder.config.recipe import DataConfig, Recipe
 from stepladder.data.datasets import as_source
 from stepladder.data.feature_source import FeatureSource
+from stepladder.data.order_choice import resolve_order
 from stepladder.data.reader import Reader, Source, resolve_where
 from stepladder.errors import DataError, ResourceError, UsageError
 from stepladder.machine import num_cores
@@ -116,13 +118,24 @@ def resolve_auto(
     Args:
         earlier: the resolved config of an earlier attempt, whose choice holds.
     """
-    if job.recipe.data.where is not Where.AUTO:
-        return job
+    data = job.recipe.data
     if earlier is not None:
-        where = earlier.recipe.data.where
-    else:
-        where = resolve_where(sources.train, Where.AUTO, fraction=job.recipe.data.fraction)
-    return replace(job, recipe=replace(job.recipe, data=replace(job.recipe.data, where=where)))
+        data = _as_before(data, earlier.recipe.data)
+    where = resolve_where(sources.train, data.where, fraction=data.fraction)
+    data = resolve_order(replace(data, where=where), sources.train)
+    return replace(job, recipe=replace(job.recipe, data=data))
+
+
+def _as_before(data: DataConfig, earlier: DataConfig) -> DataConfig:
+    """Take an earlier attempt's choice wherever the user leaves it to us."""
+    order = earlier.order if data.order is OrderMode.AUTO else data.order
+    return replace(
+        data,
+        where=earlier.where if data.where is Where.AUTO else data.where,
+        order=order,
+        sample=earlier.sample if data.sample is Sampling.AUTO else data.sample,
+        window_rows=data.window_rows or (earlier.window_rows if order is earlier.order else 0),
+    )
 
 
 def make_train_reader(recipe: Recipe, source: Source) -> Reader:
@@ -136,6 +149,8 @@ def make_train_reader(recipe: Recipe, source: Source) -> Reader:
         prefetch_batches=recipe.loader.prefetch_batches,
         fraction=recipe.data.fraction,
         fraction_seed=recipe.data.seed,
+        sample=recipe.data.sample,
+        window_rows=recipe.data.window_rows,
         where=_where(recipe, source),
     )
 

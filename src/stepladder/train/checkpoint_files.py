@@ -31,7 +31,7 @@ from torch import Tensor
 
 import stepladder
 from stepladder.errors import DataError, ResourceError
-from stepladder.records import Json
+from stepladder.records import Json, fsync_file
 from stepladder.train.tensor_file import read_tensors, serialize
 
 FORMAT_VERSION: Final = 1
@@ -96,7 +96,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:
             digest.update(chunk)
             num_bytes += len(chunk)
         file.flush()
-        os.fsync(file.fileno())
+        fsync_file(file.fileno())
     return FileRecord(num_bytes=num_bytes, sha256=digest.hexdigest())
 
 

@@ -10,12 +10,16 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib import metadata
-from typing import Any, Self
+from itertools import zip_longest
+from typing import Any, Final, Self
 
 import torch
 
 import stepladder
 from stepladder.errors import DataError
+
+_MAX_CLASSES_NAMED: Final = 5
+_SHOWN_DIGITS: Final = 12  # of a fingerprint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +30,8 @@ class Conditions:
         threads: compute threads of torch.
         device: cpu, or the GPU's name.
         instruction_set: of the machine, as torch uses it.
-        data: fingerprint of the data; of each split where they differ.
+        data: fingerprint of the data of each split.
+        num_examples: of each split.
         versions: by package.
     """
 
@@ -35,11 +40,17 @@ class Conditions:
     device: str
     instruction_set: str
     data: Mapping[str, str]
+    num_examples: Mapping[str, int]
     versions: Mapping[str, str]
 
     @classmethod
     def measure(
-        cls, *, device: torch.device, world_size: int, data: Mapping[str, str]
+        cls,
+        *,
+        device: torch.device,
+        world_size: int,
+        data: Mapping[str, str],
+        num_examples: Mapping[str, int],
     ) -> Conditions:
         """Look up the conditions of this process."""
         is_cuda = device.type == "cuda"
@@ -49,6 +60,7 @@ class Conditions:
             device=torch.cuda.get_device_name(device) if is_cuda else str(device.type),
             instruction_set=f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
             data=dict(data),
+            num_examples=dict(num_examples),
             versions={
                 "stepladder": stepladder.__version__,
                 "timm": metadata.version("timm"),
@@ -82,7 +94,7 @@ def differences(old: Conditions, new: Conditions, *, accept_new_data: bool = Fal
     Raises:
         DataError: if the data changed and that is not accepted.
     """
-    changed = _compare("data", old.data, new.data)
+    changed = _compare_data(old, new)
     if changed and not accept_new_data:
         raise DataError(
             "the data is not what the run began with",
@@ -96,12 +108,50 @@ def differences(old: Conditions, new: Conditions, *, accept_new_data: bool = Fal
         "instruction set": (old.instruction_set, new.instruction_set),
     }
     found = [f"{name} {was} -> {now}" for name, (was, now) in named.items() if was != now]
-    return [*found, *_compare("", old.versions, new.versions), *changed]
+    return [*found, *_compare_versions(old.versions, new.versions), *changed]
 
 
-def _compare(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+def refuse_other_classes(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Compare what a checkpoint and the job at hand call the outputs of the model, in order.
+
+    Args:
+        old, new: what `Task.describe` gives; one that names no classes is not compared.
+
+    Raises:
+        DataError: if a class has another name or place, is gone or is new.
+    """
+    was, now = old.get("classes"), new.get("classes")
+    if not isinstance(was, list) or not isinstance(now, list) or was == now:
+        return
+    pairs = list(enumerate(zip_longest(was, now, fillvalue="none")))
+    changed = [f"{idx}: {before} -> {after}" for idx, (before, after) in pairs if before != after]
+    shown = changed[:_MAX_CLASSES_NAMED]
+    more = len(changed) - len(shown)
+    raise DataError(
+        "the classes are not those that the run learnt",
+        why="\n  ".join([*shown, *([f"and {more} more"] if more else [])]),
+        fix="Each output of the model stands for one class: give a store of the same ones, or "
+        "choose another --run.dir.",
+    )
+
+
+def _compare_data(old: Conditions, new: Conditions) -> list[str]:
+    def told(conditions: Conditions, split: str) -> str:
+        if split not in conditions.data:
+            return "none"
+        num = conditions.num_examples.get(split, 0)
+        return f"{num} examples ({conditions.data[split][:_SHOWN_DIGITS]})"
+
     return [
-        f"{kind} {name} {old.get(name, 'none')} -> {new.get(name, 'none')}".strip()
+        f"data {split}: {told(old, split)} -> {told(new, split)}"
+        for split in sorted(old.data.keys() | new.data.keys())
+        if old.data.get(split) != new.data.get(split)
+    ]
+
+
+def _compare_versions(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name} {old.get(name, 'none')} -> {new.get(name, 'none')}"
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name)
     ]

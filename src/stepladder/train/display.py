@@ -16,7 +16,15 @@ from typing import Any, TextIO
 
 from stepladder.records import to_json
 from stepladder.train.outlet import Outlet
-from stepladder.train.wording import clean, duration, pace, percent, summary_lines, validation_line
+from stepladder.train.wording import (
+    byte_rate,
+    clean,
+    duration,
+    pace,
+    percent,
+    summary_lines,
+    validation_line,
+)
 
 PLAIN_EVERY_S = 30.0
 JSON_EVERY_S = 1.0
@@ -32,6 +40,10 @@ class ProgressState:
         step_in_epoch: optimiser steps done in this epoch.
         loss: mean training loss of late; accuracy likewise, None where the task gives none.
         data_wait_frac: share of the time that went into waiting for data, in [0, 1].
+        read_bytes_per_s: stored bytes of the examples that steps take a second; None: they lie in
+            memory, or it is not known.
+        cache_hit_frac: share of a remote store's files that were in the cache when they were asked
+            for; None: the data lies on this machine.
         epoch_left_s, run_left_s: seconds left, as far as the pace so far tells; None: not known.
         may_stop_early: whether early stopping can make run_left_s an upper bound.
     """
@@ -45,6 +57,8 @@ class ProgressState:
     accuracy: float | None = None
     samples_per_s: float
     data_wait_frac: float
+    read_bytes_per_s: float | None = None
+    cache_hit_frac: float | None = None
     epoch_left_s: float | None = None
     run_left_s: float | None = None
     may_stop_early: bool = True
@@ -60,7 +74,11 @@ class ProgressState:
         if self.accuracy is not None:
             words.append(f"accuracy {percent(self.accuracy)}")
         words.append(f"{pace(self.samples_per_s)} samples/s")
-        words.append(f"data wait {percent(self.data_wait_frac, 0)}")
+        words.append(f"wait {percent(self.data_wait_frac, 0)}")
+        if self.read_bytes_per_s is not None:
+            words.append(byte_rate(self.read_bytes_per_s))
+        if self.cache_hit_frac is not None:
+            words.append(f"cache {percent(self.cache_hit_frac, 0)}")
         return words
 
 

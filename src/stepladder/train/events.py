@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stepladder.errors import ResourceError
-from stepladder.records import to_json, write_bytes
+from stepladder.records import fsync_file, to_json, write_bytes
 
 EVENTS_FILE = "events.jsonl"
 DISCARDED_FILE = "events.discarded.jsonl"
@@ -83,7 +83,7 @@ class EventLog:
         """Append one event.
 
         Args:
-            event: its kind: start, train, validation, system, checkpoint, warning or stop.
+            event: its kind: start, train, reader, validation, system, checkpoint, warning or stop.
             step: optimiser steps done so far.
             epoch: whole epochs done; after the first epoch it is 1.
             values: numbers, strings, lists; NaN and infinities are written as strings.
@@ -138,7 +138,7 @@ class EventLog:
             while num_written < len(line):  # a nearly full disk takes a part, and then raises
                 num_written += os.write(self._handle, line[num_written:])
             if is_durable:
-                os.fsync(self._handle)
+                fsync_file(self._handle)
         except OSError as error:
             raise self._refusal(error) from error
 

@@ -6,14 +6,18 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from stepladder.config.choices import OrderMode, Split, Where
+from stepladder.config.choices import OrderMode, Sampling, Split, Where
+from stepladder.config.recipe import DataConfig
 from stepladder.data.feature_files import FeatureFolder
 from stepladder.data.feature_source import HeldFeatures
 from stepladder.data.feature_writer import FeatureWriter
+from stepladder.data.order_choice import resolve_order
 from stepladder.data.reader import Reader, Source
 from stepladder.errors import DataError, UsageError
 from stepladder.models.features import evaluating
@@ -25,6 +29,35 @@ from stepladder.train.feature_rules import NOT_OWN, NOT_OWN_FIX, agree
 _NUM_CHECKED = 2
 
 
+class FeatureEngine(Protocol):
+    """Computes features in other processes than this one."""
+
+    def compute(
+        self,
+        way: TrunkPass,
+        split: Split,
+        rows: np.ndarray,
+        *,
+        num_views: int,
+        num_done: int,
+        folder: Path,
+        append: Callable[[Tensor, Tensor | None], None],
+        check: Callable[[], None],
+    ) -> None:
+        """Compute the features of rows, and hand them over in order.
+
+        Args:
+            way: how examples reach the head.
+            split: of the rows.
+            rows: of the split, all of them.
+            num_views: see `TrunkPass.features`.
+            num_done: how many of them, from the first on, are there already.
+            folder: for files of its own, kept until all rows are there.
+            append: takes the features and the targets of the next rows.
+            check: called often; raises where the user has had enough.
+        """
+
+
 @dataclass(kw_only=True)
 class FeatureOpener:
     """Opens the features of one split after the other.
@@ -34,6 +67,7 @@ class FeatureOpener:
         folder: of all features of this data.
         trunk: hash of the trunk.
         total: examples of the splits that progress is told of; done: those that are ready.
+        engine: that computes them elsewhere; None: this process does.
     """
 
     way: TrunkPass
@@ -43,6 +77,7 @@ class FeatureOpener:
     on_progress: Callable[[int, int], None]
     on_message: Callable[[str], None]
     is_cancelled: Callable[[], bool]
+    engine: FeatureEngine | None = None
     done: int = 0
     is_waiting: bool = False
 
@@ -66,7 +101,7 @@ class FeatureOpener:
                 is_fresh = writer is not None and writer.num_done == 0
                 if writer is not None:
                     self.done = before
-                    self._compute(reader, writer, num_views)
+                    self._compute(split, reader, writer, num_views)
                     writer.publish()
             held = self._load(place, source, num_views, reader, is_fresh=is_fresh)
         reader.close()
@@ -87,6 +122,7 @@ class FeatureOpener:
             prefetch_batches=recipe.loader.prefetch_batches,
             fraction=recipe.data.fraction if is_train else 1.0,
             fraction_seed=recipe.data.seed,
+            sample=recipe.data.sample,
             where=Where.STREAM,
         )
 
@@ -105,7 +141,7 @@ class FeatureOpener:
             "split": split,
             "fingerprint": source.fingerprint,
             "num_examples": len(source),
-            "sample": {"fraction": data.fraction, "seed": data.seed} if is_part else None,
+            "sample": _sample(data, source) if is_part else None,
             "views": num_views,
             "augment": {**asdict(recipe.augment), "seed": recipe.seed} if num_views else None,
         }
@@ -165,21 +201,46 @@ class FeatureOpener:
         is_same = agree(features, fresh.inputs, precision, is_tf32=is_cuda)
         return is_same and (targets is None or torch.equal(targets, fresh.targets))
 
-    def _compute(self, reader: Reader, writer: FeatureWriter, num_views: int) -> None:
+    def _compute(self, split: Split, reader: Reader, writer: FeatureWriter, num_views: int) -> None:
         """Put the rows that are still missing through the trunk."""
         self.done += writer.num_done
-        batches = reader.epoch(0, writer.num_done)
         start_s = time.perf_counter()
+
+        def append(features: Tensor, targets: Tensor | None) -> None:
+            nonlocal start_s
+            now = time.perf_counter()
+            writer.append(features, targets, seconds=now - start_s)
+            start_s = now
+            self.done += len(features)
+            self.on_progress(self.done, self.total)
+
+        if self.engine is None:
+            self._compute_here(reader, writer.num_done, num_views, append)
+        else:
+            self.engine.compute(
+                self.way,
+                split,
+                reader.order.samples(0, 0, reader.num_examples),
+                num_views=num_views,
+                num_done=writer.num_done,
+                folder=writer.folder,
+                append=append,
+                check=self._check_cancelled,
+            )
+
+    def _compute_here(
+        self,
+        reader: Reader,
+        num_done: int,
+        num_views: int,
+        append: Callable[[Tensor, Tensor | None], None],
+    ) -> None:
+        batches = reader.epoch(0, num_done)
         try:
             with evaluating(self.way.model):
                 for batch in batches:
                     self._check_cancelled()
-                    features = self.way.features(batch, num_views=num_views)
-                    now = time.perf_counter()
-                    writer.append(features, batch.targets, seconds=now - start_s)
-                    start_s = now
-                    self.done += len(batch.ids)
-                    self.on_progress(self.done, self.total)
+                    append(self.way.features(batch, num_views=num_views), batch.targets)
         finally:
             batches.close()
 
@@ -193,6 +254,14 @@ class FeatureOpener:
     def _check_cancelled(self) -> None:
         if self.is_cancelled():
             raise EvaluationCancelled
+
+
+def _sample(data: DataConfig, source: Source) -> dict[str, Json]:
+    """Say which rows of train are used."""
+    sample: dict[str, Json] = {"fraction": data.fraction, "seed": data.seed}
+    if resolve_order(data, source).sample is Sampling.FILES:
+        sample["of"] = Sampling.FILES
+    return sample
 
 
 def _first_and_last(rows: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from stepladder.train.checkpoint import check_fits
 from stepladder.train.checkpoint_files import Loaded
 from stepladder.train.display import Display
 from stepladder.train.evaluate import EvaluationCancelled
+from stepladder.train.feature_opener import FeatureEngine
 from stepladder.train.features import (
     FeatureTask,
     features_folder,
@@ -35,6 +36,7 @@ def go_on_features(
     loaded: Loaded | None,
     display: Display,
     guard: SignalGuard,
+    engine: FeatureEngine | None = None,
 ) -> tuple[Task, Sources]:
     """Give the task and the sources to train on, features in place of the examples.
 
@@ -42,6 +44,7 @@ def go_on_features(
 
     Args:
         loaded: the checkpoint that the run goes on from; its frozen weights are the trunk's.
+        engine: that computes them; None: this process does.
 
     Raises:
         DataError: if the checkpoint belongs to another model.
@@ -64,6 +67,7 @@ def go_on_features(
             on_message=display.warning,
             is_cancelled=lambda: bool(guard.requested),
             is_checked=True,
+            engine=engine,
         )
     except EvaluationCancelled:
         raise guard.interruption(fix=_FIX) from None

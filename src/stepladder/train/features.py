@@ -12,18 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stepladder.config.choices import OrderMode, Split
+from stepladder.config.choices import Split
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.data.feature_source import FreshFeatures, LazyFeatures
-from stepladder.data.order import Order
+from stepladder.data.order_choice import order_of
 from stepladder.data.reader import Source
+from stepladder.data.remote.feature_copies import remote_features_folder
+from stepladder.data.remote.places import object_place
 from stepladder.models.features import hash_trunk
 from stepladder.records import Json
 from stepladder.task.contract import Metrics, Task
 from stepladder.train.build import Sources
-from stepladder.train.feature_opener import FeatureOpener
+from stepladder.train.feature_opener import FeatureEngine, FeatureOpener
 from stepladder.train.feature_pass import TrunkPass, num_views
 from stepladder.train.feature_rules import require_features, why_no_features
 from stepladder.train.run_folder import FEATURES
@@ -122,9 +124,12 @@ def features_folder(job: JobConfig, task: Task) -> Path:
     """Give the folder of a job's features: beside the task's store, else in the run's folder.
 
     A task has a store if it has an attribute `store` with a path. One on a disk that cannot be
-    written leaves its features to the run.
+    written leaves its features to the run. Those of a store in an object store lie beside the
+    cache, and are copied to and from the place beside the store.
     """
     store = getattr(getattr(task, "store", None), "path", None)
+    if isinstance(store, Path) and (place := object_place(store)) is not None:
+        return remote_features_folder(place, job.recipe.data.cache_dir)
     if isinstance(store, Path):
         beside = store.with_name(f"{store.name}.features")
         if os.access(beside if beside.exists() else store.absolute().parent, os.W_OK):
@@ -144,6 +149,7 @@ def open_features(
     on_message: Callable[[str], None] | None = None,
     is_cancelled: Callable[[], bool] = lambda: False,
     is_checked: bool = False,
+    engine: FeatureEngine | None = None,
 ) -> Sources:
     """Give the splits as features: read where they lie under a folder, computed where they do not.
 
@@ -158,6 +164,7 @@ def open_features(
         on_message: told what a person should know.
         is_cancelled: asked before each batch.
         is_checked: `require_features` has been asked before.
+        engine: that computes them; None: this process does.
 
     Raises:
         UsageError: if features cannot be computed once.
@@ -175,6 +182,7 @@ def open_features(
         on_progress=on_progress or _ignore,
         on_message=on_message or _ignore,
         is_cancelled=is_cancelled,
+        engine=engine,
     )
     train = opener.open(Split.TRAIN, sources.train)
     val = opener.open(Split.VAL, sources.val) if sources.val is not None else None
@@ -218,14 +226,7 @@ def _trunk(task: Task, model: nn.Module) -> nn.Module:
 
 def _num_used(recipe: Recipe, train: Source) -> int:
     """Count the training rows that the recipe's sample holds."""
-    order = Order(
-        seed=0,
-        num_examples=len(train),
-        fingerprint=train.fingerprint,
-        mode=OrderMode.SEQUENTIAL,
-        fraction=recipe.data.fraction,
-    )
-    return order.num_samples
+    return order_of(recipe.data, train, seed=0).num_samples
 
 
 def _ignore(*_: object) -> None:

@@ -36,6 +36,7 @@ from stepladder.train.features import require_features
 from stepladder.train.file_system import require_space
 from stepladder.train.finish import SUMMARY_FILE, finish_run, partial_summary
 from stepladder.train.loop import fit
+from stepladder.train.mirror import Mirror, begin_mirror
 from stepladder.train.open_session import Surroundings, open_session, start_next_stage
 from stepladder.train.opening import opening_lines, opening_warnings
 from stepladder.train.randomness import use_deterministic
@@ -47,6 +48,7 @@ from stepladder.train.signals import SignalGuard
 from stepladder.train.sinks import MlflowSink, TensorBoardSink
 from stepladder.train.stage import stages_of
 from stepladder.train.starting import Start, begin
+from stepladder.train.table_version import at_table_version, name_table_version
 
 
 def train(
@@ -87,7 +89,7 @@ def train(
     if device.type == "cpu":
         keep_freed_memory()
     with clock.phase(Phase.SETUP):  # a store may be decoded here
-        sources = open_sources(task)
+        sources = at_table_version(open_sources(task), job.recipe.data.table_version)
     if dry_run:
         return rehearse(
             resolve_auto(job, sources),
@@ -108,7 +110,9 @@ def train(
         if overwrite:
             folder.overwrite()
         with clock.phase(Phase.SETUP):
+            mirror = begin_mirror(job.run, folder, display, brings_back=not overwrite)
             job, changes = _settle_config(job, sources, folder)
+            sources = at_table_version(sources, job.recipe.data.table_version)
             if (finished := _finished_summary(folder.path, job)) is not None:
                 display.message(f"{folder.path} is already finished; --overwrite trains anew.")
                 return finished
@@ -116,7 +120,14 @@ def train(
             guard = stack.enter_context(SignalGuard())
             energy = EnergyMeter()
             energy.start()
-            start = begin(job, sources, folder, device=device, accept_new_data=accept_new_data)
+            start = begin(
+                job,
+                sources,
+                folder,
+                device=device,
+                described=to_json(task.describe()),
+                accept_new_data=accept_new_data,
+            )
             is_new = check is not None and start.loaded is None
             found = check(job, sources, model, device) if check is not None and is_new else []
         if job.recipe.features.cached:
@@ -143,6 +154,7 @@ def train(
                 guard=guard,
                 device=device,
                 start=start,
+                mirror=mirror,
                 facts={"task": task_name, "describe": to_json(task.describe())},
             )
             for change in changes:
@@ -150,6 +162,8 @@ def train(
             for sentence in found:
                 run.warn(sentence)
             stack.callback(run.events.close)
+            if mirror is not None:
+                stack.enter_context(mirror.running(run.warn))
         stack.enter_context(_sampler(run, energy))
         return _train(run, sources, folder.path, operations=operations, energy=energy)
 
@@ -165,6 +179,7 @@ def _settle_config(
     written = folder.path / CONFIG
     earlier = load_job(written) if written.exists() else None
     job = resolve_auto(job, sources, earlier=earlier)
+    job = name_table_version(job, sources, earlier=earlier)
     return job, folder.compare_config(dump_job(job))
 
 
@@ -197,13 +212,14 @@ def _open(
     guard: SignalGuard,
     device: torch.device,
     start: Start,
+    mirror: Mirror | None,
     facts: dict[str, Any],
 ) -> Session:
     loaded = start.loaded
     events = EventLog(
         folder.path,
         attempt=start.attempt,
-        sinks=_sinks(job, folder.path, start.after_step),
+        sinks=_sinks(job, folder.path, start.after_step, mirror),
         start_elapsed_s=float(loaded.state["clock"]["wall_s"]) if loaded is not None else 0.0,
     )
     run = open_session(
@@ -238,8 +254,8 @@ def _open(
     return run
 
 
-def _sinks(job: JobConfig, folder: Path, after_step: int) -> list[Any]:
-    sinks: list[Any] = []
+def _sinks(job: JobConfig, folder: Path, after_step: int, mirror: Mirror | None) -> list[Any]:
+    sinks: list[Any] = [] if mirror is None else [mirror]
     if job.run.tensorboard:
         sinks.append(TensorBoardSink(folder / "tensorboard", purge_after_step=after_step))
     if job.run.mlflow_uri is not None:

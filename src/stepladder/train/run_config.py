@@ -16,8 +16,11 @@ _FREE_GROUPS: Final = ("run.", "loader.", "prepare.", "ladder.")
 _FREE_KEYS: Final = frozenset(
     {
         "data.store",  # a moved store has the same fingerprint, which is compared by itself
+        "data.table_version",  # likewise
         "data.where",
         "data.verify_pages",
+        "data.cache_dir",
+        "data.max_cache_bytes",
         "device.threads",
         "schedule.max_epochs",
         "schedule.max_steps",

@@ -20,13 +20,14 @@ from stepladder.train.against import STOP_REASON, Against, examples_of
 from stepladder.train.best import BestWeights
 from stepladder.train.checkpoint import Checkpoints
 from stepladder.train.clock import STEP_PHASES, Clock, Phase, Timeline
-from stepladder.train.display import Display, ProgressState
+from stepladder.train.display import Display
 from stepladder.train.evaluate import Evaluation, EvaluationCancelled, evaluate
 from stepladder.train.events import EventLog
 from stepladder.train.position import Position
+from stepladder.train.progress import progress_of, reading_totals
 from stepladder.train.saving import save_session
 from stepladder.train.signals import SignalGuard
-from stepladder.train.stage import Stage, frozen_names, stages_of
+from stepladder.train.stage import Stage, frozen_names
 from stepladder.train.step import Step
 from stepladder.train.stopping import EarlyStopping
 from stepladder.train.update import Update
@@ -124,33 +125,8 @@ class Session:
 
     def show(self) -> None:
         """Tell the display where the run is (only when it is time to draw)."""
-        if not self.display.is_due():
-            return
-        at, schedule = self.position, self.recipe.schedule
-        per_s = self.samples_per_s()
-        epoch_s = self.num_train / per_s if per_s else math.nan
-        left_s = epoch_s * (1 - at.offset / self.num_train)
-        validation_s = self.clock.total_s(Phase.VALIDATION) / max(at.epoch, 1)
-        stages_left = len(stages_of(self.recipe)) - at.stage
-        max_epochs = at.epoch - at.stage_epoch + stages_left * schedule.max_epochs
-        epochs_left = max(max_epochs - at.epoch - 1, 0)
-        is_free = self.device.type == "cpu"  # elsewhere a look waits for the device
-        self.display.step(
-            ProgressState(
-                epoch=at.epoch + 1,
-                max_epochs=max_epochs,
-                step=at.step,
-                step_in_epoch=math.ceil(at.offset / self.recipe.batch.global_batch_size),
-                steps_per_epoch=self.train_reader.steps_per_epoch,
-                loss=self.step.peek_loss(self.last_loss) if is_free else self.last_loss,
-                accuracy=self.last_accuracy,
-                samples_per_s=per_s,
-                data_wait_frac=self.clock.truth().data_wait_frac(),
-                epoch_left_s=left_s,
-                may_stop_early=self.recipe.stopping.early and self.val_reader is not None,
-                run_left_s=left_s + validation_s + epochs_left * (epoch_s + validation_s),
-            )
-        )
+        if self.display.is_due():
+            self.display.step(progress_of(self))
 
     def samples_per_s(self) -> float:
         """Training samples a second over the run, validation and checkpoints left out."""
@@ -172,7 +148,7 @@ class Session:
     # -- at borders -------------------------------------------------------------------------
 
     def log(self) -> None:
-        """Write a train event, after looking at the flag for losses that are not finite.
+        """Write what was learnt and read, after looking at the flag for losses not finite.
 
         Raises:
             DivergedError: if a loss was not finite.
@@ -196,6 +172,10 @@ class Session:
                     "time_metrics/data_loading(%)": 100 * wait_frac,
                 },
             )
+            if totals := reading_totals(self.train_reader):
+                self.events.write(
+                    "reader", step=self.position.step, epoch=self.position.epoch, **totals
+                )
 
     def _since_last_log(self) -> tuple[float, float]:
         """Give samples a second and the share of data wait since the last log line."""

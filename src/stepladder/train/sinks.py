@@ -31,10 +31,21 @@ _TAGS: dict[str, tuple[str, float]] = {
     "network_bytes_per_s": ("system/network(MiB/s)", 1 / _MIB),
     "rss_bytes": ("memory/rss(GiB)", 1 / _GIB),
     "gpu_memory_bytes": ("memory/gpu(GiB)", 1 / _GIB),
+    "num_read": ("reader/examples", 1.0),
+    "read_bytes": ("reader/read(GiB)", 1 / _GIB),
+    "fetch_s": ("reader/fetch(s)", 1.0),
+    "decode_s": ("reader/decode(s)", 1.0),
+    "wait_s": ("reader/wait(s)", 1.0),
+    "num_threads": ("reader/threads", 1.0),
+    "num_requests": ("reader/requests", 1.0),
+    "num_retries": ("reader/retries", 1.0),
+    "received_bytes": ("reader/received(GiB)", 1 / _GIB),
+    "cache_hits": ("reader/cache_hits", 1.0),
+    "cache_misses": ("reader/cache_misses", 1.0),
     "seconds": ("time_metrics/checkpoint(s)", 1.0),
     "num_bytes": ("memory/checkpoint(GiB)", 1 / _GIB),
 }
-_SCALAR_EVENTS = frozenset({"train", "validation", "system", "checkpoint"})
+_SCALAR_EVENTS = frozenset({"train", "reader", "validation", "system", "checkpoint"})
 _NOT_SCALARS = frozenset({"event", "step", "epoch", "attempt", "elapsed_s"})
 
 
@@ -42,7 +53,8 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """Give the numbers of an event by tag; empty for events that are not measurements.
 
     `train_loss`, `val_loss`, `learning_rate`, `throughput/samples_per_sec` and the like keep their
-    names; system values move under `system/` and `memory/`, bytes become GiB.
+    names; system values move under `system/` and `memory/`, those of the reader under `reader/`,
+    bytes become GiB.
     """
     if record["event"] not in _SCALAR_EVENTS:
         return {}

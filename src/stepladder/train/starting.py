@@ -16,7 +16,7 @@ from stepladder.records import read_jsonl, write_json
 from stepladder.train.build import Sources
 from stepladder.train.checkpoint import Checkpoints
 from stepladder.train.checkpoint_files import Loaded
-from stepladder.train.differences import Conditions, differences
+from stepladder.train.differences import Conditions, differences, refuse_other_classes
 from stepladder.train.events import DISCARDED_FILE, EVENTS_FILE, rewind
 from stepladder.train.run_folder import RunFolder
 
@@ -56,22 +56,33 @@ def begin(
     folder: RunFolder,
     *,
     device: torch.device,
+    described: Mapping[str, Any],
     accept_new_data: bool,
 ) -> Start:
     """Find the checkpoint to go on from, write the config, and move later events aside.
 
+    Args:
+        job, sources, folder, device: of this attempt.
+        described: the facts that the Task gives of itself.
+        accept_new_data: go on with other examples; never with other classes.
+
     Raises:
-        DataError: if the data is new and that is not accepted, or no checkpoint is sound.
+        DataError: if the data is new and that is not accepted, the classes are others, or no
+            checkpoint is sound.
     """
-    fingerprints = {
-        split: source.fingerprint for split, source in vars(sources).items() if source is not None
-    }
-    conditions = Conditions.measure(device=device, world_size=1, data=fingerprints)
+    splits = {split: source for split, source in vars(sources).items() if source is not None}
+    conditions = Conditions.measure(
+        device=device,
+        world_size=1,
+        data={split: source.fingerprint for split, source in splits.items()},
+        num_examples={split: len(source) for split, source in splits.items()},
+    )
     checkpoints = folder.checkpoints(keep_last=job.run.keep_last)
     checkpoints.clean()
     loaded = checkpoints.newest()
     changed: Sequence[str] = ()
     if loaded is not None:
+        refuse_other_classes(loaded.state["describe"], described)
         old = Conditions.from_state(loaded.state["conditions"])
         changed = differences(old, conditions, accept_new_data=accept_new_data)
     # from here on nothing is refused: what an earlier attempt wrote may be replaced

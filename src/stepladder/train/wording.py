@@ -181,6 +181,13 @@ def pace(per_s: float) -> str:
     return f"{per_s:.1f}" if per_s < 9.95 else f"{per_s:,.0f}"
 
 
+def byte_rate(per_s: float) -> str:
+    """Say bytes a second: `4.2 MB/s`, `120 MB/s`, and `1.2 GB/s` from a thousand of them on."""
+    if per_s >= 999.5e6:
+        return f"{per_s / 1e9:,.1f} GB/s"
+    return f"{pace(per_s / 1e6)} MB/s"
+
+
 def accuracy_noise(accuracy: float, num: int) -> str:
     """Say one standard error in percentage points, `± 1.7`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from stepladder.cli.clean import leftovers, run
+from stepladder.data.remote.cache import FileCache
+from stepladder.data.remote.cache_part import WantedFile
 
 
 @pytest.fixture
@@ -130,3 +133,19 @@ def test_what_was_found_of_a_job_stays_and_a_trace_goes(mark: str, tmp_path: Pat
     for name in (mark, *found, "crash.txt"):
         (tmp_path / name).write_text("{}")
     assert list(leftovers(tmp_path)) == [tmp_path / "crash.txt"]
+
+
+def test_a_cache_is_listed_unless_a_process_uses_it(folder: Path) -> None:
+    before = names(folder)
+    cache = FileCache(folder / "stepladder-cache", 1000)
+    digest = hashlib.sha256(b"shard").hexdigest()
+    file = WantedFile(
+        name="a", sha256=digest, size_bytes=5, where="there", fetch=lambda *_: iter([b"shard"])
+    )
+    held = cache.get(file)
+    assert cache.folder not in set(leftovers(folder))
+    held.release()
+    assert cache.folder in set(leftovers(folder))
+    assert run([str(folder), "--yes", "--quiet"]) == 0
+    assert not cache.folder.exists()
+    assert names(folder) < before

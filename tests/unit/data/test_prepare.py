@@ -18,7 +18,7 @@ from PIL import Image
 from stepladder.config.choices import Encoding, Fit, JpegSize, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data import plan as plan_module
-from stepladder.data import prepare as prepare_module
+from stepladder.data import target as target_module
 from stepladder.data.decode import decode_picture
 from stepladder.data.prepare import PreparePhase, PrepareProgress, PrepareResult, prepare
 from stepladder.data.store import Store
@@ -366,7 +366,7 @@ def _stop_before_publishing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
-        context.setattr(prepare_module, "publish", stop)
+        context.setattr(target_module, "publish", stop)
         with pytest.raises(KeyboardInterrupt):
             make(source, out, **options)
     assert not out.exists()

@@ -15,12 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepladder.config.choices import OptimizerName, WeightsSource, Where
 from stepladder.config.recipe import DataConfig, ModelConfig, OptimizerConfig, Recipe
-from stepladder.data.examples import Examples, Source
 from stepladder.measure.steps import (
     difference,
     input_bytes,
     measure_steps,
-    seconds_to_read,
 )
 from stepladder.measure.subject import Subject
 from stepladder.task.image_classification import ImageClassification
@@ -169,7 +167,8 @@ def test_a_slow_dataset_is_found_by_replaying_its_batches(
     assert found.replay_host_s == pytest.approx(2)
     assert found.replay_device_s == pytest.approx(2)
     assert found.loader_per_s == pytest.approx(0.5)
-    assert found.loader_cpu_s == pytest.approx(2)
+    assert found.reading is not None
+    assert found.reading.cpu_s == pytest.approx(2)
     assert found.no_advice_because is None
 
 
@@ -226,26 +225,3 @@ def test_bytes_of_nested_inputs_add_up() -> None:
     tokens, mask = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.bool)
     assert input_bytes({"tokens": tokens, "more": [mask, (mask,)]}) == 48 + 6 + 6
     assert input_bytes("text") == 0
-
-
-class Rows(Source):
-    fingerprint = "rows"
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    def __len__(self) -> int:
-        return 10
-
-    def read(self, rows: np.ndarray) -> Examples:
-        self.seen += rows.tolist()
-        return Examples(torch.zeros(len(rows)), None)
-
-
-def test_reading_is_timed_over_rows_from_the_whole_source() -> None:
-    source = Rows()
-    seconds = seconds_to_read(source, 2)
-    assert seconds is not None
-    assert seconds > 0
-    assert source.seen[0] == 0
-    assert source.seen[-1] == 9

@@ -90,9 +90,35 @@ def test_a_plain_line_says_what_a_person_waits_for() -> None:
     stream = io.StringIO()
     PlainDisplay(stream, clock=Clock()).step(STATE)
     assert stream.getvalue() == (
-        "epoch 3/60 step 40/43, loss 0.8123, accuracy 74.1 %, 1,234 samples/s, data wait 3 %, "
+        "epoch 3/60 step 40/43, loss 0.8123, accuracy 74.1 %, 1,234 samples/s, wait 3 %, "
         "left: epoch 12 s, run at most 4 min 5 s\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({}, ["wait 3 %"]),
+        ({"read_bytes_per_s": 4.2e6}, ["wait 3 %", "4.2 MB/s"]),
+        (
+            {"read_bytes_per_s": 1.25e9, "cache_hit_frac": 0.92},
+            ["wait 3 %", "1.2 GB/s", "cache 92 %"],
+        ),
+    ],
+)
+def test_of_reading_a_line_says_what_there_is(told: dict[str, float], said: list[str]) -> None:
+    assert replace(STATE, **told).measures()[3:] == said
+
+
+def test_what_was_read_fits_on_the_second_line_of_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = Terminal()
+    with make_display(stream=stream) as display:
+        display.step(replace(STATE, step=123_456, read_bytes_per_s=123e6, cache_hit_frac=1.0))
+    assert "· wait 3 % · 123 MB/s · cache 100 %" in stream.getvalue()
 
 
 def test_time_left_is_a_bound_only_where_training_may_stop_early() -> None:
@@ -240,7 +266,7 @@ def test_a_terminal_keeps_validations_above_and_restores_the_cursor(
     shown = stream.getvalue()
     assert "epoch 3 of 60" in shown
     assert "12 s left, run at most 4 min 5 s" in shown
-    assert "step 132 · loss 0.8123 · accuracy 74.1 % · 1,234 samples/s · data wait 3 %" in shown
+    assert "step 132 · loss 0.8123 · accuracy 74.1 % · 1,234 samples/s · wait 3 %" in shown
     assert "validation after epoch 3: loss 0.7712 ± 0.0813" in shown
     assert "[red]not markup[/red]" in shown
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")

@@ -1,0 +1,251 @@
+"""Find the files of a source: one, a folder of them, a pattern, or a prefix in an object store."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepladder.data.containers.names import expand_braces, fixed_part, is_open, is_pattern
+from stepladder.data.remote.places import ObjectPlace, object_place
+from stepladder.data.sources import name_some
+from stepladder.data.walk import Skipped, is_hidden
+from stepladder.errors import DataError, ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo, FileSystem
+else:
+    FileInfo = FileSystem = Any
+
+_MAX_ATTEMPTS = 8
+_CONNECT_TIMEOUT_S = 5.0
+_REQUEST_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file that pictures lie in.
+
+    Attributes:
+        name: relative to the source, "/" between parts.
+        size_bytes: of it.
+        mtime_ns: when it was changed.
+        key: holds as long as the file is the same.
+        filesystem, path: what opens it.
+    """
+
+    name: str
+    size_bytes: int
+    mtime_ns: int
+    key: str
+    filesystem: FileSystem
+    path: str
+
+    def open(self) -> Any:
+        """Open it for reading at any place; a pyarrow file."""
+        return self.filesystem.open_input_file(self.path)
+
+    def refuse_changed(self) -> None:
+        """Be sure that the file is still the one that was listed.
+
+        Raises:
+            DataError: if it is gone or was written to.
+        """
+        info = self.filesystem.get_file_info(self.path)
+        if (info.size, info.mtime_ns) != (self.size_bytes, self.mtime_ns):
+            raise DataError(
+                "changed while it was read",
+                where=self.name,
+                fix="Type the same command again when nothing writes to it.",
+            )
+
+
+@dataclass(frozen=True)
+class FoundFiles:
+    """The files of a source, sorted by name, and the folder that the names are relative to."""
+
+    root: Path
+    files: list[SourceFile]
+    skipped: Skipped = field(default_factory=Skipped)
+
+
+def find_files(source: Path, *, suffixes: tuple[str, ...], follow_symlinks: bool) -> FoundFiles:
+    """List the files with these endings in a folder or prefix, or those that a pattern names.
+
+    What begins with a dot or an underscore is left out, as Spark's and other writers' notes do.
+
+    Raises:
+        UsageError: if nothing is there.
+    """
+    skipped = Skipped()
+    place = object_place(source)
+    if place is not None:
+        return FoundFiles(source, _remote_files(place, suffixes), skipped)
+    root, paths = _local_paths(source)
+    found = []
+    for path in paths:
+        entries = _walk(path) if path.is_dir() else [path]
+        for entry in entries:
+            name = os.path.relpath(entry, root).replace(os.sep, "/")
+            if _is_note(name) or (path.is_dir() and not entry.name.lower().endswith(suffixes)):
+                continue
+            reason = _why_not(entry, root, follow_symlinks=follow_symlinks)
+            if reason:
+                skipped.add(name, reason)
+            else:
+                found.append(_local_file(entry, name))
+    if not found:
+        raise UsageError(
+            f"no file that ends in {' or '.join(suffixes)}",
+            where=str(source),
+            why=f"Left out: {skipped.describe()}" if skipped.counts else None,
+            fix="Give --source a file, a folder of them, or a pattern in quotes.",
+        )
+    return FoundFiles(root, sorted(found, key=lambda file: file.name), skipped)
+
+
+def object_filesystem() -> FileSystem:
+    """Give pyarrow's way to object stores, by the environment's endpoint and credentials."""
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+    patience: dict[str, Any] = {
+        "retry_strategy": AwsStandardS3RetryStrategy(max_attempts=_MAX_ATTEMPTS),
+        "connect_timeout": _CONNECT_TIMEOUT_S,
+        "request_timeout": _REQUEST_TIMEOUT_S,
+    }
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if not endpoint:
+        return S3FileSystem(**patience)
+    scheme, _, host = endpoint.rpartition("://")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    return S3FileSystem(
+        endpoint_override=host.rstrip("/"), scheme=scheme or "https", region=region, **patience
+    )
+
+
+def cut_off(error: Exception, name: str) -> ResourceError | None:
+    """Say that an object store did not answer; None if that is not what an error says."""
+    text = str(error)
+    if "AWS Error" not in text:
+        return None
+    return ResourceError(
+        f"the object store did not answer ({text[text.index('AWS Error') :][:200]})",
+        where=name,
+        why="What was read to its end is kept.",
+        fix="Type the same command again: it goes on from there.",
+    )
+
+
+def file_of(filesystem: FileSystem, root: str, name: str) -> SourceFile | None:
+    """Give a file by its name below a folder of a file system; None if it is not there."""
+    from pyarrow.fs import FileType
+
+    info = filesystem.get_file_info(f"{root}/{name}")
+    return _remote_file(filesystem, info, name) if info.type == FileType.File else None
+
+
+def _is_note(name: str) -> bool:
+    return any(is_hidden(part) or part.startswith("_") for part in name.split("/"))
+
+
+def _local_paths(source: Path) -> tuple[Path, list[Path]]:
+    """Give the folder that names are relative to, and the files and folders to look at."""
+    if source.is_dir():
+        return source.resolve(), [source.resolve()]
+    if not is_pattern(source):
+        return source.parent.resolve(), [source]
+    fixed = fixed_part(str(source))
+    root = Path(fixed if fixed.endswith("/") else os.path.dirname(fixed) or ".")  # noqa: PTH120
+    found: dict[str, None] = {}
+    missing = []
+    for pattern in expand_braces(str(source)):
+        matches = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (a whole path)
+        if not matches and not is_open(pattern):
+            missing.append(pattern)
+        found.update(dict.fromkeys(matches))
+    if missing:
+        raise UsageError(
+            f"{len(missing)} of the files that the pattern names are missing: {name_some(missing)}",
+            where=str(source),
+            fix="Add them, or write the numbers that are there.",
+        )
+    return root.resolve(), [root.resolve() / os.path.relpath(path, root) for path in found]
+
+
+def _walk(folder: Path) -> list[Path]:
+    return [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
+
+
+def _why_not(path: Path, root: Path, *, follow_symlinks: bool) -> str | None:
+    try:
+        status = path.stat()
+    except OSError as error:
+        return f"file(s) that cannot be read: {error.strerror}"
+    if not stat.S_ISREG(status.st_mode):  # a FIFO would block
+        return "neither file nor folder"
+    if path.is_symlink() and not follow_symlinks and not path.resolve().is_relative_to(root):
+        return "link(s) that leads out of the source (--follow-symlinks)"
+    return None
+
+
+def _local_file(path: Path, name: str) -> SourceFile:
+    from pyarrow.fs import LocalFileSystem
+
+    status = path.stat()
+    key = f"{name} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+    return SourceFile(
+        name, status.st_size, status.st_mtime_ns, key, LocalFileSystem(), str(path.resolve())
+    )
+
+
+def _remote_files(place: ObjectPlace, suffixes: tuple[str, ...]) -> list[SourceFile]:
+    from pyarrow.fs import FileSelector, FileType
+
+    filesystem = object_filesystem()
+    whole = f"{place.bucket}/{place.key}".rstrip("/")
+    fixed = fixed_part(whole)
+    root = whole if fixed == whole else fixed.rpartition("/")[0]
+    try:
+        if fixed == whole:
+            info = filesystem.get_file_info(whole)
+            if info.type == FileType.File:
+                return [_remote_file(filesystem, info, whole.rpartition("/")[2])]
+        infos = filesystem.get_file_info(FileSelector(root, recursive=True))
+    except OSError as error:
+        raise _not_reached(place, error) from None
+    patterns = expand_braces(whole) if fixed != whole else None
+    files = []
+    for info in infos:
+        name = info.path[len(root) + 1 :]
+        is_wanted = (
+            info.path.lower().endswith(suffixes)
+            if patterns is None
+            else any(fnmatch.fnmatchcase(info.path, pattern) for pattern in patterns)
+        )
+        if info.type == FileType.File and is_wanted and not _is_note(name):
+            files.append(_remote_file(filesystem, info, name))
+    if not files:
+        raise UsageError(
+            f"no object that ends in {' or '.join(suffixes)}",
+            where=str(place),
+            fix="Give --source a prefix that holds some, or a pattern in quotes.",
+        )
+    return sorted(files, key=lambda file: file.name)
+
+
+def _remote_file(filesystem: FileSystem, info: FileInfo, name: str) -> SourceFile:
+    key = f"{name} {info.size} {info.mtime_ns}"
+    return SourceFile(name, info.size, info.mtime_ns, key, filesystem, info.path)
+
+
+def _not_reached(place: ObjectPlace, error: OSError) -> UsageError:
+    return UsageError(
+        f"cannot be listed ({str(error).partition(chr(10))[0][:200]})",
+        where=str(place),
+        fix="Look at AWS_ENDPOINT_URL, the bucket's name and your credentials "
+        "(AWS_ACCESS_KEY_ID, AWS_PROFILE).",
+    )

@@ -1,0 +1,167 @@
+"""Find out what a source is, and open it: files of pictures, or files that hold many."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from stepladder.config.choices import SourceFormat
+from stepladder.config.options import PrepareConfig
+from stepladder.data.containers.contract import Opened
+from stepladder.data.containers.files import (
+    find_files,
+    object_filesystem,
+)
+from stepladder.data.containers.names import is_pattern, splits_by_name
+from stepladder.data.containers.pictures import ContainerPictures
+from stepladder.data.containers.tables import PARQUET_SUFFIXES, open_delta, open_tables
+from stepladder.data.containers.webdataset import TAR_SUFFIXES, TarContainer
+from stepladder.data.delta import LOG_FOLDER, is_delta
+from stepladder.data.pictures import FilePictures, Pictures
+from stepladder.data.remote.places import ObjectPlace, object_place, shown
+from stepladder.data.walk import is_hidden, why_no_picture
+from stepladder.errors import UsageError
+
+_PARQUET_MAGIC = b"PAR1"
+
+
+def open_pictures(config: PrepareConfig) -> Pictures:
+    """Open a source of any kind, and take a first look at it.
+
+    Raises:
+        UsageError: if it is missing or ambiguous.
+        DataError: if it holds nothing that can be used.
+    """
+    kind = config.source_format
+    if kind is SourceFormat.AUTO:
+        kind = find_format(config.source.expanduser())
+    if config.delta_version is not None and kind is not SourceFormat.DELTA:
+        raise UsageError(
+            "--delta-version is for a Delta table",
+            where=shown(config.source),
+            fix=f"Leave it out, or give the folder that holds {LOG_FOLDER}.",
+        )
+    if kind in {SourceFormat.FOLDER, SourceFormat.CSV}:
+        if object_place(config.source) is not None:
+            raise UsageError(
+                "folders and tables of single pictures are not read from an object store",
+                where=shown(config.source),
+                fix="Copy them to this machine, or pack them into Parquet or tars.",
+            )
+        return FilePictures(config)
+
+    if kind is SourceFormat.DELTA:
+        return ContainerPictures(config, partial(open_delta, config))
+    is_tar = kind is SourceFormat.WEBDATASET
+    opened = _open_tars(config) if is_tar else open_tables(config, kind)
+    return ContainerPictures(config, lambda _: opened)
+
+
+def find_format(source: Path) -> SourceFormat:
+    """Tell what a source is, by names.
+
+    A folder of folders of pictures is that, whatever lies beside them; else the files that hold
+    pictures say.
+    """
+    place = object_place(source)
+    if place is not None:
+        return _of_objects(place)
+    if is_pattern(source):
+        return _of_name(str(source)) or SourceFormat.FOLDER
+    if source.is_file():
+        with source.open("rb") as file:
+            is_parquet = file.read(4) == _PARQUET_MAGIC
+        return SourceFormat.PARQUET if is_parquet else _of_name(source.name) or SourceFormat.CSV
+    if not source.is_dir():
+        return SourceFormat.FOLDER  # which says that nothing is there
+    if is_delta(source):
+        return SourceFormat.DELTA
+    return _of_folder(source)
+
+
+def _of_folder(folder: Path) -> SourceFormat:
+    folders, names = _entries(folder)
+    below = next((kind for path in folders if (kind := _first_below(path))), None)
+    if below is SourceFormat.FOLDER:
+        return below
+    found = {kind for name in names if (kind := _of_name(name))} | ({below} if below else set())
+    if len(found) > 1:
+        kinds = " and ".join(sorted(found))
+        raise UsageError(
+            f"files of several kinds are here: {kinds}",
+            where=str(folder),
+            fix=f"Say which: --source-format {min(found)}",
+        )
+    return found.pop() if found else SourceFormat.FOLDER
+
+
+def _first_below(folder: Path) -> SourceFormat | None:
+    """Tell what the first folder holds that has files that can be told; pictures come first."""
+    folders, names = _entries(folder)
+    if any(Path(name).suffix and why_no_picture(name) is None for name in names):
+        return SourceFormat.FOLDER
+    kinds = chain(map(_first_below, folders), map(_of_name, names))  # no further than need be
+    return next((kind for kind in kinds if kind), None)
+
+
+def _entries(folder: Path) -> tuple[list[Path], list[str]]:
+    """Give the folders and the names of the files in a folder, links and hidden ones left out."""
+    try:
+        with os.scandir(folder) as scan:
+            found = sorted(
+                (entry for entry in scan if not is_hidden(entry.name)),
+                key=lambda entry: os.fsencode(entry.name),
+            )
+    except OSError:
+        return [], []
+    folders = [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
+    return folders, [entry.name for entry in found if _is_file(entry)]
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _of_objects(place: ObjectPlace) -> SourceFormat:
+    from pyarrow.fs import FileSelector, FileType
+
+    kind = _of_name(place.key)
+    if kind is not None:
+        return kind
+    filesystem = object_filesystem()
+    root = f"{place.bucket}/{place.key}".rstrip("/")
+    try:
+        log = filesystem.get_file_info(f"{root}/{LOG_FOLDER}")
+        if log.type == FileType.Directory:
+            return SourceFormat.DELTA
+        infos = filesystem.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
+    except OSError:
+        return SourceFormat.PARQUET  # which says what is wrong
+    kinds = (_of_name(info.path) for info in infos if info.type == FileType.File)
+    return next((kind for kind in kinds if kind), SourceFormat.PARQUET)
+
+
+def _of_name(name: str) -> SourceFormat | None:
+    lower = name.lower()
+    if lower.endswith(PARQUET_SUFFIXES):
+        return SourceFormat.PARQUET
+    return SourceFormat.WEBDATASET if lower.endswith(TAR_SUFFIXES) else None
+
+
+def _open_tars(config: PrepareConfig) -> Opened:
+    source = config.source.expanduser()
+    found = find_files(source, suffixes=TAR_SUFFIXES, follow_symlinks=config.follow_symlinks)
+    splits = splits_by_name([file.name for file in found.files], source)
+    pairs = zip(found.files, splits, strict=True)
+    options = (config.image_column, config.label_column, config.split_column, config.group_by)
+    return Opened(
+        root=found.root,
+        containers=[TarContainer(file, split, config) for file, split in pairs],
+        key=f"tar {options} {config.max_pixels}",
+        skipped=found.skipped,
+    )

@@ -1,0 +1,192 @@
+"""Bytes of pictures on disk between the two passes of prepare, in files by their sha256.
+
+A container gives its pictures in its own order, and a store wants them in that of their hashes:
+they are spooled in the first pass, so that the second finds those of one file of the store near
+each other. Beside them lies a record for each container that was read to its end; a prepare that
+was killed begins after the last one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stepladder.config.choices import Split
+from stepladder.data.containers.contract import Item
+from stepladder.data.ordered import map_in_order
+from stepladder.data.walk import Skipped
+from stepladder.errors import ResourceError
+
+_LARGE_BYTES = 16 << 30
+_CHECKED_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """A picture whose bytes lie in the spool.
+
+    Attributes:
+        item: the picture, its bytes left out.
+        sha256: of the bytes; empty where the item has a reason.
+        size_bytes: of them.
+        bucket, offset: where they lie.
+    """
+
+    item: Item
+    sha256: bytes
+    size_bytes: int
+    bucket: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What one container gave: its rows, and what was left out of it."""
+
+    rows: list[Spooled]
+    skipped: Skipped
+
+
+class Spool:
+    """Files of pictures' bytes in a folder, and records of what is whole.
+
+    Args:
+        folder: of the spool; made if it is missing.
+        key: hash of how containers are read. What lies there under another key is removed.
+        num_bytes: all pictures, about: a bucket should fit in memory, so that reading it in the
+            order of hashes costs no seeks.
+    """
+
+    def __init__(self, folder: Path, *, key: str, num_bytes: int) -> None:
+        num_digits = 1 if num_bytes < _LARGE_BYTES else 2
+        self._folder = folder
+        self._num_digits = num_digits
+        stamp = folder / "key"
+        wanted = f"{key} {num_digits}"
+        if not stamp.is_file() or stamp.read_text() != wanted:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            stamp.write_text(wanted)
+        names = [folder / f"{bucket:0{num_digits}x}" for bucket in range(16**num_digits)]
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._handles: list[int] = []
+        try:
+            self._handles += (os.open(name, flags, 0o644) for name in names)
+        except OSError as error:
+            self.close()
+            raise ResourceError(
+                f"cannot open {len(names)} files at once ({error.strerror})",
+                where=str(folder),
+                fix="Allow more open files: ulimit -n 1024",
+            ) from None
+        self._ends = [0] * len(names)
+
+    def close(self) -> None:
+        """Close its files; they stay where they are."""
+        for handle in self._handles:
+            os.close(handle)
+        self._handles = []
+
+    def take_over(self, keys: Sequence[str], pool: Executor, *, ahead: int) -> dict[str, Kept]:
+        """Give what an earlier run spooled of these containers, every byte of it compared.
+
+        What belongs to none of them, or is damaged, is forgotten.
+        """
+        found = {}
+        for key in keys:
+            kept = self._read_record(key)
+            if kept is not None and self._is_whole(kept.rows, pool, ahead):
+                found[key] = kept
+        wanted = {self._record(key) for key in found}
+        for record in self._folder.glob("*.jsonl*"):
+            if record not in wanted:
+                record.unlink()
+        for kept in found.values():
+            for row in kept.rows:
+                end = row.offset + row.size_bytes
+                self._ends[row.bucket] = max(self._ends[row.bucket], end)
+        for handle, end in zip(self._handles, self._ends, strict=True):
+            os.ftruncate(handle, end)
+        return found
+
+    def add(self, item: Item, sha256: bytes) -> Spooled:
+        """Append a picture's bytes."""
+        if item.reason is not None:
+            return Spooled(item, b"", 0, 0, 0)
+        bucket = int(sha256.hex()[: self._num_digits], 16)
+        offset = self._ends[bucket]
+        _write(self._handles[bucket], item.data, offset)
+        self._ends[bucket] += len(item.data)
+        return Spooled(_without_data(item), sha256, len(item.data), bucket, offset)
+
+    def finish(self, key: str, kept: Kept) -> None:
+        """Record that all rows of a container are here."""
+        record = self._record(key)
+        temporary = record.with_suffix(".jsonl.tmp")
+        with temporary.open("w", encoding="utf-8", errors="surrogatepass") as file:
+            head = {"container": key, "num_rows": len(kept.rows)}
+            file.write(json.dumps({**head, "skipped": asdict(kept.skipped)}) + "\n")
+            file.writelines(json.dumps(_to_json(row)) + "\n" for row in kept.rows)
+        temporary.replace(record)
+
+    def read(self, bucket: int, offset: int, size_bytes: int) -> bytes:
+        """Read bytes again, in any thread."""
+        return os.pread(self._handles[bucket], size_bytes, offset)
+
+    def _record(self, key: str) -> Path:
+        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.jsonl"
+
+    def _read_record(self, key: str) -> Kept | None:
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            with self._record(key).open(encoding="utf-8", errors="surrogatepass") as file:
+                head = json.loads(next(file, ""))
+                rows = [_from_json(json.loads(line)) for line in file]
+            if head["container"] == key and head["num_rows"] == len(rows):
+                return Kept(rows, Skipped(**head["skipped"]))
+        return None
+
+    def _is_whole(self, rows: Sequence[Spooled], pool: Executor, ahead: int) -> bool:
+        chunks: Iterator[Sequence[Spooled]] = (
+            rows[at : at + _CHECKED_AT_ONCE] for at in range(0, len(rows), _CHECKED_AT_ONCE)
+        )
+        return all(map_in_order(pool, self._are_whole, chunks, ahead=ahead))
+
+    def _are_whole(self, rows: Sequence[Spooled]) -> bool:
+        return all(
+            row.item.reason is not None
+            or hashlib.sha256(self.read(row.bucket, row.offset, row.size_bytes)).digest()
+            == row.sha256
+            for row in rows
+        )
+
+
+def _write(handle: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(handle, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _without_data(item: Item) -> Item:
+    return Item(item.row, b"", item.label, item.split, item.path, item.group, item.reason)
+
+
+def _to_json(row: Spooled) -> list[Any]:
+    item = row.item
+    facts = [item.row, item.label, item.split, item.path, item.group, item.reason]
+    return [*facts, row.sha256.hex(), row.size_bytes, row.bucket, row.offset]
+
+
+def _from_json(value: list[Any]) -> Spooled:
+    row, label, split, path, group, reason, sha256, size_bytes, bucket, offset = value
+    named = None if split is None else Split(split)
+    item = Item(row, b"", label, named, path, group, reason)
+    return Spooled(item, bytes.fromhex(sha256), size_bytes, bucket, offset)

@@ -1,0 +1,275 @@
+"""The files of a Delta table at one version, without a JVM."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from stepladder.data.remote.places import object_place, shown
+from stepladder.errors import DataError, MissingExtraError, UsageError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+else:
+    DeltaTable = Any
+
+LOG_FOLDER = "_delta_log"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_READ_FEATURES = frozenset(
+    {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "deletionVectors"}
+)
+
+
+@dataclass(frozen=True)
+class DeltaFile:
+    """A data file of a table.
+
+    Attributes:
+        name: relative to the table's folder, as it lies there.
+        size_bytes: of it.
+        values: of the columns that the table is partitioned by; they are not in the file.
+        keep: for each row whether it was not deleted since; None: all rows count, and so do rows
+            beyond its end.
+    """
+
+    name: str
+    size_bytes: int
+    values: dict[str, Any]
+    keep: list[bool] | None = None
+
+
+@dataclass(frozen=True)
+class DeltaVersion:
+    """A table as it was at one version.
+
+    Attributes:
+        version: its number.
+        files: sorted by name.
+        warnings: what a person should know.
+    """
+
+    version: int
+    files: list[DeltaFile]
+    warnings: tuple[str, ...] = ()
+
+
+def is_delta(source: Path) -> bool:
+    """Tell whether a folder of this machine is a Delta table."""
+    return (source / LOG_FOLDER).is_dir()
+
+
+def read_version(source: Path, version: int | None) -> DeltaVersion:
+    """List the files of a table at a version; None: the latest whole one, found once.
+
+    A commit that its writer left half-written is passed over, with a warning.
+
+    Args:
+        source: folder of the table, or its place in an object store.
+        version: the number, from 0.
+
+    Raises:
+        MissingExtraError: if deltalake is not installed.
+        UsageError: if there is no table, or no such version.
+        DataError: if its log is damaged, it has a feature that is not read, or a file of it was
+            removed.
+    """
+    torn = _torn_version(source)
+    warnings: tuple[str, ...] = ()
+    if torn is not None and version is None and torn > 0:
+        version = torn - 1
+        warnings = (
+            f"{shown(source)}: the log of version {torn} is half-written: {version} is read",
+        )
+    table = _open(source, version, torn)
+    _refuse_features(table, source)
+    if version is not None and table.version() != version:
+        raise _no_version(source, version, table.version())
+    files = sorted(_files(table, source), key=lambda file: file.name)
+    _refuse_missing(files, source, table.version())
+    return DeltaVersion(table.version(), files, warnings)
+
+
+def import_deltalake(feature: str) -> Any:
+    """Import deltalake for a feature.
+
+    Raises:
+        MissingExtraError: if it is not installed.
+    """
+    try:
+        import deltalake
+    except ModuleNotFoundError:
+        raise MissingExtraError(feature, "delta") from None
+    return deltalake
+
+
+def _open(source: Path, version: int | None, torn: int | None) -> DeltaTable:
+    deltalake = import_deltalake("reading a Delta table")
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    place = object_place(source)
+    where = shown(source)
+    try:
+        table: DeltaTable = deltalake.DeltaTable(
+            str(place) if place else str(source.resolve()),
+            version=version,
+            storage_options=_storage_options() if place else None,
+        )
+    except TableNotFoundError:
+        raise UsageError(
+            "no Delta table is here",
+            where=where,
+            fix=f"Give the folder that holds {LOG_FOLDER}.",
+        ) from None
+    except (DeltaError, OSError, ValueError) as error:
+        newest = _newest(source)
+        if version is not None and version != torn and newest is not None and version > newest:
+            raise _no_version(source, version, newest) from None
+        at = "the latest version" if version is None else f"version {version}"
+        raise DataError(
+            f"{at} of the Delta table cannot be read ({_first_line(error)})",
+            where=where,
+            fix="Give a version that is whole: --delta-version N",
+        ) from None
+    return table
+
+
+def _storage_options() -> dict[str, str]:
+    """Credentials come from the environment by themselves; plain HTTP has to be allowed."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    options = {"AWS_ENDPOINT_URL": endpoint} if endpoint else {}
+    return options | ({"AWS_ALLOW_HTTP": "true"} if endpoint.startswith("http://") else {})
+
+
+def _refuse_features(table: DeltaTable, source: Path) -> None:
+    features = set(table.protocol().reader_features or ())
+    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if mode == "none":
+        features.discard("columnMapping")
+    else:
+        features.add("columnMapping")  # before reader version 3 it is not listed
+    unknown = sorted(features - _READ_FEATURES)
+    if unknown:
+        raise DataError(
+            f"the Delta table uses {', '.join(unknown)}, which is not read without a JVM",
+            where=shown(source),
+            fix="Write it again without, as in Spark: df.write.format('delta').save(…), or give "
+            "an older version that has none: --delta-version N",
+        )
+
+
+def _files(table: DeltaTable, source: Path) -> Iterator[DeltaFile]:
+    import pyarrow as pa
+
+    keep = _rows_kept(table)
+    prefix = "partition."
+    for action in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        name = unquote(action["path"])
+        if name.startswith("/") or "://" in name or ".." in name.split("/"):
+            raise DataError(
+                f"the table refers to a file outside its folder: {name}",
+                where=shown(source),
+                why="It is a shallow clone of another table.",
+                fix="Give that table, or make a deep clone.",
+            )
+        values = {
+            key.removeprefix(prefix): value
+            for key, value in action.items()
+            if key.startswith(prefix)
+        }
+        yield DeltaFile(name, action["size_bytes"], values, keep.pop(name, None))
+    if keep:  # never take a deleted row for one that counts
+        raise DataError(
+            f"rows were deleted from a file that is not listed: {next(iter(keep))}",
+            where=shown(source),
+            fix="Write the table again, as by REORG TABLE … APPLY (PURGE) in Spark.",
+        )
+
+
+def _rows_kept(table: DeltaTable) -> dict[str, list[bool]]:
+    """Give for each file that has a deletion vector which of its rows count, by its name."""
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return {}
+    if not hasattr(table, "deletion_vectors"):
+        raise DataError(
+            "the Delta table uses deletionVectors, which this deltalake does not read",
+            where=table.table_uri,
+            fix="pip install --upgrade deltalake",
+        )
+    import pyarrow as pa
+
+    root = table.table_uri.rstrip("/") + "/"
+    found: dict[str, list[bool]] = {}
+    for row in pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all().to_pylist():
+        found[unquote(row["filepath"].removeprefix(root))] = row["selection_vector"]
+    return found
+
+
+def _refuse_missing(files: list[DeltaFile], source: Path, version: int) -> None:
+    if object_place(source) is not None:
+        return  # told when it is opened: a look at each would cost a request
+    missing = [file.name for file in files if not (source / file.name).is_file()]
+    if missing:
+        raise removed_file(missing[0], source, version, num_missing=len(missing))
+
+
+def removed_file(name: str, source: Path, version: int, *, num_missing: int = 1) -> DataError:
+    """Say that a file of a version is gone, most likely by VACUUM."""
+    others = f", and {num_missing - 1} more" if num_missing > 1 else ""
+    return DataError(
+        f"a file of version {version} is gone: {name}{others}",
+        where=shown(source),
+        why="VACUUM removes the files that newer versions do not use.",
+        fix="Read the latest version (leave --delta-version out), or restore the file.",
+    )
+
+
+def _no_version(source: Path, version: int, newest: int) -> UsageError:
+    return UsageError(
+        f"the Delta table has no version {version}; its latest is {newest}",
+        where=shown(source),
+        fix=f"Give --delta-version {newest}, or leave it out.",
+    )
+
+
+def _commits(source: Path) -> list[tuple[int, Path]]:
+    """List the commits of a local table, oldest first."""
+    folder = source / LOG_FOLDER
+    if object_place(source) is not None or not folder.is_dir():
+        return []
+    matches = ((_COMMIT.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted((int(match[1]), path) for match, path in matches if match)
+
+
+def _newest(source: Path) -> int | None:
+    commits = _commits(source)
+    return commits[-1][0] if commits else None
+
+
+def _torn_version(source: Path) -> int | None:
+    """Give the newest version if its commit is half-written; None if it is whole.
+
+    A writer puts a commit in place whole, but not every file system lets it.
+    """
+    commits = _commits(source)
+    if not commits:
+        return None
+    version, path = commits[-1]
+    try:
+        with path.open("rb") as file:
+            last = b""
+            for line in file:
+                last = line.strip() or last
+        json.loads(last)
+    except (OSError, ValueError, RecursionError):
+        return version
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]

@@ -1,0 +1,96 @@
+"""Publish a store as a Delta table: a log over its Parquet files, which stay as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepladder.data.delta import LOG_FOLDER, import_deltalake, is_delta, read_version
+from stepladder.data.manifest import load_manifest
+from stepladder.data.remote.places import object_place, shown
+from stepladder.data.verify import list_shards
+from stepladder.errors import DataError, UsageError
+from stepladder.records import Manifest
+
+_PROPERTIES = {
+    "delta.appendOnly": "true",
+    # VACUUM would remove manifest and indexes, of which the log knows nothing
+    "delta.deletedFileRetentionDuration": "interval 36500 days",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedTable:
+    """A store that is a Delta table too.
+
+    Attributes:
+        folder: of both.
+        version: of the table.
+        num_files, num_rows: of the table.
+        is_new: whether the log was written now.
+    """
+
+    folder: Path
+    version: int
+    num_files: int
+    num_rows: int
+    is_new: bool
+
+
+def publish_as_delta(store: Path) -> PublishedTable:
+    """Commit a Delta log over a store's files; one that is there already and fits stays.
+
+    Nothing of the store changes. A store that is prepared again replaces its folder, and with it
+    the log: publish it again.
+
+    Raises:
+        MissingExtraError: if deltalake is not installed.
+        UsageError: if the store is not on this machine, or another table's log lies in it.
+        DataError: if it is no store, or files of it are missing.
+    """
+    if object_place(store) is not None:
+        raise UsageError(
+            "a store in an object store is not published from here",
+            where=shown(store),
+            fix="Publish it on the machine that made it, and copy the folder _delta_log too.",
+        )
+    store = store.expanduser().resolve()
+    manifest = load_manifest(store)
+    problems = list_shards(store, manifest)
+    if problems:
+        raise DataError(
+            problems[0], where=str(store), fix=f"Look for more: stepladder verify {store}"
+        )
+    deltalake = import_deltalake("publishing a store as a Delta table")
+    is_new = not _has_commits(store)
+    if is_new:
+        deltalake.convert_to_deltalake(
+            str(store),
+            description=f"stepladder store {manifest.fingerprint}",
+            configuration=_PROPERTIES,
+        )
+    version = _published_version(store, manifest)
+    return PublishedTable(
+        folder=store,
+        version=version,
+        num_files=len(manifest.shards),
+        num_rows=sum(shard.num_rows for shard in manifest.shards),
+        is_new=is_new,
+    )
+
+
+def _has_commits(store: Path) -> bool:
+    return is_delta(store) and any((store / LOG_FOLDER).glob("*.json"))
+
+
+def _published_version(store: Path, manifest: Manifest) -> int:
+    """Give the table's version after comparing its files with the manifest's."""
+    table = read_version(store, None)
+    listed = {file.name: file.size_bytes for file in table.files}
+    if listed != {shard.name: shard.size_bytes for shard in manifest.shards}:
+        raise UsageError(
+            "a Delta log lies here that is not of this store's files",
+            where=str(store / LOG_FOLDER),
+            fix=f"Remove it and publish again: rm -r {store / LOG_FOLDER}",
+        )
+    return table.version

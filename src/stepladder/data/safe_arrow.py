@@ -1,0 +1,38 @@
+"""The oldest pyarrow that may open files of others."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from stepladder.errors import UsageError
+
+FLOOR = (23, 0, 1)
+
+
+@cache
+def require_safe_pyarrow() -> None:
+    """Refuse a pyarrow that a file of others can make run code.
+
+    Raises:
+        UsageError: names the version that is needed.
+
+    Source: CVE-2023-47248 (pickled extension types) and those fixed since.
+    """
+    import pyarrow
+
+    refuse_older(pyarrow.__version__)
+
+
+def refuse_older(found: str) -> None:
+    """Refuse a version below the floor.
+
+    Raises:
+        UsageError: names both.
+    """
+    if tuple(map(int, re.findall(r"\d+", found)[:3])) < FLOOR:
+        floor = ".".join(map(str, FLOOR))
+        raise UsageError(
+            f"pyarrow {found} is older than {floor}, the first that is safe with files of others",
+            fix=f"pip install 'pyarrow>={floor}'",
+        )

@@ -1,0 +1,108 @@
+"""Parquet, tars and Delta tables that lie in an object store, on a real S3 server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from deltalake import write_deltalake
+from moto.server import ThreadedMotoServer
+
+from stepladder.errors import DataError, UsageError
+
+KINDS = ("apple", "bread")
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """A server; its address."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A client of the server, which the environment names; its bucket is empty."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "canary-secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+    client.create_bucket(Bucket="photos")
+    for item in client.list_objects_v2(Bucket="photos").get("Contents", ()):
+        client.delete_object(Bucket="photos", Key=item["Key"])
+    return client
+
+
+def columns(shop: Any, span: range) -> dict[str, Any]:
+    """Give rows of pictures."""
+    return {
+        "image": [shop.photo(row) for row in span],
+        "label": [KINDS[row % 2] for row in span],
+    }
+
+
+def same_store(shop: Any, remote: str, local: Path | str, **options: Any) -> None:
+    """Prepare from both places, and compare every byte."""
+    ours = shop.contents(shop.make(remote, "remote", **options).folder)
+    assert ours == shop.contents(shop.make(local, "local", **options).folder)
+
+
+def test_parquet_is_read_by_prefix_object_and_pattern(shop: Any, s3: Any) -> None:
+    for part in range(2):
+        path = shop.table(f"in/part-{part}.parquet", columns(shop, range(9 * part, 9 * part + 9)))
+        s3.upload_file(str(path), "photos", f"some/where/{path.name}")
+    s3.put_object(Bucket="photos", Key="some/where/_SUCCESS", Body=b"")
+    same_store(shop, "s3://photos/some/where", shop.folder / "in")
+    again = shop.make("s3://photos/some/where", "remote")
+    assert again.is_up_to_date
+    one = shop.make("s3://photos/some/where/part-1.parquet", "one", val_frac=0.5)
+    assert {path.partition("#")[0] for path in shop.labels(one.folder)} == {"part-1.parquet"}
+    braces = shop.make("s3://photos/some/where/part-{0,1}.parquet", "braces")
+    assert shop.contents(braces.folder) == shop.contents(again.folder)
+
+
+def test_tars_are_read(shop: Any, s3: Any) -> None:
+    members = []
+    for row in range(18):
+        members += [(f"{row}.cls", b"%d" % (row % 2)), (f"{row}.jpg", shop.photo(row))]
+    path = shop.tar("in/0.tar", members)
+    s3.upload_file(str(path), "photos", "tars/0.tar")
+    same_store(shop, "s3://photos/tars", shop.folder / "in")
+
+
+def test_a_delta_table_is_read_at_its_version(shop: Any, s3: Any) -> None:
+    local = shop.folder / "table"
+    for half in range(2):
+        import pyarrow as pa
+
+        made = pa.table(columns(shop, range(10 * half, 10 * half + 10)))
+        write_deltalake(local, made, mode="append")
+    for path in local.rglob("*"):
+        if path.is_file():
+            s3.upload_file(str(path), "photos", f"table/{path.relative_to(local)}")
+    same_store(shop, "s3://photos/table", local)
+    old = shop.make("s3://photos/table", "old", delta_version=0)
+    assert len(shop.labels(old.folder)) == 10
+    gone = next(local.glob("*.parquet")).name
+    s3.delete_object(Bucket="photos", Key=f"table/{gone}")
+    with pytest.raises(DataError, match=f"a file of version 1 is gone: {gone}"):
+        shop.make("s3://photos/table", "gone")
+
+
+@pytest.mark.parametrize("place", ["s3://photos/nothing", "s3://no-such-bucket/x.parquet"])
+def test_what_is_not_there_is_named_and_no_secret_is_told(shop: Any, s3: Any, place: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        shop.make(place)
+    assert place.rpartition("/")[0] in str(caught.value)
+    assert "canary-secret" not in str(caught.value)
