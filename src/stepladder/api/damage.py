@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepladder.api.call import run_folder
+from stepladder.data.remote.places import object_place
 from stepladder.errors import DataError
 from stepladder.records import read_json
 from stepladder.records.diagnosis import Diagnosis
@@ -26,6 +27,8 @@ _PLAIN = ("summary.json", "climb.json", "env.json")
 def verify(path: Path | str) -> list[str]:
     """Read a store, a run or a report of a watched script again and list what is damaged.
 
+    Of a store in an object store each file is fetched, whatever the cache holds.
+
     Returns:
         A sentence each; empty: all is sound.
 
@@ -33,6 +36,10 @@ def verify(path: Path | str) -> list[str]:
         DataError: if the folder is none of them.
     """
     folder = Path(path)
+    if object_place(folder) is not None:
+        from stepladder.data.remote.remote_store import verify_remote
+
+        return verify_remote(folder)
     if (folder / _STORE_FILE).is_file():
         from stepladder.data.store import verify_store
 

@@ -15,12 +15,12 @@ from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.room import why_not_here
 from stepladder.ladder.together import with_enabled
 from stepladder.ladder.trial import Change, change_between
-from stepladder.ladder.wording import gain
+from stepladder.ladder.wording import gain, rough_time
 from stepladder.records import Json
 from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.train.wording import duration
+from stepladder.train.wording import byte_rate, duration, percent
 
 _CLEAR_GAIN: Final = 1.1
 """Predicted, from which on a step that costs no accuracy is advised before any that may."""
@@ -176,7 +176,7 @@ def gain_of(considered: Considered) -> float:
 def advice_text(advice: Advice, profile: Profile) -> str:
     """Say the advice: the next thing first, then the largest, then why not the others."""
     now = f"now: {duration(profile.time.total_s)} to a trained model"
-    lines = [now, ""]
+    lines = [now, *_of_reading(profile), ""]
     if advice.next is None:
         lines.append("next: nothing that can be tried here is predicted to pay.")
     else:
@@ -197,6 +197,23 @@ def advice_text(advice: Advice, profile: Profile) -> str:
         lines += ["", "beyond this machine:"]
         lines += [f"  {c.level:>2} {_said(c)}" for c in advice.beyond]
     return "\n".join(lines)
+
+
+def _of_reading(profile: Profile) -> list[str]:
+    """Say what reading takes, as far as it was measured."""
+    fetch_s, decode_s = profile.loader_fetch_s, profile.loader_decode_s
+    if fetch_s is None:
+        return []
+    said = f"reading: a thread fetches an example in {rough_time(fetch_s)}"
+    if profile.fetch_bytes_per_s:
+        said += f" ({byte_rate(profile.fetch_bytes_per_s)})"
+    if decode_s:
+        said += f", and decodes it in {rough_time(decode_s)}"
+    if profile.link_bytes_per_s:
+        said += f"; files come at {byte_rate(profile.link_bytes_per_s)}"
+    if profile.cache_hit_frac is not None:
+        said += f"; the cache had {percent(profile.cache_hit_frac, 0)} of them"
+    return [said]
 
 
 def _said(considered: Considered) -> str:

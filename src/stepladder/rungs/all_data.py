@@ -13,11 +13,18 @@ from stepladder.rungs.contract import Against, Rung
 from stepladder.rungs.formulas import (
     all_data_bytes,
     host_bytes,
+    is_held_in_memory,
     num_kept,
     predict_time,
     with_one_time,
 )
-from stepladder.rungs.reading import about_disk, streamed
+from stepladder.rungs.reading import (
+    about_store,
+    download_s,
+    from_store_s,
+    no_faster_than,
+    streamed,
+)
 
 
 class AllData(Rung):
@@ -47,11 +54,17 @@ class AllData(Rung):
         """Let an epoch and one-time work grow with the examples; epochs are taken as equal."""
         now, growth = profile.time, 1 / recipe.data.fraction
         note = f"{growth:.3g} times the examples; epochs taken as equal"
-        if _must_stream(profile, recipe):
-            now = streamed(profile, recipe, growth=growth)
-            note += f"; read each epoch, as memory does not hold all: {about_disk(profile)}"
         num_now = profile.num_train + profile.num_val
         num_after = profile.num_train * growth + profile.num_val
+        store_s = from_store_s(profile, recipe, num_examples=num_after)
+        if _must_stream(profile, recipe):
+            now = streamed(profile, recipe, growth=growth)
+            about = about_store(profile, recipe, num_examples=num_after)
+            note += f"; read each epoch, as memory does not hold all: {about}"
+        elif not recipe.features.cached and not is_held_in_memory(profile, recipe):
+            more_s = download_s(profile, recipe, num_examples=num_after) * (1 - num_now / num_after)
+            now = no_faster_than(now, profile, recipe, example_s=store_s)
+            now = with_one_time(now, download=more_s)
         per_example = num_after / num_now if num_now else 1.0
         with_data = {
             name: seconds * (per_example if name in ("features", "load", "store") else 1)
@@ -64,7 +77,11 @@ class AllData(Rung):
             self.name,
             profile,
             after,
-            inputs={"fraction": recipe.data.fraction, "num_train": float(profile.num_train)},
+            inputs={
+                "fraction": recipe.data.fraction,
+                "num_train": float(profile.num_train),
+                "store_s": store_s,
+            },
             note=note,
         )
 

@@ -15,6 +15,7 @@ from stepladder.rungs.formulas import (
     scale_loading,
     why_no_data_advice,
 )
+from stepladder.rungs.reading import fetch_and_decode_s, from_store_s, still_from_the_store
 
 
 class LoaderThreads(Rung):
@@ -45,13 +46,18 @@ class LoaderThreads(Rung):
         return why_no_data_advice(profile, recipe)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Let reading go as fast as the cores allow."""
-        cpu_s, cores = profile.loader_cpu_s or 0.0, max(1, profile.num_cores)
+        """Let reading go as fast as the cores allow, and the disk or the link."""
+        (fetch_s, decode_s), cores = fetch_and_decode_s(profile), max(1, profile.num_cores)
+        cpu_s = fetch_s + decode_s
         after = scale_loading(profile, recipe, threads=cores, cpu_s=cpu_s, cpu_s_after=cpu_s)
+        after = still_from_the_store(after, profile, recipe)
+        num_examples = profile.num_train + profile.num_val
         inputs = {
             "threads": float(loader_threads(profile, recipe)),
             "num_cores": float(cores),
-            "loader_cpu_s": cpu_s,
+            "loader_fetch_s": fetch_s,
+            "loader_decode_s": decode_s,
+            "store_s": from_store_s(profile, recipe, num_examples=num_examples),
         }
         return predict_time(self.name, profile, after, inputs=inputs)
 

@@ -35,6 +35,7 @@ from stepladder.rungs.streaming import Streaming
 from stepladder.rungs.train_longer import TrainLonger
 from stepladder.rungs.weight_decay import WeightDecay
 from stepladder.rungs.whole_model import WholeModel
+from stepladder.rungs.windowed_order import WindowedOrder
 
 _PRETRAINED, _ALL_DATA = Pretrained(), AllData()
 
@@ -56,6 +57,7 @@ RUNGS: tuple[Rung, ...] = (
     ScaledDecode(),
     PixelStore(),
     Streaming(),
+    WindowedOrder(),
     FewerValidations(),
     _ALL_DATA,
     LargerGpu(),

@@ -18,7 +18,13 @@ from stepladder.rungs.formulas import (
     why_no_data_advice,
     with_one_time,
 )
-from stepladder.rungs.reading import about_disk, from_disk_s, no_faster_than_the_disk
+from stepladder.rungs.reading import (
+    about_disk,
+    fetch_and_decode_s,
+    from_disk_s,
+    from_store_s,
+    no_faster_than,
+)
 
 _NUM_COPIES = 2
 """A stored picture is copied out of the page cache, and into its batch."""
@@ -55,22 +61,29 @@ class PixelStore(Rung):
         return refusal or why_no_data_advice(profile, recipe)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Let reading take two copies of the pixels, after one pass that decodes all pictures.
+        """Let reading take a fetch and two copies of the pixels, after one pass that decodes all.
 
-        What memory does not keep of the pixels comes from the disk in every epoch.
+        The fetch is that of a JPEG as it was measured, with copies of the bytes that pixels have
+        more; decoding goes away. What memory does not keep of the pixels comes from the disk in
+        every epoch. The pass is no faster than disk or link give the JPEGs.
         """
-        cpu_s = profile.loader_cpu_s or 0.0
-        copy_s = _NUM_COPIES * profile.example_bytes / (profile.bandwidth_bytes_per_s or 1.0)
-        read_s = min(copy_s, cpu_s)
+        fetch_s, decode_s = fetch_and_decode_s(profile)
+        cpu_s, bandwidth = fetch_s + decode_s, profile.bandwidth_bytes_per_s or 1.0
+        copy_s = _NUM_COPIES * profile.example_bytes / bandwidth
+        copied_s = _NUM_COPIES * (profile.stored_bytes or 0.0) / bandwidth if fetch_s else 0.0
+        read_s = min(fetch_s + max(0.0, copy_s - copied_s), cpu_s)
         threads = loader_threads(profile, recipe)
         num_examples = profile.num_train + profile.num_val
         num_decoded = profile.num_train / recipe.data.fraction + profile.num_val + profile.num_test
-        store_s = num_decoded * (cpu_s / max(1, profile.num_cores) + copy_s)
+        from_s = from_store_s(profile, recipe, num_examples=num_decoded)
+        if profile.link_bytes_per_s:
+            from_s = (profile.stored_bytes or 0.0) / profile.link_bytes_per_s
+        store_s = num_decoded * (max(cpu_s / max(1, profile.num_cores), from_s) + copy_s)
         disk_s = from_disk_s(
             profile, example_bytes=profile.example_bytes, num_examples=num_examples
         )
         after = scale_loading(profile, recipe, threads=threads, cpu_s=cpu_s, cpu_s_after=read_s)
-        after = no_faster_than_the_disk(after, profile, recipe, disk_s=disk_s)
+        after = no_faster_than(after, profile, recipe, example_s=disk_s)
         note = "pixels read from the page cache"
         if disk_s > 0 or not profile.disk_bytes_per_s:
             note += f"; {about_disk(profile)}"
@@ -79,7 +92,8 @@ class PixelStore(Rung):
             profile,
             with_one_time(after, store=store_s),
             inputs={
-                "loader_cpu_s": cpu_s,
+                "loader_fetch_s": fetch_s,
+                "loader_decode_s": decode_s,
                 "read_s": read_s,
                 "disk_s": disk_s,
                 "store_s": store_s,

@@ -16,6 +16,7 @@ from stepladder.rungs.formulas import (
     scale_loading,
     why_no_data_advice,
 )
+from stepladder.rungs.reading import fetch_and_decode_s, still_from_the_store
 
 _COST = {1: 1.0, 2: 0.77, 4: 0.63, 8: 0.48}
 """Time to decode and resize at 1/f of the sides, over that in full: drawn JPEGs of 1,000, 2,000 and
@@ -49,18 +50,28 @@ class ScaledDecode(Rung):
         return refusal or why_no_data_advice(profile, recipe)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Scale the cost of decoding as it was read elsewhere for this factor."""
-        factor, cpu_s = self._factor(profile), profile.loader_cpu_s or 0.0
+        """Scale the cost of decoding as it was read elsewhere for this factor; a fetch stays."""
+        factor, (fetch_s, decode_s) = self._factor(profile), fetch_and_decode_s(profile)
         threads = loader_threads(profile, recipe)
         cost = _COST[factor]
         after = scale_loading(
-            profile, recipe, threads=threads, cpu_s=cpu_s, cpu_s_after=cpu_s * cost
+            profile,
+            recipe,
+            threads=threads,
+            cpu_s=fetch_s + decode_s,
+            cpu_s_after=fetch_s + decode_s * cost,
         )
+        after = still_from_the_store(after, profile, recipe)
         return predict_time(
             self.name,
             profile,
             after,
-            inputs={"factor": float(factor), "cost": cost, "loader_cpu_s": cpu_s},
+            inputs={
+                "factor": float(factor),
+                "cost": cost,
+                "loader_fetch_s": fetch_s,
+                "loader_decode_s": decode_s,
+            },
             note=f"decoding at 1/{factor} of the sides is assumed to take {100 * cost:.0f} %",
         )
 

@@ -11,7 +11,7 @@ from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 from stepladder.rungs.formulas import all_data_bytes, host_bytes, predict_time
-from stepladder.rungs.reading import about_disk, streamed
+from stepladder.rungs.reading import about_store, fetch_and_decode_s, from_store_s, streamed
 
 
 class Streaming(Rung):
@@ -48,13 +48,21 @@ class Streaming(Rung):
         held = _held_bytes(profile)
         batches = recipe.loader.prefetch_batches + 2
         in_flight = batches * recipe.batch.global_batch_size * profile.example_bytes
+        num_examples = profile.num_train + profile.num_val
+        fetch_s, decode_s = fetch_and_decode_s(profile)
         return predict_time(
             self.name,
             profile,
             streamed(profile, recipe),
-            inputs={"held_bytes": float(held), "in_flight_bytes": float(in_flight)},
+            inputs={
+                "held_bytes": float(held),
+                "in_flight_bytes": float(in_flight),
+                "loader_fetch_s": fetch_s,
+                "loader_decode_s": decode_s,
+                "store_s": from_store_s(profile, recipe, num_examples=num_examples),
+            },
             memory_frac=min(1.0, in_flight / held) if held else None,
-            note=about_disk(profile),
+            note=about_store(profile, recipe, num_examples=num_examples),
         )
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002

@@ -1,0 +1,217 @@
+"""Petastorm's Spark converter over ours: listings written for it run after changing an import.
+
+    from stepladder.compat.petastorm import SparkDatasetConverter, make_spark_converter
+    from stepladder.compat.petastorm import TransformSpec
+
+Batches are shuffled over all rows, and every shard gives as many of them. What was tuning of
+Petastorm's own reader is accepted and has no effect.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from stepladder.compat.transform import TransformedSource, TransformSpec
+from stepladder.data.examples import Source
+from stepladder.data.loader import Loader
+from stepladder.data.spark_converter import SparkConverter, from_spark
+from stepladder.data.tables.loading import shard_loader
+from stepladder.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["SparkDatasetConverter", "TransformSpec", "make_spark_converter"]
+
+_SHUFFLES = ("shuffle_row_groups", "shuffle_rows")
+_HONOURED = {"schema_fields", "seed", "shard_seed", *_SHUFFLES}
+_CHOOSE_ROWS = {"predicate", "rowgroup_selector", "filters"}
+_WITHOUT_EFFECT = {
+    *("reader_pool_type", "results_queue_size", "shuffle_row_drop_partitions", "hdfs_driver"),
+    *("cache_type", "cache_location", "cache_size_limit", "cache_row_size_estimate"),
+    *("cache_extra_settings", "inmemory_cache_all", "storage_options", "filesystem"),
+    *("zmq_copy_buffers", "convert_early_to_numpy", "pyarrow_serialize", "is_batched_reader"),
+}
+
+
+class SparkDatasetConverter:
+    """What was written of a DataFrame; made by `make_spark_converter`.
+
+    Attributes:
+        cache_dir_url: folder of the files.
+        file_urls: of the files.
+        dataset_size: rows.
+    """
+
+    PARENT_CACHE_DIR_URL_CONF: ClassVar[str] = "petastorm.spark.converter.parentCacheDirUrl"
+
+    def __init__(self, converter: SparkConverter) -> None:
+        self._converter = converter
+        self.cache_dir_url = converter.folder.as_uri()
+        self.file_urls = [path.as_uri() for path in sorted(converter.folder.glob("*.parquet"))]
+        self.dataset_size = len(converter)
+
+    def __len__(self) -> int:
+        return self.dataset_size
+
+    @contextmanager
+    def make_torch_dataloader(  # noqa: PLR0917  (the arguments are Petastorm's)
+        self,
+        batch_size: int = 32,
+        num_epochs: int | None = None,
+        workers_count: int | None = None,
+        cur_shard: int | None = None,
+        shard_count: int | None = None,
+        transform_spec: TransformSpec | None = None,
+        shuffling_queue_capacity: int = 0,
+        data_loader_fn: Any = None,
+        **petastorm_reader_kwargs: Any,
+    ) -> Iterator[Loader]:
+        """Give, in a `with` block, an iterable of dictionaries of tensors.
+
+        Args:
+            batch_size: rows of a batch on each shard.
+            num_epochs: None: without end.
+            workers_count: threads that read; None: one a core.
+            cur_shard, shard_count: which part this is, from 0, of how many.
+            transform_spec: applied to each batch as a pandas DataFrame.
+            shuffling_queue_capacity: above 0: shuffle; so does the default shuffle_row_groups.
+            data_loader_fn: without effect.
+            petastorm_reader_kwargs: schema_fields, seed and the shuffles are heeded.
+        """
+        without_effect = {"data_loader_fn"} if data_loader_fn is not None else set()
+        loader = self._loader(
+            petastorm_reader_kwargs,
+            without_effect,
+            batch_size=batch_size,
+            num_epochs=num_epochs,
+            workers_count=workers_count,
+            shard=(cur_shard, shard_count),
+            transform_spec=transform_spec,
+            capacity=shuffling_queue_capacity,
+        )
+        with closing(loader):
+            yield loader
+
+    @contextmanager
+    def make_tf_dataset(
+        self,
+        batch_size: int | None = None,
+        prefetch: int | None = None,
+        num_epochs: int | None = None,
+        workers_count: int | None = None,
+        shuffling_queue_capacity: int | None = None,
+        **petastorm_reader_kwargs: Any,
+    ) -> Iterator[Any]:
+        """Give, in a `with` block, a tf.data.Dataset of named tuples.
+
+        Raises:
+            UsageError: if TensorFlow is not installed.
+        """
+        from stepladder.compat.tensorflow import dataset_of
+
+        kwargs = dict(petastorm_reader_kwargs)
+        loader = self._loader(
+            kwargs,
+            set(),
+            batch_size=batch_size or 32,
+            num_epochs=num_epochs,
+            workers_count=workers_count,
+            shard=(kwargs.pop("cur_shard", None), kwargs.pop("shard_count", None)),
+            transform_spec=kwargs.pop("transform_spec", None),
+            capacity=shuffling_queue_capacity or 0,
+        )
+        with closing(loader):
+            yield dataset_of(loader, prefetch=prefetch)
+
+    def delete(self) -> None:
+        """Remove the files, unless another converter still uses them."""
+        self._converter.delete()
+
+    def _loader(
+        self,
+        kwargs: Mapping[str, Any],
+        without_effect: set[str],
+        *,
+        batch_size: int,
+        num_epochs: int | None,
+        workers_count: int | None,
+        shard: tuple[int | None, int | None],
+        transform_spec: TransformSpec | None,
+        capacity: int,
+    ) -> Loader:
+        _look_at(kwargs, without_effect)
+        source: Source = self._converter.open(columns=self._columns(kwargs.get("schema_fields")))
+        if transform_spec is not None:
+            source = TransformedSource(source, transform_spec)
+        is_shuffled = capacity > 0 or kwargs.get("shuffle_row_groups", True)
+        return shard_loader(
+            source,
+            batch_size=batch_size,
+            cur_shard=shard[0] or 0,
+            shard_count=shard[1] or 1,
+            num_epochs=num_epochs,
+            seed=kwargs.get("seed") or kwargs.get("shard_seed") or 42,
+            shuffle=bool(is_shuffled or kwargs.get("shuffle_rows")),
+            threads=workers_count or 0,
+        )
+
+    def _columns(self, patterns: list[Any] | None) -> list[str] | None:
+        """Give the columns whose names match one of Petastorm's schema_fields."""
+        if patterns is None:
+            return None
+        names = self._converter.open().columns
+        wanted = [getattr(pattern, "name", pattern) for pattern in patterns]
+        return [name for name in names if any(re.fullmatch(str(p), name) for p in wanted)]
+
+
+def make_spark_converter(
+    df: DataFrame,
+    parent_cache_dir_url: str | None = None,
+    compression_codec: str | None = None,
+    dtype: str | None = "float32",
+) -> SparkDatasetConverter:
+    """Write a DataFrame once; see `stepladder.data.from_spark`.
+
+    Args:
+        df: what is written.
+        parent_cache_dir_url: a folder, `file:///...` or a path; None: as the Spark setting
+            `petastorm.spark.converter.parentCacheDirUrl` says.
+        compression_codec: of the pages; None: uncompressed.
+        dtype: of floating-point columns and lists, float32 or float64; None: as they are.
+
+    Raises:
+        UsageError: if no folder is named.
+        ResourceError: if there is no room.
+    """
+    name = SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF
+    folder = parent_cache_dir_url or df.sparkSession.conf.get(name, None)
+    if not folder:
+        raise UsageError(
+            "no folder is named for what is written of the DataFrame",
+            where="make_spark_converter",
+            fix=f"Type: spark.conf.set('{name}', 'file:///...')",
+        )
+    codec = compression_codec or "uncompressed"
+    return SparkDatasetConverter(from_spark(df, folder, dtype=dtype, compression=codec))
+
+
+def _look_at(kwargs: Mapping[str, Any], without_effect: set[str]) -> None:
+    """Warn of arguments without effect, and refuse those that would choose rows or are unknown."""
+    names = {name for name, value in kwargs.items() if value is not None}
+    if refused := sorted(names - _HONOURED - _WITHOUT_EFFECT):
+        is_known = set(refused) <= _CHOOSE_ROWS
+        raise UsageError(
+            f"{', '.join(refused)} {'chooses rows in Petastorm' if is_known else 'is unknown'}",
+            where="petastorm_reader_kwargs",
+            why="Other rows would be read than those that are wanted." if is_known else None,
+            fix="Filter the DataFrame before make_spark_converter."
+            if is_known
+            else "Leave it out, or look at its spelling.",
+        )
+    if ignored := sorted(without_effect | (names & _WITHOUT_EFFECT)):
+        warnings.warn(f"without effect here: {', '.join(ignored)}", UserWarning, stacklevel=6)

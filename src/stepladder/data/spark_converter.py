@@ -1,0 +1,163 @@
+"""From a Spark DataFrame to loaders: written once as Parquet, and read by any number of shards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from stepladder.data.loader import Loader
+from stepladder.data.spark.session import require_spark
+from stepladder.data.tables.columns import Scalar
+from stepladder.data.tables.loading import shard_loader
+from stepladder.data.tables.materialise import Form, Hold, Written, materialise
+from stepladder.data.tables.opening import open_table
+from stepladder.data.tables.source import TableSource
+from stepladder.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BLOCK_BYTES = 16 << 20  # of a row group: small enough for several in memory, large for few requests
+
+
+class SparkConverter:
+    """What was written of a DataFrame, and loaders that read it.
+
+    As a context manager it removes the files at the end, unless another converter still uses them.
+
+    Attributes:
+        folder: that holds the files.
+        num_bytes: that they take.
+    """
+
+    def __init__(self, written: Written, hold: Hold | None = None) -> None:
+        self.folder = written.folder
+        self.num_bytes = written.num_bytes
+        self._written = written
+        self._hold = hold or Hold(written.folder)
+
+    def __reduce__(self) -> tuple[type[SparkConverter], tuple[Written]]:
+        return SparkConverter, (self._written,)  # to the processes that train
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return self._written.num_rows
+
+    def open(self, **options: Any) -> TableSource:
+        """Open the files as a source, such as a Task's `data` gives; see `open_table`."""
+        vectors = {*self._written.vectors, *options.pop("vectors", ())}
+        columns = options.get("columns")
+        if columns is not None:
+            vectors &= {*columns, options.get("target")}
+        return open_table(self.folder, vectors=vectors, **options)
+
+    def loader(
+        self,
+        batch_size: int = 32,
+        *,
+        cur_shard: int = 0,
+        shard_count: int = 1,
+        num_epochs: int | None = None,
+        seed: int = 42,
+        shuffle: bool = True,
+        threads: int = 0,
+        columns: Sequence[str] | None = None,
+        fill: Mapping[str, Scalar] | None = None,
+    ) -> Loader:
+        """Give batches of one shard, as dictionaries of tensors.
+
+        Args:
+            batch_size: rows of a batch on each shard.
+            cur_shard, shard_count: which part this is, from 0, of how many.
+            num_epochs: None: without end.
+            seed: chooses the shuffles: the same on all shards.
+            shuffle: in an order of its own each epoch; False: as stored.
+            threads: that read; 0: one a core.
+            columns, fill: as of `open_table`.
+        """
+        return shard_loader(
+            self.open(columns=columns, fill=fill),
+            batch_size=batch_size,
+            cur_shard=cur_shard,
+            shard_count=shard_count,
+            num_epochs=num_epochs,
+            seed=seed,
+            shuffle=shuffle,
+            threads=threads,
+        )
+
+    def close(self) -> None:
+        """Let go of the files and leave them for the next time."""
+        self._hold.release(is_removed=False)
+
+    def delete(self) -> None:
+        """Remove the files, unless another converter still uses them."""
+        self._hold.release(is_removed=True)
+
+    def __enter__(self) -> SparkConverter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.delete()
+
+
+def from_spark(
+    frame: DataFrame,
+    cache_dir: str | Path,
+    *,
+    dtype: str | None = "float32",
+    compression: str = "snappy",
+    block_bytes: int = BLOCK_BYTES,
+    max_bytes: int | None = None,
+) -> SparkConverter:
+    """Write a Spark DataFrame as Parquet, once, and give loaders that read it.
+
+    The same DataFrame is found again: by its plan and the files that it reads, in any session;
+    where it reads other things, by a hash of its rows, which are computed for it; and where code of
+    yours takes part, in the same session only. ML vectors become arrays.
+
+    Args:
+        frame: what is written.
+        cache_dir: folder that the driver, the executors and the trainers share; a path, or
+            `file:///...`, such as `file:///dbfs/...`.
+        dtype: of floating-point columns and lists, float32 or float64; None: as they are.
+        compression: of the pages: snappy, zstd, lz4 or uncompressed.
+        block_bytes: of a row group.
+        max_bytes: that the DataFrame may take; None: what is free.
+
+    Raises:
+        UsageError: if PySpark is missing, or the folder is not one of this machine.
+        ResourceError: if there is no room.
+    """
+    require_spark()
+    if dtype not in (None, "float32", "float64"):
+        raise UsageError(
+            f"{dtype} is no type of floating-point columns",
+            where="dtype",
+            fix="Give 'float32', 'float64' or None.",
+        )
+    form = Form(dtype=dtype, compression=compression, block_bytes=block_bytes)
+    written, hold = materialise(frame, _local(cache_dir), form, max_bytes=max_bytes)
+    return SparkConverter(written, hold)
+
+
+def _local(cache_dir: str | Path) -> Path:
+    """Give the folder of this machine that is meant; Databricks mounts `dbfs:/` at `/dbfs`."""
+    text = re.sub(r"^dbfs:/+", "/dbfs/", str(cache_dir))
+    text = re.sub(r"^file:/+", "/", text)
+    if re.match(r"[a-z][a-z0-9+]*:/", text):
+        raise UsageError(
+            "the cache is a folder that every machine sees as its own",
+            where=text,
+            why="Batches are read from its files in place.",
+            fix="Give a mounted folder, such as file:///dbfs/... on Databricks.",
+        )
+    return Path(text).absolute()

@@ -1,0 +1,356 @@
+"""Columns of a table: from what a file holds to what a batch holds.
+
+A row group is decoded once into arrays that many batches gather their rows from.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+LENGTHS = "_lengths"
+Scalar = bool | int | float | str | bytes
+
+
+class BadCellError(Exception):
+    """A value that cannot be used.
+
+    Attributes:
+        row: of the array that was decoded.
+        what: is wrong with it.
+    """
+
+    def __init__(self, row: int, what: str) -> None:
+        super().__init__(what)
+        self.row = row
+        self.what = what
+
+
+class Part(NamedTuple):
+    """Some rows of one decoded row group, and where in the batch they go."""
+
+    values: Any
+    rows: np.ndarray
+    places: np.ndarray
+
+
+class Column(ABC):
+    """One column.
+
+    Args:
+        fill: what takes the place of nulls; None: a null is an error.
+    """
+
+    def __init__(self, name: str, *, fill: Scalar | None = None) -> None:
+        self.name = name
+        self.fill = fill
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a batch holds of this column."""
+        return (self.name,)
+
+    @abstractmethod
+    def decode(self, values: pa.ChunkedArray) -> Any:
+        """Make the values of a row group ready to be gathered.
+
+        Raises:
+            BadCellError: at a null without a fill value, or at what is not as long as it should be.
+        """
+
+    @abstractmethod
+    def concat(self, values: Sequence[Any]) -> Any:
+        """Put decoded row groups after one another."""
+
+    @abstractmethod
+    def num_bytes(self, values: Any) -> int:
+        """Give the memory that decoded values take."""
+
+    @abstractmethod
+    def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:
+        """Put the rows of a batch together, by name."""
+
+    def _refuse_nulls(self, array: pa.Array) -> None:
+        if array.null_count:
+            row = int(np.argmax(pc.is_null(array).to_numpy(zero_copy_only=False)))
+            raise BadCellError(row, f"column {self.name} is null")
+
+    def _filled(self, array: pa.Array) -> pa.Array:
+        """Put the fill value in place of nulls."""
+        if array.null_count == 0:
+            return array
+        if self.fill is None:
+            self._refuse_nulls(array)
+        return pc.fill_null(array, pa.scalar(self.fill, array.type))
+
+
+class _Numeric(Column):
+    """Numbers of one type in each row, one or more."""
+
+    def __init__(self, name: str, number: pa.DataType, *, fill: Scalar | None = None) -> None:
+        super().__init__(name, fill=fill)
+        self.number = number
+
+    def _numbers(self, array: pa.Array) -> np.ndarray:
+        """Turn an array without nulls into numbers that torch has a type for."""
+        try:
+            numbers = array.cast(self.number)
+        except pa.ArrowInvalid:  # an unsigned one of 64 bits: the rest fits
+            row = int(np.argmax(array.to_numpy(zero_copy_only=False) >= 1 << 63))
+            raise BadCellError(row, f"column {self.name} is larger than 2^63 - 1") from None
+        result: np.ndarray = numbers.to_numpy(zero_copy_only=False)
+        return result
+
+    def _elements(self, lists: pa.Array, length: int | None = None) -> np.ndarray:
+        """Give the numbers in lists; a null among them is filled, or refused with its row."""
+        flat = pc.list_flatten(lists)
+        if flat.null_count and self.fill is None:
+            place = int(np.argmax(pc.is_null(flat).to_numpy(zero_copy_only=False)))
+            ends = np.cumsum(pc.list_value_length(lists).to_numpy(zero_copy_only=False))
+            row = place // length if length else int(np.searchsorted(ends, place, "right"))
+            raise BadCellError(row, f"column {self.name} holds a null in its list")
+        return self._numbers(self._filled(flat))
+
+
+class NumberColumn(_Numeric):
+    """One number a row. Shapes: (n,)."""
+
+    def decode(self, values: pa.ChunkedArray) -> np.ndarray:
+        """Give the numbers."""
+        return self._numbers(self._filled(joined(values)))
+
+    def concat(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """Give one array."""
+        return np.concatenate(values)
+
+    def num_bytes(self, values: np.ndarray) -> int:
+        """Give the bytes of the numbers."""
+        return int(values.nbytes)
+
+    def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:
+        """Give a tensor."""
+        first = parts[0].values
+        out = np.empty((num_rows, *first.shape[1:]), dtype=first.dtype)
+        for part in parts:
+            out[part.places] = part.values[part.rows]
+        return {self.name: torch.from_numpy(out)}
+
+
+class VectorColumn(NumberColumn):
+    """As many numbers in each row. Shapes: (n, k)."""
+
+    def __init__(
+        self, name: str, number: pa.DataType, length: int, *, fill: Scalar | None = None
+    ) -> None:
+        super().__init__(name, number, fill=fill)
+        self.length = length
+
+    def decode(self, values: pa.ChunkedArray) -> np.ndarray:
+        """Give the numbers, (rows, k)."""
+        array = joined(values)
+        if self.fill is None:
+            self._refuse_nulls(array)
+        lengths = pc.list_value_length(array).fill_null(self.length)
+        other = pc.not_equal(lengths, self.length).to_numpy(zero_copy_only=False)
+        if other.any():
+            row = int(np.argmax(other))
+            what = f"column {self.name} has {lengths[row]} values, and {self.length} in other rows"
+            raise BadCellError(row, what)
+        flat = self._elements(array, self.length)
+        if not array.null_count:
+            return flat.reshape(-1, self.length)
+        out = np.full((len(array), self.length), self.fill, dtype=flat.dtype)
+        out[array.is_valid().to_numpy(zero_copy_only=False)] = flat.reshape(-1, self.length)
+        return out
+
+
+class _Ragged(NamedTuple):
+    """Lists after another: row i is flat[starts[i] : starts[i + 1]]."""
+
+    flat: np.ndarray
+    starts: np.ndarray
+
+
+class ListColumn(_Numeric):
+    """Lists of numbers, such as tokens, padded to the longest of the batch.
+
+    Shapes: NAME (n, t); NAME_lengths int64 (n,).
+    """
+
+    def __init__(
+        self, name: str, number: pa.DataType, *, pad: float, fill: Scalar | None = None
+    ) -> None:
+        super().__init__(name, number, fill=fill)
+        self.pad = pad
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The padded lists, and how long each is."""
+        return (self.name, self.name + LENGTHS)
+
+    def decode(self, values: pa.ChunkedArray) -> _Ragged:
+        """Give the lists; with a fill value a null list is an empty one."""
+        array = joined(values)
+        if self.fill is None:
+            self._refuse_nulls(array)
+        lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+        starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        return _Ragged(self._elements(array), starts)
+
+    def concat(self, values: Sequence[_Ragged]) -> _Ragged:
+        """Give lists after another."""
+        counts = np.concatenate([np.diff(part.starts) for part in values])
+        starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        return _Ragged(np.concatenate([part.flat for part in values]), starts)
+
+    def num_bytes(self, values: _Ragged) -> int:
+        """Give the bytes of the numbers and of where lists begin."""
+        return int(values.flat.nbytes + values.starts.nbytes)
+
+    def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:
+        """Give a padded tensor and the lengths."""
+        lengths = np.empty(num_rows, dtype=np.int64)
+        for part in parts:
+            starts = part.values.starts
+            lengths[part.places] = starts[part.rows + 1] - starts[part.rows]
+        longest = int(lengths.max(initial=0))
+        out = np.full((num_rows, longest), self.pad, dtype=parts[0].values.flat.dtype)  # (n, t)
+        for part in parts:
+            counts = lengths[part.places]
+            before = np.cumsum(counts) - counts
+            column = np.arange(counts.sum()) - np.repeat(before, counts)
+            first = np.repeat(part.values.starts[part.rows], counts)
+            out[np.repeat(part.places, counts), column] = part.values.flat[first + column]
+        return {
+            self.name: torch.from_numpy(out),
+            self.name + LENGTHS: torch.from_numpy(lengths),
+        }
+
+
+class ObjectColumn(Column):
+    """Texts or bytes, as a list."""
+
+    def decode(self, values: pa.ChunkedArray) -> pa.Array:
+        """Give the values, as Arrow holds them."""
+        return self._filled(joined(values))
+
+    def concat(self, values: Sequence[pa.Array]) -> pa.Array:
+        """Give one array."""
+        return pa.concat_arrays(values)
+
+    def num_bytes(self, values: pa.Array) -> int:
+        """Give the bytes of the values and of where they begin."""
+        return int(values.nbytes)
+
+    def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:
+        """Give a list of str or of bytes."""
+        out: list[Any] = [None] * num_rows
+        for part in parts:
+            taken = part.values.take(pa.array(part.rows)).to_pylist()
+            for place, value in zip(part.places.tolist(), taken, strict=True):
+                out[place] = value
+        return {self.name: out}
+
+
+class MlVectorColumn(VectorColumn):
+    """A column of Spark's VectorUDT, dense or sparse. Shapes: (n, k)."""
+
+    def decode(self, values: pa.ChunkedArray) -> np.ndarray:
+        """Give the numbers, (rows, k); what a sparse vector does not name is 0."""
+        array = joined(values)
+        self._refuse_nulls(array)
+        stored = array.field("values")
+        counts = pc.list_value_length(stored).to_numpy(zero_copy_only=False)
+        is_dense = pc.equal(array.field("type"), 1).to_numpy(zero_copy_only=False)
+        sizes = np.where(is_dense, counts, pc.fill_null(array.field("size"), 0))
+        if (sizes != self.length).any():
+            row = int(np.argmax(sizes != self.length))
+            what = f"column {self.name} has {sizes[row]} values, and {self.length} in other rows"
+            raise BadCellError(row, what)
+        before = np.cumsum(counts) - counts
+        place = np.arange(counts.sum()) - np.repeat(before, counts)
+        named = pc.list_flatten(array.field("indices")).to_numpy(zero_copy_only=False)
+        place[np.repeat(~is_dense, counts)] = named
+        out = np.zeros((len(array), self.length))
+        flat = pc.list_flatten(stored).to_numpy(zero_copy_only=False)
+        out[np.repeat(np.arange(len(array)), counts), place] = flat
+        return out
+
+
+def joined(values: pa.ChunkedArray) -> pa.Array:
+    """Give one array; texts and bytes get offsets of 64 bits, so that they may pass 2 GiB."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if is_text(kind):
+        kind = pa.large_string()
+    elif is_bytes(kind):
+        kind = pa.large_binary()
+    elif pa.types.is_list(kind):
+        kind = pa.large_list(kind.value_field)
+    values = values if kind == values.type else values.cast(kind)
+    array = values.combine_chunks()
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Tell whether a type is of texts."""
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Tell whether a type is of bytes."""
+    types = pa.types
+    return bool(
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+        or types.is_binary_view(kind)
+    )
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Tell whether a type is of lists."""
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def is_ml_vector(kind: pa.DataType) -> bool:
+    """Tell whether a type is the struct that Spark writes for its VectorUDT."""
+    if not pa.types.is_struct(kind):
+        return False
+    return [kind.field(i).name for i in range(kind.num_fields)] == _VECTOR_FIELDS
+
+
+_VECTOR_FIELDS = ["type", "size", "indices", "values"]
+
+
+def number_type(kind: pa.DataType) -> pa.DataType | None:
+    """Give the type of number that a batch holds of a type, or None where it is no number.
+
+    Times are counted in the unit of the column. Unsigned numbers that torch computes little with
+    get the next wider signed type.
+    """
+    types = pa.types
+    if types.is_boolean(kind) or types.is_signed_integer(kind) or types.is_floating(kind):
+        return kind
+    if types.is_decimal(kind):
+        return pa.float64()
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    return _WIDENED.get(kind)
+
+
+_WIDENED: Mapping[pa.DataType, pa.DataType] = {
+    pa.uint8(): pa.uint8(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.int64(),
+}

@@ -1,0 +1,174 @@
+"""Footers of Parquet files: row groups, types and identity; and row groups read by them."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from stepladder.data.tables.listing import Listing, TableFile
+from stepladder.errors import DataError
+
+_MAGIC = b"PAR1"
+_ASSUMED_BYTES = 1 << 16  # most footers fit: one request
+_NUM_PARSED = 32  # footers that are kept: those of wide tables are large
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What the end of a file says.
+
+    Attributes:
+        size_bytes: of the file.
+        changed_ns: when the file was changed, where that costs no request; else 0.
+        sha256: of the footer's bytes.
+        rows: of each row group.
+        schema: of the file.
+    """
+
+    size_bytes: int
+    changed_ns: int
+    sha256: str
+    rows: tuple[int, ...]
+    schema: pa.Schema
+
+
+def read_footer(
+    file_system: fs.FileSystem, file: TableFile, place: str
+) -> tuple[Footer, pq.FileMetaData]:
+    """Read the footer of a file: what is kept of it, and all of it as pyarrow parsed it.
+
+    Raises:
+        DataError: if it is no whole Parquet file; names it.
+    """
+    where = f"{place}: {file.name}"
+    try:
+        with file_system.open_input_file(file.path) as stream:
+            size_bytes, changed_ns = stream.size(), _changed_ns(file_system, file)
+            tail = _tail(stream, size_bytes)
+        metadata = pq.read_metadata(pa.BufferReader(tail))
+        schema = metadata.schema.to_arrow_schema()
+    except FileNotFoundError:
+        raise DataError(
+            "the file is gone",
+            where=where,
+            why="Something removed it, such as VACUUM of a Delta table.",
+            fix="Read a version that is still whole, or write the table again.",
+        ) from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(
+            f"is not a whole Parquet file ({_first_line(error)})",
+            where=where,
+            fix="Write it again, or take it out of the table.",
+        ) from None
+    footer = Footer(
+        size_bytes=size_bytes,
+        changed_ns=changed_ns,
+        sha256=hashlib.sha256(tail).hexdigest(),
+        rows=tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)),
+        schema=schema,
+    )
+    return footer, metadata
+
+
+def _changed_ns(file_system: fs.FileSystem, file: TableFile) -> int:
+    is_local = isinstance(file_system, fs.LocalFileSystem)
+    return Path(file.path).stat().st_mtime_ns if is_local else 0
+
+
+def _tail(stream: pa.NativeFile, size_bytes: int) -> bytes:
+    """Give the footer, its length and the magic bytes."""
+    if size_bytes < 12:
+        raise ValueError(f"{size_bytes} bytes")
+    assumed = min(size_bytes, _ASSUMED_BYTES)
+    tail: bytes = stream.read_at(assumed, size_bytes - assumed)
+    if tail[-4:] != _MAGIC:
+        raise ValueError("it does not end in PAR1")
+    need = int.from_bytes(tail[-8:-4], "little") + 8
+    if need > size_bytes:
+        raise ValueError("its footer is longer than the file")
+    if need > assumed:
+        tail = stream.read_at(need, size_bytes - need)
+    return tail[-need:]
+
+
+class RowGroups:
+    """Row groups of a table's files, by file and number.
+
+    Args:
+        footers: of the files, as they were when the table was opened.
+    """
+
+    def __init__(self, listing: Listing, footers: Sequence[Footer]) -> None:
+        self._listing = listing
+        self._footers = footers
+        self._lock = threading.Lock()
+        self._parsed: OrderedDict[int, pq.FileMetaData] = OrderedDict()
+
+    def read(self, file_idx: int, group: int, columns: Sequence[str]) -> pa.Table:
+        """Read columns of a row group, those that folders give among them.
+
+        Raises:
+            DataError: if the file changed or is damaged; names file and row group.
+        """
+        file, file_system = self._listing.files[file_idx], self._listing.file_system
+        footer, metadata = self._footers[file_idx], self._metadata(file_idx)
+        held = [name for name in columns if name in footer.schema.names]
+        try:
+            with file_system.open_input_file(file.path) as stream:
+                now = stream.size(), _changed_ns(file_system, file)
+                if now != (footer.size_bytes, footer.changed_ns):
+                    raise self._changed(file)
+                reader = pq.ParquetFile(
+                    stream,
+                    metadata=metadata,
+                    pre_buffer=not isinstance(file_system, fs.LocalFileSystem),
+                    page_checksum_verification=True,
+                )
+                table = reader.read_row_group(group, columns=held, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"cannot be read ({_first_line(error)})",
+                where=f"{self._listing.place}: {file.name}, row group {group}",
+                fix="Write the file again, or take it out of the table.",
+            ) from None
+        for name in columns:
+            if name not in held:
+                column = pa.repeat(file.constants[name], footer.rows[group])
+                table = table.append_column(name, column)
+        return table.select(list(columns))
+
+    def _metadata(self, file_idx: int) -> pq.FileMetaData:
+        with self._lock:
+            if file_idx in self._parsed:
+                self._parsed.move_to_end(file_idx)
+                return self._parsed[file_idx]
+        file = self._listing.files[file_idx]
+        footer, metadata = read_footer(self._listing.file_system, file, self._listing.place)
+        known = self._footers[file_idx]
+        if (footer.sha256, footer.changed_ns) != (known.sha256, known.changed_ns):
+            raise self._changed(file)
+        with self._lock:
+            self._parsed[file_idx] = metadata
+            while len(self._parsed) > _NUM_PARSED:
+                self._parsed.popitem(last=False)
+        return metadata
+
+    def _changed(self, file: TableFile) -> DataError:
+        return DataError(
+            "the file changed after the table was opened",
+            where=f"{self._listing.place}: {file.name}",
+            why="Rows would be other ones than those that were counted.",
+            fix="Start again; a Delta table may be written while a version of it is read.",
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,195 @@
+"""Where the rows of a table lie: files, row groups and the rows of a split, from footers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+import pyarrow as pa
+
+from stepladder.config.choices import Split
+from stepladder.data.tables.columns import is_text
+from stepladder.data.tables.footers import Footer, RowGroups, read_footer
+from stepladder.data.tables.listing import Listing, TableFile, split_named
+from stepladder.data.tables.schema import difference, plain_type
+from stepladder.errors import DataError, UsageError
+
+_FORMAT = 1  # of the fingerprint: another one where the same table would be read otherwise
+_NUM_THREADS = 8  # that wait for footers, as an object store makes them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where the rows of a table lie.
+
+    Attributes:
+        listing: its files.
+        footers: one a file.
+        kept: positions in the row group that belong to the split, for each row group; None: all.
+    """
+
+    listing: Listing
+    footers: tuple[Footer, ...]
+    kept: tuple[np.ndarray | None, ...]
+
+    @cached_property
+    def groups(self) -> list[tuple[int, int]]:
+        """File and number of each row group."""
+        return [
+            (file_idx, group)
+            for file_idx, footer in enumerate(self.footers)
+            for group in range(len(footer.rows))
+        ]
+
+    @cached_property
+    def stored(self) -> list[int]:
+        """Rows of each row group in its file."""
+        return [rows for footer in self.footers for rows in footer.rows]
+
+    @cached_property
+    def rows(self) -> tuple[int, ...]:
+        """Rows of each row group that are read."""
+        pairs = zip(self.stored, self.kept, strict=True)
+        return tuple(num if kept is None else len(kept) for num, kept in pairs)
+
+    def row_name(self, number: int, row: int) -> str:
+        """Name a row of a row group by its file and its place in the file, counted from 0."""
+        file_idx, group = self.groups[number]
+        first = sum(self.footers[file_idx].rows[:group])
+        return f"{self.file_name(file_idx)}, row {first + row}"
+
+    def file_name(self, file_idx: int) -> str:
+        """Name a file and its table."""
+        return f"{self.listing.place}: {self.listing.files[file_idx].name}"
+
+    def fingerprint(self, key: str) -> str:
+        """Identify the rows by the footers, which name sizes and, by statistics, content."""
+        digest = hashlib.sha256(json.dumps([_FORMAT, self.listing.version, key]).encode())
+        for file, footer in zip(self.listing.files, self.footers, strict=True):
+            constants = {name: str(value) for name, value in file.constants.items()}
+            facts = [file.name, footer.size_bytes, footer.sha256, constants]
+            digest.update(json.dumps(facts, sort_keys=True).encode())
+        for kept in self.kept:
+            digest.update(b"all" if kept is None else kept.tobytes())
+        return digest.hexdigest()
+
+    def require_same(self, schema: pa.Schema, names: Sequence[str]) -> None:
+        """Compare the columns of all files.
+
+        Raises:
+            DataError: at the first file with others; names it.
+        """
+        for file_idx, (file, footer) in enumerate(
+            zip(self.listing.files, self.footers, strict=True)
+        ):
+            for name in set(names) & set(footer.schema.names):
+                plain_type(footer.schema.field(name), self.file_name(file_idx))
+            other = difference(schema, footer.schema, names, file.constants)
+            if other is not None:
+                raise DataError(
+                    other,
+                    where=f"{self.file_name(file_idx)}, row group 0",
+                    why="All files of a table hold the same columns.",
+                    fix="Write the file again, take it out of the table, or name other columns.",
+                )
+
+    def first_values(self, row_groups: RowGroups, name: str) -> pa.ChunkedArray:
+        """Give the first row group's values of a column."""
+        return row_groups.read(*self.groups[0], [name]).column(name)
+
+    def of_split(
+        self, row_groups: RowGroups, schema: pa.Schema, split: Split, column: str
+    ) -> Layout:
+        """Keep the rows whose column names a split; reads that column of the whole table.
+
+        Raises:
+            UsageError: if there is no such column.
+        """
+        if column not in schema.names or not is_text(
+            plain_type(schema.field(column), self.listing.place)
+        ):
+            raise UsageError(
+                f"nothing tells the split {split}: no folder or file is named by it, and there is "
+                f"no column of texts called {column}",
+                where=self.listing.place,
+                fix="Name such a column by split_column=, or give the path of the split's files.",
+            )
+        kept = []
+        for place, before in zip(self.groups, self.kept, strict=True):
+            values = row_groups.read(*place, [column]).column(column)
+            texts = values.cast(pa.string()).combine_chunks().dictionary_encode()
+            if isinstance(texts, pa.ChunkedArray):
+                texts = texts.combine_chunks()
+            own = [split_named(text) is split for text in texts.dictionary.to_pylist()]
+            codes = texts.indices.fill_null(len(own)).to_numpy(zero_copy_only=False)
+            is_own = np.array([*own, False])[codes]
+            rows = np.arange(len(codes), dtype=np.int32) if before is None else before
+            kept.append(rows[is_own[rows]])
+        return replace(self, kept=tuple(kept))
+
+
+def lay_out(listing: Listing) -> tuple[Layout, pa.Schema]:
+    """Read the footers of a table's files.
+
+    A column that came into a Delta table later is null in the files before.
+
+    Returns:
+        Where the rows lie, and the fields of the table.
+
+    Raises:
+        DataError: if a file is no whole Parquet file.
+    """
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        footers = list(pool.map(partial(_footer, listing), listing.files))
+    first = footers[0].schema
+    # thousands of files say the same: it is kept once
+    footers = [replace(f, schema=first) if f.schema.equals(first) else f for f in footers]
+    fields = {field.name: field for field in first}
+    if listing.version is not None:
+        for footer in footers:
+            for field in footer.schema:
+                fields.setdefault(field.name, field)
+        listing = _with_missing(listing, footers, fields)
+    for name, value in listing.files[0].constants.items():
+        fields.setdefault(name, pa.field(name, value.type))
+    kept = [
+        part
+        for file, footer in zip(listing.files, footers, strict=True)
+        for part in _kept(file.keep, footer.rows)
+    ]
+    layout = Layout(listing=listing, footers=tuple(footers), kept=tuple(kept))
+    return layout, pa.schema(list(fields.values()))
+
+
+def _footer(listing: Listing, file: TableFile) -> Footer:
+    return read_footer(listing.file_system, file, listing.place)[0]
+
+
+def _kept(keep: np.ndarray | None, rows: Sequence[int]) -> list[np.ndarray | None]:
+    """Cut the rows of a file that are kept into its row groups."""
+    if keep is None:
+        return [None] * len(rows)
+    ends = np.cumsum(rows)
+    parts = np.split(keep, np.searchsorted(keep, ends[:-1]))
+    starts = ends - np.asarray(rows)
+    return [(part - start).astype(np.int32) for part, start in zip(parts, starts, strict=True)]
+
+
+def _with_missing(
+    listing: Listing, footers: Sequence[Footer], fields: Mapping[str, pa.Field]
+) -> Listing:
+    """Let files that lack a column give nulls for it."""
+    files = []
+    for file, footer in zip(listing.files, footers, strict=True):
+        nulls = {
+            name: pa.scalar(None, field.type)
+            for name, field in fields.items()
+            if name not in footer.schema.names and name not in file.constants
+        }
+        files.append(replace(file, constants={**file.constants, **nulls}))
+    return replace(listing, files=tuple(files))

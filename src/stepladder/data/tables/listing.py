@@ -1,0 +1,283 @@
+"""Find the files of a table: Parquet files by path, folder or glob, or a Delta table's."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs
+
+from stepladder.config.choices import Split
+from stepladder.data.delta import LOG_FOLDER, DeltaVersion, read_version
+from stepladder.data.remote.places import object_place
+from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
+
+_SUFFIXES = (".parquet", ".parq", ".pq")
+_GLOB = re.compile(r"[*?\[]")
+_SPLIT_NAMES = {
+    Split.TRAIN: ("train", "training"),
+    Split.VAL: ("val", "valid", "validation", "dev"),
+    Split.TEST: ("test", "testing"),
+}
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file of a table.
+
+    Attributes:
+        name: relative to the table, `/` between parts.
+        path: on the table's file system.
+        constants: columns that the file does not hold, as its folder or the Delta log gives them.
+        keep: positions of the rows that were not deleted since; None: all.
+    """
+
+    name: str
+    path: str
+    constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    keep: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a table, sorted by name.
+
+    Attributes:
+        place: the table, as a person writes it.
+        version: of a Delta table; None: plain files.
+        warning: what a person should know of it.
+    """
+
+    place: str
+    file_system: fs.FileSystem
+    files: tuple[TableFile, ...]
+    version: int | None = None
+    warning: str | None = None
+
+
+def in_file_system(place: str) -> tuple[fs.FileSystem, str]:
+    """Give the file system of a place and the path on it.
+
+    Raises:
+        DataError: if the place is no address.
+    """
+    if not is_address(place):
+        return fs.LocalFileSystem(), str(Path(place.removeprefix("file://")).absolute())
+    try:
+        file_system, path = fs.FileSystem.from_uri(place)
+    except (pa.ArrowInvalid, OSError, ValueError) as error:
+        raise DataError(
+            f"no file system can be opened ({error})",
+            where=place,
+            fix="Give a path of this machine, or s3://BUCKET/KEY.",
+        ) from None
+    return file_system, path
+
+
+def written(path: str | Path) -> str:
+    """Give a place as a person writes it: in a Path, two slashes became one."""
+    store = object_place(path)
+    return str(path) if store is None else str(store)
+
+
+def is_address(place: str) -> bool:
+    """Tell whether a place is on another file system than this machine's."""
+    return "://" in place and not place.startswith("file://")
+
+
+def list_table(place: str, version: int | None) -> Listing:
+    """List the files of a Delta table at a version, or of any other table.
+
+    Raises:
+        UsageError: if a version is asked of what has none.
+        DataError: if there is no such table, or it is not whole.
+    """
+    file_system, path = in_file_system(place)
+    [info] = file_system.get_file_info([posixpath.join(path, LOG_FOLDER)])
+    if info.type == fs.FileType.Directory:
+        return _list_delta(place, version)
+    if version is not None:
+        raise UsageError(
+            "only a Delta table has versions",
+            where=place,
+            fix=f"Leave version out, or give the folder that holds {LOG_FOLDER}.",
+        )
+    return list_files(place)
+
+
+def _list_delta(place: str, version: int | None) -> Listing:
+    file_system, root = in_file_system(place)
+    try:
+        found = _delta_version(Path(place if is_address(place) else root), version)
+    except StepladderError as error:  # worded for `prepare`, which has a flag
+        error.fix = error.fix and error.fix.replace("--delta-version ", "version=")
+        raise
+    keys = sorted({key for file in found.files for key in file.values})
+    values = {key: pa.array([file.values.get(key) for file in found.files]) for key in keys}
+    files = [
+        TableFile(
+            file.name,
+            posixpath.join(root, file.name),
+            {key: values[key][i] for key in keys},
+            None if file.keep is None else np.flatnonzero(file.keep),
+        )
+        for i, file in enumerate(found.files)
+    ]
+    if not files:
+        raise DataError(
+            f"version {found.version} of the Delta table has no rows",
+            where=place,
+            fix="Choose another version=.",
+        )
+    warning = " ".join(found.warnings) or None
+    return Listing(place, file_system, tuple(files), version=found.version, warning=warning)
+
+
+def _delta_version(place: Path, version: int | None) -> DeltaVersion:
+    """Read a version; a forked process goes by what its parent saw: deltalake fails in it."""
+    key = place, version
+    process, found = _seen.get(key, (os.getpid(), None))
+    if found is None or process == os.getpid():
+        found = read_version(place, version)
+        _seen[key] = os.getpid(), found
+    return found
+
+
+_seen: dict[tuple[Path, int | None], tuple[int, DeltaVersion]] = {}
+
+
+def list_files(place: str) -> Listing:
+    """List the Parquet files of a path, folder or glob.
+
+    Hidden files, and those that writers leave beside data (`_SUCCESS`), are left out. Folders named
+    `key=value` give columns.
+
+    Raises:
+        DataError: if there are none, or a writer has not finished.
+    """
+    file_system, path = in_file_system(place)
+    try:
+        root, infos = _found(file_system, path)
+    except OSError as error:
+        raise ResourceError(
+            f"the files cannot be listed ({_first_line(error)})",
+            where=place,
+            fix="Look at the address, the credentials and the permissions.",
+        ) from None
+    if any("_temporary" in _parts(info.path, root) for info in infos):
+        raise DataError(
+            "a writer has not finished: there is a folder _temporary",
+            where=place,
+            why="What is there may be half of the table.",
+            fix="Wait for it; where it was killed, remove the folder and write again.",
+        )
+    names = sorted(
+        posixpath.relpath(info.path, root)
+        for info in infos
+        if info.type == fs.FileType.File and _is_data(_parts(info.path, root), info.path == path)
+    )
+    if not names:
+        raise DataError(
+            "there are no Parquet files" + ("" if infos else ": no such file, folder or bucket"),
+            where=place,
+            fix=f"Give a file, a folder of files that end in {_SUFFIXES[0]}, or a glob.",
+        )
+    files = [TableFile(name, posixpath.join(root, name)) for name in names]
+    return Listing(place, file_system, tuple(_with_partitions(files)))
+
+
+def _found(file_system: fs.FileSystem, path: str) -> tuple[str, list[fs.FileInfo]]:
+    """Give the folder that names are relative to, and what is in it."""
+    if _GLOB.search(path):
+        root = posixpath.dirname(path[: _GLOB.search(path).start()])  # type: ignore[union-attr]
+        infos = file_system.get_file_info(fs.FileSelector(root, recursive=True))
+        pattern = re.compile(_translated(path))
+        return root, [info for info in infos if pattern.fullmatch(info.path)]
+    [info] = file_system.get_file_info([path])
+    if info.type == fs.FileType.Directory:
+        return path, file_system.get_file_info(fs.FileSelector(path, recursive=True))
+    return posixpath.dirname(path), [info] if info.type == fs.FileType.File else []
+
+
+def _translated(glob: str) -> str:
+    """Turn a glob into an expression: `*` and `?` stay within a folder, `**` does not."""
+    marks = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    words = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]+\])", glob)
+    return "".join(
+        marks.get(word) or (word if word[:1] == "[" and word[-1:] == "]" else re.escape(word))
+        for word in words
+    )
+
+
+def _parts(path: str, root: str) -> tuple[str, ...]:
+    return tuple(posixpath.relpath(path, root).split("/"))
+
+
+def _is_data(parts: tuple[str, ...], is_named: bool) -> bool:
+    is_hidden = any(part.startswith((".", "_")) and "=" not in part for part in parts)
+    return is_named or (parts[-1].endswith(_SUFFIXES) and not is_hidden)
+
+
+def _with_partitions(files: list[TableFile]) -> list[TableFile]:
+    """Read columns from folders named `key=value`: int64 where every value is one, else text."""
+    found = [
+        dict(part.split("=", 1) for part in file.name.split("/")[:-1] if "=" in part)
+        for file in files
+    ]
+    kinds = {
+        key: pa.int64() if all(_is_integer(values.get(key)) for values in found) else pa.string()
+        for key in dict.fromkeys(key for values in found for key in values)
+    }
+    return [
+        replace(file, constants={key: _constant(values.get(key), kinds[key]) for key in kinds})
+        for file, values in zip(files, found, strict=True)
+    ]
+
+
+def _is_integer(text: str | None) -> bool:
+    return text in (None, _NULL_PARTITION) or bool(re.fullmatch(r"[+-]?\d{1,18}", str(text)))
+
+
+def _constant(text: str | None, kind: pa.DataType) -> pa.Scalar:
+    if text is None or text == _NULL_PARTITION:
+        return pa.scalar(None, kind)
+    return pa.scalar(int(text) if kind == pa.int64() else unquote(text), kind)
+
+
+def of_split(listing: Listing, split: Split, column: str) -> Listing | None:
+    """Keep the files of a split, by a folder's column, a folder's name or how file names begin.
+
+    Returns:
+        None: neither folders nor names tell splits apart.
+    """
+    splits = [_split_of(file, column) for file in listing.files]
+    if not all(splits):
+        return None
+    files = [file for file, own in zip(listing.files, splits, strict=True) if own is split]
+    return replace(listing, files=tuple(files))
+
+
+def _split_of(file: TableFile, column: str) -> Split | None:
+    if column in file.constants:
+        return split_named(file.constants[column].as_py())
+    *folders, name = file.name.split("/")
+    return next(filter(None, map(split_named, [*folders, re.split(r"[-_.]", name)[0]])), None)
+
+
+def split_named(value: Any) -> Split | None:
+    """Give the split that a name means, such as `validation` for val."""
+    text = str(value).lower()
+    return next((split for split, names in _SPLIT_NAMES.items() if text in names), None)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,311 @@
+"""Write a Spark DataFrame as Parquet files: whole or not there, and found again where it is known.
+
+A cache is `CACHE/KEY/`: the files that Spark wrote, its `_SUCCESS`, and `converter.json`, written
+last before the folder gets its name.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import uuid
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepladder.data.tables.spark_plan import Plan, content_of, key_of, plan_of, row_bytes
+from stepladder.errors import DataError, ResourceError
+from stepladder.machine import disk_free_bytes
+from stepladder.records import read_json, write_json
+from stepladder.records.files import fsync_dir
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MANIFEST = "converter.json"
+_KEPT_FREE_FRAC = 0.01
+_NUM_SAMPLED = 64
+_made: dict[Path, tuple[DataFrame, Plan, Mapping[str, Any]]] = {}  # in this session, by folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What was written of a DataFrame.
+
+    Attributes:
+        folder: that holds it.
+        num_rows: of it.
+        num_bytes: of its files.
+        vectors: columns of lists that all have one length.
+    """
+
+    folder: Path
+    num_rows: int
+    num_bytes: int
+    vectors: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """How a DataFrame is written.
+
+    Attributes:
+        dtype: of the floating-point columns, float32 or float64; None: as they are.
+        compression: codec of the pages, as Spark names it.
+        block_bytes: of a row group.
+    """
+
+    dtype: str | None
+    compression: str
+    block_bytes: int
+
+
+def materialise(
+    frame: DataFrame, cache: Path, form: Form, *, max_bytes: int | None
+) -> tuple[Written, Hold]:
+    """Write a DataFrame, or find what was written of the same one, and hold it.
+
+    Raises:
+        ResourceError: if it has no room.
+        DataError: if what Spark wrote is not to be seen from here.
+    """
+    plan = plan_of(frame)
+    options = asdict(form)
+    key, content_bytes = _key(frame, plan, options, cache)
+    folder = cache / key
+    while True:
+        found = _read(folder)
+        if found is None:
+            _require_room(frame, content_bytes, folder, max_bytes)
+            found = _write(frame, folder, form)
+        try:
+            hold = Hold(folder)
+        except FileNotFoundError:  # removed in between by the last one that held it
+            continue
+        _made[folder] = (frame, plan, options)
+        if not plan.is_known:  # nobody will find it again
+            atexit.register(hold.release, is_removed=True)
+        return found, hold
+
+
+class Hold:
+    """A claim on what was written: while there is one, in any process, it is not removed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        handle = os.open(folder / MANIFEST, os.O_RDONLY | os.O_CLOEXEC)
+        self._handle = handle
+        self._close = weakref.finalize(self, os.close, handle)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        if not os.path.samestat(os.fstat(handle), (folder / MANIFEST).stat()):
+            self._close()
+            raise FileNotFoundError(folder)
+
+    def release(self, *, is_removed: bool) -> None:
+        """Let go; the last one that does may remove the files."""
+        if not self._close.alive:
+            return
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            is_removed = False
+        if is_removed:
+            _made.pop(self.folder, None)
+            # renamed first, so that nobody finds half of it
+            gone = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.old")
+            self.folder.rename(gone)
+            shutil.rmtree(gone)
+        self._close()
+
+
+def is_used(folder: Path) -> bool:
+    """Tell whether a process holds what was written, or might: without locks nobody knows."""
+    try:
+        with (folder / MANIFEST).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
+
+
+def is_written(folder: Path) -> bool:
+    """Tell whether a folder is what was written of a DataFrame."""
+    return (folder / MANIFEST).is_file() and (folder / "_SUCCESS").is_file()
+
+
+def _key(
+    frame: DataFrame, plan: Plan, options: Mapping[str, Any], cache: Path
+) -> tuple[str, int | None]:
+    """Give the name of the folder: by plan and files, by the rows, or for this session alone.
+
+    Returns:
+        The key, and about the bytes of the rows where they were computed.
+    """
+    if plan.is_known and plan.is_of_files:
+        return key_of("plan", plan.text, plan.files, options), None
+    for folder, (other, its_plan, its_options) in _made.items():
+        is_same = its_options == options and its_plan.files == plan.files and plan.is_fixed
+        if folder.parent == cache and is_same and _is_same_frame(frame, other):
+            return folder.name, None
+    if plan.is_known:
+        content, num_bytes = content_of(frame)
+        return key_of("content", frame.schema.jsonValue(), content, options), num_bytes
+    return key_of("session", uuid.uuid4().hex), None
+
+
+def _is_same_frame(frame: DataFrame, other: DataFrame) -> bool:
+    return frame.sparkSession is other.sparkSession and frame.sameSemantics(other)
+
+
+def _read(folder: Path) -> Written | None:
+    """Read what was written, if all of it is there."""
+    if not is_written(folder):
+        return None
+    known = read_json(folder / MANIFEST)
+    for name, num_bytes in known["files"].items():
+        file = folder / name
+        if not file.is_file() or file.stat().st_size != num_bytes:
+            shutil.rmtree(folder)  # a disk lost it: written again
+            return None
+    return Written(
+        folder=folder,
+        num_rows=known["num_rows"],
+        num_bytes=sum(known["files"].values()),
+        vectors=tuple(known["vectors"]),
+    )
+
+
+def _require_room(
+    frame: DataFrame, content_bytes: int | None, folder: Path, max_bytes: int | None
+) -> None:
+    """Compare about the bytes of the rows with what may be taken, before anything is written."""
+    need = _sampled_bytes(frame) if content_bytes is None else content_bytes
+    free = int(disk_free_bytes(folder) / (1 + _KEPT_FREE_FRAC))
+    limit = free if max_bytes is None else min(free, max_bytes)
+    if need > limit:
+        what = "are free" if limit == free else "are allowed"
+        raise ResourceError(
+            f"the DataFrame takes about {_in_gb(need)}, and {_in_gb(limit)} {what}",
+            where=str(folder.parent),
+            why="Nothing was written.",
+            fix="Select fewer columns or rows, give a cache_dir on a larger disk, or a larger "
+            "max_bytes.",
+        )
+
+
+def _sampled_bytes(frame: DataFrame) -> int:
+    """Forecast the bytes of the rows from how many there are and how large the first ones are."""
+    from pyspark.sql import functions as fn
+
+    mean = frame.limit(_NUM_SAMPLED).select(fn.avg(row_bytes(frame)).alias("mean")).first()
+    return int(frame.count() * (mean["mean"] or 0)) if mean is not None else 0
+
+
+def _write(frame: DataFrame, folder: Path, form: Form) -> Written:
+    """Write into a hidden folder, and give it its name when all is there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        writer = in_form(frame, form.dtype).write.option("compression", form.compression)
+        writer.option("parquet.block.size", form.block_bytes).parquet(f"file://{partial}")
+        if not (partial / "_SUCCESS").is_file():
+            raise _not_seen(folder)
+        written = _described(frame, partial)
+        fsync_dir(partial)
+        try:
+            partial.rename(folder)
+        except OSError:
+            if not is_written(folder):  # else another process was sooner
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    fsync_dir(folder.parent)
+    return Written(folder=folder, **written)
+
+
+def _not_seen(folder: Path) -> DataError:
+    return DataError(
+        "Spark wrote the DataFrame, and it is not to be seen from here",
+        where=str(folder),
+        why="The driver and the executors have to share the folder.",
+        fix="Give a cache_dir that all of them see, such as file:///dbfs/... on Databricks.",
+    )
+
+
+def _described(frame: DataFrame, partial: Path) -> dict[str, Any]:
+    """Count rows and bytes from the files, and write them down beside them."""
+    import pyarrow.parquet as pq
+
+    files = sorted(path for path in partial.iterdir() if path.suffix == ".parquet")
+    num_rows = sum(pq.read_metadata(path).num_rows for path in files)
+    vectors = _vectors(frame, partial)
+    facts = {
+        "num_rows": num_rows,
+        "vectors": vectors,
+        "files": {path.name: path.stat().st_size for path in files},
+    }
+    write_json(partial / MANIFEST, facts)
+    num_bytes = sum(facts["files"].values())
+    return {"num_rows": num_rows, "num_bytes": num_bytes, "vectors": tuple(vectors)}
+
+
+def _vectors(frame: DataFrame, partial: Path) -> list[str]:
+    """Find the columns of lists that all have one length, other than 0."""
+    from pyspark.sql import functions as fn
+    from pyspark.sql.types import ArrayType
+
+    written = frame.sparkSession.read.parquet(f"file://{partial}")
+    names = [f.name for f in written.schema.fields if isinstance(f.dataType, ArrayType)]
+    if not names:
+        return []
+    sizes = [fn.size(written[f"`{name}`"]) for name in names]
+    bounds = written.select(
+        *(
+            bound(size).alias(f"{bound.__name__}{i}")
+            for i, size in enumerate(sizes)
+            for bound in (fn.min, fn.max)
+        )
+    ).first()
+    assert bounds is not None
+    return [
+        name
+        for i, name in enumerate(names)
+        if bounds[f"min{i}"] == bounds[f"max{i}"] and (bounds[f"min{i}"] or 0) > 0
+    ]
+
+
+def in_form(frame: DataFrame, dtype: str | None) -> DataFrame:
+    """Turn ML vectors into arrays, and floating-point columns into one type."""
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.ml.linalg import VectorUDT
+    from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
+    from pyspark.sql.types import ArrayType, DoubleType, FloatType
+
+    floats = (FloatType, DoubleType)
+    target = {"float32": FloatType(), "float64": DoubleType()}.get(dtype or "")
+    columns = []
+    for field in frame.schema.fields:
+        column, kind = frame[f"`{field.name}`"], field.dataType
+        if isinstance(kind, (VectorUDT, OldVectorUDT)):
+            column = vector_to_array(column, dtype or "float64")
+        elif target is not None and isinstance(kind, floats):
+            column = column.cast(target)
+        elif (
+            target is not None
+            and isinstance(kind, ArrayType)
+            and isinstance(kind.elementType, floats)
+        ):
+            column = column.cast(ArrayType(target, kind.containsNull))
+        columns.append(column.alias(field.name))
+    return frame.select(*columns)
+
+
+def _in_gb(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.3g} GB"

@@ -1,0 +1,182 @@
+"""A table as a source of batches: dictionaries of tensors, row group by row group."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stepladder.data.examples import Examples, Source
+from stepladder.data.tables.blocks import Block, BlockCache, Blocks
+from stepladder.data.tables.columns import BadCellError, Column, Part
+from stepladder.data.tables.footers import RowGroups
+from stepladder.data.tables.layout import Layout
+from stepladder.errors import DataError
+from stepladder.machine import num_cores
+
+_Found = tuple[tuple[Any, ...], np.ndarray, np.ndarray]  # columns, rows in them, places in a batch
+
+
+class TableSource(Source):
+    """Rows of a table, by position: files by name, row groups and rows as they lie in them.
+
+    `read` gives a dictionary of tensors (texts and bytes: lists) by column, and the target apart if
+    one was named. Made by `open_table`.
+
+    Attributes:
+        place: the table.
+        version: of a Delta table; None: it is none.
+        is_pinned: whether the version was named, and not the latest one taken.
+        columns: names, in the order of the batches.
+        block_rows: rows of each row group: rows of one are cheap to read together.
+        is_near: whether the whole table is held decoded, as where it fits in the cache.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        columns: tuple[Column, ...],
+        row_groups: RowGroups,
+        *,
+        target: str | None,
+        key: str,
+        is_pinned: bool,
+        at_version: Callable[[int], TableSource],
+        cache: BlockCache | None = None,
+    ) -> None:
+        self.place, self.version = layout.listing.place, layout.listing.version
+        self.warning = layout.listing.warning
+        self.is_pinned = is_pinned
+        self.columns = tuple(column.name for column in columns)
+        self.block_rows: tuple[int, ...] = layout.rows
+        self.fingerprint = layout.fingerprint(key)
+        self._layout = layout
+        self._columns = columns
+        self._target = target
+        self._at_version = at_version
+        self._starts = np.concatenate([[0], np.cumsum(layout.rows, dtype=np.int64)])
+        self._decoder = _Decoder(layout, columns, row_groups)
+        self._blocks = Blocks(self._decoder, self._decoder.forecast_bytes, cache)
+        first = next(number for number, rows in enumerate(layout.rows) if rows)
+        self._decoder.row_bytes = self._decoder(first).num_bytes / layout.rows[first]
+        self.is_near = self._blocks.reserve(self.decoded_bytes)
+        self._whole: tuple[Any, ...] | None = None
+        self._making = threading.Lock()
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def decoded_bytes(self) -> int:
+        """About the memory that the whole table takes decoded."""
+        return int(len(self) * self._decoder.row_bytes)
+
+    def at_version(self, version: int) -> TableSource:
+        """Open the same columns of another version of the Delta table.
+
+        Raises:
+            DataError: if there is no such version.
+        """
+        return self._at_version(version)
+
+    def read(self, rows: np.ndarray) -> Examples:
+        """Put rows together, in the order given."""
+        found = self._held(rows) if self.is_near else self._streamed(rows)
+        gathered: dict[str, Any] = {}
+        for i, column in enumerate(self._columns):
+            parts = [Part(values[i], local, places) for values, local, places in found]
+            gathered |= column.gather(parts, len(rows))
+        targets = None if self._target is None else gathered.pop(self._target)
+        return Examples(gathered, targets)
+
+    def expect(self, rows: np.ndarray) -> None:
+        """Decode ahead the row groups that these rows lie in."""
+        if self.is_near:
+            return
+        numbers, firsts = np.unique(self._block_of(rows), return_index=True)
+        self._blocks.expect(numbers[np.argsort(firsts)].tolist())
+
+    def describe(self, row: int) -> str:
+        """Name a row by its file and its place in that file."""
+        number = int(self._block_of(np.array([row]))[0])
+        kept = self._layout.kept[number]
+        local = row - int(self._starts[number])
+        name = self._layout.row_name(number, local if kept is None else int(kept[local]))
+        return name.removeprefix(f"{self.place}: ")
+
+    def _held(self, rows: np.ndarray) -> list[_Found]:
+        """Find rows in the whole table, which is decoded at the first time."""
+        with self._making:
+            if self._whole is None:
+                self._whole = self._decoder.whole()
+        return [(self._whole, rows, np.arange(len(rows)))]
+
+    def _streamed(self, rows: np.ndarray) -> list[_Found]:
+        """Find rows in their row groups."""
+        blocks = self._block_of(rows)
+        order = np.argsort(blocks, kind="stable")
+        numbers, firsts = np.unique(blocks[order], return_index=True)
+        return [
+            (self._blocks.get(number).values, rows[places] - self._starts[number], places)
+            for number, places in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True)
+        ]
+
+    def _block_of(self, rows: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.searchsorted(self._starts, rows, side="right") - 1
+        return found
+
+
+class _Decoder:
+    """Read and decode a row group; holds nothing of the source, which may then be dropped."""
+
+    row_bytes = 0.0  # of decoded rows, once some were
+
+    def __init__(self, layout: Layout, columns: tuple[Column, ...], row_groups: RowGroups) -> None:
+        self._layout = layout
+        self._columns = columns
+        self._row_groups = row_groups
+
+    def forecast_bytes(self, number: int) -> int:
+        """Say about how much memory a row group will take."""
+        return int(self._layout.rows[number] * self.row_bytes)
+
+    def whole(self) -> tuple[Any, ...]:
+        """Decode all row groups, and put them after one another, column by column."""
+        with ThreadPoolExecutor(num_cores(), "stepladder-table") as pool:
+            blocks = [list(block.values) for block in pool.map(self, range(len(self._layout.rows)))]
+        values = []
+        for i, column in enumerate(self._columns):
+            parts = [block[i] for block in blocks]
+            for block in blocks:
+                block[i] = None  # so that no more than one column is there twice
+            values.append(column.concat(parts))
+        return tuple(values)
+
+    def __call__(self, number: int) -> Block:
+        """Decode a row group, the rows of the split."""
+        layout = self._layout
+        names = [column.name for column in self._columns]
+        table = self._row_groups.read(*layout.groups[number], names)
+        kept = layout.kept[number]
+        values = []
+        for column in self._columns:
+            cells = table.column(column.name)
+            try:
+                values.append(column.decode(cells if kept is None else cells.take(pa.array(kept))))
+            except BadCellError as error:
+                row = error.row if kept is None else int(kept[error.row])
+                raise DataError(
+                    error.what,
+                    where=layout.row_name(number, row),
+                    fix="Write the file again, or leave the column out; for nulls, give open_table "
+                    f"fill={{'{column.name}': VALUE}}.",
+                ) from None
+        return Block(tuple(values), sum(map(_num_bytes, self._columns, values)))
+
+
+def _num_bytes(column: Column, values: Any) -> int:
+    return column.num_bytes(values)

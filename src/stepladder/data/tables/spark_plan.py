@@ -1,0 +1,176 @@
+"""What tells a Spark DataFrame from any other: so that what was written of it is used again.
+
+A plan says what is computed, not of what: files have sizes and times, rows in memory have to be
+hashed, and the code of a user's function cannot be compared at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_FORMAT = 1
+_USER_CODE = re.compile(
+    r"Python|UDF|UserDefined|Pandas|Arrow|MapElements|MapPartitions|MapGroups|AppendColumns"
+    r"|TypedFilter|FlatMap|Transform|Invoke|ExternalObject|Aggregator"
+)
+_ID = re.compile(r"#-?\d+L?")
+_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.caseSensitive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is known of a DataFrame without computing it.
+
+    Attributes:
+        text: of what is computed, the same in every session.
+        files: address, size and time of change of each file that is read.
+        is_of_files: whether nothing else is read.
+        is_known: whether the text says all that is done: no code of the user's, nothing random.
+        is_fixed: whether a second look in this session would find the same rows.
+    """
+
+    text: str
+    files: tuple[tuple[str, int, int], ...]
+    is_of_files: bool
+    is_known: bool
+    is_fixed: bool
+
+
+def plan_of(frame: DataFrame) -> Plan:
+    """Read the plan of a DataFrame."""
+    session = frame.sparkSession
+    optimized = frame._jdf.queryExecution().optimizedPlan()
+    tree = json.loads(optimized.toJSON())
+    leaves = list(_leaves(optimized))
+    kinds = [leaf.getClass().getSimpleName() for leaf in leaves]
+    relations = [_file_relation(leaf) for leaf in leaves]
+    has_files = [relation is not None for relation in relations]
+    settings = [session.conf.get(name, None) for name in _SETTINGS]
+    text = [_FORMAT, session.version, settings, frame.schema.jsonValue(), _renumbered(tree, {})]
+    classes = set(_classes(tree))
+    # what a subquery reads is in no list of leaves or files
+    is_open = not any("Subquery" in name for name in classes)
+    return Plan(
+        text=json.dumps([text, _without_ids(optimized.toString()), relations], sort_keys=True),
+        files=tuple(_identity(session, name) for name in sorted(frame.inputFiles())),
+        is_of_files=is_open
+        and all(is_file or kind == "Range" for is_file, kind in zip(has_files, kinds, strict=True)),
+        is_known=bool(optimized.deterministic())
+        and not any(_USER_CODE.search(name) for name in classes),
+        is_fixed=is_open
+        and all(
+            is_file or _is_in_memory(kind, leaf)
+            for is_file, kind, leaf in zip(has_files, kinds, leaves, strict=True)
+        ),
+    )
+
+
+def content_of(frame: DataFrame) -> tuple[str, int]:
+    """Compute a DataFrame to hash its rows, whatever their order.
+
+    Returns:
+        The hash, and about the bytes of the rows.
+    """
+    from pyspark.sql import functions as fn
+
+    columns = [frame[f"`{name}`"] for name in frame.columns]
+    first, second = fn.xxhash64(*columns), fn.xxhash64(fn.lit(_FORMAT), *columns)
+    row = frame.select(
+        fn.count(fn.lit(1)).alias("rows"),
+        fn.sum(first.cast("decimal(38,0)")).alias("sum"),
+        fn.bit_xor(second).alias("xor"),
+        fn.sum(row_bytes(frame)).alias("bytes"),
+    ).first()
+    assert row is not None
+    return f"{row['rows']} {row['sum']} {row['xor']}", int(row["bytes"] or 0)
+
+
+def row_bytes(frame: DataFrame) -> Any:
+    """Give a column of about the bytes of each row: texts, bytes and lists by their length."""
+    from pyspark.sql import functions as fn
+    from pyspark.sql.types import ArrayType, BinaryType, StringType
+
+    total = fn.lit(0).cast("long")
+    for field in frame.schema.fields:
+        column = frame[f"`{field.name}`"]
+        if isinstance(field.dataType, (BinaryType, StringType)):
+            size = fn.octet_length(column)
+        elif isinstance(field.dataType, ArrayType):
+            size = fn.size(column) * 8
+        else:
+            size = fn.lit(8)
+        total = total + fn.coalesce(size.cast("long"), fn.lit(0))
+    return total
+
+
+def key_of(*parts: Any) -> str:
+    """Hash JSON values."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _leaves(plan: Any) -> Iterator[Any]:
+    found = plan.collectLeaves()
+    return (found.apply(i) for i in range(found.size()))
+
+
+def _file_relation(leaf: Any) -> list[str] | None:
+    """Say how files are read, if they are and no table format hides rows of them."""
+    if leaf.getClass().getSimpleName() != "LogicalRelation":
+        return None
+    relation = leaf.relation()
+    if relation.getClass().getSimpleName() != "HadoopFsRelation":
+        return None
+    if relation.location().getClass().getSimpleName() != "InMemoryFileIndex":
+        return None
+    return [relation.fileFormat().getClass().getName(), relation.options().toString()]
+
+
+def _is_in_memory(kind: str, leaf: Any) -> bool:
+    if kind == "LogicalRDD":
+        return "HadoopRDD" not in leaf.rdd().toDebugString()
+    return kind in ("LocalRelation", "Range", "OneRowRelation")
+
+
+def _renumbered(value: Any, ids: dict[tuple[Any, Any], int]) -> Any:
+    """Number expressions by their first appearance: Spark counts them through a session."""
+    if isinstance(value, list):
+        return [_renumbered(item, ids) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if str(value.get("product-class", "")).endswith(".ExprId"):
+        return ids.setdefault((value["id"], value["jvmId"]), len(ids))
+    return {key: _renumbered(item, ids) for key, item in value.items()}
+
+
+def _without_ids(text: str) -> str:
+    seen: dict[str, int] = {}
+    return _ID.sub(lambda found: f"#{seen.setdefault(found[0].rstrip('L'), len(seen))}", text)
+
+
+def _classes(value: Any) -> Iterator[str]:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if isinstance(value, dict) and isinstance(value.get("class"), str):
+        yield value["class"].rpartition(".")[2]
+    for item in items:
+        yield from _classes(item)
+
+
+def _identity(session: Any, address: str) -> tuple[str, int, int]:
+    """Give address, size and time of change of a file, wherever it is."""
+    parts = urlsplit(address)
+    if parts.scheme in ("", "file"):
+        status = os.stat(unquote(parts.path))  # noqa: PTH116 (a str, for speed)
+        return address, status.st_size, status.st_mtime_ns
+    java = session._jvm.org.apache.hadoop.fs.Path(session._jvm.java.net.URI(address))
+    found = java.getFileSystem(session._jsc.hadoopConfiguration()).getFileStatus(java)
+    return address, int(found.getLen()), int(found.getModificationTime())

@@ -1,0 +1,192 @@
+"""Columns of every kind, gathered in any order, against pyarrow's own values."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from stepladder.data import open_table
+from stepladder.errors import DataError, UsageError
+
+ROWS = np.array([8, 0, 9, 3, 3])
+NUMBERS = [
+    ([1, -2, 3], pa.int8(), torch.int8),
+    ([1, -2, 3], pa.int64(), torch.int64),
+    ([1, 2, 200], pa.uint8(), torch.uint8),
+    ([1, 2, 65535], pa.uint16(), torch.int32),
+    ([1, 2, 4294967295], pa.uint32(), torch.int64),
+    ([0.5, -2.0, 3.25], pa.float16(), torch.float16),
+    ([0.5, -2.0, 3.25], pa.float32(), torch.float32),
+    ([0.5, -2.0, 3.25], pa.float64(), torch.float64),
+    ([True, False, True], pa.bool_(), torch.bool),
+    ([Decimal("1.25"), Decimal("-3.50"), Decimal("0.00")], pa.decimal128(9, 2), torch.float64),
+]
+
+
+def write(folder: Path, columns: dict[str, Any], *, rows_a_group: int = 4) -> Path:
+    """Write one file, in several row groups."""
+    pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=rows_a_group)
+    return folder
+
+
+@pytest.mark.parametrize(("values", "kind", "dtype"), NUMBERS, ids=lambda item: str(item))
+def test_numbers_come_as_tensors_of_their_type(
+    values: list[Any], kind: pa.DataType, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    ten = (values * 4)[:10]
+    source = open_table(write(tmp_path, {"x": pa.array(ten, kind)}))
+    got = source.read(ROWS).inputs["x"]
+    assert got.dtype == dtype
+    assert got.tolist() == [float(ten[i]) for i in ROWS]
+
+
+def test_times_are_counted_in_the_units_of_their_column(tmp_path: Path) -> None:
+    day = datetime.datetime(1970, 1, 3)
+    columns = {
+        "ms": pa.array([day] * 10, pa.timestamp("ms")),
+        "utc": pa.array([day] * 10, pa.timestamp("us", "UTC")),
+        "day": pa.array([day.date()] * 10),
+    }
+    got = open_table(write(tmp_path, columns)).read(ROWS[:1]).inputs
+    assert {name: value.tolist() for name, value in got.items()} == {
+        "ms": [172_800_000],
+        "utc": [172_800_000_000],
+        "day": [2],
+    }
+
+
+def test_texts_and_bytes_come_as_lists(tmp_path: Path) -> None:
+    texts = [f"text {i}" for i in range(10)]
+    columns = {
+        "text": texts,
+        "category": pa.array(texts).dictionary_encode(),
+        "raw": pa.array([text.encode() for text in texts], pa.binary()),
+    }
+    got = open_table(write(tmp_path, columns)).read(ROWS).inputs
+    wanted = [texts[i] for i in ROWS]
+    assert got == {"text": wanted, "category": wanted, "raw": [w.encode() for w in wanted]}
+
+
+def test_lists_are_padded_to_the_longest_of_the_batch(tmp_path: Path) -> None:
+    tokens = [list(range(i)) for i in range(10)]
+    source = open_table(write(tmp_path, {"tokens": tokens}), pad_value=-1)
+    got = source.read(np.array([3, 0, 5])).inputs
+    assert got["tokens"].tolist() == [[0, 1, 2, -1, -1], [-1] * 5, [0, 1, 2, 3, 4]]
+    assert got["tokens_lengths"].tolist() == [3, 0, 5]
+    assert source.read(np.array([0])).inputs["tokens"].shape == (1, 0)
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32(), 3), pa.list_(pa.float32())], ids=str)
+def test_vectors_come_as_one_tensor(kind: pa.DataType, tmp_path: Path) -> None:
+    values = np.arange(30, dtype=np.float32).reshape(10, 3)
+    column = pa.array(values.tolist(), kind)
+    got = open_table(write(tmp_path, {"v": column}), vectors=["v"]).read(ROWS).inputs
+    assert torch.equal(got["v"], torch.from_numpy(values[ROWS]))
+
+
+def test_spark_ml_vectors_come_dense(tmp_path: Path) -> None:
+    kind = pa.struct(
+        [
+            ("type", pa.int8()),
+            ("size", pa.int32()),
+            ("indices", pa.list_(pa.int32())),
+            ("values", pa.list_(pa.float64())),
+        ]
+    )
+    rows = [
+        {"type": 1, "size": None, "indices": None, "values": [1.0, 2.0, 3.0]},
+        {"type": 0, "size": 3, "indices": [2], "values": [5.0]},
+        {"type": 0, "size": 3, "indices": [], "values": []},
+    ]
+    source = open_table(write(tmp_path, {"v": pa.array(rows, kind)}))
+    got = source.read(np.array([2, 1, 0])).inputs["v"]
+    assert got.tolist() == [[0, 0, 0], [0, 0, 5], [1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("column", "vectors", "said"),
+    [
+        (pa.array([1.0] * 6 + [None]), [], "column x is null"),
+        (pa.array(["a"] * 6 + [None]), [], "column x is null"),
+        (pa.array([[1]] * 6 + [None]), [], "column x is null"),
+        (pa.array([[1, 2]] * 6 + [[3, None]]), [], "column x holds a null in its list"),
+        (pa.array([[1, 2]] * 6 + [[3, None]]), ["x"], "column x holds a null in its list"),
+        (pa.array([[1, 2]] * 6 + [[3]]), ["x"], "column x has 1 values, and 2 in other rows"),
+    ],
+    ids=str,
+)
+def test_a_bad_cell_is_named_by_file_and_row(
+    column: pa.Array, vectors: list[str], said: str, tmp_path: Path
+) -> None:
+    source = open_table(write(tmp_path, {"x": column}), vectors=vectors)
+    with pytest.raises(DataError, match=rf"a\.parquet, row 6: {said}"):
+        source.read(np.array([5, 1]))
+
+
+def test_nulls_are_filled_where_a_value_is_given(tmp_path: Path) -> None:
+    columns = {
+        "x": pa.array([1.0, None, 3.0]),
+        "s": pa.array(["a", None, "c"]),
+        "t": pa.array([[1, None], None, [3]]),
+        "v": pa.array([[1.0, None], None, [3.0, 4.0]]),
+    }
+    fill = {"x": -1.0, "s": "", "t": 7, "v": 9.0}
+    source = open_table(write(tmp_path, columns), fill=fill, vectors=["v"])
+    got = source.read(np.array([0, 1, 2])).inputs
+    assert got["x"].tolist() == [1, -1, 3]
+    assert got["s"] == ["a", "", "c"]
+    assert got["t"].tolist() == [[1, 7], [0, 0], [3, 0]]
+    assert got["t_lengths"].tolist() == [2, 0, 1]
+    assert got["v"].tolist() == [[1, 9], [9, 9], [3, 4]]
+
+
+def test_a_number_too_large_for_its_tensor_is_refused(tmp_path: Path) -> None:
+    column = pa.array([1, 2**63], pa.uint64())
+    with pytest.raises(DataError, match="row 1: column x is larger than"):
+        open_table(write(tmp_path, {"x": column}))
+
+
+class Pickled(pa.ExtensionType):
+    """What a hostile file would name."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.binary(), "arrow.py_extension_type")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b"cos\nsystem\n"
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, data: bytes) -> Pickled:
+        raise AssertionError("was opened")
+
+
+def test_an_extension_type_is_refused_and_not_opened(tmp_path: Path) -> None:
+    column = pa.ExtensionArray.from_storage(Pickled(), pa.array([b"x"], pa.binary()))
+    write(tmp_path, {"x": column, "y": pa.array([1])})
+    with pytest.raises(DataError, match="column x is of the extension type arrow"):
+        open_table(tmp_path)
+    assert open_table(tmp_path, columns=["y"]).columns == ("y",)
+
+
+def test_a_type_that_is_no_tensor_is_refused(tmp_path: Path) -> None:
+    columns = {"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}
+    with pytest.raises(DataError, match="column m is of type map"):
+        open_table(write(tmp_path, columns))
+
+
+def test_names_that_clash_and_targets_of_text_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"t": [[1]], "t_lengths": [1], "s": ["a"]})
+    with pytest.raises(UsageError, match="two columns would be called t_lengths"):
+        open_table(tmp_path)
+    with pytest.raises(UsageError, match="the target s is text"):
+        open_table(tmp_path, columns=["t"], target="s")
+    with pytest.raises(UsageError, match="there is no column q"):
+        open_table(tmp_path, columns=["q"])

@@ -1,0 +1,164 @@
+"""Which files a table has, in which order, and what a damaged one is told by."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stepladder.config.choices import Split
+from stepladder.data import open_table
+from stepladder.data.tables.source import TableSource
+from stepladder.errors import DataError, UsageError
+
+
+def write(path: Path, numbers: range, *, checksums: bool = False, **more: pa.Array) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"x": pa.array(numbers, pa.int64()), **more})
+    pq.write_table(table, path, row_group_size=3, write_page_checksum=checksums)
+
+
+def footer_lost(data: bytes) -> bytes:
+    """Overwrite the footer, and leave its length and the magic bytes."""
+    size = int.from_bytes(data[-8:-4], "little")
+    return data[: -8 - size] + b"\xff" * size + data[-8:]
+
+
+def all_x(source: TableSource) -> list[int]:
+    found: list[int] = source.read(np.arange(len(source))).inputs["x"].tolist()
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two files, a writer's leavings, and a hidden file."""
+    write(tmp_path / "t" / "b.parquet", range(5, 9))
+    write(tmp_path / "t" / "a.parquet", range(5))
+    for name in ("_SUCCESS", "_metadata", ".a.parquet.crc", ".hidden.parquet", "read.me"):
+        (tmp_path / "t" / name).write_bytes(b"")
+    return tmp_path / "t"
+
+
+def test_rows_lie_by_file_name_then_row_group(folder: Path) -> None:
+    source = open_table(folder)
+    assert all_x(source) == list(range(9))
+    assert source.block_rows == (3, 2, 3, 1)
+    assert source.describe(7) == "b.parquet, row 2"
+
+
+@pytest.mark.parametrize("path", ["a.parquet", "*.parquet", "[ab].parquet", "", "../**/?.parquet"])
+def test_a_file_a_glob_and_a_folder_are_a_table(path: str, folder: Path) -> None:
+    wanted = list(range(5)) if path == "a.parquet" else list(range(9))
+    assert all_x(open_table(os.path.normpath(folder / path))) == wanted
+    assert all_x(open_table(f"file://{folder / path}" if path[:2] != ".." else folder))[:5] == [
+        *range(5)
+    ]
+
+
+def test_folders_give_columns_and_splits(tmp_path: Path) -> None:
+    for split, start in (("train", 0), ("validation", 10)):
+        for day in (7, 11):
+            write(tmp_path / f"split={split}" / f"day={day}" / "p.parquet", range(start, start + 2))
+    source = open_table(tmp_path, split="val", columns=["x", "day"])
+    got = source.read(np.arange(4)).inputs
+    assert got["x"].tolist() == [10, 11, 10, 11]
+    assert got["day"].tolist() == [11, 11, 7, 7]  # by name: 11 before 7
+    assert open_table(tmp_path, split="train", target="day").read(np.array([3])).targets[0] == 7
+
+
+def test_file_names_tell_splits_as_hugging_face_writes_them(tmp_path: Path) -> None:
+    write(tmp_path / "train-00000-of-00001.parquet", range(4))
+    write(tmp_path / "test-00000-of-00001.parquet", range(4, 6))
+    assert all_x(open_table(tmp_path, split=Split.TEST)) == [4, 5]
+
+
+def test_a_column_tells_splits_where_names_do_not(tmp_path: Path) -> None:
+    marks = pa.array(["train", "val", "train", "val", "val", "train", None])
+    write(tmp_path / "a.parquet", range(7), part=marks)
+    source = open_table(tmp_path, split="val", split_column="part", columns=["x"])
+    assert all_x(source) == [1, 3, 4]
+    assert source.block_rows == (1, 2, 0)
+    assert source.describe(2) == "a.parquet, row 4"
+    with pytest.raises(DataError, match="no rows of the split test"):
+        open_table(tmp_path, split="test", split_column="part")
+    with pytest.raises(UsageError, match="no column of texts called split"):
+        open_table(tmp_path, split="val")
+
+
+def test_the_fingerprint_is_of_the_rows_and_of_what_is_read(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    first = open_table(folder).fingerprint
+    assert open_table(copy).fingerprint == first
+    assert open_table(folder, target="x").fingerprint != first
+    write(copy / "b.parquet", range(6, 10))
+    assert open_table(copy).fingerprint != first
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: b"", "0 bytes"),
+        (lambda data: b"PAR1", "4 bytes"),
+        (lambda data: data[: len(data) // 2], "does not end in PAR1"),
+        (lambda data: b"<html>" + b" " * 99, "does not end in PAR1"),
+        (lambda data: data[:-8] + b"\xff\xff\xff\x7fPAR1", "footer is longer than the file"),
+        (footer_lost, "not a whole Parquet file"),
+    ],
+)
+def test_a_damaged_file_is_named(damage, said: str, folder: Path) -> None:
+    file = folder / "b.parquet"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(DataError, match=rf"b\.parquet: .*{said}") as caught:
+        open_table(folder)
+    assert caught.value.fix
+
+
+def test_a_flipped_byte_is_found_by_the_page_checksum(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", range(1000, 1003), checksums=True)
+    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    place = data.index((1001).to_bytes(8, "little"))  # plain, within the page
+    data[place] ^= 0x55
+    (tmp_path / "a.parquet").write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.parquet, row group 0: .*CRC"):
+        open_table(tmp_path)
+
+
+def test_drift_of_the_columns_names_the_file(folder: Path) -> None:
+    table = pa.table({"x": pa.array([1.5]), "y": [1]})
+    pq.write_table(table, folder / "c.parquet")
+    with pytest.raises(DataError, match=r"c\.parquet, row group 0: column x is double, and int64"):
+        open_table(folder)
+    pq.write_table(pa.table({"y": [1]}), folder / "c.parquet")
+    with pytest.raises(DataError, match=r"c\.parquet, row group 0: column x is missing"):
+        open_table(folder)
+
+
+def test_a_file_that_changes_while_it_is_read_is_told(folder: Path) -> None:
+    source = open_table(folder, max_cache_bytes=1)  # nothing is kept
+    source.read(np.array([8]))
+    source.read(np.array([0]))
+    write(folder / "b.parquet", range(6, 10))
+    with pytest.raises(DataError, match=r"b\.parquet: the file changed after"):
+        source.read(np.array([8]))
+    (folder / "b.parquet").unlink()
+    with pytest.raises(DataError, match=r"b\.parquet"):
+        source.read(np.array([8]))
+
+
+def test_a_table_that_is_being_written_is_refused(folder: Path) -> None:
+    write(folder / "_temporary" / "0" / "part.parquet", range(3))
+    with pytest.raises(DataError, match="a writer has not finished"):
+        open_table(folder)
+
+
+def test_places_without_a_table_are_told(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none", tmp_path / "*.parquet"):
+        with pytest.raises(DataError, match="there are no Parquet files"):
+            open_table(path)
+    with pytest.raises(UsageError, match="only a Delta table has versions"):
+        open_table(tmp_path, version=1)
