@@ -45,6 +45,7 @@ class Source(ABC):
         rows_per_task: rows that one thread reads in one go.
         block_rows: sizes of blocks of rows that are cheap to read together, in the order of rows,
             such as the files of a store; None: there are none.
+        max_window_rows: rows of a window that can be held at hand, where there is such a limit.
         has_mixed_blocks: whether each block is a random sample of the rows.
         is_near: whether a row alone costs little more than its bytes, as in memory or on a local
             disk; False: it costs a request, or a disk arm's move.
@@ -56,6 +57,7 @@ class Source(ABC):
     default_threads: int | None = None
     rows_per_task: int = 32
     block_rows: tuple[int, ...] | None = None
+    max_window_rows: int | None = None
     has_mixed_blocks: bool = False
     is_near: bool = True
     warning: str | None = None

@@ -60,7 +60,8 @@ def default_window_rows(source: Source) -> int:
     assert source.block_rows is not None
     mean = len(source) / len(source.block_rows)
     num_blocks = MIXED_BLOCKS_OF_A_WINDOW if source.has_mixed_blocks else BLOCKS_OF_A_WINDOW
-    return max(MIN_WINDOW_ROWS, round(num_blocks * mean))
+    wanted = max(MIN_WINDOW_ROWS, round(num_blocks * mean))
+    return max(1, min(wanted, source.max_window_rows or wanted))
 
 
 def _mode(mode: OrderMode, source: Source) -> OrderMode:

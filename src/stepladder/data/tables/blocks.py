@@ -64,7 +64,7 @@ class BlockCache:
     def reserve(self, blocks: Blocks, num_bytes: int) -> bool:
         """Take room for a whole table that is held elsewhere, if there is as much."""
         with self._lock:
-            has_room = num_bytes <= self._limit()
+            has_room = num_bytes <= self.limit
             if has_room:
                 self._reserved[blocks.number] = num_bytes
                 self._make_room()
@@ -87,7 +87,7 @@ class BlockCache:
 
     def expect(self, blocks: Blocks, indices: Iterable[int]) -> None:
         """Decode ahead what is wanted next, as far as half of the limit goes."""
-        room = self._limit() // 2
+        room = self.limit // 2
         for idx in indices:
             room -= blocks.forecast_bytes(idx)
             if room < 0:
@@ -110,7 +110,9 @@ class BlockCache:
             for key in [key for key in self._entries if key[0] == number]:
                 self._num_bytes -= self._entries.pop(key).num_bytes
 
-    def _limit(self) -> int:
+    @property
+    def limit(self) -> int:
+        """Bytes that blocks may take."""
         return self.max_bytes - sum(self._reserved.values())
 
     def _insert(self, key: tuple[int, int], future: Future[Block], num_bytes: int) -> None:
@@ -121,7 +123,7 @@ class BlockCache:
     def _make_room(self) -> None:
         """Drop what was used longest ago; the newest stays, however large, and what is begun."""
         for oldest in list(self._entries)[:-1]:
-            if self._num_bytes <= self._limit():
+            if self._num_bytes <= self.limit:
                 return
             if self._entries[oldest].decoded.done():
                 self._num_bytes -= self._entries.pop(oldest).num_bytes
@@ -165,6 +167,11 @@ class Blocks:
         self.number = next(self._numbers)
         self._cache = shared_cache() if cache is None else cache
         weakref.finalize(self, self._cache.forget, self.number)
+
+    @property
+    def limit(self) -> int:
+        """Bytes that blocks may take in the cache, those of other tables among them."""
+        return self._cache.limit
 
     def reserve(self, num_bytes: int) -> bool:
         """Take room for the whole table, if there is as much."""

@@ -64,6 +64,8 @@ class TableSource(Source):
         first = next(number for number, rows in enumerate(layout.rows) if rows)
         self._decoder.row_bytes = self._decoder(first).num_bytes / layout.rows[first]
         self.is_near = self._blocks.reserve(self.decoded_bytes)
+        # half of the cache, as the next window is decoded while one is read
+        self.max_window_rows = int(self._blocks.limit / 2 / max(self._decoder.row_bytes, 1))
         self._whole: tuple[Any, ...] | None = None
         self._making = threading.Lock()
 

@@ -1,0 +1,184 @@
+"""Room in a cache: what lies in it, what of it is in use, and what goes first."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+LOCK: Final = "lock"
+PART: Final = ".part"
+INDEX: Final = ".index"
+AHEAD_NS: Final = 3_600_000_000_000  # how far ahead of the clock a file's turn may be
+_KEPT_FREE_BYTES: Final = 256 << 20  # of the disk, for others
+_KEY_LENGTH: Final = 64  # hexadecimal digits of a sha256
+_BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """What `CacheRoom.reserve` found.
+
+    Attributes:
+        fits: whether the room is reserved now.
+        in_use_bytes: of files that processes use, which are never removed.
+        arriving_bytes: of files that others fetch.
+        limit_bytes: what the cache may take: its size, or less where the disk is full.
+    """
+
+    fits: bool
+    in_use_bytes: int
+    arriving_bytes: int
+    limit_bytes: int
+
+
+@dataclass
+class _Entry:
+    """A file and what belongs to it; `used_ns` is when it was used, or when its turn comes."""
+
+    path: Path
+    used_ns: int = 0
+    size_bytes: int = 0
+    members: list[Path] = field(default_factory=list)
+
+
+class CacheRoom:
+    """Makes room in a cache folder; one process at a time."""
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+
+    def reserve(self, part: int, size_bytes: int, *, is_ahead: bool) -> Room:
+        """Give an open `.part` its size, after removing what was used least recently.
+
+        Nothing is removed if that would not be enough.
+
+        Args:
+            is_ahead: the file is fetched before it is wanted: what others fetched ahead stays.
+        """
+        with self.alone():
+            entries, arriving_bytes, missing_bytes = self._scan(part)
+            used_bytes = sum(entry.size_bytes for entry in entries) + arriving_bytes
+            free_bytes = shutil.disk_usage(self._folder).free - missing_bytes - _KEPT_FREE_BYTES
+            limit_bytes = min(self._max_bytes, max(0, used_bytes + free_bytes))
+            short_bytes = used_bytes + size_bytes - limit_bytes
+            with contextlib.ExitStack() as held:
+                idle, in_use_bytes = self._idle(entries, short_bytes, is_ahead, held)
+                fits = sum(entry.size_bytes for entry in idle) >= short_bytes
+                if fits:
+                    for entry in idle:
+                        _remove(entry)
+                    os.ftruncate(part, size_bytes)
+            return Room(
+                fits=fits,
+                in_use_bytes=in_use_bytes,
+                arriving_bytes=arriving_bytes,
+                limit_bytes=limit_bytes,
+            )
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes and threads from looking at what is there."""
+        handle = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def _scan(self, part: int) -> tuple[list[_Entry], int, int]:
+        """List what is there, and count what arrives and what of that is not on the disk yet.
+
+        Parts that nobody locks were left by a process that was killed, and are removed.
+        """
+        entries: dict[str, _Entry] = {}
+        arriving_bytes = missing_bytes = 0
+        own = os.fstat(part)
+        for path in self._folder.iterdir():
+            name = path.name
+            if len(name) <= _KEY_LENGTH or name[_KEY_LENGTH] != "-":
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                if not name.endswith(PART):
+                    stem = _stem(name)
+                    entry = entries.setdefault(stem, _Entry(self._folder / stem))
+                    entry.members.append(path)
+                    entry.size_bytes += status.st_size
+                    if name == stem:
+                        entry.used_ns = status.st_atime_ns
+                elif not os.path.samestat(status, own):
+                    if is_locked(path):
+                        arriving_bytes += status.st_size
+                        on_disk = status.st_blocks * _BLOCK_BYTES
+                        missing_bytes += max(0, status.st_size - on_disk)
+                    else:
+                        path.unlink()
+        return list(entries.values()), arriving_bytes, missing_bytes
+
+    def _idle(
+        self, entries: list[_Entry], wanted_bytes: int, is_ahead: bool, held: contextlib.ExitStack
+    ) -> tuple[list[_Entry], int]:
+        """Lock entries that may go, oldest first, until they are enough; count those in use."""
+        now_ns = time.time_ns()
+        idle: list[_Entry] = []
+        in_use_bytes = 0
+        for entry in sorted(entries, key=lambda entry: entry.used_ns):
+            is_expected = now_ns < entry.used_ns <= now_ns + AHEAD_NS
+            if wanted_bytes <= 0 or (is_ahead and is_expected):
+                break
+            handle = _lock(entry.path)
+            if handle is None:
+                in_use_bytes += entry.size_bytes
+                continue
+            if handle >= 0:
+                held.callback(os.close, handle)
+            idle.append(entry)
+            wanted_bytes -= entry.size_bytes
+        return idle, in_use_bytes
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether a process holds a lock of a file."""
+    handle = _lock(path)
+    if handle is None:
+        return True
+    if handle >= 0:
+        os.close(handle)
+    return False
+
+
+def is_idle(folder: Path) -> bool:
+    """Tell whether no process uses a file of a cache."""
+    return not any(is_locked(path) for path in folder.iterdir() if path.is_file())
+
+
+def _stem(name: str) -> str:
+    """Give the name of the file to which a member belongs: a shard, of its index too."""
+    return name.removesuffix(INDEX)
+
+
+def _lock(path: Path) -> int | None:
+    """Lock a file alone, and give its handle: -1 if the file is gone, None if it is in use."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _remove(entry: _Entry) -> None:
+    for path in sorted(entry.members, key=lambda path: path != entry.path):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,72 @@
+"""Places in an object store: the one file that knows what becomes of `s3://` in a Path.
+
+`Path("s3://bucket/key")` is `s3:/bucket/key`: two slashes become one. Options are Paths all the
+same, so that a store, a mirror or an output may lie in either kind of place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Final
+
+from stepladder.errors import UsageError
+
+_ROOT: Final = "s3:"
+
+
+@dataclass(frozen=True)
+class ObjectPlace:
+    """An object, or all objects whose keys begin alike.
+
+    Attributes:
+        bucket: its bucket.
+        key: names within the bucket, joined by slashes; empty for the bucket itself.
+    """
+
+    bucket: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.key}"
+
+    @property
+    def path(self) -> Path:
+        """The place as an option holds it."""
+        return Path(_ROOT, self.bucket, self.key)
+
+    @property
+    def name(self) -> str:
+        """Last part of the key, or the bucket's name."""
+        return self.key.rpartition("/")[2] or self.bucket
+
+    def join(self, *names: str) -> ObjectPlace:
+        """Give a place below this one."""
+        return ObjectPlace(self.bucket, "/".join(part for part in (self.key, *names) if part))
+
+    def beside(self, suffix: str) -> ObjectPlace:
+        """Give the place whose name is this one's with an ending, as `STORE.features`."""
+        return ObjectPlace(self.bucket, f"{self.key or self.bucket}{suffix}")
+
+
+def object_place(path: PurePath | str) -> ObjectPlace | None:
+    """Read a path that begins with `s3://`; None for any other, which is one of this machine.
+
+    Raises:
+        UsageError: if it names no bucket, or a key that leads upwards.
+    """
+    parts = PurePath(path).parts
+    if not parts or parts[0] != _ROOT:
+        return None
+    if len(parts) == 1:
+        raise UsageError("it names no bucket", where="s3://", fix="Write s3://BUCKET/PREFIX.")
+    if ".." in parts:
+        where = str(ObjectPlace(parts[1], "/".join(parts[2:])))
+        raise UsageError("a key has no .. in it", where=where, fix="Write the place in full.")
+    return ObjectPlace(parts[1], "/".join(parts[2:]))
+
+
+def shown(path: PurePath) -> str:
+    """Give a path as a person types it."""
+    place = object_place(path)
+    return str(path) if place is None else str(place)

@@ -1,0 +1,238 @@
+"""The files of a store in an object store: fetched into the cache, ahead of the reader."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from stepladder.config.recipe import DataConfig
+from stepladder.data.index import SUFFIX
+from stepladder.data.manifest import MANIFEST_NAME, parse_manifest
+from stepladder.data.remote.ahead import FetchAhead
+from stepladder.data.remote.cache import FileCache, HeldFile, WrongBytesError
+from stepladder.data.remote.cache_folder import cache_folder, scratch_folder
+from stepladder.data.remote.cache_part import WantedFile
+from stepladder.data.remote.objects import NoSuchObjectError, ObjectStore
+from stepladder.data.remote.places import ObjectPlace, object_place
+from stepladder.data.remote.s3 import S3Objects
+from stepladder.data.shard_files import LocalShardFiles, ShardFiles, ShardFilesStats
+from stepladder.errors import DataError
+from stepladder.records import Manifest, ShardInfo
+
+_FILES_AHEAD: Final = 6  # under way at once; each by several connections
+_CONNECTIONS_PER_FILE: Final = 8
+
+
+def open_shard_files(
+    path: Path,
+    *,
+    cache_dir: Path | None = None,
+    max_cache_bytes: int = DataConfig.max_cache_bytes,
+    on_message: Callable[[str], None] | None = None,
+) -> ShardFiles:
+    """Give the files of a store, in a folder or in an object store.
+
+    Args:
+        cache_dir: folder of the cache; None: `stepladder-cache` in the working folder.
+        on_message: told of requests that are tried again, and of damage in the cache.
+    """
+    place = object_place(path)
+    if place is None:
+        return LocalShardFiles(path)
+    objects = S3Objects(
+        connections=(_FILES_AHEAD + 1) * (_CONNECTIONS_PER_FILE + 1), on_message=on_message
+    )
+    cache = FileCache(
+        cache_folder(cache_dir),
+        max_cache_bytes,
+        connections=_CONNECTIONS_PER_FILE,
+        on_message=on_message,
+    )
+    return RemoteShardFiles(place, objects, cache)
+
+
+def verify_remote(path: Path) -> list[str]:
+    """Fetch all files of a store in an object store, and list those that are not as they should be.
+
+    The sha256 in the manifest covers each byte of a file; nothing is said of the indexes, which are
+    made again where they are damaged.
+
+    Raises:
+        ResourceError: if the object store cannot be read.
+    """
+    with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
+        files = open_shard_files(path, cache_dir=Path(folder) / "cache")
+        try:
+            return list(_problems(files))
+        finally:
+            files.close()
+
+
+def _problems(files: ShardFiles) -> Iterator[str]:
+    try:
+        manifest = files.manifest()
+    except DataError as error:
+        yield str(error)
+        return
+    files.expect(manifest.shards)
+    for info in manifest.shards:
+        try:
+            files.path(info)
+            files.release(info)
+        except DataError as error:
+            yield f"shard {info.name}: {error.what}"
+
+
+class RemoteShardFiles:
+    """The files of a store in an object store.
+
+    Args:
+        place: of the store: the objects of its manifest and its files lie below.
+        objects, cache: of this object alone; closed with it.
+    """
+
+    is_local = False
+
+    def __init__(self, place: ObjectPlace, objects: ObjectStore, cache: FileCache) -> None:
+        self.place = place
+        self._objects = objects
+        self._cache = cache
+        self._fingerprint = ""
+        self._lock = threading.RLock()  # the garbage collector may release within our own calls
+        self._held: dict[str, HeldFile] = {}
+        self._num_users: Counter[str] = Counter()
+        self._num_hits = self._num_misses = 0
+        self._wait_s = 0.0
+        self._ahead = FetchAhead(self._fetch_ahead, num_threads=_FILES_AHEAD)
+
+    @property
+    def stats(self) -> ShardFilesStats:
+        """What it took so far."""
+        sent = self._objects.stats
+        return ShardFilesStats(
+            num_requests=sent.num_requests,
+            num_bytes=sent.num_bytes,
+            num_retries=sent.num_retries,
+            wait_s=self._wait_s,
+            num_hits=self._num_hits,
+            num_misses=self._num_misses,
+        )
+
+    def manifest(self) -> Manifest:
+        """Read the manifest.
+
+        Raises:
+            DataError: if it is no store.
+        """
+        manifest = self._read_manifest()
+        self._fingerprint = manifest.fingerprint
+        return manifest
+
+    def path(self, info: ShardInfo) -> Path:
+        """Give a shard in the cache, with its index beside it; waits until it is here.
+
+        Raises:
+            DataError: if it is not the one that the manifest names.
+            ResourceError: if it cannot be fetched, or there is no room for it.
+        """
+        start_s = time.perf_counter()
+        try:
+            was_under_way = self._ahead.claim(info)
+            held = self._cache.get(self._wanted(info))
+        except (WrongBytesError, NoSuchObjectError) as error:
+            raise self._replaced(error) from None
+        with self._lock:
+            self._wait_s += time.perf_counter() - start_s
+            is_miss = was_under_way or held.was_fetched
+            self._num_misses += is_miss
+            self._num_hits += not is_miss
+            self._num_users[info.name] += 1
+            if info.name in self._held:
+                held.release()
+            else:
+                self._held[info.name] = held
+            return self._held[info.name].path
+
+    def release(self, info: ShardInfo) -> None:
+        """Let a file go that `path` gave; after `close` nothing is held any more."""
+        with self._lock:
+            if info.name not in self._held:
+                return
+            self._num_users[info.name] -= 1
+            if self._num_users[info.name] > 0:
+                return
+            del self._num_users[info.name]
+            self._held.pop(info.name).release()
+        self._ahead.go_on()
+
+    def expect(self, infos: Sequence[ShardInfo]) -> None:
+        """Fetch these next, in this order, as far as the cache has room."""
+        with self._lock:
+            missing = [info for info in infos if info.name not in self._held]
+        self._ahead.expect(missing)
+
+    def close(self) -> None:
+        """Release all files, and end what is under way."""
+        self._ahead.close()
+        self._cache.close()
+        self._objects.close()
+        with self._lock:
+            for held in self._held.values():
+                held.release()
+            self._held.clear()
+            self._num_users.clear()
+
+    def _fetch_ahead(self, info: ShardInfo) -> bool:
+        return self._cache.get_ahead(self._wanted(info))
+
+    def _wanted(self, info: ShardInfo) -> WantedFile:
+        place = self.place.join(info.name)
+        return WantedFile(
+            name=info.name,
+            sha256=info.sha256,
+            size_bytes=info.size_bytes,
+            where=str(place),
+            fetch=partial(self._objects.stream, place),
+            fetch_index=partial(self._read_index, info),
+        )
+
+    def _read_index(self, info: ShardInfo) -> bytes | None:
+        try:
+            return self._objects.read(self.place.join(info.name + SUFFIX))
+        except NoSuchObjectError:
+            return None  # it is made again from the shard
+
+    def _read_manifest(self) -> Manifest:
+        place = self.place.join(MANIFEST_NAME)
+        try:
+            value = json.loads(self._objects.read(place))
+        except NoSuchObjectError:
+            raise DataError(
+                f"no store is here (a store has a {MANIFEST_NAME})",
+                where=str(self.place),
+                fix=f"Make one with stepladder prepare … --out {self.place}, or name its place "
+                "with --data.store.",
+            ) from None
+        except ValueError:
+            value = None
+        return parse_manifest(value, where=str(place))
+
+    def _replaced(self, error: DataError) -> DataError:
+        """Say whether a file is another because the store is."""
+        now = self._read_manifest()
+        if now.fingerprint == self._fingerprint:
+            return error
+        return DataError(
+            "the store was replaced while it was open",
+            where=str(self.place),
+            why=f"{error.where} is another file now, or gone.",
+            fix="Type the same command again to read the new store; a run that is resumed on it "
+            "needs --accept-new-data.",
+        )

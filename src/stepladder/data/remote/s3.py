@@ -1,0 +1,298 @@
+"""S3 and what speaks its language, by boto3: endpoint and credentials are found as it always does.
+
+AWS_ENDPOINT_URL, AWS_PROFILE, AWS_ACCESS_KEY_ID and its like, ~/.aws, a machine's role. Retries
+are ours (`retries`): botocore's cover no connection that is cut in the middle of a body.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from stepladder.data.remote.objects import CancelledTransferError, ObjectInfo, TransferStats
+from stepladder.data.remote.parallel import run_all
+from stepladder.data.remote.places import ObjectPlace
+from stepladder.data.remote.retries import PassingFailure, Retrier, RetryPolicy
+from stepladder.data.remote.s3_errors import answers_named, creation_named, is_missing
+from stepladder.errors import MissingExtraError, StepladderError
+
+PART_BYTES: Final = 16 << 20
+_MAX_PARTS: Final = 9_000  # S3 allows 10,000
+_CHUNK_BYTES: Final = 256 << 10
+_PARALLEL_PARTS: Final = 4
+_CONNECT_TIMEOUT_S: Final = 10
+_READ_TIMEOUT_S: Final = 20
+_SHA256: Final = "sha256"  # in an object's metadata
+_READ: Final = "it could not be read"
+_WRITTEN: Final = "it could not be written"
+
+
+class S3Objects:
+    """An `ObjectStore` on S3.
+
+    Clients are made at the first request, one a process: sockets must not be shared over a fork.
+
+    Args:
+        connections: requests that may be under way at once.
+        on_message: told now and then that something is being tried again.
+
+    Raises:
+        MissingExtraError: if boto3 is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: RetryPolicy | None = None,
+        connections: int = 32,
+        on_message: Callable[[str], None] | None = None,
+    ) -> None:
+        try:
+            import boto3  # noqa: F401
+        except ImportError:
+            raise MissingExtraError("a path that begins with s3://", "s3") from None
+        self._stats = TransferStats()
+        self._retrier = Retrier(policy or RetryPolicy(), self._stats, on_message=on_message)
+        self._connections = connections
+        self._clients: dict[int, Any] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def stats(self) -> TransferStats:
+        """What was asked so far."""
+        return self._stats
+
+    def info(self, place: ObjectPlace) -> ObjectInfo | None:
+        """Look at an object; None if there is none."""
+
+        def look() -> ObjectInfo | None:
+            from botocore.exceptions import ClientError
+
+            try:
+                found = self._send("head_object", place)
+            except ClientError as error:
+                if not is_missing(error):
+                    raise
+                self._list_page(place, "", max_keys=1)  # says so if the bucket is missing
+                return None
+            return ObjectInfo(
+                place=place,
+                size_bytes=int(found["ContentLength"]),
+                etag=found.get("ETag", ""),
+                sha256=found.get("Metadata", {}).get(_SHA256),
+            )
+
+        found: ObjectInfo | None = self._call(look, place, "it could not be looked at")
+        return found
+
+    def stream(
+        self, place: ObjectPlace, start: int = 0, stop: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield the bytes [start, stop) of an object, going on after the last one received."""
+        attempts = self._retrier.attempts(what=_READ, place=place)
+        body = _Body(at=start, stop=stop)
+        while not body.is_complete:
+            try:
+                with answers_named(place, self._retrier):
+                    for chunk in self._open(place, body):
+                        yield chunk
+                        attempts.progressed()  # the time that its taker took does not count
+                return  # an object that is shorter than asked for ends here
+            except PassingFailure as failure:
+                attempts.pause(failure)
+
+    def read(self, place: ObjectPlace) -> bytes:
+        """Read a whole object."""
+        return b"".join(self.stream(place))
+
+    def list_below(self, place: ObjectPlace) -> Iterator[ObjectInfo]:
+        """Yield the objects below a place, by key."""
+        prefix = f"{place.key}/" if place.key else ""
+        more: dict[str, Any] = {}
+        while True:
+            page = self._call(
+                lambda more=dict(more): self._list_page(place, prefix, **more),  # type: ignore[misc]
+                place,
+                "what is there could not be listed",
+            )
+            for found in page.get("Contents", ()):
+                yield ObjectInfo(
+                    place=ObjectPlace(place.bucket, found["Key"]),
+                    size_bytes=int(found["Size"]),
+                    etag=found.get("ETag", ""),
+                )
+            if not page.get("IsTruncated"):
+                return
+            more = {"token": page["NextContinuationToken"]}
+
+    def put_bytes(self, place: ObjectPlace, data: bytes) -> None:
+        """Write an object; readers see the old one or all of the new one."""
+        self._call(lambda: self._send("put_object", place, Body=data), place, _WRITTEN)
+
+    def put_file(
+        self,
+        place: ObjectPlace,
+        path: Path,
+        *,
+        sha256: str,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Write a file as an object, in parts if it is large, with a note of its sha256."""
+        note = {_SHA256: sha256}
+        if path.stat().st_size <= PART_BYTES:
+            data = path.read_bytes()
+            self._call(
+                lambda: self._send("put_object", place, Body=data, Metadata=note), place, _WRITTEN
+            )
+            return
+        upload = self._call(
+            lambda: self._send("create_multipart_upload", place, Metadata=note), place, _WRITTEN
+        )["UploadId"]
+        try:
+            parts = self._put_parts(place, path, upload, is_cancelled)
+            self._call(
+                lambda: self._send(
+                    "complete_multipart_upload",
+                    place,
+                    UploadId=upload,
+                    MultipartUpload={"Parts": parts},
+                ),
+                place,
+                _WRITTEN,
+            )
+        except BaseException:
+            # once, as parts cost money until then
+            with (
+                suppress(StepladderError, PassingFailure, CancelledTransferError),
+                answers_named(place, self._retrier),
+            ):
+                self._send("abort_multipart_upload", place, UploadId=upload)
+            raise
+
+    def delete(self, place: ObjectPlace) -> None:
+        """Remove an object; nothing happens if there is none."""
+        self._call(lambda: self._send("delete_object", place), place, "it could not be removed")
+
+    def close(self) -> None:
+        """End pauses before retries: what is under way in other threads is cancelled."""
+        self._retrier.close()
+
+    def _call(self, request: Callable[[], Any], place: ObjectPlace, what: str) -> Any:
+        def named() -> Any:
+            with answers_named(place, self._retrier):
+                return request()
+
+        return self._retrier.call(named, what=what, place=place)
+
+    def _send(self, operation: str, place: ObjectPlace, **arguments: Any) -> Any:
+        """Send one request, about an object unless the arguments name a Prefix."""
+        self._retrier.check_open()
+        self._stats.add(num_requests=1)
+        if "Prefix" not in arguments:
+            arguments["Key"] = place.key
+        answer = getattr(self._client(place), operation)(Bucket=place.bucket, **arguments)
+        self._retrier.has_answered = True
+        return answer
+
+    def _list_page(
+        self, place: ObjectPlace, prefix: str, *, token: str | None = None, max_keys: int = 1000
+    ) -> Any:
+        more = {} if token is None else {"ContinuationToken": token}
+        return self._send("list_objects_v2", place, Prefix=prefix, MaxKeys=max_keys, **more)
+
+    def _open(self, place: ObjectPlace, body: _Body) -> Iterator[bytes]:
+        """Yield what one request brings of a body that was begun or not."""
+        answer = self._send("get_object", place, **body.arguments())
+        body.begun(answer)
+        with closing(answer["Body"]) as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                self._retrier.check_open()
+                self._stats.add(num_bytes=len(chunk))
+                body.at += len(chunk)
+                yield chunk
+
+    def _put_parts(
+        self, place: ObjectPlace, path: Path, upload: str, is_cancelled: Callable[[], bool]
+    ) -> list[dict[str, Any]]:
+        size = path.stat().st_size
+        part_bytes = max(PART_BYTES, -(-size // _MAX_PARTS))
+
+        sent: dict[int, str] = {}
+
+        def put(number: int) -> None:
+            if is_cancelled():
+                raise CancelledTransferError
+            data = _slice(path, (number - 1) * part_bytes, part_bytes)
+            answer = self._call(
+                lambda: self._send(
+                    "upload_part", place, UploadId=upload, PartNumber=number, Body=data
+                ),
+                place,
+                _WRITTEN,
+            )
+            sent[number] = answer["ETag"]
+
+        numbers = range(1, -(-size // part_bytes) + 1)
+        puts = [partial(put, number) for number in numbers]
+        run_all(puts, num_threads=_PARALLEL_PARTS, waits=True)  # none may come after an abort
+        return [{"PartNumber": number, "ETag": sent[number]} for number in numbers]
+
+    def _client(self, place: ObjectPlace) -> Any:
+        with self._lock:
+            if os.getpid() not in self._clients:
+                self._clients.clear()
+                self._clients[os.getpid()] = self._make_client(place)
+            return self._clients[os.getpid()]
+
+    def _make_client(self, place: ObjectPlace) -> Any:
+        with creation_named(place):
+            import boto3
+            from botocore.config import Config
+
+            config = Config(
+                connect_timeout=_CONNECT_TIMEOUT_S,
+                read_timeout=_READ_TIMEOUT_S,
+                max_pool_connections=self._connections,
+                retries={"total_max_attempts": 1, "mode": "standard"},
+                # stores other than Amazon's know no CRC trailers; the manifest's sha256 says more
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            )
+            return boto3.Session().client("s3", config=config)
+
+
+class _Body:
+    """How far the body of an object was read."""
+
+    def __init__(self, *, at: int, stop: int | None) -> None:
+        self.at = at
+        self._stop = stop
+        self._etag: str | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is missing; a connection may be cut after the last byte."""
+        return self._stop is not None and self.at >= self._stop
+
+    def begun(self, answer: dict[str, Any]) -> None:
+        """Note which object is read, and where it ends."""
+        self._etag = answer.get("ETag")
+        self._stop = self.at + int(answer["ContentLength"])
+
+    def arguments(self) -> dict[str, str]:
+        """Ask for what is missing, of the object that was begun."""
+        asked = {} if self._etag is None else {"IfMatch": self._etag}
+        if self.at or self._stop is not None:
+            last = "" if self._stop is None else self._stop - 1
+            asked["Range"] = f"bytes={self.at}-{last}"
+        return asked
+
+
+def _slice(path: Path, start: int, num_bytes: int) -> bytes:
+    with path.open("rb") as file:
+        return os.pread(file.fileno(), num_bytes, start)

@@ -1,0 +1,187 @@
+"""What the file system under a folder can do, found out by doing it once.
+
+Mounts of object stores (FUSE, such as /dbfs) and network shares look like folders, and may lack
+what a disk has: folders that are renamed in one step, locks, writes in the middle of a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+MOUNTS: Final = Path("/proc/self/mounts")
+_FAR_KINDS: Final = ("fuse", "9p", "nfs", "cifs", "smb", "ceph", "lustre", "davfs")
+_ESCAPES: Final = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
+
+
+class FileCalls:
+    """The calls on which file systems differ; one object, so that a test can make each fail."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename a file or a folder."""
+        os.rename(source, target)  # noqa: PTH104  # Path.rename would hide the pair of calls
+
+    def lock(self, handle: int) -> None:
+        """Take the exclusive lock of an open file."""
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def sync(self, handle: int) -> None:
+        """Bring an open file or folder to the disk."""
+        os.fsync(handle)
+
+    def write_at(self, handle: int, data: bytes, at: int) -> None:
+        """Write in the middle of a file."""
+        os.pwrite(handle, data, at)
+
+    def map(self, handle: int) -> bytes:
+        """Read a file by mapping it."""
+        with mmap.mmap(handle, 0, access=mmap.ACCESS_READ) as data:
+            return data[:]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderAbilities:
+    """What works in a folder.
+
+    Attributes:
+        kind: of its file system, as the system names it: ext4, fuse.s3fs, nfs4.
+        is_far: whether that kind most often is a network's.
+    """
+
+    kind: str
+    is_far: bool
+    has_folder_rename: bool
+    has_file_rename: bool
+    has_locks: bool
+    has_sync: bool
+    has_random_writes: bool
+    has_mapping: bool
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it does all that a local disk does."""
+        return not self.missing()
+
+    @property
+    def can_hold_work(self) -> bool:
+        """Whether a folder can be made here, held by a lock, and be put in place by a rename."""
+        return (
+            self.has_folder_rename
+            and self.has_file_rename
+            and self.has_locks
+            and self.has_sync
+            and self.has_random_writes
+        )
+
+    def missing(self) -> list[str]:
+        """Say in words what does not work."""
+        words = (
+            (self.has_folder_rename, "folders cannot be renamed"),
+            (self.has_file_rename, "files cannot be renamed"),
+            (self.has_locks, "there are no locks"),
+            (self.has_sync, "nothing can be synced"),
+            (self.has_random_writes, "files cannot be written in the middle"),
+            (self.has_mapping, "files cannot be mapped"),
+        )
+        return [said for works, said in words if not works]
+
+
+def find_abilities(folder: Path, calls: FileCalls | None = None) -> FolderAbilities | None:
+    """Try what works in a folder that is there, and leave nothing behind.
+
+    Returns:
+        What was found; None if nothing can be written there at all.
+    """
+    calls = calls or FileCalls()
+    place = folder / f".stepladder-probe.{os.getpid()}.tmp"
+    try:
+        place.mkdir()
+        (place / "folder").mkdir()
+        (place / "folder" / "member").write_bytes(b"member")
+        (place / "file").write_bytes(b"stepladder")
+        (place / "other").write_bytes(b"other")
+    except OSError:
+        shutil.rmtree(place, ignore_errors=True)
+        return None
+    kind = kind_of(folder)
+    try:
+        return FolderAbilities(
+            kind=kind,
+            is_far=kind.startswith(_FAR_KINDS),
+            has_folder_rename=_works(lambda: _rename_folder(place, calls)),
+            has_file_rename=_works(lambda: _rename_file(place, calls)),
+            has_locks=_works(lambda: _with_file(place / "file", calls.lock)),
+            has_sync=_works(lambda: _with_file(place / "file", calls.sync)),
+            has_random_writes=_works(lambda: _write_middle(place / "file", calls)),
+            has_mapping=_works(lambda: _map(place / "file", calls)),
+        )
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def kind_of(path: Path, mounts: Path = MOUNTS) -> str:
+    """Name the kind of file system on which a path lies; empty where the system does not say."""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    place = path.resolve()
+    best, kind = -1, ""
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1]
+        for escape, letter in _ESCAPES:
+            point = point.replace(escape, letter)
+        # of two mounts on one folder the later one is seen
+        if len(point) >= best and place.is_relative_to(point):
+            best, kind = len(point), fields[2]
+    return kind
+
+
+def nearest_folder(path: Path) -> Path:
+    """Give a path if it is a folder, or else the nearest folder above it."""
+    place = path.absolute()
+    return next(folder for folder in (place, *place.parents) if folder.is_dir())
+
+
+def _rename_folder(place: Path, calls: FileCalls) -> bool:
+    calls.rename(place / "folder", place / "renamed")
+    return (place / "renamed" / "member").read_bytes() == b"member"
+
+
+def _rename_file(place: Path, calls: FileCalls) -> bool:
+    (place / "new").write_bytes(b"new")
+    calls.rename(place / "new", place / "other")
+    return (place / "other").read_bytes() == b"new"
+
+
+def _with_file(path: Path, call: Callable[[int], None]) -> bool:
+    with path.open("rb+") as file:
+        call(file.fileno())
+    return True
+
+
+def _write_middle(path: Path, calls: FileCalls) -> bool:
+    with path.open("rb+") as file:
+        calls.write_at(file.fileno(), b"STEP", 0)
+    return path.read_bytes() == b"STEPladder"
+
+
+def _map(path: Path, calls: FileCalls) -> bool:
+    with path.open("rb") as file:
+        return calls.map(file.fileno()).endswith(b"ladder")
+
+
+def _works(act: Callable[[], bool]) -> bool:
+    with contextlib.suppress(OSError):
+        return act()
+    return False

@@ -1,0 +1,155 @@
+"""What is kept on a mount that cannot rename, lock, sync, map or write in the middle is whole."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+import killed_training
+import odd_mount
+
+from stepladder.config.choices import Split
+from stepladder.config.options import JobConfig, PrepareConfig, RunConfig
+from stepladder.config.recipe import Recipe, ScheduleConfig
+from stepladder.data.feature_files import FeatureFolder
+from stepladder.data.manifest import MANIFEST_NAME
+from stepladder.data.prepare import prepare
+from stepladder.data.remote.cache import FileCache
+from stepladder.data.remote.cache_folder import cache_folder
+from stepladder.data.remote.copies import FolderCopies, copy_folder
+from stepladder.data.remote.upload import MARKER
+from stepladder.data.store import Store
+from stepladder.data.verify import verify_store
+from stepladder.errors import UsageError
+from stepladder.machine.filesystem import find_abilities
+from stepladder.train.checkpoint import Checkpoints
+from stepladder.train.display import Display
+from stepladder.train.file_system import probe
+from stepladder.train.run import train
+
+
+@pytest.fixture(scope="module")
+def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A real FUSE mount."""
+    backing, point = tmp_path_factory.mktemp("backing"), tmp_path_factory.mktemp("mount")
+    words = [sys.executable, odd_mount.__file__, str(backing), str(point)]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        assert server.stdout is not None
+        try:
+            if server.stdout.readline() != "ready\n":
+                pytest.skip("nothing can be mounted here: it takes root and /dev/fuse")
+            yield point
+        finally:
+            odd_mount.unmount(point)
+            server.kill()
+
+
+@pytest.fixture
+def mount(mounted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own on the mount, and a place for work on a disk."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    folder = mounted / tmp_path.name
+    folder.mkdir()
+    return folder
+
+
+def test_what_it_lacks_is_found(mount: Path) -> None:
+    abilities = find_abilities(mount)
+    assert abilities is not None
+    assert abilities.kind == "fuse.odd"
+    assert abilities.is_far
+    assert abilities.missing() == [
+        "folders cannot be renamed",
+        "there are no locks",
+        "nothing can be synced",
+        "files cannot be written in the middle",
+        "files cannot be mapped",
+    ]
+    assert list(mount.iterdir()) == []
+
+
+def test_a_store_on_it_is_the_one_on_a_disk(mount: Path, photos: Path, tmp_path: Path) -> None:
+    here = prepare(PrepareConfig(source=photos, out=tmp_path / "store", size=16))
+    result = prepare(PrepareConfig(source=photos, out=mount / "store", size=16))
+    assert result.manifest == here.manifest
+    assert verify_store(mount / "store") == []
+    assert not (mount / "store" / MARKER).exists()
+    assert not list((tmp_path / "tmp").glob("*/*.partial"))
+    assert prepare(PrepareConfig(source=photos, out=mount / "store", size=16)).is_up_to_date
+    with pytest.raises(UsageError, match="made with other size"):
+        prepare(PrepareConfig(source=photos, out=mount / "store", size=24))
+    prepare(PrepareConfig(source=photos, out=mount / "store", size=24, overwrite=True))
+    assert verify_store(mount / "store") == []
+
+
+def test_a_store_on_it_is_read_as_one_on_a_disk(
+    mount: Path, build_store: Any, tmp_path: Path
+) -> None:
+    pictures = build_store(tmp_path / "store", size=16)["train"]
+    copy_folder(tmp_path / "store", FolderCopies(mount / "store"), last=MANIFEST_NAME)
+    split = Store.open(mount / "store").split(Split.TRAIN)
+    assert split is not None
+    for _ in range(2):  # the second time pages have been seen, and would be mapped
+        read = np.empty_like(pictures)
+        split.read_into(np.arange(len(pictures)), read)
+        assert np.array_equal(read, pictures)
+
+
+def test_features_on_it_are_written_elsewhere_and_copied(mount: Path, tmp_path: Path) -> None:
+    folder = FeatureFolder(mount / "store.features", {"trunk": "t"})
+    features, targets = torch.randn(5, 3), torch.arange(5)
+    with folder.writing(5) as writer:
+        assert writer is not None
+        writer.append(features[:2], targets[:2], seconds=1)
+        writer.append(features[2:], targets[2:], seconds=1)
+        writer.publish()
+    held = FeatureFolder(mount / "store.features", {"trunk": "t"}).load()
+    assert held is not None
+    assert torch.equal(held.features, features)
+    assert [path.name for path in (mount / "store.features").iterdir()] == [folder.path.name]
+
+
+def test_checkpoints_on_it_are_saved_replaced_and_pruned(mount: Path) -> None:
+    run = mount / "run"
+    run.mkdir()
+    checkpoints = Checkpoints(run / "checkpoints", keep_last=2, file_system=probe(run))
+    weights = {"model": {"weight": torch.ones(3)}}
+    for step in (1, 2, 3, 3):
+        checkpoints.save(f"step-{step:09d}", weights, {"step": step}, {"frozen": torch.zeros(4)})
+        checkpoints.prune(())
+    assert checkpoints.names() == ["step-000000002", "step-000000003"]
+    assert checkpoints.verify() == []
+    loaded = checkpoints.newest()
+    assert loaded is not None
+    assert loaded.state["step"] == 3
+
+
+def test_the_cache_is_not_put_on_it(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="no locks"):
+        FileCache(mount / "cache", 1000)
+    monkeypatch.chdir(mount)
+    assert cache_folder(None).is_relative_to(tempfile.gettempdir())
+
+
+def test_a_run_on_it_ends_and_its_checkpoints_are_whole(mount: Path) -> None:
+    job = JobConfig(
+        recipe=Recipe(schedule=ScheduleConfig(max_epochs=1)),
+        run=RunConfig(dir=mount / "run", checkpoint_every_s=0, system_every_s=60),
+    )
+    display = Display(io.StringIO())
+    summary = train(job, killed_training.Killed(), task_name="killed", display=display)
+    assert summary["status"] == "finished"
+    assert Checkpoints(mount / "run" / "checkpoints").verify() == []
