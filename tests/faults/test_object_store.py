@@ -34,6 +34,7 @@ from stepladder.data.remote.remote_store import RemoteShardFiles, open_shard_fil
 from stepladder.data.remote.retries import RetryPolicy
 from stepladder.data.remote.s3 import S3Objects
 from stepladder.data.remote.upload import MARKER
+from stepladder.data.store import Store
 from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
 from stepladder.task.image_classification import ImageClassification
 from stepladder.train.checkpoint import Checkpoints
@@ -359,6 +360,21 @@ def test_a_store_is_read_file_by_file(files: RemoteShardFiles, store: Path, prox
     assert (stats.num_hits, stats.num_misses) == (2, len(manifest.shards))
     assert stats.num_bytes > sum(info.size_bytes for info in manifest.shards)
     assert stats.wait_s > 0
+
+
+def test_labels_of_a_far_split_fetch_no_picture(
+    files: RemoteShardFiles, store: Path, tmp_path: Path
+) -> None:
+    here, there = Store.open(store), Store.open(store, files=files)
+    far, near = there.split(Split.TRAIN), here.split(Split.TRAIN)
+    assert far is not None
+    assert near is not None
+    assert far.labels.tolist() == near.labels.tolist()
+    assert files.stats.num_misses == 0
+    assert (near.is_near, far.is_near) == (True, False)
+    rows = np.array([5, 0, 3])
+    assert np.array_equal(far.read(rows).inputs, near.read(rows).inputs)
+    assert files.stats.num_misses > 0
 
 
 def test_what_is_expected_comes_in_its_order_before_it_is_asked_for(

@@ -87,6 +87,12 @@ def open_index(path: Path, info: ShardInfo) -> Index | None:
     return Index(data, info.num_rows) if _is_sound(data, info) else None
 
 
+def parse_index(data: bytes, info: ShardInfo) -> Index | None:
+    """Read an index that was fetched; None if it is damaged or of another shard."""
+    is_whole = len(data) == _HEADER.size + _ROW_BYTES * info.num_rows and _is_sound(data, info)
+    return Index(data, info.num_rows) if is_whole else None
+
+
 def _map(file: BinaryIO) -> mmap.mmap | bytes:
     """Map a file; one on a mount that cannot is read."""
     try:

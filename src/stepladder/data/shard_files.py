@@ -66,6 +66,13 @@ class ShardFiles(Protocol):
             ResourceError: if it cannot be fetched, or there is no room for it.
         """
 
+    def index(self, info: ShardInfo) -> bytes | None:
+        """Read a shard's index alone, unchecked; None where it lies beside the shard, or nowhere.
+
+        Raises:
+            ResourceError: if it cannot be fetched.
+        """
+
     def release(self, info: ShardInfo) -> None:
         """Let a file go that `path` gave."""
 
@@ -96,6 +103,10 @@ class LocalShardFiles:
     def path(self, info: ShardInfo) -> Path:
         """Give the file where it lies."""
         return self._folder / info.name
+
+    def index(self, info: ShardInfo) -> bytes | None:  # noqa: ARG002
+        """Give None: it lies beside the shard."""
+        return None
 
     def release(self, info: ShardInfo) -> None:
         """Do nothing: it lies there anyway."""

@@ -62,7 +62,8 @@ class AllData(Rung):
             about = about_store(profile, recipe, num_examples=num_after)
             note += f"; read each epoch, as memory does not hold all: {about}"
         elif not recipe.features.cached and not is_held_in_memory(profile, recipe):
-            more_s = download_s(profile, recipe, num_examples=num_after) * (1 - num_now / num_after)
+            more_frac = (num_after - num_now) / max(num_after, 1.0)
+            more_s = more_frac * download_s(profile, recipe, num_examples=num_after)
             now = no_faster_than(now, profile, recipe, example_s=store_s)
             now = with_one_time(now, download=more_s)
         per_example = num_after / num_now if num_now else 1.0

@@ -160,6 +160,17 @@ class RemoteShardFiles:
                 self._held[info.name] = held
             return self._held[info.name].path
 
+    def index(self, info: ShardInfo) -> bytes | None:
+        """Read a shard's index alone, unchecked; None where there is none.
+
+        Raises:
+            ResourceError: if it cannot be fetched.
+        """
+        try:
+            return self._objects.read(self.place.join(info.name + SUFFIX))
+        except NoSuchObjectError:
+            return None  # it is made again from the shard
+
     def release(self, info: ShardInfo) -> None:
         """Let a file go that `path` gave; after `close` nothing is held any more."""
         with self._lock:
@@ -200,14 +211,8 @@ class RemoteShardFiles:
             size_bytes=info.size_bytes,
             where=str(place),
             fetch=partial(self._objects.stream, place),
-            fetch_index=partial(self._read_index, info),
+            fetch_index=partial(self.index, info),
         )
-
-    def _read_index(self, info: ShardInfo) -> bytes | None:
-        try:
-            return self._objects.read(self.place.join(info.name + SUFFIX))
-        except NoSuchObjectError:
-            return None  # it is made again from the shard
 
     def _read_manifest(self) -> Manifest:
         place = self.place.join(MANIFEST_NAME)

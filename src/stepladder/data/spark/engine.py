@@ -1,0 +1,251 @@
+"""Prepare by Spark: the two passes as tasks of executors, which write the files themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.engine import Engine
+from stepladder.data.forecast import check_space
+from stepladder.data.hashing import HashCache, Hashed, save_hashes
+from stepladder.data.pictures import HashedListing, Workers
+from stepladder.data.plan import Plan, Row, ShardPlan
+from stepladder.data.quarantine import Bad
+from stepladder.data.shard_work import Finished, ShardMaker
+from stepladder.data.sources import Listing
+from stepladder.data.spark.session import num_slots, require_spark, spark_session
+from stepladder.data.spark.shard_tasks import (
+    ATTEMPTS,
+    HASHED,
+    TO_HASH,
+    TO_MAKE,
+    ShardTasks,
+    shard_maker,
+    task_file,
+)
+from stepladder.data.spark.site import Site, open_site, require_shared, run_told
+from stepladder.data.spark.task_files import read_listed, write_listed, write_shard_plan
+from stepladder.data.threads import Inline
+from stepladder.data.work_folder import WorkFolder
+from stepladder.errors import ResourceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+else:
+    SparkSession = Any
+
+_TASKS_PER_SLOT = 4  # so that the last ones to end are short
+_MAX_CHUNK = 2048
+
+
+class SparkEngine(Engine):
+    """Tasks of Spark. A folder that driver and executors share holds what they make.
+
+    Each task makes one file of the store, so that Spark gives it to another executor when one is
+    lost, and a prepare that was killed goes on from the files that are finished.
+    """
+
+    def __init__(self, config: PrepareConfig) -> None:
+        require_spark()
+        self.config = config
+        self._spark: SparkSession | None = None
+        self._site: Site | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        assert self._spark is not None, "called outside working()"
+        return self._spark
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Hold a session."""
+        with spark_session() as self._spark:
+            yield
+
+    def open_site(self, work: WorkFolder, *, example: Path | None = None) -> Site:
+        """Take the work folder, and be sure that executors see it, and the example."""
+        site = open_site(work.root, cleared=(TO_HASH, TO_MAKE, ATTEMPTS))
+        require_shared(self.spark, site, example=example)
+        self._site = site
+        return site
+
+    @abstractmethod
+    def tasks(self, site: Site) -> ShardTasks:
+        """Give what tasks are told."""
+
+    @abstractmethod
+    def write(
+        self, tasks: ShardTasks, pending: Sequence[ShardPlan], *, on_poll: Callable[[], None]
+    ) -> None:
+        """Write shards whose plans lie in files, numbered as they are given."""
+
+    def make(
+        self,
+        plan: Plan,
+        work: WorkFolder,
+        *,
+        on_found: Callable[[Finished], None],
+        on_row: Callable[[Bad | None], None],
+    ) -> list[Finished]:
+        """Let executors write what is not finished; what they finish is told file by file."""
+        assert self._site is not None, "called before hash()"
+        tasks = self.tasks(self._site)
+        records = shard_maker(tasks.site, self.config, read=_unread, workers=Workers(Inline(), 1))
+        done = self._find(plan, tasks, records)
+        pending = [shard for shard in plan.shards if shard.name not in done]
+        check_space(pending, work.root)
+        for shard in plan.shards:
+            if shard.name in done:
+                on_found(done[shard.name])
+        pending.sort(key=lambda shard: -shard.forecast_bytes)  # long ones first
+        for task, shard in enumerate(pending):
+            (work.records / f"{shard.name}.json").unlink(missing_ok=True)
+            write_shard_plan(task_file(tasks.site, TO_MAKE, task), shard)
+        arrivals = _Arrivals(pending, records, work.records, on_row)
+        slots = num_slots(self.spark)
+        threads = max(1, slots // max(1, len(pending)))  # few files: several threads each
+        self.write(replace(tasks, threads=threads), pending, on_poll=arrivals.look)
+        done |= arrivals.finished()
+        return [done[shard.name] for shard in plan.shards]
+
+    def _find(self, plan: Plan, tasks: ShardTasks, records: ShardMaker) -> dict[str, Finished]:
+        """Find what an earlier run finished; executors hash it."""
+        candidates = {shard.name: records.recorded(shard) for shard in plan.shards}
+        there = [shard for shard in plan.shards if candidates[shard.name] is not None]
+        for task, shard in enumerate(there):
+            write_shard_plan(task_file(tasks.site, TO_MAKE, task), shard)
+        answers = run_told(self.spark, tasks.site, len(there), tasks.find)
+        sound = {name for name in answers.values() if name is not None}
+        return {
+            name: done for name, done in candidates.items() if done is not None and name in sound
+        }
+
+
+class FilesOnSpark(SparkEngine):
+    """Pictures that are files which driver and executors see at the same path.
+
+    Tasks are told names and open the files themselves: no picture goes through Spark.
+
+    Args:
+        config: what to make.
+        listing: the pictures.
+    """
+
+    def __init__(self, config: PrepareConfig, listing: Listing) -> None:
+        super().__init__(config)
+        self._listing = listing
+
+    def tasks(self, site: Site) -> ShardTasks:
+        """Tell tasks where the files are."""
+        return ShardTasks(site=site, config=self.config, source=self._listing.root)
+
+    def hash(
+        self, work: WorkFolder, *, earlier: Path, on_done: Callable[[int, int], None]
+    ) -> HashedListing:
+        """Hash chunks of the files; a chunk that an earlier run hashed is only looked at."""
+        pictures = self._listing.pictures
+        example = Path(self._listing.file(pictures[0]))
+        known = self._known(work, earlier)
+        site = self.open_site(work, example=example)
+        (work.root / HASHED).mkdir(exist_ok=True)
+        num_wanted = _TASKS_PER_SLOT * num_slots(self.spark)
+        size = min(_MAX_CHUNK, -(-len(pictures) // num_wanted))
+        starts = range(0, len(pictures), size)
+        for task, start in enumerate(starts):
+            names = [picture.path for picture in pictures[start : start + size]]
+            listed = [(name, known.get(name)) for name in names]
+            write_listed(task_file(site, TO_HASH, task), listed)
+        folder = work.root / HASHED
+
+        def look() -> None:
+            num_done = sum(1 for entry in os.scandir(folder) if not entry.name.startswith("."))
+            on_done(min(num_done * size, len(pictures)), len(pictures))
+
+        run_told(self.spark, site, len(starts), self.tasks(site).hash, on_poll=look)
+        hashes: list[Hashed] = []
+        for task in range(len(starts)):
+            found = read_listed(task_file(site, HASHED, task))
+            hashes += [hashed for _, hashed in found if hashed is not None]
+        save_hashes(work.hashes, zip(pictures, hashes, strict=True))
+        return HashedListing(self._listing, hashes)
+
+    def write(
+        self, tasks: ShardTasks, pending: Sequence[ShardPlan], *, on_poll: Callable[[], None]
+    ) -> None:
+        """Let each task read the files of one shard, and write it."""
+        run_told(self.spark, tasks.site, len(pending), tasks.make, on_poll=on_poll)
+
+    def _known(self, work: WorkFolder, earlier: Path) -> dict[str, Hashed]:
+        """Gather what earlier runs hashed, and put aside the chunks of one that was cut."""
+        known = dict(HashCache.read([earlier, work.hashes]).known)
+        chunks = sorted((work.root / HASHED).glob("*.json"))
+        for chunk in chunks:
+            known.update(
+                (name, hashed)
+                for name, hashed in read_listed(chunk)
+                if hashed is not None and hashed.reason is None
+            )
+        pictures = self._listing.pictures
+        save_hashes(work.hashes, ((p, known[p.path]) for p in pictures if p.path in known))
+        for chunk in chunks:
+            chunk.unlink()
+        return known
+
+
+class _Arrivals:
+    """Tells of the shards of a plan as their records appear in the shared folder."""
+
+    def __init__(
+        self,
+        pending: Sequence[ShardPlan],
+        records: ShardMaker,
+        folder: Path,
+        on_row: Callable[[Bad | None], None],
+    ) -> None:
+        self._waiting = {f"{shard.name}.json": shard for shard in pending}
+        self._records, self._folder, self._on_row = records, folder, on_row
+        self._done: dict[str, Finished] = {}
+
+    def look(self) -> None:
+        """Tell of what has come since the last look."""
+        with os.scandir(self._folder) as entries:
+            new = [entry.name for entry in entries if entry.name in self._waiting]
+        for name in new:
+            shard = self._waiting[name]
+            done = self._records.recorded(shard)
+            if done is None:
+                continue
+            del self._waiting[name]
+            self._done[shard.name] = done
+            for _ in done.labels:
+                self._on_row(None)
+            for bad in done.bad:
+                self._on_row(bad)
+
+    def finished(self) -> dict[str, Finished]:
+        """Give what is known of all, by name.
+
+        Raises:
+            ResourceError: if some have not come.
+        """
+        self.look()
+        if self._waiting:
+            missing = next(iter(self._waiting))
+            raise ResourceError(
+                f"{len(self._waiting)} files that executors wrote are not to be seen here, "
+                f"{missing.removesuffix('.json')} among them",
+                where=str(self._folder),
+                fix="The storage shows them late: type the same command again in a minute.",
+            )
+        return self._done
+
+
+def _unread(row: Row) -> bytes:
+    raise AssertionError(f"{row.path} is read by executors alone")

@@ -1,0 +1,160 @@
+"""From facts of a frame's rows to a listing: names that are unique, labels that are names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from stepladder.config.choices import Split
+from stepladder.data.containers.labels import Labels
+from stepladder.data.hashing import Hashed
+from stepladder.data.pictures import HashedListing
+from stepladder.data.sources import Listing, Picture, require_classes
+from stepladder.data.spark.listing import list_names, relative_names
+from stepladder.data.walk import Skipped
+from stepladder.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What a plan needs of a row; see `frame_tasks.FACTS`."""
+
+    sha256: bytes
+    size: int
+    reason: str | None
+    path: str | None
+    label: str | int | None
+    split: Split | None
+    group: str | None
+
+    @property
+    def hashed(self) -> Hashed:
+        """As a plan has it."""
+        return Hashed(self.sha256, (self.size, 0, 0), self.reason)
+
+
+def facts_of(rows: Iterator[dict[str, Any]]) -> list[Fact]:
+    """Read facts as tasks give them."""
+    return [
+        Fact(
+            sha256=bytes(row["sha256"]),
+            size=row["size"],
+            reason=row["reason"],
+            path=row["path"],
+            label=row["label"] if row["number"] is None else row["number"],
+            split=None if row["split"] is None else Split(row["split"]),
+            group=row["picture_group"],
+        )
+        for row in rows
+    ]
+
+
+def empty_files(facts: list[Fact], files: Iterable[str], address: str) -> list[Fact]:
+    """Give the files that Spark passes over, as they are empty.
+
+    Args:
+        facts: of the others.
+        files: all of them, as URLs.
+        address: that they were read from.
+    """
+    there = set(relative_names([str(fact.path) for fact in facts], address))
+    paths = [unquote(url) for url in files]
+    return [
+        Fact(b"", 0, "is empty (0 bytes)", path, None, None, None)
+        for path, name in zip(paths, relative_names(paths, address), strict=True)
+        if name not in there
+    ]
+
+
+def list_facts(
+    facts: list[Fact],
+    *,
+    source: str,
+    address: str | None,
+    class_names: tuple[str, ...] | None,
+    has_labels: bool,
+    has_group: bool,
+) -> HashedListing:
+    """List the rows of a frame.
+
+    Args:
+        facts: of its rows, in any order.
+        source: what messages call it.
+        address: what Spark read, if paths are of files below it.
+        class_names: what label numbers stand for.
+        has_labels: whether rows have labels; else the folders of their paths are classes.
+        has_group: whether rows have groups.
+
+    Raises:
+        DataError: if there are no rows, two of one path that differ, labels of two kinds, or one
+            class only.
+    """
+    if not facts:
+        raise DataError("no pictures", where=source, fix="Give a frame that has rows.")
+    named, num_repeated = _named(facts, source, address)
+    warnings = [f"{source}: {num_repeated} repeated rows left out"] if num_repeated else []
+    root = Path(address or source)
+    if not has_labels:
+        skipped = Skipped()
+        found = list_names(list(named), root, skipped)
+        hashes = [named[picture.path].hashed for picture in found.pictures]
+        require_classes(found, source)
+        return HashedListing(found, hashes)
+    labels = Labels(class_names)
+    for path, fact in named.items():
+        assert fact.label is not None
+        labels.add(fact.label, f"{source}: {path}")
+    names = labels.names(source)
+    pictures = [
+        Picture(path, names[fact.label], fact.split, fact.group)
+        for path, fact in named.items()
+        if fact.label is not None
+    ]
+    listing = Listing(root, pictures, Skipped(), tuple(warnings), has_group)
+    require_classes(listing, source)
+    return HashedListing(listing, [fact.hashed for fact in named.values()])
+
+
+def _named(facts: list[Fact], source: str, address: str | None) -> tuple[dict[str, Fact], int]:
+    """Give each row a path, sorted by it, and count the rows that say the same twice."""
+    if any(fact.path is None for fact in facts):
+        return _named_by_content(facts), 0
+    paths = relative_names([str(fact.path) for fact in facts], address)
+    named: dict[str, Fact] = {}
+    num_repeated = 0
+    for path, fact in sorted(zip(paths, facts, strict=True), key=lambda pair: pair[0]):
+        there = named.setdefault(path, fact)
+        if there is fact:
+            continue
+        if _without_path(there) != _without_path(fact):
+            raise DataError(
+                f"two rows of {path!r} differ",
+                where=source,
+                fix="Keep one row for each path, or name another column: --path-column NAME",
+            )
+        num_repeated += 1
+    return named, num_repeated
+
+
+def _named_by_content(facts: list[Fact]) -> dict[str, Fact]:
+    """Name rows without a path by their sha256: a frame has no order to count rows by."""
+    named: dict[str, Fact] = {}
+    for fact in sorted(facts, key=_content_key):
+        name = fact.sha256.hex() or "unreadable"
+        number = 1
+        while (path := name if number == 1 else f"{name}.{number}") in named:
+            number += 1
+        named[path] = fact
+    return named
+
+
+def _content_key(fact: Fact) -> tuple[bytes, str, str, str, str]:
+    others = (str(fact.label), str(fact.split), str(fact.group), str(fact.reason))
+    return (fact.sha256, *others)
+
+
+def _without_path(fact: Fact) -> tuple[Any, ...]:
+    return fact.sha256, fact.reason, fact.label, fact.split, fact.group

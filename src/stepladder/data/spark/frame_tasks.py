@@ -1,0 +1,197 @@
+"""What tasks of Spark do with the rows of a frame: hash pictures, send them on, write files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stepladder.config.choices import Encoding, JpegSize
+from stepladder.config.options import PrepareConfig
+from stepladder.data.containers.columns import Columns
+from stepladder.data.containers.parquet import BatchPictures, checked_label, split_of_cell
+from stepladder.data.formats import NPY_MAGIC, BadPictureError
+from stepladder.data.pictures import CHANGED
+from stepladder.data.plan import Row
+from stepladder.data.spark.routing import Routing
+from stepladder.data.spark.shard_tasks import TO_MAKE, decoding, make_shard, task_file
+from stepladder.data.spark.site import Site, telling
+from stepladder.data.spark.task_files import read_shard_plan
+from stepladder.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    Batches = Iterator[pa.RecordBatch]
+else:
+    Batches = Any
+
+FACTS = (
+    "sha256 binary, size long, reason string, path string, label string, number long, "
+    "split string, picture_group string"
+)
+ROUTED = "shard int, sha256 binary, picture binary"
+MADE = "shard int"
+ROUTING = "routing"
+_MAX_SENT_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameTasks:
+    """What tasks that are given rows are told.
+
+    Attributes:
+        site: the shared folder.
+        config: how pictures are kept.
+        columns: which hold what.
+        has_labels: whether there is a column of labels; else folders of paths are the classes.
+    """
+
+    site: Site
+    config: PrepareConfig
+    columns: Columns
+    has_labels: bool
+
+    def facts(self, batches: Batches) -> Batches:
+        """Hash each picture, and give what a plan needs of its row."""
+        with telling(self.site):
+            yield from self._facts(batches)
+
+    def route(self, batches: Batches) -> Batches:
+        """Give each picture that is still wanted, with the file that wants it."""
+        with telling(self.site):
+            yield from self._route(batches)
+
+    def make(self, batches: Batches) -> Batches:
+        """Write files from pictures that come sorted by (file, sha256)."""
+        with telling(self.site):
+            yield from self._make(batches)
+
+    def _facts(self, batches: Batches) -> Batches:
+        import pyarrow as pa
+
+        for batch in batches:
+            rows = [self._fact(batch, at, data, reason) for at, data, reason in self._read(batch)]
+            names = [part.split()[0] for part in FACTS.split(", ")]
+            kinds = [pa.binary(), pa.int64(), *[pa.string()] * 3, pa.int64(), *[pa.string()] * 2]
+            columns = zip(*rows, strict=True) if rows else [[] for _ in names]
+            arrays = [pa.array(list(c), kind) for c, kind in zip(columns, kinds, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, names)
+
+    def _fact(self, batch: pa.RecordBatch, at: int, data: bytes, reason: str | None) -> tuple:  # type: ignore[type-arg]
+        columns, config = self.columns, self.config
+        is_kept = config.encoding is Encoding.JPEG and config.jpeg_size is JpegSize.ORIGINAL
+        if is_kept and data.startswith(NPY_MAGIC):
+            raise UsageError(
+                "the source holds pixels, and a store of original JPEGs keeps files as they are",
+                where="DataFrame",
+                fix="Choose --encoding pixels, or --jpeg-size resized.",
+            )
+        path = _cell(batch, columns.path, at)
+        where = "DataFrame" if path is None else f"DataFrame: {path}"
+        label: str | int | None = None
+        if self.has_labels:
+            label = checked_label(batch.column(columns.label)[at].as_py(), columns.label, where)
+        split = None
+        if columns.split is not None:
+            split = split_of_cell(_cell(batch, columns.split, at), where).value
+        group = _cell(batch, columns.group, at)
+        is_number = isinstance(label, int)
+        return (
+            b"" if reason else hashlib.sha256(data).digest(),
+            len(data),
+            reason,
+            path,
+            None if is_number else label,
+            label if is_number else None,
+            split,
+            None if group is None else str(group),
+        )
+
+    def _route(self, batches: Batches) -> Batches:
+        routing = Routing(self.site.root / ROUTING)
+        sent = _Sent()
+        for batch in batches:
+            for _, data, reason in self._read(batch):
+                digest = hashlib.sha256(data).digest()
+                for number in [] if reason else routing.files_of(digest):
+                    sent.add(number, digest, data)
+                if sent.num_bytes > _MAX_SENT_BYTES:
+                    yield sent.take()
+        yield sent.take()
+
+    def _make(self, batches: Batches) -> Batches:
+        import pyarrow as pa
+
+        rows = _Rows(batches)
+        with decoding(1) as workers:
+            while (number := rows.next_file()) is not None:
+                plan = read_shard_plan(task_file(self.site, TO_MAKE, number))
+                read = partial(rows.read, number)
+                make_shard(self.site, self.config, plan, read=read, workers=workers)
+                yield pa.RecordBatch.from_pydict({"shard": pa.array([number], pa.int32())})
+
+    def _read(self, batch: pa.RecordBatch) -> Iterator[tuple[int, bytes, str | None]]:
+        pictures = BatchPictures(batch, self.columns, self.config)
+        for at in range(batch.num_rows):
+            yield at, *pictures.read(at, "DataFrame")
+
+
+class _Sent:
+    """Rows that are gathered until they are worth sending."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, bytes, bytes]] = []
+        self.num_bytes = 0
+
+    def add(self, number: int, sha256: bytes, data: bytes) -> None:
+        self._rows.append((number, sha256, data))
+        self.num_bytes += len(data)
+
+    def take(self) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        columns = list(zip(*self._rows, strict=True)) or [(), (), ()]
+        kinds = (pa.int32(), pa.binary(), pa.binary())
+        arrays = [pa.array(c, kind) for c, kind in zip(columns, kinds, strict=True)]
+        self._rows, self.num_bytes = [], 0
+        return pa.RecordBatch.from_arrays(arrays, ["shard", "sha256", "picture"])
+
+
+class _Rows:
+    """Rows sorted by (file, sha256), taken as the files' own rows ask for them: one at a time."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._rows = self._flat(batches)
+        self._next = next(self._rows, None)
+        self._done: set[int] = set()
+
+    def next_file(self) -> int | None:
+        """Give the next file that has pictures here; what the last one left is passed over."""
+        while self._next is not None and self._next[0] in self._done:
+            self._next = next(self._rows, None)
+        if self._next is None:
+            return None
+        self._done.add(self._next[0])
+        return self._next[0]
+
+    def read(self, number: int, row: Row) -> bytes:
+        """Give the picture of a row; rows are asked for in order, a picture perhaps twice."""
+        while self._next is not None and self._next[0] == number and self._next[1] < row.sha256:
+            self._next = next(self._rows, None)
+        if self._next is None or self._next[:2] != (number, row.sha256):
+            raise BadPictureError(CHANGED)
+        return self._next[2]
+
+    @staticmethod
+    def _flat(batches: Batches) -> Iterator[tuple[int, bytes, bytes]]:
+        for batch in batches:
+            for at in range(batch.num_rows):
+                number, sha256, data = (column[at].as_py() for column in batch.columns)
+                yield number, bytes(sha256), data
+
+
+def _cell(batch: pa.RecordBatch, name: str | None, at: int) -> Any:
+    return None if name is None else batch.column(name)[at].as_py()

@@ -1,0 +1,150 @@
+"""Run work on executors: watched from here, stopped from here, and what goes wrong in words."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from stepladder.data.spark.session import quiet_pandas
+from stepladder.errors import ResourceError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    Batches = Iterator[pa.RecordBatch]
+else:
+    DataFrame = SparkSession = Batches = Any
+
+SCHEMA = "task long, answer string"
+_POLL_S = 0.2
+_NO_SLOT_S = 60.0
+_STOP_S = 30.0
+_GO_ON = "The same command goes on from what is finished."
+
+
+def run_tasks(
+    spark: SparkSession,
+    num_tasks: int,
+    work: Callable[[int], str | None],
+    *,
+    on_poll: Callable[[], None] = lambda: None,
+) -> dict[int, str | None]:
+    """Call work(number) on the executors for each number, and give the answers.
+
+    Args:
+        spark: a classic session.
+        num_tasks: how many; each is a task of Spark, retried by it where its executor is lost.
+        work: called there; a module-level function, or one bound with `functools.partial`.
+        on_poll: called here, again and again meanwhile; what it raises ends the work.
+
+    Raises:
+        ResourceError: if Spark gives up, or has no slot for a minute.
+    """
+
+    def call(batches: Batches) -> Batches:
+        import pyarrow as pa
+
+        for batch in batches:
+            tasks = batch.column(0).to_pylist()
+            answers = [work(task) for task in tasks]
+            columns = [pa.array(tasks, pa.int64()), pa.array(answers, pa.string())]
+            yield pa.RecordBatch.from_arrays(columns, ["task", "answer"])
+
+    if num_tasks == 0:
+        return {}
+    with quiet_pandas():
+        frame = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(call, SCHEMA)
+    table = collect(spark, frame, on_poll=on_poll)
+    return dict(zip(*(table.column(name).to_pylist() for name in ("task", "answer")), strict=True))
+
+
+def collect(
+    spark: SparkSession, frame: DataFrame, *, on_poll: Callable[[], None] = lambda: None
+) -> pa.Table:
+    """Give the rows of a frame; `on_poll` is called meanwhile, and what it raises ends the job.
+
+    Raises:
+        ResourceError: if Spark gives up, or has no slot for a minute.
+    """
+    from pyspark import InheritableThread
+
+    tag = f"stepladder-{uuid.uuid4().hex}"
+    tables: list[pa.Table] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            spark.addTag(tag)
+            tables.append(frame.toArrow())
+        except Exception as error:
+            errors.append(error)
+
+    thread = InheritableThread(target=work, daemon=True, session=spark)
+    slots = _Slots(spark)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_POLL_S)
+            on_poll()
+            slots.require()
+    except BaseException:
+        with contextlib.suppress(Exception):  # a JVM that is gone stops by itself
+            spark.interruptTag(tag)
+        thread.join(_STOP_S)
+        raise
+    if errors:
+        raise explain(errors[0]) from errors[0]
+    on_poll()
+    return tables[0]
+
+
+def explain(error: Exception) -> ResourceError:
+    """Say in one line why Spark gave up, and what to do."""
+    text = str(error)
+    if re.search(r"No module named '(stepladder|torch|simplejpeg|pyarrow|numpy)", text):
+        missing = re.findall(r"No module named '([\w.]+)'", text)[-1]
+        return ResourceError(
+            f"the executors' Python lacks {missing}",
+            where="spark",
+            fix="Install stepladder there (pip install stepladder), or name a Python that has it: "
+            "PYSPARK_PYTHON, or --archives of spark-submit.",
+        )
+    if "ExecutorLostFailure" in text:
+        why = "An executor was lost again and again: killed from outside, or out of memory."
+        fix = f"Give executors more memory (spark.executor.memoryOverhead). {_GO_ON}"
+        return ResourceError("Spark gave up", where="spark", why=why, fix=fix)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    told = (named or lines or [type(error).__name__])[-1]
+    return ResourceError("Spark gave up", where="spark", why=told[:300], fix=_GO_ON)
+
+
+class _Slots:
+    """Whether any task runs, or has run, since a job began."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._tracker = spark.sparkContext.statusTracker()
+        self._began_s = time.monotonic()
+        self._has_run = False
+
+    def require(self) -> None:
+        """Raise if nothing has run for a minute; a job without a slot would wait for ever."""
+        if self._has_run or time.monotonic() - self._began_s < _NO_SLOT_S:
+            return
+        stages = [self._tracker.getStageInfo(stage) for stage in self._tracker.getActiveStageIds()]
+        self._has_run = any(
+            info is not None and info.numActiveTasks + info.numCompletedTasks for info in stages
+        )
+        if stages and not self._has_run:
+            raise ResourceError(
+                f"no executor took a task in {_NO_SLOT_S:.0f} s: 1 slot is needed, and the "
+                "cluster gives none",
+                where="spark",
+                fix="Ask for executors that it has (spark.executor.cores, spark.executor.memory), "
+                "wait until others end, or use --engine local.",
+            )

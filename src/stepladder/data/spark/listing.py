@@ -1,0 +1,125 @@
+"""Names of files as Spark gives them, listed by the rules that a folder on this machine goes by."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepladder.data.sources import Listing, list_walk
+from stepladder.data.walk import Folder, Skipped, Walk, is_hidden, why_no_picture
+
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])")
+_WITHOUT_HOST = {"file", "dbfs"}
+_WILD = re.compile(r"[*?\[{]")
+
+
+def spark_address(source: Path) -> str | None:
+    """Give what Spark is to open if a source is an address or a pattern, and no folder here.
+
+    A Path has made one slash of two.
+    """
+    text = str(source)
+    match = _ADDRESS.match(text)
+    if match is not None:
+        host = "" if match[1].lower() in _WITHOUT_HOST else "/"
+        return f"{match[1]}:/{host}{text[match.end() :]}"
+    is_pattern = _WILD.search(text) is not None and not source.exists()
+    return str(source.expanduser().absolute()) if is_pattern else None
+
+
+def is_url(source: Path) -> bool:
+    """Tell whether a source is an address with a scheme, such as hdfs://host/photos."""
+    return _ADDRESS.match(str(source)) is not None
+
+
+def split_pattern(address: str) -> tuple[str, str | None]:
+    """Cut a pattern of file names, such as *.jpg, off an address: (address, pattern or None)."""
+    folder, _, name = address.rpartition("/")
+    is_of_files = _WILD.search(name) is not None and "." in name
+    return (folder, name) if is_of_files else (address, None)
+
+
+def relative_names(names: Sequence[str], address: str | None) -> list[str]:
+    """Cut off what is no part of a picture's name: host and folder of the source.
+
+    Args:
+        names: as a column or Spark gives them; those that are relative stay as they are.
+        address: that they were read from, up to the first pattern in it; None: what all of them
+            have in common is cut off.
+    """
+    if not all(name.startswith("/") or _ADDRESS.match(_one_slash(name)) for name in names):
+        return list(names)
+    parts = [_parts(name) for name in names]
+    if address is not None:
+        wild = [part for part in _parts(address) if _WILD.search(part)]
+        num_cut = _parts(address).index(wild[0]) if wild else len(_parts(address))
+    else:
+        folders = [part[:-1] for part in parts]
+        ends = zip(min(folders), max(folders), strict=False)
+        num_cut = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], ends))
+    return ["/".join(part[num_cut:]) for part in parts]
+
+
+def list_names(names: Sequence[str], root: Path, skipped: Skipped) -> Listing:
+    """List names of files as a folder of class folders, or of train/val/test folders of them.
+
+    Raises:
+        UsageError, DataError: as for a folder.
+    """
+    tree: dict[str, Any] = {}
+    for name in names:
+        node = tree
+        *folders, file = name.split("/")
+        for part in folders:
+            node = node.setdefault(part, {})
+        node[file] = None
+    return list_walk(NamesWalk(str(root), False, skipped, tree), root)
+
+
+@dataclass(frozen=True)
+class NamesWalk(Walk):
+    """A walk over names that are known: a tree of folders, None for each file."""
+
+    tree: dict[str, Any] = field(default_factory=dict)
+
+    def start(self) -> Folder:
+        """Give the root."""
+        return Folder("", ())
+
+    def entries(self, folder: Folder) -> Iterator[Folder | str]:
+        """Yield a folder's subfolders and pictures, sorted by name as bytes."""
+        node = self.tree
+        for part in folder.path.split("/") if folder.path else ():
+            node = node[part]
+        for name in sorted(node, key=os.fsencode):
+            if is_hidden(name):
+                continue
+            path = f"{folder.path}/{name}" if folder.path else name
+            if node[name] is not None:
+                yield Folder(path, ())
+                continue
+            reason = why_no_picture(name)
+            if reason:
+                self.skipped.add(path, reason)
+            else:
+                yield path
+
+
+def _one_slash(name: str) -> str:
+    return re.sub(r":/+", ":/", name, count=1)
+
+
+def _parts(name: str) -> list[str]:
+    """Give the folders of a name or an address, without scheme and host."""
+    scheme, colon, rest = name.partition(":/")
+    if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+", scheme):
+        # scheme://host/folder has a host, scheme:///folder and scheme:/folder have none
+        rest = rest[1:].partition("/")[2] if rest[:1] == "/" and rest[1:2] != "/" else rest
+    else:
+        rest = name
+    return [part for part in rest.split("/") if part]

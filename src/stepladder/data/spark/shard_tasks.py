@@ -1,0 +1,149 @@
+"""What a task of Spark does to the files of a store: hash a chunk, find a shard, make a shard."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.formats import BadPictureError
+from stepladder.data.hashing import hash_file
+from stepladder.data.index import index_path
+from stepladder.data.pictures import CHANGED, Workers
+from stepladder.data.plan import Row, ShardPlan
+from stepladder.data.shard_work import Finished, ShardMaker
+from stepladder.data.source_file import read_file
+from stepladder.data.spark.site import Site
+from stepladder.data.spark.task_files import read_listed, read_shard_plan, write_listed
+from stepladder.data.threads import Inline, one_torch_thread
+from stepladder.data.work_folder import WorkFolder
+from stepladder.machine.allocator import keep_freed_memory
+from stepladder.machine.limits import num_cores
+
+TO_HASH, HASHED, TO_MAKE, ATTEMPTS = "to_hash", "hashed", "to_make", "attempts"
+_AHEAD_PER_THREAD = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardTasks:
+    """What every task of one prepare is told.
+
+    Attributes:
+        site: the shared folder.
+        config: how pictures are kept.
+        source: folder that rows' paths start at, as executors see it; None: their bytes come by
+            Spark.
+        threads: that a task decodes in.
+    """
+
+    site: Site
+    config: PrepareConfig
+    source: Path | None
+    threads: int = 1
+
+    def hash(self, task: int) -> None:
+        """Hash the files of a chunk."""
+        assert self.source is not None
+        listed = read_listed(task_file(self.site, TO_HASH, task))
+        hashed = [
+            (name, hash_file(f"{self.source}/{name}", known, self.config.max_pixels))
+            for name, known in listed
+        ]
+        self.site.require_current()
+        write_listed(task_file(self.site, HASHED, task), hashed)
+
+    def find(self, task: int) -> str | None:
+        """Give the name of a shard if it is finished and every byte of it is right."""
+        plan = read_shard_plan(task_file(self.site, TO_MAKE, task))
+        maker = shard_maker(self.site, self.config, read=self._read, workers=Workers(Inline(), 1))
+        with one_torch_thread():
+            finished = maker.find(plan, rereads_bad=self.source is not None)
+        if finished is None or any(bad.reason == CHANGED for bad in finished.bad):
+            return None  # what was gone may be there again
+        return plan.name
+
+    def make(self, task: int) -> None:
+        """Make a shard of files that this executor can open."""
+        plan = read_shard_plan(task_file(self.site, TO_MAKE, task))
+        with decoding(self.threads) as workers:
+            make_shard(self.site, self.config, plan, read=self._read, workers=workers)
+
+    def _read(self, row: Row) -> bytes:
+        path = f"{self.source}/{row.path}"
+        data, status = read_file(path, max_pixels=self.config.max_pixels)
+        if not row.hashed.holds(data, path, status):
+            raise BadPictureError(CHANGED)
+        return data
+
+
+def task_file(site: Site, folder: str, task: int) -> Path:
+    """Give the place of a task's file."""
+    return site.root / folder / f"{task:06d}.json"
+
+
+def shard_maker(
+    site: Site,
+    config: PrepareConfig,
+    *,
+    read: Callable[[Row], bytes],
+    workers: Workers,
+    attempt: Path | None = None,
+) -> ShardMaker:
+    """Give a maker of shards that looks at what is finished, or writes into an attempt's folder."""
+    work = WorkFolder(site.root)
+    return ShardMaker(
+        read=read,
+        folder=attempt or work.store,
+        records=attempt or work.records,
+        config=config,
+        pool=workers.pool,
+        ahead=workers.ahead,
+    )
+
+
+def make_shard(
+    site: Site,
+    config: PrepareConfig,
+    plan: ShardPlan,
+    *,
+    read: Callable[[Row], bytes],
+    workers: Workers,
+) -> Finished:
+    """Make a shard in a folder of this attempt alone, and put it in its place.
+
+    An executor that Spark took for lost may still be writing the same shard: what it does cannot
+    touch this one, and what it puts in place has the same bytes.
+    """
+    site.require_current()
+    work = WorkFolder(site.root)
+    attempt = site.folder(ATTEMPTS) / f"{plan.name}.{uuid.uuid4().hex}"
+    attempt.mkdir()
+    try:
+        maker = shard_maker(site, config, read=read, workers=workers, attempt=attempt)
+        finished = maker.make(plan, on_row=lambda _: None)
+        if finished.info is not None:
+            site.publish(index_path(attempt / plan.name), index_path(work.store / plan.name))
+            site.publish(attempt / plan.name, work.store / plan.name)
+        record = f"{plan.name}.json"
+        site.publish(attempt / record, work.records / record)
+    finally:
+        shutil.rmtree(attempt, ignore_errors=True)
+    return finished
+
+
+@contextlib.contextmanager
+def decoding(threads: int) -> Iterator[Workers]:
+    """Hold threads to decode in; of one, the task's own."""
+    keep_freed_memory()
+    with one_torch_thread(), contextlib.ExitStack() as stack:
+        num = min(threads, num_cores())
+        if num == 1:
+            yield Workers(Inline(), 1)
+        else:
+            pool = ThreadPoolExecutor(num, thread_name_prefix="prepare")
+            yield Workers(stack.enter_context(pool), num * _AHEAD_PER_THREAD)

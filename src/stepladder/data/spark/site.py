@@ -1,0 +1,212 @@
+"""What driver and executors share: a folder, a token, the versions; checked before work begins."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepladder.data.decode import decode_versions
+from stepladder.data.spark.jobs import run_tasks
+from stepladder.data.spark.session import num_slots
+from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
+from stepladder.records import read_json, write_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+else:
+    SparkSession = Any
+
+_KINDS = {kind.__name__: kind for kind in (UsageError, DataError, ResourceError)}
+_TOKEN = "token"
+
+
+class Superseded(Exception):  # noqa: N818  (nobody's mistake)
+    """Another driver has taken the folder over: what this task makes is no longer wanted."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A folder that driver and executors share, as tasks are told of it.
+
+    Attributes:
+        root: the folder.
+        token: what the driver wrote into it when it began.
+        versions: of the libraries that shape what is made.
+    """
+
+    root: Path
+    token: str
+    versions: tuple[tuple[str, str], ...]
+
+    def folder(self, name: str) -> Path:
+        """Give a folder in it, made if it is not there."""
+        path = self.root / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the driver that began this work still owns the folder."""
+        try:
+            return (self.root / _TOKEN).read_text(encoding="ascii") == self.token
+        except OSError:
+            return False
+
+    def require_current(self) -> None:
+        """Stop a task that outlived its driver before it changes what another one made."""
+        if not self.is_current:
+            raise Superseded
+
+    def publish(self, made: Path, target: Path) -> None:
+        """Put a file that this task has made in its place."""
+        self.require_current()
+        made.replace(target)
+
+
+def open_site(root: Path, *, cleared: tuple[str, ...] = ()) -> Site:
+    """Take a folder for this driver.
+
+    Args:
+        root: the folder, held by this process.
+        cleared: folders in it that are emptied.
+    """
+    site = Site(root.absolute(), uuid.uuid4().hex, tuple(sorted(decode_versions().items())))
+    root.mkdir(parents=True, exist_ok=True)
+    for name in ("errors", "seen", *cleared):
+        shutil.rmtree(root / name, ignore_errors=True)
+        site.folder(name)
+    (root / _TOKEN).write_text(site.token, encoding="ascii")
+    return site
+
+
+@contextlib.contextmanager
+def telling(site: Site) -> Iterator[None]:
+    """End the block at an error of ours, or of the disk, and leave it where the driver finds it."""
+    try:
+        yield
+    except Superseded:
+        return
+    except StepladderError as error:
+        kind = next((name for name, kind in _KINDS.items() if isinstance(error, kind)), "DataError")
+        parts = {"what": error.what, "where": error.where, "why": error.why, "fix": error.fix}
+        _leave(site, {"kind": kind, **parts})
+    except OSError as error:
+        named = {"errno": error.errno, "text": error.strerror, "file": str(error.filename or "")}
+        _leave(site, {"kind": "OSError", **named, "host": socket.gethostname()})
+
+
+def raise_told(site: Site) -> None:
+    """Raise here the first error that a task has left.
+
+    Raises:
+        StepladderError, OSError: as it was.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(site.root / "errors"):
+            if not entry.name.endswith(".json"):
+                continue
+            found = read_json(Path(entry.path))
+            kind = found.pop("kind")
+            if kind == "OSError":
+                raise OSError(found["errno"], f"{found['text']} on {found['host']}", found["file"])
+            raise _KINDS[kind](**found)
+
+
+def run_told(
+    spark: SparkSession,
+    site: Site,
+    num_tasks: int,
+    work: Callable[[int], str | None],
+    *,
+    on_poll: Callable[[], None] = lambda: None,
+) -> dict[int, str | None]:
+    """Run tasks, and raise here what one of them raised, as soon as it did.
+
+    Raises:
+        StepladderError, OSError: of a task.
+        ResourceError: if Spark gives up.
+    """
+
+    def look() -> None:
+        raise_told(site)
+        on_poll()
+
+    return run_tasks(spark, num_tasks, partial(_told, site, work), on_poll=look)
+
+
+def require_shared(spark: SparkSession, site: Site, *, example: Path | None = None) -> None:
+    """Be sure that executors see the folder, a file of the source, and have the same versions.
+
+    Raises:
+        ResourceError: if not, with the host that differs.
+    """
+    work = partial(_look_around, site, example)
+    answers = [
+        json.loads(answer or "{}") for answer in run_tasks(spark, num_slots(spark), work).values()
+    ]
+    wanted = dict(site.versions)
+    for seen in answers:
+        host = str(seen["host"])
+        if not (seen["sees_root"] and (site.root / "seen" / str(seen["name"])).exists()):
+            raise ResourceError(
+                f"the executor on {host} does not share this folder with the driver",
+                where=str(site.root),
+                why="Executors write the store's files there, and the driver publishes them.",
+                fix="Give an --out on storage that all of them mount at the same path, or use "
+                "--engine local.",
+            )
+        if not seen["sees_example"]:
+            raise ResourceError(
+                f"the executor on {host} does not see the source",
+                where=str(example),
+                fix="Put it on storage that all machines mount at the same path, or give an "
+                "address that Spark opens, such as hdfs://… or s3a://….",
+            )
+        if seen["versions"] != wanted:
+            names = sorted(name for name in wanted if wanted[name] != seen["versions"].get(name))
+            differing = ", ".join(
+                f"{name} {seen['versions'].get(name)} there and {wanted[name]} here"
+                for name in names
+            )
+            raise ResourceError(
+                f"the executor on {host} has other versions: {differing}",
+                where="spark",
+                why="Pixels could differ from picture to picture.",
+                fix="Install the same versions on driver and executors.",
+            )
+
+
+def _told(site: Site, work: Callable[[int], str | None], task: int) -> str | None:
+    with telling(site):
+        return work(task)
+    return None
+
+
+def _look_around(site: Site, example: Path | None, task: int) -> str:
+    name = f"{task}-{uuid.uuid4().hex}"
+    sees_root = site.is_current
+    if sees_root:
+        with contextlib.suppress(OSError):
+            (site.root / "seen" / name).touch()
+    seen = {
+        "host": socket.gethostname() or platform.node(),
+        "name": name,
+        "sees_root": sees_root,
+        "sees_example": example is None or os.path.lexists(example),
+        "versions": decode_versions(),
+    }
+    return json.dumps(seen)
+
+
+def _leave(site: Site, found: dict[str, Any]) -> None:
+    write_json(site.folder("errors") / f"{uuid.uuid4().hex}.json", found)

@@ -1,0 +1,76 @@
+"""Compute all features of a job, before any run of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from stepladder.config.options import JobConfig
+from stepladder.machine import keep_freed_memory
+from stepladder.task.contract import Task
+from stepladder.train.build import choose_device, make_model, open_sources, use_threads
+from stepladder.train.display import Display
+from stepladder.train.feature_opener import FeatureEngine
+from stepladder.train.feature_stage import go_on_features
+from stepladder.train.features import features_folder, require_features
+from stepladder.train.signals import SignalGuard
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputedFeatures:
+    """Where the features of a job are.
+
+    Attributes:
+        folder: of all features of its data.
+        num_rows: of each split that it has.
+    """
+
+    folder: Path
+    num_rows: dict[str, int]
+
+
+def compute_features(
+    job: JobConfig, task: Task, *, display: Display, engine: FeatureEngine | None = None
+) -> ComputedFeatures:
+    """Compute the features of train, val and test, as far as they are not there.
+
+    Args:
+        job: what a run would be given; whether it asks for cached features does not matter.
+        task: the task on examples.
+        display: where progress goes.
+        engine: that computes them; None: this process does.
+
+    Raises:
+        UsageError: if features cannot be computed once, or the engine cannot be had.
+        DataError: if the data cannot be used.
+        ResourceError: if they cannot be written.
+        InterruptedRun: after a signal; the same command goes on.
+    """
+    recipe = replace(job.recipe, features=replace(job.recipe.features, cached=True))
+    job = replace(job, recipe=recipe)
+    device = choose_device(recipe.device.kind)
+    use_threads(recipe)
+    if device.type == "cpu":
+        keep_freed_memory()
+    sources = open_sources(task)
+    model = make_model(recipe, task, device)
+    require_features(recipe, task, model, sources.train)
+    with SignalGuard() as guard:
+        _, features = go_on_features(
+            job,
+            task,
+            sources,
+            model=model,
+            device=device,
+            loaded=None,
+            display=display,
+            guard=guard,
+            engine=engine,
+        )
+        splits = {"train": features.train, "val": features.val, "test": features.test}
+        if features.test is not None:
+            features.test.read(np.arange(1))  # they are computed at the first read
+    num_rows = {name: len(source) for name, source in splits.items() if source is not None}
+    return ComputedFeatures(folder=features_folder(job, task), num_rows=num_rows)

@@ -1,0 +1,118 @@
+"""A cluster of two executors on this machine: one is killed in the middle, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data import plan
+from stepladder.data.prepare import prepare
+
+pytest.importorskip("pyspark")
+
+# Kills the first executor that has put a file in its place, while others are still to be made.
+SCRIPT = """
+import os, signal, sys, threading, time
+from pathlib import Path
+import psutil
+from stepladder.config.choices import EngineName
+from stepladder.config.options import PrepareConfig
+from stepladder.data import plan
+from stepladder.data.prepare import prepare
+
+plan.MAX_MEAN_SHARD_BYTES = 12_000
+source, out = map(Path, sys.argv[1:])
+
+def executors():
+    found = psutil.Process().children(recursive=True)
+    return [one for one in found if "CoarseGrainedExecutorBackend" in " ".join(one.cmdline())]
+
+def kill():
+    work = out.with_name(out.name + ".partial")
+    while not list(work.glob("records/*.json")):
+        time.sleep(0.01)
+    num_done = len(list(work.glob("records/*.json")))
+    victim = executors()[0]
+    victim.send_signal(signal.SIGKILL)
+    sys.stdout.write(f"killed after {num_done}\\n")
+
+threading.Thread(target=kill, daemon=True).start()
+config = PrepareConfig(source=source, out=out, size=24, max_bad=0.1, engine=EngineName.SPARK)
+prepare(config)
+"""
+
+
+# The one worker has fewer cores than an executor asks for, so that none begins.
+WITHOUT_SLOTS = """
+from pathlib import Path
+from stepladder.data.spark import jobs
+from stepladder.data.spark.session import spark_session
+from stepladder.errors import ResourceError
+jobs._NO_SLOT_S = 3.0
+with spark_session() as spark:
+    try:
+        jobs.run_tasks(spark, 1, str)
+    except ResourceError as error:
+        print(error)
+"""
+
+
+def cluster(master: str) -> dict[str, str]:
+    own = {"SPARK_MASTER": master, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {**os.environ, **own}
+
+
+@pytest.mark.slow
+def test_a_cluster_without_a_slot_is_told_in_words() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SLOTS],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={
+            **cluster("local-cluster[1,1,1024]"),
+            "PYSPARK_SUBMIT_ARGS": "--conf spark.executor.cores=2 pyspark-shell",
+        },
+    )
+    assert "no executor took a task in 3 s: 1 slot is needed, and the cluster gives none" in (
+        done.stdout
+    )
+    assert "spark.executor.cores" in done.stdout
+
+
+@pytest.mark.slow
+def test_an_executor_that_is_killed_costs_nothing_but_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "MAX_MEAN_SHARD_BYTES", 12_000)
+    source = tmp_path / "photos"
+    random = np.random.default_rng(0)
+    for idx in range(40):
+        path = source / f"class {idx % 2}" / f"{idx}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        coarse = random.integers(0, 255, size=(4, 5, 3), dtype=np.uint8)
+        Image.fromarray(coarse).resize((1200, 1000)).save(path, compress_level=1)
+    wanted = prepare(PrepareConfig(source=source, out=tmp_path / "local", size=24)).folder
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(source), str(tmp_path / "store")],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env=cluster("local-cluster[2,1,1024]"),
+    )
+    assert done.returncode == 0, done.stderr
+    num_files = len(list(wanted.glob("*.parquet")))
+    assert 1 <= int(done.stdout.rpartition("killed after ")[2]) < num_files
+    names = {path.name for path in wanted.iterdir()} - {"prepare_log.json"}
+    assert names == {path.name for path in (tmp_path / "store").iterdir()} - {"prepare_log.json"}
+    for name in names:
+        assert (wanted / name).read_bytes() == (tmp_path / "store" / name).read_bytes(), name

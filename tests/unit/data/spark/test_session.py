@@ -1,0 +1,86 @@
+"""What Spark lacks is told in words before anything is begun."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepladder.config.choices import EngineName, SourceFormat
+from stepladder.config.options import PrepareConfig
+from stepladder.data.prepare import prepare
+from stepladder.data.spark.jobs import explain
+from stepladder.data.spark.session import require_spark
+from stepladder.errors import ResourceError, UsageError
+
+pytest.importorskip("pyspark")
+
+
+def java(folder: Path, version: str) -> Path:
+    """Make a Java that tells its version."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2020-01-01' >&2\n")
+    program.chmod(0o755)
+    return folder
+
+
+def test_without_pyspark_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(UsageError) as caught:
+        require_spark()
+    assert "pip install 'stepladder[spark]'" in str(caught.value)
+
+
+def test_without_java_it_is_told_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ResourceError, match="needs Java, and none is found") as caught:
+        require_spark()
+    assert "apt install" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_enough"), [("1.8.0_292", False), ("11.0.2", False), ("17.0.1", True)]
+)
+def test_an_old_java_is_refused_by_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, is_enough: bool
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, version)))
+    if is_enough:
+        require_spark()
+        return
+    number = "8" if version.startswith("1.8") else "11"
+    with pytest.raises(ResourceError, match=f"needs Java 17 or later, and this is {number}"):
+        require_spark()
+
+
+def test_what_only_the_local_engine_reads_is_refused(tmp_path: Path) -> None:
+    config = PrepareConfig(
+        source=tmp_path / "shards",
+        out=tmp_path / "store",
+        engine=EngineName.SPARK,
+        source_format=SourceFormat.WEBDATASET,
+    )
+    with pytest.raises(UsageError, match="does not read webdataset") as caught:
+        prepare(config)
+    assert "--engine local" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("  File x\nModuleNotFoundError: No module named 'stepladder'\n", "lacks stepladder"),
+        ("Job aborted: ExecutorLostFailure (executor 1 exited)", "killed from outside"),
+        ("Traceback\n  File x\nValueError: of a user\n\n\tat org.Spark", "ValueError: of a user"),
+        ("something else", "something else"),
+    ],
+)
+def test_why_spark_gave_up_is_one_line(text: str, words: str) -> None:
+    error = explain(RuntimeError(text))
+    assert words in str(error)
+    assert error.fix
+    assert len(str(error).splitlines()) <= 3
