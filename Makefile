@@ -23,7 +23,8 @@ demo: $(STAMP)
 	$(BIN)/python examples/demo/check_result.py runs/demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
+		--no-loadscope-reorder
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

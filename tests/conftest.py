@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,9 +23,32 @@ from stepladder.records.profile import Profile, TrainingTime
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests share few cores
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave theirs to others
 
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 4 * 10**9  # the largest that all tests together have left there is a tenth of it
+
+
+def has_room(folder: Path) -> bool:
+    """Say whether a folder takes what tests write, and the code that some of them compile."""
+    if not os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        return False
+    return shutil.disk_usage(folder).free > ROOM_BYTES
+
+
+# Thousands of files are written through to the disk, as the tests' subject promises: where folders
+# of tests lie in memory nobody waits for that. What a process leaves when it is killed is the same.
+if has_room(MEMORY):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 # How long an example takes says something about the machine only.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that have slow tests: none is left for one process at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def draw_photo(kind: int, idx: int, *, size: tuple[int, int] = (48, 40)) -> Image.Image:

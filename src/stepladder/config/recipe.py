@@ -45,7 +45,7 @@ class DataConfig:
     order: OrderMode = OrderMode.AUTO
     """Order of the training examples."""
     window_rows: int = 0
-    """For windowed order: examples that are shuffled together; 0: those of four files of a store."""
+    """For windowed order: examples shuffled together; 0: of a store, those of four files."""
     verify_pages: VerifyPages = VerifyPages.FIRST_TOUCH
     """When a stored picture's checksum is checked."""
     decode_once: bool = False

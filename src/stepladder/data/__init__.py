@@ -6,13 +6,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepladder.data.loader import Loader
     from stepladder.data.spark_converter import from_spark
+    from stepladder.data.store import Store
     from stepladder.data.tables.opening import open_table
 
-__all__ = ["from_spark", "open_table"]
+__all__ = ["Loader", "Store", "from_spark", "open_table"]
 
 # Imported when first used: naming this room brings in no torch.
 _HOMES = {
+    "Loader": "stepladder.data.loader",
+    "Store": "stepladder.data.store",
     "from_spark": "stepladder.data.spark_converter",
     "open_table": "stepladder.data.tables.opening",
 }

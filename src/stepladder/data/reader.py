@@ -33,6 +33,7 @@ from stepladder.data.order import rank_slice
 from stepladder.data.order_choice import order_of
 from stepladder.data.ordered import map_in_order
 from stepladder.data.reader_stats import ReaderStats
+from stepladder.data.shard_files import ShardFilesStats
 from stepladder.data.threads import num_reading_threads, reading_threads
 from stepladder.errors import ResourceError, UsageError
 from stepladder.machine import available_memory_bytes
@@ -96,6 +97,7 @@ class Reader:
         self.global_batch_size = global_batch_size
         self.rank, self.world_size = rank, world_size
         self.stats = ReaderStats()
+        self._files_before = source.files_stats()
         data = DataConfig(
             fraction=fraction,
             seed=fraction_seed,
@@ -124,6 +126,14 @@ class Reader:
     def is_held(self) -> bool:
         """Whether its pictures are held in memory, so that each is read once."""
         return self._where is Where.MEMORY
+
+    def files_stats(self) -> ShardFilesStats | None:
+        """Say what fetching files took since this reader was made; None: they are here anyway.
+
+        Of a store all splits count, by whomever they are read.
+        """
+        now, before = self.source.files_stats(), self._files_before
+        return now if now is None or before is None else now.since(before)
 
     def epoch(self, epoch: int, start: int = 0) -> Generator[Batch]:
         """Yield this rank's batches of an epoch.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +30,15 @@ class ShardFilesStats:
     wait_s: float = 0.0
     num_hits: int = 0
     num_misses: int = 0
+
+    def since(self, earlier: ShardFilesStats) -> ShardFilesStats:
+        """Give what came after an earlier look."""
+        return ShardFilesStats(
+            **{
+                field.name: getattr(self, field.name) - getattr(earlier, field.name)
+                for field in fields(self)
+            }
+        )
 
     @property
     def hit_frac(self) -> float | None:

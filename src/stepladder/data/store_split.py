@@ -75,9 +75,7 @@ class StoreSplit(PictureSource):
         self._wanted: list[int] = []  # shards that were expected last
         self._hot: HotRows | None = None
         self.block_rows = tuple(info.num_rows for info in self._infos)
-        self.is_near = files.is_local and (
-            self._is_mapped or not is_on_spinning_disk(path)
-        )
+        self.is_near = files.is_local and (self._is_mapped or not is_on_spinning_disk(path))
         ends = np.cumsum(self.block_rows)
         self._starts = np.concatenate([[0], ends[:-1]])  # (num_shards,): first row of each
         self._num_rows = int(ends[-1])

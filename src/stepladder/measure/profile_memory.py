@@ -51,7 +51,7 @@ def _relevant(name: str, recipe: Recipe) -> Hashable:
     """Give what a part depends on: the recipe without what cannot change it."""
     if name == "peaks":
         return recipe.device.precision, recipe.device.threads, recipe.model.name
-    if name == "disk":  # of the store that all recipes of a job read
+    if name in {"disk", "link"}:  # of the store that all recipes of a job read
         return None
     if name == "save":  # of the weights that learn, and what the optimiser keeps of each
         model = replace(recipe.model, fold_batchnorm=False)

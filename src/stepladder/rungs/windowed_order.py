@@ -23,7 +23,7 @@ class WindowedOrder(Rung):
 
     Trades: neighbours in a window meet more often than by chance.
     Source: Nguyen et al. 2022, "Why Globally Re-shuffle? Revisiting Data Shuffling in Large Scale
-    Deep Learning", IPDPS (partial local shuffling reaches the accuracy of global shuffling).
+    Deep Learning", IPDPS (a partial exchange, tuned, keeps the accuracy of a global one).
     """
 
     name: ClassVar[str] = "windowed_order"

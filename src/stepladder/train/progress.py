@@ -25,7 +25,7 @@ def progress_of(run: Session) -> ProgressState:
     max_epochs = at.epoch - at.stage_epoch + stages_left * schedule.max_epochs
     epochs_left = max(max_epochs - at.epoch - 1, 0)
     is_free = run.device.type == "cpu"  # elsewhere a look waits for the device
-    files = reader.source.files_stats()
+    files = reader.files_stats()
     return ProgressState(
         epoch=at.epoch + 1,
         max_epochs=max_epochs,
@@ -49,7 +49,7 @@ def reading_totals(reader: Reader) -> dict[str, float]:
 
     Examples whose features or pictures lie in memory are not read again.
     """
-    stats, files = reader.stats, reader.source.files_stats()
+    stats, files = reader.stats, reader.files_stats()
     if not stats.num_read:
         return {}
     totals: dict[str, float] = {

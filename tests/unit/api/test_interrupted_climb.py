@@ -48,10 +48,11 @@ CLIMB = [
     "--batch.lr", "0.1", "--schedule.max-epochs", "2", "--device.threads", "1",
     "--ladder.block-s", "0.01", "--ladder.num-seeds", "2",
 ]  # fmt: skip
+UNCHECKED = ["--run.checks", "off"]  # four processes the less, where nothing is said of checks
 
 
 @pytest.fixture(name="interrupted")
-def _interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+def _interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Climb in a folder of its own until a signal ends it amid the trial of the second rung."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -59,11 +60,11 @@ def _interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[]
     monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
     Path("signs.py").write_text(TASK)
     Path("stop").touch()
-    return lambda: main(CLIMB)
+    return lambda *flags: main([*CLIMB, *flags])
 
 
 def test_it_has_a_page_and_the_same_command_goes_on(
-    interrupted: Callable[[], int], capsys: pytest.CaptureFixture[str]
+    interrupted: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert interrupted() == 128 + signal.SIGTERM
     assert "SIGTERM ended the climb; every verdict so far is in" in capsys.readouterr().err
@@ -90,28 +91,28 @@ def test_it_has_a_page_and_the_same_command_goes_on(
 
 
 def test_a_page_that_cannot_be_written_does_not_hide_the_interruption(
-    interrupted: Callable[[], int], capsys: pytest.CaptureFixture[str]
+    interrupted: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("blocked").touch()
-    assert interrupted() == 128 + signal.SIGTERM
+    assert interrupted(*UNCHECKED) == 128 + signal.SIGTERM
     assert "SIGTERM ended the climb; every verdict so far is in" in capsys.readouterr().err
     assert Path("run/report.html").is_dir()
 
 
 def test_the_page_of_a_training_that_stands_there_is_not_written_over(
-    interrupted: Callable[[], int],
+    interrupted: Callable[..., int],
 ) -> None:
     Path("stop").unlink()
-    assert main(CLIMB) == 0
+    assert main([*CLIMB, *UNCHECKED]) == 0
     page = Path("run/report.html").read_text()
     Path("stop").touch()
-    assert main([*CLIMB, "--fresh"]) == 128 + signal.SIGTERM
+    assert main([*CLIMB, *UNCHECKED, "--fresh"]) == 128 + signal.SIGTERM
     assert Path("stopped").exists()
     assert Path("run/report.html").read_text() == page
 
 
-def test_its_folder_has_no_weights(interrupted: Callable[[], int]) -> None:
-    assert interrupted() == 128 + signal.SIGTERM
+def test_its_folder_has_no_weights(interrupted: Callable[..., int]) -> None:
+    assert interrupted(*UNCHECKED) == 128 + signal.SIGTERM
     assert stepladder.verify("run") == []
     with pytest.raises(DataError, match="there is no checkpoint"):
         stepladder.predict("run", [])

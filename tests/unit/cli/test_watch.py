@@ -70,7 +70,7 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 def python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=env, text=True, capture_output=True, timeout=120
+        [sys.executable, *words], cwd=folder, env=env, text=True, capture_output=True, timeout=240
     )
 
 
@@ -226,26 +226,52 @@ def train(num=8):
 """
 
 
-@pytest.mark.parametrize(
-    ("code", "exit_code"),
-    [
-        ("train()\nsys.stderr.close()", 0),
-        ("train()\nsys.stdout.close()\nsys.stderr = None", 0),
-        ("train()\nos._exit(3)", 3),
-        ("train()\nos.execv(sys.executable, [sys.executable, '-c', 'raise SystemExit(5)'])", 5),
-        ("threading.Thread(target=train).start()", 0),
-    ],
-    ids=["stderr closed", "stdout closed", "os._exit", "exec", "a thread"],
-)
-def test_however_a_script_leaves_its_code_and_a_report_are_kept(
-    tmp_path: Path, code: str, exit_code: int
-) -> None:
-    (tmp_path / "a.py").write_text(STEPS + code, encoding="utf-8")
-    assert python("-m", "stepladder", "watch", "a.py", folder=tmp_path).returncode == exit_code
-    report = json.loads((tmp_path / "watch-a" / "watch.json").read_text())
+# Imports once, then forks a process for each folder: a watch that ends as it would by itself.
+NURSERY = """
+import os, sys
+import torch
+from stepladder.cli.main import main
+
+for folder in sys.argv[1:]:
+    pid = os.fork()
+    if pid == 0:
+        os.chdir(folder)
+        sys.exit(main(["watch", "a.py"]))
+    status = os.waitpid(pid, 0)[1]
+    with open(folder + "/exit_code", "w") as file:
+        file.write(str(os.waitstatus_to_exitcode(status)))
+"""
+ENDINGS = {
+    "stderr closed": ("train()\nsys.stderr.close()", 0),
+    "stdout closed": ("train()\nsys.stdout.close()\nsys.stderr = None", 0),
+    "os._exit": ("train()\nos._exit(3)", 3),
+    "exec": (
+        "train()\nos.execv(sys.executable, [sys.executable, '-c', 'raise SystemExit(5)'])",
+        5,
+    ),
+    "a thread": ("threading.Thread(target=train).start()", 0),
+}
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each ending, in which its script was watched to its end."""
+    root = tmp_path_factory.mktemp("endings")
+    for name, (code, _) in ENDINGS.items():
+        (root / name).mkdir()
+        (root / name / "a.py").write_text(STEPS + code, encoding="utf-8")
+    assert python("-c", NURSERY, *ENDINGS, folder=root).returncode == 0
+    return root
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_however_a_script_leaves_its_code_and_a_report_are_kept(left: Path, ending: str) -> None:
+    folder = left / ending
+    assert int((folder / "exit_code").read_text()) == ENDINGS[ending][1]
+    report = json.loads((folder / "watch-a" / "watch.json").read_text())
     assert report["is_complete"]
     assert report["num_steps"] == 8
-    assert (tmp_path / "watch-a" / "watch.html").exists()
+    assert (folder / "watch-a" / "watch.html").exists()
 
 
 def test_a_forked_child_leaves_no_report_of_its_own(watch: Run, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -75,3 +76,17 @@ def test_among_small_gains_one_that_may_cost_accuracy_counts_half(profile, recip
     advice = advise_on(profile, recipe, LadderConfig(), rungs=rungs)
     assert advice.next is not None
     assert advice.next.rung == "first", "of equal ones the first in climbing order"
+
+
+def test_what_reading_takes_is_said_as_far_as_it_was_measured(profile, recipe) -> None:
+    def second_line(**facts: float) -> str:
+        measured = replace(profile, **facts)
+        advice = advise_on(measured, recipe, LadderConfig(), rungs=())
+        return advice_text(advice, measured).splitlines()[1]
+
+    assert second_line() == ""
+    jpegs = {"loader_fetch_s": 2e-4, "loader_decode_s": 3e-3, "fetch_bytes_per_s": 1e8}
+    said = "reading: a thread fetches an example in 0.2 ms (100 MB/s), and decodes it in 3 ms"
+    assert second_line(**jpegs) == said
+    far = second_line(**jpegs, link_bytes_per_s=4.5e7, cache_hit_frac=0.25)
+    assert far == f"{said}; files come at 45 MB/s; the cache had 25 % of them"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepladder import fit_recipe
+from stepladder.config.choices import Checks
 from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
 from stepladder.config.recipe import Recipe
@@ -31,7 +32,7 @@ def test_a_rate_that_is_far_too_low_ends_as_a_recipe_that_learns(
     slow = replace(recipe, batch=replace(recipe.batch, lr=recipe.batch.lr / 100))
     job = JobConfig(
         recipe=slow,
-        run=RunConfig(dir=tmp_path / "runs" / "fit"),
+        run=RunConfig(dir=tmp_path / "runs" / "fit", checks=Checks.OFF),
         ladder=LadderConfig(block_s=0.002, num_seeds=3, time_per_point=10),
     )
     done = fit_recipe(task=blobs(), config=job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stepladder.records.profile import Profile, TrainingTime
+from stepladder.records.profile import Profile, Provenance, TrainingTime
 from stepladder.report.ladder_profile import ProfileRow, ProfileView, profile_view
 
 TIME = TrainingTime(epochs=10, steps_per_epoch=100, step_s=0.1)
@@ -69,3 +69,21 @@ def test_the_roofline_says_on_which_side_of_its_ridge_the_job_lies(
     assert "does 40, each of its layers by itself: arithmetic sets the pace" in high.note
     unknown = view(profile_of(TIME, forward_flops=4e7, **machine))
     assert "sets the pace" not in unknown.note
+
+
+def test_what_reading_takes_is_told_in_its_parts(profile_of: Callable[..., Profile]) -> None:
+    facts = {"loader_fetch_s": 0.0002, "loader_decode_s": 0.003, "fetch_bytes_per_s": 1e8}
+    far = {"link_bytes_per_s": 4.5e7, "cache_hit_frac": 0.25}
+    provenance = dict.fromkeys((*facts, *far), Provenance.MEASURED)
+    found = view(profile_of(TIME, **facts, **far, provenance=provenance))
+    told = {
+        "fetching an example": "0.2 ms",
+        "decoding an example": "3 ms",
+        "bytes a second of one thread": "100 MB/s",
+        "bytes a second that the object store": "45 MB/s",
+        "files that the cache had": "25.0 %",
+    }
+    for name, said in told.items():
+        assert (row(found, name).after, row(found, name).source) == (said, "measured")
+    pixels = view(profile_of(TIME, **facts | {"loader_decode_s": 0.0}))
+    assert not any(row.name.startswith("decoding") for row in pixels.rows)

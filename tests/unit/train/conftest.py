@@ -137,16 +137,16 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def points() -> type[PointsTask]:
     return PointsTask
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def job() -> Callable[..., JobConfig]:
     return make_job
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run() -> Callable[..., dict[str, Any]]:
     return run_job

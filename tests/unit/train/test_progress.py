@@ -49,12 +49,14 @@ def test_pictures_in_memory_are_read_once(split: StoreSplit) -> None:
 def test_a_remote_store_tells_of_its_cache(
     split: StoreSplit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetched = ShardFilesStats(num_requests=9, num_retries=1, num_bytes=77, num_hits=3, num_misses=2)
-    monkeypatch.setattr(split, "files_stats", lambda: fetched)
+    before = ShardFilesStats(num_requests=4, num_bytes=23, num_hits=1, num_misses=1)
+    now = ShardFilesStats(num_requests=9, num_retries=1, num_bytes=100, num_hits=4, num_misses=3)
+    looks = iter([before, now])
+    monkeypatch.setattr(split, "files_stats", lambda: next(looks))
     reader = Reader(split, seed=0, global_batch_size=8)
     list(reader.epoch(0))
     totals = reading_totals(reader)
-    assert (totals["num_requests"], totals["num_retries"]) == (9, 1)
+    assert (totals["num_requests"], totals["num_retries"]) == (5, 1)
     assert totals["received_bytes"] == 77
     assert (totals["cache_hits"], totals["cache_misses"]) == (3, 2)
 

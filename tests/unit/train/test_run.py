@@ -108,11 +108,18 @@ def test_every_epoch_sees_every_example_once(
     assert [len(ids) for ids in task.seen] == [8, 8, 8, 8, 5] * 2
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, job: MakeJob, points: Any, run: RunJob) -> Path:
+    """A run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "whole"
+    run(job(folder), points())
+    return folder
+
+
 @pytest.mark.parametrize("step", [0, 1, 4, 5, 12, 24])
 def test_a_run_that_was_interrupted_ends_as_one_that_was_not(
-    step: int, tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+    step: int, tmp_path: Path, whole: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
-    run(job(tmp_path / "whole"), points())
     broken = points()
     broken.on_step = at_call(step, interrupt)
     with pytest.raises(InterruptedRun) as caught:
@@ -123,20 +130,19 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(
     assert summary["steps"] == step + 1
     summary = run(job(tmp_path / "broken"), points())
     assert summary["attempts"] == 2
-    assert_same(tmp_path / "whole", tmp_path / "broken")
+    assert_same(whole, tmp_path / "broken")
 
 
 @pytest.mark.parametrize("call", [0, 2, 5])
 def test_an_interrupted_validation_is_done_first_on_resume(
-    call: int, tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+    call: int, tmp_path: Path, whole: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
-    run(job(tmp_path / "whole"), points())
     broken = points()
     broken.on_metrics = at_call(call, interrupt)
     with pytest.raises(InterruptedRun):
         run(job(tmp_path / "broken"), broken)
     run(job(tmp_path / "broken"), points())
-    assert_same(tmp_path / "whole", tmp_path / "broken")
+    assert_same(whole, tmp_path / "broken")
     events = list(read_jsonl(tmp_path / "broken" / "events.jsonl"))
     assert [e["epoch"] for e in events if e["event"] == "validation"] == [1, 2, 3, 4, 5]
 
