@@ -14,6 +14,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import thread as pools
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -118,13 +119,32 @@ def _script_in(folder: Path) -> str:
 def run_script(script: str, args: Sequence[str], *, is_module: bool) -> Ending:
     """Run a script or module as `__main__`; whatever it raises is shown as Python shows it.
 
-    Threads that it leaves behind are waited for, as Python does at its end.
+    Threads that it leaves behind are waited for, as Python does at its end; those of a pool once
+    they have done what they were given.
     """
+    before = set(threading.enumerate())
     ending = _run(script, args, is_module=is_module)
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    left = [one for one in threading.enumerate() if one not in before and not one.daemon]
+    _end_pools(left)
+    for thread in left:
+        thread.join()
     return ending
+
+
+def _end_pools(threads: Sequence[threading.Thread]) -> None:
+    """End threads of pools that nobody shut down, as `concurrent.futures` does when Python ends."""
+    queues = [pools._threads_queues[one] for one in threads if one in pools._threads_queues]
+    if not queues:
+        return
+    pools._shutdown = True
+    try:
+        for queue in queues:
+            queue.put(None)
+        for thread in threads:
+            if thread in pools._threads_queues:
+                thread.join()
+    finally:
+        pools._shutdown = False
 
 
 def _run(script: str, args: Sequence[str], *, is_module: bool) -> Ending:

@@ -213,6 +213,7 @@ def test_sigterm_leaves_a_report_and_ends_as_it_would(tmp_path: Path) -> None:
 
 STEPS = """
 import os, sys, threading
+from concurrent.futures import ThreadPoolExecutor
 import torch
 
 def train(num=8):
@@ -250,6 +251,7 @@ ENDINGS = {
         5,
     ),
     "a thread": ("threading.Thread(target=train).start()", 0),
+    "a pool": ("pool = ThreadPoolExecutor(1)\npool.submit(train)", 0),
 }
 
 
