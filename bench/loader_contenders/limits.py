@@ -141,7 +141,7 @@ names = ("RssAnon", "RssShmem")
 print(1024 * sum(int(line.split()[1]) for line in lines if line.startswith(names)))
 """
 
-WHATS: dict[str, Callable[[Path], dict[str, Any]]] = {
+FIGURES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "stream": stream,
     "first": partial(first_batch, is_resumed=False),
     "resume": partial(first_batch, is_resumed=True),
@@ -231,4 +231,4 @@ def _run(words: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(WHATS[sys.argv[1]](Path(sys.argv[2]))))
+    print(json.dumps(FIGURES[sys.argv[1]](Path(sys.argv[2]))))

@@ -167,7 +167,7 @@ def serve(photos: Path, out: Path, size: int) -> None:
         .config("spark.sql.parquet.compression.codec", "uncompressed")  # pixels: faster so
         .getOrCreate()
     )
-    whats: dict[str, Callable[[], None]] = {
+    kinds: dict[str, Callable[[], None]] = {
         OURS: partial(ours, photos, out, size, engine="spark"),
         LOCAL: partial(ours, photos, out, size, engine="local"),
         RECIPE: partial(recipe, spark, photos, out, size),
@@ -178,7 +178,7 @@ def serve(photos: Path, out: Path, size: int) -> None:
         out.mkdir(parents=True)
         os.sync()
         start_s = time.perf_counter()
-        whats[line.strip()]()
+        kinds[line.strip()]()
         answers.write(json.dumps({"per_s": count / (time.perf_counter() - start_s)}) + "\n")
         answers.flush()
     spark.stop()
