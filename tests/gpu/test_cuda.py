@@ -156,3 +156,19 @@ def test_a_bad_step_leaves_the_weights_without_a_wait_for_the_host(tmp_path: Pat
     assert task.weights
     for weight, before in zip(task.weights, task.weights_before, strict=True):
         assert torch.equal(weight, before)
+
+
+def test_a_page_locked_batch_is_copied_beside_the_step_and_arrives_whole() -> None:
+    """Many copies are under way while the current stream is busy; each is read after it is whole."""
+    device = torch.device("cuda")
+    ids = torch.arange(64)
+    busy = torch.randn(2048, 2048, device=device)
+    sums = []
+    for number in range(20):
+        pictures = torch.full((64, 3, 64, 64), number, dtype=torch.uint8).pin_memory()
+        busy = busy @ busy / 64
+        moved = Batch(pictures, ids.pin_memory(), ids).to(device, memory_format=torch.channels_last)
+        assert moved.inputs.is_contiguous(memory_format=torch.channels_last)
+        sums.append(moved.inputs.float().mean())
+        del pictures, moved
+    assert [float(value) for value in sums] == [float(number) for number in range(20)]

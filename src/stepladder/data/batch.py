@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -24,16 +25,36 @@ class Batch(NamedTuple):
     def to(
         self, device: torch.device, *, memory_format: torch.memory_format | None = None
     ) -> Batch:
-        """Copy inputs and targets to a device; 4-d inputs into the memory format."""
+        """Copy inputs and targets to a device; 4-d inputs into the memory format.
+
+        Page-locked tensors go to a GPU on a stream of their own, so that a copy runs beside the
+        step before it; what uses them on the current stream waits for the copy.
+        """
         inputs = _move(self.inputs, device, memory_format)
         return Batch(inputs, _move(self.targets, device, None), self.ids)
 
 
+@cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _copy_beside(value: Tensor, device: torch.device, memory_format: torch.memory_format) -> Tensor:
+    """Copy a page-locked tensor on the device's copy stream."""
+    stream, current = _copy_stream(device), torch.cuda.current_stream(device)
+    with torch.cuda.stream(stream):
+        moved = value.to(device, non_blocking=True, memory_format=memory_format)
+    current.wait_stream(stream)
+    moved.record_stream(current)  # its memory is not given to another copy while a step reads it
+    return moved
+
+
 def _move(value: Any, device: torch.device, memory_format: torch.memory_format | None) -> Any:
     if isinstance(value, Tensor):
-        if memory_format is not None and value.dim() == 4:
-            return value.to(device, non_blocking=True, memory_format=memory_format)
-        return value.to(device, non_blocking=True)
+        wanted = memory_format if value.dim() == 4 and memory_format else torch.preserve_format
+        if device.type == "cuda" and value.is_pinned():
+            return _copy_beside(value, device, wanted)
+        return value.to(device, non_blocking=True, memory_format=wanted)
     if isinstance(value, dict):
         return {key: _move(item, device, memory_format) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
