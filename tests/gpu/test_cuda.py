@@ -159,7 +159,7 @@ def test_a_bad_step_leaves_the_weights_without_a_wait_for_the_host(tmp_path: Pat
 
 
 def test_a_page_locked_batch_is_copied_beside_the_step_and_arrives_whole() -> None:
-    """Many copies are under way while the current stream is busy; each is read after it is whole."""
+    """Many copies are under way while the current stream is busy; each arrives whole."""
     device = torch.device("cuda")
     ids = torch.arange(64)
     busy = torch.randn(2048, 2048, device=device)
