@@ -134,7 +134,7 @@ def test_a_hard_limit_of_file_handles_is_an_error_with_a_way_out(
     tmp_path: Path, build_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_store(tmp_path / "s", num_rows={"train": 200}, shards=64)
-    monkeypatch.setattr("stepladder.data.store._allow_files", lambda num_files: None)
+    monkeypatch.setattr("stepladder.data.store._allow_files", lambda num_more: None)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         free = os.open(os.devnull, os.O_RDONLY)

@@ -36,11 +36,12 @@ def executors():
 
 def kill():
     work = out.with_name(out.name + ".partial")
-    while not list(work.glob("records/*.json")):
-        time.sleep(0.01)
-    num_done = len(list(work.glob("records/*.json")))
-    victim = executors()[0]
-    victim.send_signal(signal.SIGKILL)
+    while len(victims := executors()) < 2:
+        time.sleep(0.1)
+    while not (done := list(work.glob("records/*.json"))):
+        time.sleep(0.002)
+    victims[0].send_signal(signal.SIGKILL)
+    num_done = len(done)
     sys.stdout.write(f"killed after {num_done}\\n")
 
 threading.Thread(target=kill, daemon=True).start()
@@ -95,7 +96,7 @@ def test_an_executor_that_is_killed_costs_nothing_but_time(
     monkeypatch.setattr(plan, "MAX_MEAN_SHARD_BYTES", 12_000)
     source = tmp_path / "photos"
     random = np.random.default_rng(0)
-    for idx in range(40):
+    for idx in range(80):
         path = source / f"class {idx % 2}" / f"{idx}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         coarse = random.integers(0, 255, size=(4, 5, 3), dtype=np.uint8)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from safetensors.torch import save_file
@@ -279,7 +279,8 @@ def test_every_flag_that_is_named_exists(page: Path, flags: dict[str, list[str]]
         "--check",
         "--epochs",
         "--page",
-    }  # of sha256sum, of a watched script, of bench/hits.py
+        "--from",
+    }  # of sha256sum, of a watched script, of bench/hits.py; another word for --source
     assert set(flags_in(page.read_text())) - known - others == set()
 
 
@@ -312,7 +313,13 @@ def test_readme_commands_have_flags_and_arguments_that_parse(
 
 
 def test_readme_python_names_real_functions_and_options() -> None:
-    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    snippet, other = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names: dict[str, Any] = {}
+    for node in ast.parse(other).body:
+        if isinstance(node, ast.ImportFrom):
+            exec(ast.unparse(node), names)
+    for attribute in re.findall(r"loader\.(\w+)", other):
+        assert hasattr(names["Loader"], attribute)
     keys = []
     for node in ast.walk(ast.parse(snippet)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import resource
 from pathlib import Path
 
@@ -108,8 +110,11 @@ class Store:
         self.files.close()
 
 
-def _allow_files(num_files: int) -> None:
-    """Raise this process's limit of open files, as far as the system lets it."""
+def _allow_files(num_more: int) -> None:
+    """Raise this process's limit of open files to so many more, as far as the system lets it."""
+    with contextlib.suppress(OSError):  # where there is no /proc, the number is a guess
+        num_more += len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    num_files = num_more
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < num_files:
         wanted = num_files if hard == resource.RLIM_INFINITY else min(num_files, hard)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from stepladder.config.choices import OptimizerName, Split, Where
+from stepladder.config.choices import OptimizerName, OrderMode, Sampling, Split, Where
 from stepladder.config.options import JobConfig, LadderConfig
 from stepladder.config.recipe import (
     BatchConfig,
@@ -90,7 +90,7 @@ class BlobsTask(Task):
 
 
 RECIPE = Recipe(
-    data=DataConfig(where=Where.STREAM),
+    data=DataConfig(where=Where.STREAM, order=OrderMode.GLOBAL, sample=Sampling.ROWS),
     batch=BatchConfig(global_batch_size=8, lr=0.05),
     optimizer=OptimizerConfig(name=OptimizerName.SGD),
     schedule=ScheduleConfig(max_epochs=6),

@@ -7,6 +7,7 @@ last before the folder gets its name.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fcntl
 import os
 import shutil
@@ -119,8 +120,9 @@ class Hold:
             _made.pop(self.folder, None)
             # renamed first, so that nobody finds half of it
             gone = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.old")
-            self.folder.rename(gone)
-            shutil.rmtree(gone)
+            with contextlib.suppress(FileNotFoundError):  # somebody removed it by hand
+                self.folder.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
         self._close()
 
 
