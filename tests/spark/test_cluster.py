@@ -30,9 +30,14 @@ from stepladder.data.prepare import prepare
 plan.MAX_MEAN_SHARD_BYTES = 12_000
 source, out = map(Path, sys.argv[1:])
 
+def is_executor(process):
+    try:
+        return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+    except psutil.Error:  # it has ended meanwhile
+        return False
+
 def executors():
-    found = psutil.Process().children(recursive=True)
-    return [one for one in found if "CoarseGrainedExecutorBackend" in " ".join(one.cmdline())]
+    return [one for one in psutil.Process().children(recursive=True) if is_executor(one)]
 
 def kill():
     work = out.with_name(out.name + ".partial")
