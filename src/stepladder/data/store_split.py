@@ -90,7 +90,7 @@ class StoreSplit(PictureSource):
             and self._verify is not VerifyPages.ALWAYS
             and self._num_rows <= MAX_ROWS
         )
-        self.rows_per_task = 32 if self._encoding is Encoding.PIXELS else 4  # about a millisecond
+        self.rows_per_task = 64 if self._encoding is Encoding.PIXELS else 4  # a millisecond or two
 
     def __len__(self) -> int:
         return self._num_rows
