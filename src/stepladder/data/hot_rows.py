@@ -31,6 +31,7 @@ class HotRows:
         self._offsets = np.concatenate([shard.index.offsets for shard in shards])
         fits = [shard.index.lengths == num_bytes for shard in shards]
         self._checked = np.concatenate(fits) & is_trusted
+        self._num_changes = [shard.num_changes for shard in shards]
         self._mappings: dict[int, np.ndarray] = {}
 
     def is_unchanged(self, rows: np.ndarray) -> bool:
@@ -39,9 +40,11 @@ class HotRows:
         Raises:
             DataError: if one was cut or has grown.
         """
-        used = set(self._shard_of[rows].tolist())
-        # a list: all are asked, so that the next call finds each as it is now
-        return all([self._shards[idx].is_unchanged() for idx in used])  # noqa: C419
+        for idx in set(self._shard_of[rows].tolist()):
+            self._shards[idx].is_unchanged()
+            if self._shards[idx].num_changes != self._num_changes[idx]:  # whoever has seen it
+                return False
+        return True
 
     def copy_into(self, rows: np.ndarray, out: np.ndarray) -> bool:
         """Fill `out`, uint8 (len(rows), num_bytes), if all of these rows can be had this way.

@@ -58,6 +58,7 @@ class Shard:
 
     Attributes:
         index: where each row is.
+        num_changes: how often the file was found to be another than before.
 
     Raises:
         DataError: if the file is missing, cut, or not the one that the manifest names.
@@ -81,6 +82,7 @@ class Shard:
         self._file = _open(path)
         self._close = weakref.finalize(self, os.close, self._file)
         self._identity = self._stat()
+        self.num_changes = 0
         self._forget()
         self.index: Index = open_index(index_path(path), info) or self._rebuild()
         self._names: _Names | None = None
@@ -111,6 +113,7 @@ class Shard:
         if identity == self._identity:
             return True
         self._forget()
+        self.num_changes += 1
         self._identity = identity
         return False
 

@@ -127,6 +127,18 @@ def test_pages_are_trusted_only_while_the_file_is_unchanged(
         assert bytes(rows.picture(0).reshape(-1)[:5]) == b"other"
 
 
+def test_a_change_that_another_read_has_seen_first_is_not_forgotten(
+    tmp_path: Path, build_store: Any
+) -> None:
+    build_store(tmp_path / "s")
+    rows = train_of(tmp_path / "s")
+    rows.picture(0)
+    flip(tmp_path / "s" / "train-0.parquet", rows._shards[0].index.offsets[0])
+    assert not rows._shards[0].is_unchanged(), "as a check before reading names does"
+    with pytest.raises(DataError, match="CRC"):
+        rows.picture(0)
+
+
 def test_a_page_is_checked_once_on_first_touch(
     tmp_path: Path, build_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
