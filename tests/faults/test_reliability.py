@@ -193,8 +193,6 @@ PROVED: dict[int, dict[str, tuple[str, ...]]] = {
     },
 }
 
-PREPARE = ("--size", "32", "--val-frac", "0.3", "--workers", "1")
-TRAIN = ("--model.name", "test_resnet", "--model.weights", "none", "--device.threads", "1")
 Run = Callable[..., str]
 
 
@@ -212,39 +210,6 @@ def test_each_row_names_tests_that_exist_and_docs_name_them_too(row: int) -> Non
 
 
 # -- by the command -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in the test's folder, check its exit code, and give what it said."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: str, code: int = 0) -> str:
-        capsys.readouterr()
-        found = main(list(words))
-        said = capsys.readouterr()
-        assert found == code, said.out + said.err
-        assert "Traceback" not in said.err
-        return said.out + said.err
-
-    return call
-
-
-@pytest.fixture
-def prepare(run: Run) -> Run:
-    def call(source: str = "photos", *words: str, code: int = 0, out: str = "store") -> str:
-        return run("prepare", source, "--out", out, *PREPARE, *words, code=code)
-
-    return call
-
-
-@pytest.fixture
-def train(run: Run) -> Run:
-    def call(*words: str, code: int = 0, epochs: int = 1) -> str:
-        named = ("--run.dir", "run", "--schedule.max-epochs", str(epochs))
-        return run("train", *TRAIN, *named, *words, code=code)
-
-    return call
 
 
 def quarantine() -> dict[str, str]:

@@ -1,0 +1,47 @@
+"""Commands as a person types them, on small pictures and a small model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stepladder.cli.main import main
+
+Run = Callable[..., str]
+PREPARE = ("--size", "32", "--val-frac", "0.3", "--workers", "1")
+TRAIN = ("--model.name", "test_resnet", "--model.weights", "none", "--device.threads", "1")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command in the test's folder, check its exit code, and give what it said."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str, code: int = 0) -> str:
+        capsys.readouterr()
+        found = main(list(words))
+        said = capsys.readouterr()
+        assert found == code, said.out + said.err
+        assert "Traceback" not in said.err
+        return said.out + said.err
+
+    return call
+
+
+@pytest.fixture
+def prepare(run: Run) -> Run:
+    def call(source: str = "photos", *words: str, code: int = 0, out: str = "store") -> str:
+        return run("prepare", source, "--out", out, *PREPARE, *words, code=code)
+
+    return call
+
+
+@pytest.fixture
+def train(run: Run) -> Run:
+    def call(*words: str, code: int = 0, epochs: int = 1, into: str = "run") -> str:
+        named = ("--run.dir", into, "--schedule.max-epochs", str(epochs))
+        return run("train", *TRAIN, *named, *words, code=code)
+
+    return call
