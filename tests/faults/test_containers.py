@@ -108,7 +108,7 @@ for line in sys.stdin:
     child = os.fork()
     if child == 0:
         calls = 0
-        owner = {"add": Spool, "finish": Spool, "make": ShardMaker}.get(point)
+        owner = {"add": Spool, "finish": Spool, "_write": ShardMaker}.get(point)
         if owner:
             setattr(owner, point, counting(getattr(owner, point), point, int(num)))
         source = Path(sys.argv[1])
@@ -124,7 +124,7 @@ for line in sys.stdin:
 
 def test_a_killed_prepare_goes_on_from_what_was_spooled(tmp_path: Path) -> None:
     source = table(tmp_path / "t.parquet")
-    kills = [("add", 1), ("add", 35), ("finish", 1), ("add", 12), ("make", 1), ("make", 4)]
+    kills = [("add", 1), ("add", 35), ("finish", 1), ("add", 12), ("_write", 1), ("_write", 4)]
     out = tmp_path / "cut"
     lines = [f"{out} {point} {num}" for point, num in kills]
     lines += [f"{out} add 1000", f"{tmp_path / 'whole'} add 1000"]

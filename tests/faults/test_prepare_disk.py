@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare import prepare
 from stepladder.data.verify import verify_store
 from stepladder.data.work_folder import WorkFolder, disk_errors_named
+from stepladder.data.writer import ShardWriter
 from stepladder.errors import DataError, ResourceError
 
 
@@ -62,6 +65,34 @@ except ResourceError as error:
     assert (source.parent / "store.partial").is_dir()
     prepare(config_of(source))
     assert verify_store(source.parent / "store") == []
+
+
+@pytest.mark.parametrize("row", [1, 9, 30])
+def test_one_of_several_files_that_fails_ends_all_and_the_rest_is_kept(
+    source: Path, row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepladder.data.plan.MAX_MEAN_SHARD_BYTES", 12_000)  # many files
+    add_page = ShardWriter.add_page
+    rows = itertools.count(1)
+
+    def fail(self: ShardWriter, **page: Any) -> None:
+        if next(rows) == row:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        add_page(self, **page)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardWriter, "add_page", fail)
+        with pytest.raises(ResourceError, match="the disk is full"):
+            prepare(config_of(source))
+    store = source.parent / "store.partial" / "store"
+    assert not list(store.glob(".*"))  # nothing half written is left
+    recorded = {path.stem for path in store.with_name("records").iterdir()}
+    kept = {name: (store / name).stat().st_mtime_ns for name in recorded}
+    assert kept or row < 30
+    prepare(config_of(source))
+    made = source.parent / "store"
+    assert all((made / name).stat().st_mtime_ns == time for name, time in kept.items())
+    assert verify_store(made) == []
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

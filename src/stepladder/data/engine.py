@@ -13,7 +13,8 @@ from stepladder.data.forecast import check_space
 from stepladder.data.pictures import HashedListing, Pictures, Workers
 from stepladder.data.plan import Plan
 from stepladder.data.quarantine import Bad
-from stepladder.data.shard_work import Finished, ShardMaker
+from stepladder.data.shard_record import Finished
+from stepladder.data.shard_work import ShardMaker
 from stepladder.data.threads import one_torch_thread
 from stepladder.data.work_folder import WorkFolder
 from stepladder.machine.allocator import keep_freed_memory
@@ -90,7 +91,7 @@ class LocalEngine(Engine):
         on_found: Callable[[Finished], None],
         on_row: Callable[[Bad | None], None],
     ) -> list[Finished]:
-        """Decode in threads and write one file after the other."""
+        """Decode in threads, and write in others."""
         assert self._workers is not None, "called outside working()"
         maker = ShardMaker(
             read=self._pictures.read,
@@ -106,4 +107,5 @@ class LocalEngine(Engine):
         for done in found:
             if done is not None:
                 on_found(done)
-        return [done or maker.make(shard, on_row=on_row) for shard, done in pairs]
+        made = iter(maker.make([shard for shard, done in pairs if done is None], on_row=on_row))
+        return [done or next(made) for done in found]

@@ -20,8 +20,9 @@ from stepladder.data.near_duplicates import LOOK_LENGTH, count_near
 from stepladder.data.plan import Plan, Row
 from stepladder.data.quarantine import NAME as QUARANTINE_NAME
 from stepladder.data.quarantine import Bad
+from stepladder.data.ready import Looks
 from stepladder.data.remote.places import object_place, shown
-from stepladder.data.shard_work import Finished, Looks
+from stepladder.data.shard_record import Finished
 from stepladder.data.sources import Listing
 from stepladder.data.split import check_classes
 from stepladder.data.traits import Trait

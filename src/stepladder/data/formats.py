@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from zlib_ng.zlib_ng import crc32
 
 from stepladder.errors import DataError
 
@@ -188,7 +189,7 @@ def check_png(data: bytes) -> bytes:
     for kind, start, end in png_chunks(data):
         (crc,) = struct.unpack_from(">I", data, end)
         is_critical = not kind[0] & 0x20
-        if is_critical and zlib.crc32(view[start - 4 : end]) != crc:
+        if is_critical and crc32(view[start - 4 : end]) != crc:
             raise BadPictureError("is damaged: a PNG checksum does not match")
         if kind == b"eXIf":
             exif = data[start:end]

@@ -16,11 +16,11 @@ import hashlib
 import mmap
 import os
 import struct
-import zlib
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from stepladder.data.pages import LayoutError, page_data, pages, read_footer
 from stepladder.records import ShardInfo
@@ -45,7 +45,7 @@ def encode_index(
     columns = ((offsets, "<i8"), (lengths, "<i4"), (crcs, "<u4"), (labels, "<i4"))
     body = b"".join(np.asarray(values, dtype=kind).tobytes() for values, kind in columns)
     facts = (len(offsets), info.size_bytes, bytes.fromhex(info.sha256))
-    crc = zlib.crc32(body, zlib.crc32(_HEADER.pack(_MAGIC, _VERSION, 0, *facts)))
+    crc = crc32(body, crc32(_HEADER.pack(_MAGIC, _VERSION, 0, *facts)))
     return _HEADER.pack(_MAGIC, _VERSION, crc, *facts) + body
 
 
@@ -104,7 +104,7 @@ def _map(file: BinaryIO) -> mmap.mmap | bytes:
 def _is_sound(data: mmap.mmap | bytes, info: ShardInfo) -> bool:
     facts = (info.num_rows, info.size_bytes, bytes.fromhex(info.sha256))
     with memoryview(data) as view, view[_HEADER.size :] as body:
-        crc = zlib.crc32(body, zlib.crc32(_HEADER.pack(_MAGIC, _VERSION, 0, *facts)))
+        crc = crc32(body, crc32(_HEADER.pack(_MAGIC, _VERSION, 0, *facts)))
     return data[: _HEADER.size] == _HEADER.pack(_MAGIC, _VERSION, crc, *facts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 def map_in_order(
     pool: Executor, function: Callable[[T], R], items: Iterable[T], *, ahead: int
-) -> Iterator[R]:
+) -> Generator[R, None, None]:
     """Yield function(item) for each item, in order, with at most `ahead` under way.
 
     Unlike Executor.map, memory does not grow with the number of items, and what has not begun

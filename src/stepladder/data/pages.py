@@ -18,10 +18,12 @@ from __future__ import annotations
 import os
 import re
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
+
+from zlib_ng.zlib_ng import crc32
 
 from stepladder.config.choices import Compression, Encoding
 from stepladder.data.thrift import I32, I64, Decoder, Fields, ThriftError, encode
@@ -115,10 +117,18 @@ def page_header(data_bytes: int, num_rows: int, crc: int, *, raw_bytes: int | No
         raw_bytes: size of the page's data unpacked; None: it is not packed.
     """
     raw_bytes = data_bytes if raw_bytes is None else raw_bytes
-    signed = crc - (1 << 32) if crc >> 31 else crc
+    before, after = _around_crc(data_bytes, num_rows, raw_bytes)
+    return before + encode(I32(crc - (1 << 32) if crc >> 31 else crc)) + after
+
+
+@lru_cache(maxsize=64)
+def _around_crc(data_bytes: int, num_rows: int, raw_bytes: int) -> tuple[bytes, bytes]:
+    """Write what stands before and after a header's CRC: of pixels, the same for each page."""
+    first = [(1, I32(_DATA_PAGE)), (2, I32(raw_bytes)), (3, I32(data_bytes))]
     data_page = Fields([(1, I32(num_rows)), (2, I32(_PLAIN)), (3, I32(_RLE)), (4, I32(_RLE))])
-    sizes = [(2, I32(raw_bytes)), (3, I32(data_bytes))]
-    return encode(Fields([(1, I32(_DATA_PAGE)), *sizes, (4, I32(signed)), (5, data_page)]))
+    start = len(encode(Fields(first)))  # its end mark is as long as the mark of the field
+    whole = encode(Fields([*first, (4, I32(0)), (5, data_page)]))
+    return whole[:start], whole[start + len(encode(I32(0))) :]
 
 
 def footer_bytes(footer: Footer) -> bytes:
@@ -298,7 +308,7 @@ def page_data(file: int, page: Page) -> bytes:
     data = os.pread(file, page.num_bytes, page.offset)
     if len(data) != page.num_bytes:
         raise LayoutError("the file is cut short")
-    if zlib.crc32(data) != page.crc:
+    if crc32(data) != page.crc:
         raise LayoutError(f"the page at byte {page.offset} fails its checksum (CRC)")
     return data
 

@@ -25,9 +25,9 @@ from stepladder.data.forecast import check_room
 from stepladder.data.manifest import COPY_OF, publish
 from stepladder.data.ordered import map_in_order
 from stepladder.data.pages import decode_path
+from stepladder.data.ready import channel_sums
 from stepladder.data.remote.cache_folder import made_folder
 from stepladder.data.remote.places import object_place
-from stepladder.data.shard_work import channel_sums
 from stepladder.data.store import Store, StoreSplit
 from stepladder.data.threads import one_torch_thread
 from stepladder.data.work_folder import WorkFolder

@@ -24,9 +24,10 @@ from stepladder.data.pictures import HashedListing
 from stepladder.data.plan import Plan, make_plan
 from stepladder.data.progress import PreparePhase, PrepareProgress, Progress
 from stepladder.data.quarantine import Bad, check_share, read_quarantine, write_quarantine
+from stepladder.data.ready import num_summed
 from stepladder.data.remote.places import object_place, shown
 from stepladder.data.remote.upload import MARKER
-from stepladder.data.shard_work import Finished
+from stepladder.data.shard_record import Finished
 from stepladder.data.split import assign_splits, check_classes
 from stepladder.data.target import HASHES_NAME, StoreTarget, open_target
 from stepladder.data.work_folder import WorkFolder, disk_errors_named
@@ -253,7 +254,7 @@ class _Job:
             class_counts=findings.class_counts,
             channel_sum=(sums[0], sums[1], sums[2]),
             channel_sq_sum=(squares[0], squares[1], squares[2]),
-            num_pixels=num_train * self.config.size**2,
+            num_pixels=num_train * num_summed(self.config.size),
             shards=tuple(done.info for done in finished if done.info is not None),
             options=plan.options,
             versions=decode_versions(),

@@ -58,14 +58,23 @@ def resize(pixels: Pixels, height: int, width: int) -> Pixels:
     return np.ascontiguousarray(hwc)
 
 
-def pad_white(pixels: Pixels, size: int) -> Pixels:
-    """Put a picture (h, w, 3) in the middle of a white square (size, size, 3)."""
+def pad_white(pixels: Pixels, size: int, *, out: Pixels | None = None) -> Pixels:
+    """Put a picture (h, w, 3) in the middle of a white square (size, size, 3).
+
+    Args:
+        pixels: the picture.
+        size: of the square.
+        out: the square's memory, with any content. Without it the result may be `pixels`.
+    """
     height, width = pixels.shape[:2]
-    if (height, width) == (size, size):
+    if (height, width) == (size, size) and out is None:
         return pixels
-    square = np.full((size, size, 3), WHITE, dtype=np.uint8)
+    square = np.empty((size, size, 3), dtype=np.uint8) if out is None else out
     top, left = (size - height) // 2, (size - width) // 2
-    square[top : top + height, left : left + width] = pixels
+    bottom, right = top + height, left + width
+    square[:top] = square[bottom:] = WHITE
+    square[top:bottom, :left] = square[top:bottom, right:] = WHITE
+    square[top:bottom, left:right] = pixels
     return square
 
 

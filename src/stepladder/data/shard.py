@@ -8,7 +8,6 @@ import mmap
 import os
 import shlex
 import weakref
-import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from stepladder.config.choices import Compression, VerifyPages
 from stepladder.data.index import Index, index_path, open_index, rebuild_index
@@ -216,7 +216,7 @@ class Shard:
     def _check_page(self, row: int, data: memoryview | bytes, verified: np.ndarray) -> None:
         if verified[row]:
             return
-        if zlib.crc32(data) != self.index.crcs[row]:
+        if crc32(data) != self.index.crcs[row]:
             raise DataError(
                 "the picture fails its checksum (CRC)",
                 where=self.describe(row),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from stepladder.config.choices import Compression, Encoding
 from stepladder.data.index import encode_index, index_path
@@ -28,11 +29,46 @@ from stepladder.data.pages import (
 )
 from stepladder.records import ShardInfo, fsync_dir, write_bytes
 
-__all__ = ["ShardWriter", "publish"]
+__all__ = ["PicturePage", "ShardWriter", "picture_page", "publish"]
 
 MAX_GROUP_ROWS = {Encoding.PIXELS: 64, Encoding.JPEG: 512}
 MAX_GROUP_BYTES = 16 << 20
 _MAX_PARTS = 1024  # of one writev, as Linux has it
+
+
+@dataclass(frozen=True, eq=False)
+class PicturePage:
+    """The page of one picture, ready to be written.
+
+    Attributes:
+        head: the page's header, and what stands before the picture.
+        header_bytes: of the header alone.
+        data: the picture, packed where that is asked for.
+        num_bytes: of the page without its header.
+        raw_bytes: what num_bytes would be without compression.
+        crc: over the page without its header.
+    """
+
+    head: bytes
+    header_bytes: int
+    data: memoryview
+    num_bytes: int
+    raw_bytes: int
+    crc: int
+
+
+def picture_page(
+    picture: bytes | memoryview | np.ndarray, *, encoding: Encoding, compression: Compression
+) -> PicturePage:
+    """Make the page of a picture: RGB bytes, or a JPEG file, which is held and not copied."""
+    data = _bytes_of(picture)
+    prefix = b"" if encoding is Encoding.PIXELS else struct.pack("<I", data.nbytes)
+    raw_bytes = len(prefix) + data.nbytes
+    data = pack(data, compression)
+    crc = crc32(data, crc32(prefix))
+    num_bytes = len(prefix) + data.nbytes
+    header = page_header(num_bytes, 1, crc, raw_bytes=raw_bytes)
+    return PicturePage(header + prefix, len(header), data, num_bytes, raw_bytes, crc)
 
 
 class ShardWriter:
@@ -84,27 +120,25 @@ class ShardWriter:
             label: index into the manifest's classes.
             picture: RGB bytes (size, size, 3), or a JPEG file.
         """
-        data = _bytes_of(picture)
+        page = picture_page(picture, encoding=self._encoding, compression=self._compression)
+        self.add_page(sha256=sha256, path=path, label=label, page=page)
+
+    def add_page(self, *, sha256: bytes, path: str, label: int, page: PicturePage) -> None:
+        """Append a row whose page is ready; see `add`."""
         if len(sha256) != SHA256_BYTES:
             raise ValueError(f"a sha256 has {SHA256_BYTES} bytes, not {len(sha256)}")
         wanted = 3 * self._size * self._size
-        if self._encoding is Encoding.PIXELS and data.nbytes != wanted:
-            raise ValueError(f"{path}: {data.nbytes} bytes of pixels instead of {wanted}")
-        prefix = b"" if self._encoding is Encoding.PIXELS else struct.pack("<I", data.nbytes)
-        raw_bytes = len(prefix) + data.nbytes
-        data = pack(data, self._compression)
-        crc = zlib.crc32(data, zlib.crc32(prefix))
-        num_bytes = len(prefix) + data.nbytes
-        head = page_header(num_bytes, 1, crc, raw_bytes=raw_bytes)
+        if self._encoding is Encoding.PIXELS and page.raw_bytes != wanted:
+            raise ValueError(f"{path}: {page.raw_bytes} bytes of pixels instead of {wanted}")
         self._hashes.append(sha256)
         self._paths.append(encode_path(path))
         self._labels.append(label)
-        self._crcs.append(crc)
-        self._lengths.append(num_bytes)
-        self._pictures.append((head + prefix, data))
-        self._data_starts.append(self._group_bytes + len(head))
-        self._group_bytes += len(head) + num_bytes
-        self._group_raw_bytes += len(head) + raw_bytes
+        self._crcs.append(page.crc)
+        self._lengths.append(page.num_bytes)
+        self._pictures.append((page.head, page.data))
+        self._data_starts.append(self._group_bytes + page.header_bytes)
+        self._group_bytes += page.header_bytes + page.num_bytes
+        self._group_raw_bytes += page.header_bytes + page.raw_bytes
         full = len(self._pictures) >= MAX_GROUP_ROWS[self._encoding]
         if full or self._group_bytes >= MAX_GROUP_BYTES:
             self._finish_group()
@@ -178,7 +212,7 @@ class ShardWriter:
         chunks: list[Chunk] = []
         start = self._num_bytes
         for data in (b"".join(self._hashes), paths, labels):
-            page = page_header(len(data), num_rows, zlib.crc32(data)) + data
+            page = page_header(len(data), num_rows, crc32(data)) + data
             chunks.append(Chunk(start, len(page), len(page)))
             parts.append(page)
             start += len(page)

@@ -145,8 +145,8 @@ def test_a_page_is_checked_once_on_first_touch(
     from stepladder.data import shard
 
     calls: list[int] = []
-    real = shard.zlib.crc32
-    monkeypatch.setattr(shard.zlib, "crc32", lambda *parts: calls.append(1) or real(*parts))
+    real = shard.crc32
+    monkeypatch.setattr(shard, "crc32", lambda *parts: calls.append(1) or real(*parts))
     build_store(tmp_path / "s")
     calls.clear()
     rows = train_of(tmp_path / "s")

@@ -17,7 +17,8 @@ from stepladder.data.hashing import HashCache, Hashed, save_hashes
 from stepladder.data.pictures import HashedListing, Workers
 from stepladder.data.plan import Plan, Row, ShardPlan
 from stepladder.data.quarantine import Bad
-from stepladder.data.shard_work import Finished, ShardMaker
+from stepladder.data.shard_record import Finished
+from stepladder.data.shard_work import ShardMaker
 from stepladder.data.sources import Listing
 from stepladder.data.spark.session import num_slots, require_spark, spark_session
 from stepladder.data.spark.shard_tasks import (

@@ -16,7 +16,8 @@ from stepladder.data.hashing import hash_file
 from stepladder.data.index import index_path
 from stepladder.data.pictures import CHANGED, Workers
 from stepladder.data.plan import Row, ShardPlan
-from stepladder.data.shard_work import Finished, ShardMaker
+from stepladder.data.shard_record import Finished
+from stepladder.data.shard_work import ShardMaker
 from stepladder.data.source_file import read_file
 from stepladder.data.spark.site import Site
 from stepladder.data.spark.task_files import read_listed, read_shard_plan, write_listed
@@ -125,7 +126,7 @@ def make_shard(
     attempt.mkdir()
     try:
         maker = shard_maker(site, config, read=read, workers=workers, attempt=attempt)
-        finished = maker.make(plan, on_row=lambda _: None)
+        [finished] = maker.make([plan], on_row=lambda _: None)
         if finished.info is not None:
             site.publish(index_path(attempt / plan.name), index_path(work.store / plan.name))
             site.publish(attempt / plan.name, work.store / plan.name)
