@@ -6,6 +6,7 @@ Writes only. It has no hashes, checksums, index, near-duplicates or sync, all of
 from __future__ import annotations
 
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -28,9 +29,14 @@ def write(job: Job, setting: Setting) -> None:
     row_bytes = 3 * job.size * job.size
     with (folder / "flat.bin").open("wb") as file:
 
+        blocks = threading.local()
+
         def write_group(start: int) -> None:
             ids = range(start, min(start + BATCH, job.num_pictures))
-            group = np.full((len(ids), job.size, job.size, 3), 255, dtype=np.uint8)
+            if not hasattr(blocks, "block"):  # fresh memory each time would cost page faults
+                blocks.block = np.empty((BATCH, job.size, job.size, 3), dtype=np.uint8)
+            group = blocks.block[: len(ids)]
+            group[:] = 255
             for row, idx in zip(group, ids, strict=True):
                 data = job.photo(idx).read_bytes()
                 content = decode_content(data, size=job.size, fit=Fit.PAD)
