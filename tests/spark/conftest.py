@@ -9,6 +9,15 @@ from typing import Any
 
 import pytest
 
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that lives for seconds: what it would compile for speed never pays here."""
+
+
+@pytest.fixture(scope="session")
+def java_options() -> str:
+    """What a JVM of tests is begun with."""
+    return JAVA
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
@@ -22,6 +31,7 @@ def spark() -> Iterator[Any]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", JAVA)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.execution.arrow.pyspark.enabled", "true")
         .getOrCreate()

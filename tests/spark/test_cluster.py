@@ -58,25 +58,31 @@ prepare(config)
 # The one worker has fewer cores than an executor asks for, so that none begins.
 WITHOUT_SLOTS = """
 from pathlib import Path
-from stepladder.data.spark import jobs
+from stepladder.data.spark.jobs import run_tasks
 from stepladder.data.spark.session import spark_session
 from stepladder.errors import ResourceError
-jobs._NO_SLOT_S = 3.0
 with spark_session() as spark:
     try:
-        jobs.run_tasks(spark, 1, str)
+        run_tasks(spark, 1, str)
     except ResourceError as error:
         print(error)
 """
 
 
-def cluster(master: str) -> dict[str, str]:
-    own = {"SPARK_MASTER": master, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+def cluster(master: str, java: str, **conf: str) -> dict[str, str]:
+    conf |= {f"spark.{who}.extraJavaOptions": java for who in ("driver", "executor")}
+    given = " ".join(f"--conf '{name}={value}'" for name, value in conf.items())
+    own = {
+        "SPARK_MASTER": master,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": f"{given} pyspark-shell",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     return {**os.environ, **own}
 
 
 @pytest.mark.slow
-def test_a_cluster_without_a_slot_is_told_in_words() -> None:
+def test_a_cluster_without_a_slot_is_told_in_words(java_options: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_SLOTS],
         check=True,
@@ -84,8 +90,8 @@ def test_a_cluster_without_a_slot_is_told_in_words() -> None:
         text=True,
         timeout=200,
         env={
-            **cluster("local-cluster[1,1,1024]"),
-            "PYSPARK_SUBMIT_ARGS": "--conf spark.executor.cores=2 pyspark-shell",
+            **cluster("local-cluster[1,1,1024]", java_options, **{"spark.executor.cores": "2"}),
+            "STEPLADDER_SLOT_WAIT_S": "3",
         },
     )
     assert "no executor took a task in 3 s: 1 slot is needed, and the cluster gives none" in (
@@ -96,7 +102,7 @@ def test_a_cluster_without_a_slot_is_told_in_words() -> None:
 
 @pytest.mark.slow
 def test_an_executor_that_is_killed_costs_nothing_but_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java_options: str
 ) -> None:
     monkeypatch.setattr(plan, "MAX_MEAN_SHARD_BYTES", 12_000)
     source = tmp_path / "photos"
@@ -105,7 +111,7 @@ def test_an_executor_that_is_killed_costs_nothing_but_time(
         path = source / f"class {idx % 2}" / f"{idx}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         coarse = random.integers(0, 255, size=(4, 5, 3), dtype=np.uint8)
-        Image.fromarray(coarse).resize((1200, 1000)).save(path, compress_level=1)
+        Image.fromarray(coarse).resize((600, 500)).save(path, compress_level=1)
     wanted = prepare(PrepareConfig(source=source, out=tmp_path / "local", size=24)).folder
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(source), str(tmp_path / "store")],
@@ -113,7 +119,7 @@ def test_an_executor_that_is_killed_costs_nothing_but_time(
         capture_output=True,
         text=True,
         timeout=280,
-        env=cluster("local-cluster[2,1,1024]"),
+        env=cluster("local-cluster[2,1,1024]", java_options),
     )
     assert done.returncode == 0, done.stderr
     num_files = len(list(wanted.glob("*.parquet")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
+import odd_mount
 
 from stepladder.cli.clean import leftovers
 from stepladder.compat.petastorm import (
@@ -22,7 +26,7 @@ from stepladder.compat.petastorm import (
 from stepladder.data import from_spark
 from stepladder.data.spark.session import quiet_pandas
 from stepladder.data.spark_converter import SparkConverter
-from stepladder.data.tables.spark_plan import plan_of
+from stepladder.data.tables.spark_plan import content_of, plan_of, row_hash
 from stepladder.errors import ResourceError, UsageError
 
 pyspark = pytest.importorskip("pyspark")
@@ -145,6 +149,40 @@ def test_rows_in_memory_are_told_apart_by_what_they_are(spark: Any, tmp_path: Pa
     assert ids(other) == list(range(10))
 
 
+def test_nulls_and_ends_of_lists_are_part_of_what_rows_are(spark: Any) -> None:
+    schema = (
+        "a int, b int, c array<int>, d array<int>, e array<array<int>>, f struct<x:int,y:int>, "
+        "g map<string, int>"
+    )
+    null = (None,) * 7
+    rows = [
+        null,
+        (5, *null[1:]),
+        (None, 5, *null[2:]),
+        (*null[:2], [1, 2], [3], None, None, None),
+        (*null[:2], [1], [2, 3], None, None, None),
+        (*null[:2], [1], None, None, None, None),
+        (*null[:2], [1, None], None, None, None, None),
+        (*null[:2], [None, 1], None, None, None, None),
+        (*null[:2], [], None, None, None, None),
+        (*null[:2], None, [], None, None, None),
+        (*null[:4], [[1], []], None, None),
+        (*null[:4], [[], [1]], None, None),
+        (*null[:4], [[1], None], None, None),
+        (*null[:5], (1, None), None),
+        (*null[:5], (None, 1), None),
+        (*null[:5], (None, None), None),
+        (*null[:6], {"a": 1, "b": None}),
+        (*null[:6], {"a": None, "b": 1}),
+        (*null[:6], {}),
+    ]
+    frame = spark.createDataFrame(rows, schema)
+    hashes = frame.select(row_hash(frame, 0)).collect()
+    assert len(set(hashes)) == len(rows)
+    pair = [spark.createDataFrame([row], "a int, b int") for row in ((None, 5), (5, None))]
+    assert content_of(pair[0]) != content_of(pair[1])
+
+
 def test_a_users_function_is_never_found_again_by_its_name(
     spark: Any, files: Path, tmp_path: Path
 ) -> None:
@@ -184,6 +222,27 @@ def test_a_cache_that_lost_a_file_is_written_again(spark: Any, files: Path, tmp_
     next(first.folder.glob("*.parquet")).unlink()
     again = from_spark(frame, f"file://{tmp_path}")
     assert ids(again) == list(range(NUM_ROWS))
+
+
+def test_a_mount_without_renames_and_locks_holds_a_cache(
+    spark: Any, files: Path, tmp_path: Path
+) -> None:
+    for name in ("backing", "mount"):
+        (tmp_path / name).mkdir()
+    with odd_mount.serving(tmp_path / "backing", tmp_path / "mount") as is_there:
+        if not is_there:
+            pytest.skip("nothing can be mounted here: it takes root and /dev/fuse")
+        cache = tmp_path / "mount" / "cache"
+        first = from_spark(spark.read.parquet(str(files)), cache)
+        again = from_spark(spark.read.parquet(str(files)), cache)
+        assert first.folder == again.folder
+        assert ids(again) == list(range(NUM_ROWS))
+        first.delete()
+        assert list(leftovers(cache)) == []
+        again.close()
+        assert list(leftovers(cache)) == [again.folder]
+        from_spark(spark.read.parquet(str(files)), cache).delete()
+        assert list(cache.iterdir()) == []
 
 
 def test_clean_lists_a_cache_that_nobody_uses(spark: Any, files: Path, tmp_path: Path) -> None:

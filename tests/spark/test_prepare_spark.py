@@ -6,6 +6,8 @@ import hashlib
 import os
 import shutil
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,12 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data import plan
 from stepladder.data import target as target_module
 from stepladder.data.prepare import PrepareResult, prepare
+from stepladder.data.repair import repair_store
+from stepladder.data.spark.jobs import run_tasks
+from stepladder.data.spark.session import spark_session
 from stepladder.data.store import Store
 from stepladder.errors import DataError, ResourceError, UsageError
+from stepladder.records import read_json
 
 SIZE = 24
 
@@ -88,7 +94,13 @@ def test_files_give_the_bytes_of_the_local_engine(
 def test_files_that_spark_lists_give_them_too(
     spark: Any, photos: Path, local: dict[str, bytes], tmp_path: Path
 ) -> None:
-    made = make(tmp_path / "store", source=Path(f"file:{photos}"), engine=EngineName.SPARK)
+    source = Path(f"file:{photos}")
+    made = make(tmp_path / "store", source=source, engine=EngineName.SPARK)
+    assert contents(made.folder) == local
+    assert read_json(made.folder / "prepare_log.json")["config"]["source"] == str(source)
+    damaged = min(made.folder.glob("*.parquet"))
+    damaged.write_bytes(b"damage")
+    assert repair_store(made.folder) == [damaged.name]
     assert contents(made.folder) == local
 
 
@@ -110,6 +122,7 @@ def test_a_frame_of_bytes_and_labels_gives_them_too(
         label_column="kind",
     )
     assert contents(made.folder) == local
+    assert read_json(made.folder / "prepare_log.json")["source"] == "DataFrame"
 
 
 def test_rows_without_a_path_are_named_by_their_content(
@@ -225,8 +238,11 @@ def test_only_what_is_not_finished_is_made_again(
     [
         ({"max_bad": 0.0}, DataError, "2 of 63 pictures|1 of 63 pictures"),
         ({"source": Path("file:/no/such/folder")}, UsageError, "finds nothing"),
+        ({"source": Path("hdfs:/no.such.host.invalid/x")}, ResourceError, "UnknownHost"),
+        ({"source": Path("s3a:/bucket/photos")}, ResourceError, "S3AFileSystem not found"),
+        ({"source": Path("s3a:/KEY:WORD@bucket/photos")}, UsageError, "a key or a password"),
     ],
-    ids=["too many bad", "no source"],
+    ids=["too many bad", "no source", "no host", "no such scheme", "a secret"],
 )
 def test_what_cannot_be_made_is_told_in_words(
     spark: Any,
@@ -240,3 +256,35 @@ def test_what_cannot_be_made_is_told_in_words(
         make(tmp_path / "store", **{"source": photos, "engine": EngineName.SPARK, **options})
     assert caught.value.fix  # type: ignore[attr-defined]
     assert not (tmp_path / "store").exists()
+
+
+def test_spark_of_the_user_goes_on_after_us(spark: Any) -> None:
+    """In another thread no session is active, and the context is still the user's."""
+    answers = []
+
+    def work() -> None:
+        with spark_session() as session:
+            answers.append(run_tasks(session, 1, str))
+            answers.append(session.sparkContext is spark.sparkContext)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert answers == [{0: "0"}, True]
+    assert spark.range(3).count() == 3
+
+
+def test_what_is_interrupted_ends_at_once(spark: Any) -> None:
+    tracker = spark.sparkContext.statusTracker()
+
+    def sleep(_: int) -> None:
+        time.sleep(100)
+
+    def interrupt() -> None:
+        stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+        if any(stage is not None and stage.numActiveTasks for stage in stages):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_tasks(spark, 2, sleep, on_poll=interrupt)
+    assert tracker.getActiveJobsIds() == []

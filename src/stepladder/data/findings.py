@@ -24,6 +24,7 @@ from stepladder.data.ready import Looks
 from stepladder.data.remote.places import object_place, shown
 from stepladder.data.shard_record import Finished
 from stepladder.data.sources import Listing
+from stepladder.data.spark.listing import FRAME, is_url, spark_address
 from stepladder.data.split import check_classes
 from stepladder.data.traits import Trait
 from stepladder.errors import DataError
@@ -97,10 +98,9 @@ def find(
         for split in Split
         if counts[split]
     }
-    is_remote = object_place(config.source) is not None
-    source = config.source if is_remote else config.source.expanduser().absolute()
+    source = _lasting_source(config, listing)
     log = {
-        "source": shown(source),
+        "source": spark_address(source) if is_url(source) else shown(source),
         "config": replace(config, source=source, **listing.origin),
         "skipped": {"counts": listing.skipped.counts, "examples": listing.skipped.examples},
         "traits": {trait.value: traits[trait] for trait in Trait if traits[trait]},
@@ -115,6 +115,14 @@ def read_log_warnings(folder: Path) -> tuple[str, ...]:
     with contextlib.suppress(DataError, KeyError, TypeError):
         return tuple(str(warning) for warning in read_json(folder / LOG_NAME)["warnings"])
     return ()
+
+
+def _lasting_source(config: PrepareConfig, listing: Listing) -> Path:
+    """Give what names the source from any folder; an address and a frame are in none."""
+    if listing.root == Path(FRAME):
+        return listing.root
+    is_elsewhere = object_place(config.source) is not None or is_url(config.source)
+    return config.source if is_elsewhere else config.source.expanduser().absolute()
 
 
 def _is_drawn(listing: Listing) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from stepladder.data.index import index_path
 from stepladder.data.manifest import PREPARE_AGAIN, is_copy, load_manifest
 from stepladder.data.plan import make_plan
 from stepladder.data.prepare import open_engine
+from stepladder.data.remote.copies import FolderCopies
 from stepladder.data.split import assign_splits
-from stepladder.data.target import HASHES_NAME
+from stepladder.data.target import HASHES_NAME, FolderTarget, open_target
 from stepladder.data.verify import damaged_shards
 from stepladder.data.work_folder import WorkFolder, disk_errors_named
 from stepladder.errors import DataError
@@ -28,7 +29,8 @@ def repair_store(path: Path, *, source: Path | None = None) -> list[str]:
     """Put files in place of the damaged ones that are, byte for byte, what `prepare` wrote.
 
     The manifest stays as it is, so runs on the store go on as if nothing had happened. A reader
-    that has a damaged file open keeps it. Stopped at any moment, each file is the old or the new.
+    that has a damaged file open keeps it. Stopped at any moment, each file is the old or the new;
+    on a mount without renames it may be half of the new, and the same command mends it.
 
     Args:
         path: the store.
@@ -49,13 +51,15 @@ def repair_store(path: Path, *, source: Path | None = None) -> list[str]:
         return []
     config = _config_of(path, source)
     engine = open_engine(config)
-    place = WorkFolder.beside(path)  # so that no prepare works on the store meanwhile
+    target = open_target(path)
+    place = target.work  # that of prepare, so that none works on the store meanwhile
     work = WorkFolder(place.root / "repair")
     with disk_errors_named(place), place.held(), engine.working():
         work.make()
         try:
             _make(engine, config, work, {info.name for info in damaged}, earlier=path / HASHES_NAME)
-            return _put_in_place(work.store, path, manifest, damaged)
+            put = _rename if isinstance(target, FolderTarget) else _copy
+            return _put_in_place(work.store, path, manifest, damaged, put=put)
         finally:
             work.remove()
             if [item.name for item in place.root.iterdir()] == ["lock"]:
@@ -103,14 +107,22 @@ def _config_of(path: Path, source: Path | None) -> PrepareConfig:
 
 
 def _put_in_place(
-    made: Path, path: Path, manifest: Manifest, damaged: Sequence[ShardInfo]
+    made: Path,
+    path: Path,
+    manifest: Manifest,
+    damaged: Sequence[ShardInfo],
+    *,
+    put: Callable[[Path, Path], None],
 ) -> list[str]:
-    """Move files that came out as the manifest names them; the others stay as they are."""
+    """Put files there that came out as the manifest names them; the others stay as they are.
+
+    Args:
+        put: brings a file into the store's folder.
+    """
     mended = [info.name for info in damaged if _sha256_of(made / info.name) == info.sha256]
     for name in mended:
-        index_path(made / name).replace(index_path(path / name))
-        (made / name).replace(path / name)
-    fsync_dir(path)
+        put(index_path(made / name), path)
+        put(made / name, path)
     others = [info.name for info in damaged if info.name not in mended]
     if others:
         now = decode_versions()
@@ -126,6 +138,17 @@ def _put_in_place(
             fix=PREPARE_AGAIN,
         )
     return mended
+
+
+def _rename(file: Path, folder: Path) -> None:
+    file.replace(folder / file.name)
+    fsync_dir(folder)
+
+
+def _copy(file: Path, folder: Path) -> None:
+    sha256 = _sha256_of(file)
+    assert sha256 is not None
+    FolderCopies(folder).put_file(file.name, file, sha256=sha256)
 
 
 def _sha256_of(shard: Path) -> str | None:

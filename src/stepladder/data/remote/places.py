@@ -53,17 +53,36 @@ def object_place(path: PurePath | str) -> ObjectPlace | None:
     """Read a path that begins with `s3://`; None for any other, which is one of this machine.
 
     Raises:
-        UsageError: if it names no bucket, or a key that leads upwards.
+        UsageError: if it names no bucket, a key that leads upwards, or a secret.
     """
     parts = PurePath(path).parts
     if not parts or parts[0] != _ROOT:
         return None
     if len(parts) == 1:
         raise UsageError("it names no bucket", where="s3://", fix="Write s3://BUCKET/PREFIX.")
+    is_arn = parts[1].startswith("arn:")
+    if "@" in parts[1] or (":" in parts[1] and not is_arn):
+        raise secret_refused("s3", "/".join(parts[1:]))
     if ".." in parts:
         where = str(ObjectPlace(parts[1], "/".join(parts[2:])))
         raise UsageError("a key has no .. in it", where=where, fix="Write the place in full.")
     return ObjectPlace(parts[1], "/".join(parts[2:]))
+
+
+def secret_refused(scheme: str, rest: str) -> UsageError:
+    """Say that an address holds a key or a password, without telling it.
+
+    Args:
+        rest: what follows the scheme and two slashes.
+    """
+    _, at, place = rest.rpartition("@")
+    return UsageError(
+        "an address must not hold a key or a password",
+        where=f"{scheme}://…{at}{place if at else ''}",
+        why="Addresses are written into records and logs.",
+        fix="Take it out, and give it by the environment; for S3 set AWS_PROFILE, or "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+    )
 
 
 def shown(path: PurePath) -> str:

@@ -20,6 +20,7 @@ from stepladder.data.quarantine import Bad
 from stepladder.data.shard_record import Finished
 from stepladder.data.shard_work import ShardMaker
 from stepladder.data.sources import Listing
+from stepladder.data.spark.arrivals import Arrivals
 from stepladder.data.spark.session import num_slots, require_spark, spark_session
 from stepladder.data.spark.shard_tasks import (
     ATTEMPTS,
@@ -34,7 +35,6 @@ from stepladder.data.spark.site import Site, open_site, require_shared, run_told
 from stepladder.data.spark.task_files import read_listed, write_listed, write_shard_plan
 from stepladder.data.threads import Inline
 from stepladder.data.work_folder import WorkFolder
-from stepladder.errors import ResourceError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,7 +109,7 @@ class SparkEngine(Engine):
         for task, shard in enumerate(pending):
             (work.records / f"{shard.name}.json").unlink(missing_ok=True)
             write_shard_plan(task_file(tasks.site, TO_MAKE, task), shard)
-        arrivals = _Arrivals(pending, records, work.records, on_row)
+        arrivals = Arrivals(pending, records, work.records, on_row)
         slots = num_slots(self.spark)
         threads = max(1, slots // max(1, len(pending)))  # few files: several threads each
         self.write(replace(tasks, threads=threads), pending, on_poll=arrivals.look)
@@ -198,54 +198,6 @@ class FilesOnSpark(SparkEngine):
         for chunk in chunks:
             chunk.unlink()
         return known
-
-
-class _Arrivals:
-    """Tells of the shards of a plan as their records appear in the shared folder."""
-
-    def __init__(
-        self,
-        pending: Sequence[ShardPlan],
-        records: ShardMaker,
-        folder: Path,
-        on_row: Callable[[Bad | None], None],
-    ) -> None:
-        self._waiting = {f"{shard.name}.json": shard for shard in pending}
-        self._records, self._folder, self._on_row = records, folder, on_row
-        self._done: dict[str, Finished] = {}
-
-    def look(self) -> None:
-        """Tell of what has come since the last look."""
-        with os.scandir(self._folder) as entries:
-            new = [entry.name for entry in entries if entry.name in self._waiting]
-        for name in new:
-            shard = self._waiting[name]
-            done = self._records.recorded(shard)
-            if done is None:
-                continue
-            del self._waiting[name]
-            self._done[shard.name] = done
-            for _ in done.labels:
-                self._on_row(None)
-            for bad in done.bad:
-                self._on_row(bad)
-
-    def finished(self) -> dict[str, Finished]:
-        """Give what is known of all, by name.
-
-        Raises:
-            ResourceError: if some have not come.
-        """
-        self.look()
-        if self._waiting:
-            missing = next(iter(self._waiting))
-            raise ResourceError(
-                f"{len(self._waiting)} files that executors wrote are not to be seen here, "
-                f"{missing.removesuffix('.json')} among them",
-                where=str(self._folder),
-                fix="The storage shows them late: type the same command again in a minute.",
-            )
-        return self._done
 
 
 def _unread(row: Row) -> bytes:

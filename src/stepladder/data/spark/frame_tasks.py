@@ -35,7 +35,12 @@ FACTS = (
 ROUTED = "shard int, sha256 binary, picture binary"
 MADE = "shard int"
 ROUTING = "routing"
+END_OF_FILE = b"\xff" * 33  # in place of a sha256: sorts after each, and says that all rows came
 _MAX_SENT_BYTES = 32 << 20
+
+
+class CutInputError(Exception):
+    """What Spark hands a task breaks off. The task fails, so that Spark tries it again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +62,17 @@ class FrameTasks:
     def facts(self, batches: Batches) -> Batches:
         """Hash each picture, and give what a plan needs of its row."""
         with telling(self.site):
-            yield from self._facts(batches)
+            yield from self._facts(_handed(batches))
 
     def route(self, batches: Batches) -> Batches:
         """Give each picture that is still wanted, with the file that wants it."""
         with telling(self.site):
-            yield from self._route(batches)
+            yield from self._route(_handed(batches))
 
     def make(self, batches: Batches) -> Batches:
-        """Write files from pictures that come sorted by (file, sha256)."""
+        """Write files from pictures that come sorted by (file, sha256), and the end of each."""
         with telling(self.site):
-            yield from self._make(batches)
+            yield from self._make(_handed(batches))
 
     def _facts(self, batches: Batches) -> Batches:
         import pyarrow as pa
@@ -129,8 +134,14 @@ class FrameTasks:
         with decoding(1) as workers:
             while (number := rows.next_file()) is not None:
                 plan = read_shard_plan(task_file(self.site, TO_MAKE, number))
-                read = partial(rows.read, number)
-                make_shard(self.site, self.config, plan, read=read, workers=workers)
+                make_shard(
+                    self.site,
+                    self.config,
+                    plan,
+                    read=partial(rows.read, number),
+                    workers=workers,
+                    on_made=partial(rows.require_end, number),
+                )
                 yield pa.RecordBatch.from_pydict({"shard": pa.array([number], pa.int32())})
 
     def _read(self, batch: pa.RecordBatch) -> Iterator[tuple[int, bytes, str | None]]:
@@ -179,11 +190,26 @@ class _Rows:
 
     def read(self, number: int, row: Row) -> bytes:
         """Give the picture of a row; rows are asked for in order, a picture perhaps twice."""
-        while self._next is not None and self._next[0] == number and self._next[1] < row.sha256:
-            self._next = next(self._rows, None)
-        if self._next is None or self._next[:2] != (number, row.sha256):
+        _, sha256, data = self._go_to(number, row.sha256)
+        if sha256 != row.sha256:
             raise BadPictureError(CHANGED)
-        return self._next[2]
+        return data
+
+    def require_end(self, number: int) -> None:
+        """Be sure that what a file lacks is not what was cut off.
+
+        Raises:
+            CutInputError: if it may be.
+        """
+        self._go_to(number, END_OF_FILE)
+
+    def _go_to(self, number: int, sha256: bytes) -> tuple[int, bytes, bytes]:
+        """Pass over rows of a file that lie before a hash, and give the next."""
+        while self._next is not None and self._next[0] == number and self._next[1] < sha256:
+            self._next = next(self._rows, None)
+        if self._next is None or self._next[0] != number:
+            raise CutInputError(f"the rows of file {number} break off")
+        return self._next
 
     @staticmethod
     def _flat(batches: Batches) -> Iterator[tuple[int, bytes, bytes]]:
@@ -191,6 +217,14 @@ class _Rows:
             for at in range(batch.num_rows):
                 number, sha256, data = (column[at].as_py() for column in batch.columns)
                 yield number, bytes(sha256), data
+
+
+def _handed(batches: Batches) -> Batches:
+    """Give what Spark hands over; where that breaks it is no error of the disk, as it looks."""
+    try:
+        yield from batches
+    except OSError as error:  # pyarrow, of a stream that ends within a batch
+        raise CutInputError(str(error)) from error
 
 
 def _cell(batch: pa.RecordBatch, name: str | None, at: int) -> Any:

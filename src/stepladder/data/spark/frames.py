@@ -10,20 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.containers.columns import Columns, choose_columns
-from stepladder.data.formats import BadPictureError
-from stepladder.data.pictures import CHANGED, HashedListing
-from stepladder.data.plan import Row, ShardPlan
+from stepladder.data.pictures import HashedListing
+from stepladder.data.plan import ShardPlan
 from stepladder.data.spark.engine import SparkEngine
 from stepladder.data.spark.frame_listing import empty_files, facts_of, list_facts
-from stepladder.data.spark.frame_tasks import FACTS, MADE, ROUTED, ROUTING, FrameTasks
-from stepladder.data.spark.jobs import collect
-from stepladder.data.spark.listing import split_pattern
+from stepladder.data.spark.frame_tasks import (
+    END_OF_FILE,
+    FACTS,
+    MADE,
+    ROUTED,
+    ROUTING,
+    FrameTasks,
+)
+from stepladder.data.spark.jobs import collect, explain
+from stepladder.data.spark.listing import FRAME, split_pattern
 from stepladder.data.spark.routing import write_routing
-from stepladder.data.spark.session import quiet_pandas
-from stepladder.data.spark.shard_tasks import ShardTasks, decoding, make_shard
+from stepladder.data.spark.session import is_of_spark, quiet_pandas
+from stepladder.data.spark.shard_tasks import ShardTasks
 from stepladder.data.spark.site import Site, raise_told
 from stepladder.data.work_folder import WorkFolder
-from stepladder.errors import UsageError
+from stepladder.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +37,6 @@ if TYPE_CHECKING:
 else:
     DataFrame = SparkSession = Any
 
-FRAME = "DataFrame"
 _LABELS = ("labels", "class", "class_name", "category", "target")  # as `choose_columns`
 _ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _NUM_ROWS = "32"  # of some 100 kB each; Spark's 10,000 would be a gigabyte
@@ -114,16 +119,12 @@ class FrameOnSpark(SparkEngine):
         with quiet_pandas(), _small_batches(self.spark):
             made = (
                 opened.frame.mapInArrow(told.route, ROUTED)
+                .union(_ends(self.spark, len(pending)))
                 .repartition(len(pending), "shard")
                 .sortWithinPartitions("shard", "sha256")
                 .mapInArrow(told.make, MADE)
             )
-            table = collect(self.spark, made, on_poll=look)
-        there = set(table.column("shard").to_pylist())
-        for at, shard in enumerate(pending):
-            if at not in there:  # no picture of it came: the frame gives other rows than before
-                with decoding(1) as workers:
-                    make_shard(site, self.config, shard, read=_gone, workers=workers)
+            collect(self.spark, made, on_poll=look)
 
     def _open(self) -> _Frame:
         if self._opened is None:
@@ -148,6 +149,16 @@ class FrameOnSpark(SparkEngine):
                 why=str(error).partition("\n")[0][:200],
                 fix="Give an address that executors can open, such as hdfs://host/photos.",
             ) from None
+        except Exception as error:  # of a host that is away, or a scheme that Spark does not know
+            if not is_of_spark(error):
+                raise
+            raise ResourceError(
+                "Spark cannot look there",
+                where=self._address,
+                why=explain(error).why,
+                fix="Look whether its host answers, and whether Spark has what the scheme needs: "
+                "for s3a, spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION.",
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -231,6 +242,8 @@ def _small_batches(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(_ROWS_PER_BATCH, before)
 
 
-def _gone(row: Row) -> bytes:
-    del row
-    raise BadPictureError(CHANGED)
+def _ends(spark: SparkSession, num_files: int) -> DataFrame:
+    """Give the last row of each file, so that a task knows that it was given all of them."""
+    sha256 = f"X'{END_OF_FILE.hex()}'"
+    columns = ("CAST(id AS INT) shard", f"{sha256} sha256", "CAST('' AS BINARY) picture")
+    return spark.range(0, num_files, 1, 1).selectExpr(*columns)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stepladder.data.spark.session import quiet_pandas
+from stepladder.data.spark.slots import Slots, slot_wait_s
 from stepladder.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ else:
 
 SCHEMA = "task long, answer string"
 _POLL_S = 0.2
-_NO_SLOT_S = 60.0
 _STOP_S = 30.0
+_BEFORE_JAVA = r"^(: |Caused by: )"  # the name of a class that Java threw
 _GO_ON = "The same command goes on from what is finished."
 
 
@@ -43,7 +43,7 @@ def run_tasks(
         on_poll: called here, again and again meanwhile; what it raises ends the work.
 
     Raises:
-        ResourceError: if Spark gives up, or has no slot for a minute.
+        ResourceError: if Spark gives up, or has no slot for too long.
     """
 
     def call(batches: Batches) -> Batches:
@@ -69,7 +69,7 @@ def collect(
     """Give the rows of a frame; `on_poll` is called meanwhile, and what it raises ends the job.
 
     Raises:
-        ResourceError: if Spark gives up, or has no slot for a minute.
+        ResourceError: if Spark gives up, or has no slot for too long.
     """
     from pyspark import InheritableThread
 
@@ -79,13 +79,13 @@ def collect(
 
     def work() -> None:
         try:
-            spark.addTag(tag)
+            spark.sparkContext.addJobTag(tag)
             tables.append(frame.toArrow())
         except Exception as error:
             errors.append(error)
 
     thread = InheritableThread(target=work, daemon=True, session=spark)
-    slots = _Slots(spark)
+    slots = Slots(spark.sparkContext.statusTracker(), slot_wait_s())
     thread.start()
     try:
         while thread.is_alive():
@@ -94,7 +94,7 @@ def collect(
             slots.require()
     except BaseException:
         with contextlib.suppress(Exception):  # a JVM that is gone stops by itself
-            spark.interruptTag(tag)
+            spark.sparkContext.cancelJobsWithTag(tag)
         thread.join(_STOP_S)
         raise
     if errors:
@@ -118,33 +118,8 @@ def explain(error: Exception) -> ResourceError:
         why = "An executor was lost again and again: killed from outside, or out of memory."
         fix = f"Give executors more memory (spark.executor.memoryOverhead). {_GO_ON}"
         return ResourceError("Spark gave up", where="spark", why=why, fix=fix)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    stripped = (re.sub(_BEFORE_JAVA, "", line.strip()) for line in text.splitlines())
+    lines = [line for line in stripped if line]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     told = (named or lines or [type(error).__name__])[-1]
     return ResourceError("Spark gave up", where="spark", why=told[:300], fix=_GO_ON)
-
-
-class _Slots:
-    """Whether any task runs, or has run, since a job began."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._tracker = spark.sparkContext.statusTracker()
-        self._began_s = time.monotonic()
-        self._has_run = False
-
-    def require(self) -> None:
-        """Raise if nothing has run for a minute; a job without a slot would wait for ever."""
-        if self._has_run or time.monotonic() - self._began_s < _NO_SLOT_S:
-            return
-        stages = [self._tracker.getStageInfo(stage) for stage in self._tracker.getActiveStageIds()]
-        self._has_run = any(
-            info is not None and info.numActiveTasks + info.numCompletedTasks for info in stages
-        )
-        if stages and not self._has_run:
-            raise ResourceError(
-                f"no executor took a task in {_NO_SLOT_S:.0f} s: 1 slot is needed, and the "
-                "cluster gives none",
-                where="spark",
-                fix="Ask for executors that it has (spark.executor.cores, spark.executor.memory), "
-                "wait until others end, or use --engine local.",
-            )

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stepladder.data.remote.places import secret_refused
 from stepladder.data.sources import Listing, list_walk
 from stepladder.data.walk import Folder, Skipped, Walk, is_hidden, why_no_picture
 
+FRAME = "DataFrame"  # the name of a source that is one
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])")
 _WITHOUT_HOST = {"file", "dbfs"}
+_SECRET = re.compile(r"[^/]*:[^/]*@")  # abfss://container@account/… is no secret
 _WILD = re.compile(r"[*?\[{]")
 
 
@@ -22,12 +25,18 @@ def spark_address(source: Path) -> str | None:
     """Give what Spark is to open if a source is an address or a pattern, and no folder here.
 
     A Path has made one slash of two.
+
+    Raises:
+        UsageError: if it holds a password.
     """
     text = str(source)
     match = _ADDRESS.match(text)
     if match is not None:
+        rest = text[match.end() :]
+        if _SECRET.match(rest):
+            raise secret_refused(match[1], rest)
         host = "" if match[1].lower() in _WITHOUT_HOST else "/"
-        return f"{match[1]}:/{host}{text[match.end() :]}"
+        return f"{match[1]}:/{host}{rest}"
     is_pattern = _WILD.search(text) is not None and not source.exists()
     return str(source.expanduser().absolute()) if is_pattern else None
 

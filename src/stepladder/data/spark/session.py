@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepladder.data.spark.master import named_master
 from stepladder.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -49,13 +50,16 @@ def require_spark() -> None:
             f"PySpark is {pyspark.__version__}, and {_MIN_PYSPARK} or later is needed",
             fix="Type: pip install --upgrade 'stepladder[spark]'",
         )
-    if not any(os.environ.get(name) for name in _OF_A_CLUSTER):
-        _require_java()
+    from pyspark import SparkContext
+
+    has_begun = SparkContext._active_spark_context is not None
+    if not has_begun and not any(os.environ.get(name) for name in _OF_A_CLUSTER):
+        _require_java()  # which starts a JVM, if a small one
 
 
 @contextlib.contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    """Give the session that is active, or one that lives as long as the block.
+    """Give the session that is there, or one that lives as long as the block.
 
     One that is made here goes by spark-submit and spark-defaults.conf, or else by the environment
     variable SPARK_MASTER; without either it is local[*].
@@ -70,6 +74,11 @@ def spark_session() -> Iterator[SparkSession]:
     active = Session.getActiveSession()
     if active is not None:
         yield _classic(active)
+        return
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is not None:  # bare, or begun in another thread
+        yield _begun(Session.builder)
         return
     session = _begin()
     try:
@@ -102,7 +111,6 @@ def _classic(session: SparkSession) -> SparkSession:
 
 def _begin() -> SparkSession:
     """Begin a session; one of this machine alone without web pages and with our own Python."""
-    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession as Session
 
     master = os.environ.get("SPARK_MASTER")
@@ -110,20 +118,31 @@ def _begin() -> SparkSession:
     is_submitted = any(os.environ.get(name) for name in _OF_A_CLUSTER)
     if master:
         builder = builder.master(master)
-    if not is_submitted and (master is None or master.startswith("local")):
+    if not is_submitted and (named_master() or "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the first on the PATH
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.ui.enabled", "false")
-    try:
-        session = builder.getOrCreate()
-    except (PySparkException, RuntimeError, OSError) as error:
-        raise not_begun(error) from error
-    except Exception as error:  # what the JVM throws comes as an error of py4j
-        if not type(error).__module__.startswith("py4j"):
-            raise
-        raise not_begun(error) from error
+    session = _begun(builder)
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _begun(builder: SparkSession.Builder) -> SparkSession:
+    try:
+        return builder.getOrCreate()
+    except (RuntimeError, OSError) as error:
+        raise not_begun(error) from error
+    except Exception as error:
+        if not is_of_spark(error):
+            raise
+        raise not_begun(error) from error
+
+
+def is_of_spark(error: Exception) -> bool:
+    """Tell whether it is Spark that raised; what the JVM throws may come as an error of py4j."""
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, PySparkException) or type(error).__module__.startswith("py4j")
 
 
 def not_begun(error: Exception) -> ResourceError:
@@ -132,7 +151,7 @@ def not_begun(error: Exception) -> ResourceError:
     told = next((line for line in lines if "Exception:" in line), lines[0] if lines else "")
     return ResourceError(
         "Spark does not begin",
-        where=os.environ.get("SPARK_MASTER"),
+        where=named_master(),
         why=told.lstrip(": ")[:300] or None,
         fix="Look at SPARK_MASTER, spark-defaults.conf and the cluster, or use --engine local.",
     )

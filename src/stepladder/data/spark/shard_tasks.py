@@ -114,11 +114,15 @@ def make_shard(
     *,
     read: Callable[[Row], bytes],
     workers: Workers,
+    on_made: Callable[[], None] = lambda: None,
 ) -> Finished:
     """Make a shard in a folder of this attempt alone, and put it in its place.
 
     An executor that Spark took for lost may still be writing the same shard: what it does cannot
     touch this one, and what it puts in place has the same bytes.
+
+    Args:
+        on_made: called before anything is put in place; what it raises leaves all as it was.
     """
     site.require_current()
     work = WorkFolder(site.root)
@@ -127,6 +131,7 @@ def make_shard(
     try:
         maker = shard_maker(site, config, read=read, workers=workers, attempt=attempt)
         [finished] = maker.make([plan], on_row=lambda _: None)
+        on_made()
         if finished.info is not None:
             site.publish(index_path(attempt / plan.name), index_path(work.store / plan.name))
             site.publish(attempt / plan.name, work.store / plan.name)

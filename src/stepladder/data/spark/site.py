@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepladder.data.decode import decode_versions
+from stepladder.data.remote.cache_folder import why_not_shared
 from stepladder.data.spark.jobs import run_tasks
 from stepladder.data.spark.session import num_slots
 from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
@@ -28,6 +29,10 @@ else:
 
 _KINDS = {kind.__name__: kind for kind in (UsageError, DataError, ResourceError)}
 _TOKEN = "token"
+_SHARED = (
+    "Executors write the store's files there, and the driver publishes them.",
+    "Give an --out on storage that all of them mount at the same path, or use --engine local.",
+)
 
 
 class Superseded(Exception):  # noqa: N818  (nobody's mistake)
@@ -158,12 +163,12 @@ def require_shared(spark: SparkSession, site: Site, *, example: Path | None = No
     for seen in answers:
         host = str(seen["host"])
         if not (seen["sees_root"] and (site.root / "seen" / str(seen["name"])).exists()):
+            why, fix = why_not_shared(site.root) or _SHARED
             raise ResourceError(
                 f"the executor on {host} does not share this folder with the driver",
                 where=str(site.root),
-                why="Executors write the store's files there, and the driver publishes them.",
-                fix="Give an --out on storage that all of them mount at the same path, or use "
-                "--engine local.",
+                why=why,
+                fix=fix,
             )
         if not seen["sees_example"]:
             raise ResourceError(

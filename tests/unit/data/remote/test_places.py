@@ -32,3 +32,24 @@ def test_any_other_path_is_of_this_machine(path: str) -> None:
 def test_a_place_that_is_none_is_refused(path: str) -> None:
     with pytest.raises(UsageError, match="s3://"):
         object_place(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        ("s3://AKIA:wJalr/canary@photos/t", "s3://…@photos/t"),
+        ("s3://AKIA@photos/t", "s3://…@photos/t"),
+        ("s3://AKIA:canary", "s3://…"),
+    ],
+)
+def test_a_key_in_an_address_is_refused_and_not_told(path: str, where: str) -> None:
+    with pytest.raises(UsageError, match="must not hold a key or a password") as caught:
+        object_place(Path(path))
+    assert caught.value.where == where
+    assert "AKIA" not in str(caught.value)
+    assert "canary" not in str(caught.value)
+
+
+def test_an_access_point_is_a_bucket() -> None:
+    name = "arn:aws:s3:us-west-2:123456789012:accesspoint:one"
+    assert object_place(f"s3://{name}/k@1") == ObjectPlace(name, "k@1")

@@ -24,6 +24,7 @@ from stepladder.errors import DataError
         ("hdfs://host:8020/photos", "hdfs://host:8020/photos"),
         ("s3a://bucket/photos", "s3a://bucket/photos"),
         ("dbfs:/mnt/photos", "dbfs:/mnt/photos"),
+        ("abfss://photos@account.net/x", "abfss://photos@account.net/x"),
         ("file:/photos", "file:/photos"),
         ("/photos/*/*.jpg", "/photos/*/*.jpg"),
         ("/photos", None),

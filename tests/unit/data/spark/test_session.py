@@ -17,6 +17,12 @@ from stepladder.errors import ResourceError, UsageError
 pytest.importorskip("pyspark")
 
 
+@pytest.fixture(autouse=True)
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away a session of other tests: where one has begun, Java is not asked for."""
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
+
+
 def java(folder: Path, version: str) -> Path:
     """Make a Java that tells its version."""
     program = folder / "bin" / "java"
@@ -76,6 +82,11 @@ def test_what_only_the_local_engine_reads_is_refused(tmp_path: Path) -> None:
         ("  File x\nModuleNotFoundError: No module named 'stepladder'\n", "lacks stepladder"),
         ("Job aborted: ExecutorLostFailure (executor 1 exited)", "killed from outside"),
         ("Traceback\n  File x\nValueError: of a user\n\n\tat org.Spark", "ValueError: of a user"),
+        (
+            "An error occurred while calling o1.load.\n: java.lang.RuntimeException: x\n\tat a.B\n"
+            "Caused by: java.lang.ClassNotFoundException: Class S3A not found\n\tat a.C\n",
+            "ClassNotFoundException: Class S3A not found",
+        ),
         ("something else", "something else"),
     ],
 )
