@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepladder.api.call import run_folder
 from stepladder.data.remote.places import object_place
-from stepladder.errors import DataError
+from stepladder.errors import DataError, UsageError
 from stepladder.records import read_json
 from stepladder.records.diagnosis import Diagnosis
 from stepladder.records.findings import CheckReport
@@ -60,8 +60,15 @@ def repair(path: Path | str, *, source: Path | str | None = None) -> list[str]:
         Names of the files that were made again.
 
     Raises:
+        UsageError: if it lies in an object store.
         DataError: if the folder is no store, or a file cannot be made as it was.
     """
+    if (place := object_place(Path(path))) is not None:
+        raise UsageError(
+            "a store in an object store is not mended in its place",
+            where=str(place),
+            fix="Type the command that made it again with --overwrite: sound files are not sent.",
+        )
     from stepladder.data.repair import repair_store
 
     return repair_store(Path(path), source=None if source is None else Path(source))

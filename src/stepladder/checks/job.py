@@ -34,11 +34,10 @@ from stepladder.train.build import (
     make_held_out_reader,
     make_model,
     make_train_reader,
-    open_sources,
 )
 from stepladder.train.stage import enter_stage, stages_of
 from stepladder.train.step import autocast
-from stepladder.train.table_version import at_table_version
+from stepladder.train.table_version import open_at_version
 
 T = TypeVar("T")
 
@@ -286,7 +285,7 @@ def open_job(config: JobConfig, task: Task, *, task_name: str) -> CheckedJob:
         config=config,
         task=task,
         task_name=task_name,
-        sources=at_table_version(open_sources(task), config.recipe.data.table_version),
+        sources=open_at_version(task, config.recipe.data.table_version),
         device=choose_device(config.recipe.device.kind),
     )
 

@@ -60,6 +60,8 @@ class TransformedSource(Source):
         self._fields = {field[0]: (field[1], field[2]) for field in spec.edit_fields}
         self.fingerprint = source.fingerprint
         self.block_rows = source.block_rows
+        self.has_mixed_blocks = source.has_mixed_blocks
+        self.max_window_rows = source.max_window_rows
         self.is_near = source.is_near
         self.warning = source.warning
 

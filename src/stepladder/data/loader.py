@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from stepladder.config.choices import OrderMode, Sampling, Where
+from stepladder.config.recipe import DataConfig
 from stepladder.data.batch import Batch
 from stepladder.data.datasets import as_source
 from stepladder.data.examples import Source
-from stepladder.data.order import ORDER_VERSION
+from stepladder.data.order import ORDER_VERSION, Order
+from stepladder.data.order_choice import resolve_for_ranks
 from stepladder.data.reader import Reader, ReaderStats
 from stepladder.errors import UsageError
 
-_VERSION = 1
+_VERSION: Final = 1
+_SHUFFLED: Final = {OrderMode.GLOBAL.value, OrderMode.WINDOWED.value}
 
 
 class Loader:
@@ -23,7 +27,8 @@ class Loader:
     Each rank gets its part of every global batch, so that all ranks take the same number of steps
     whatever the number of examples; a part may be one example smaller than another, or empty. Which
     examples those are depends on the seed and the epoch alone: an interrupted run goes on exactly
-    where it was, on any number of ranks and threads.
+    where it was, on any number of ranks and threads. What `auto` chose is part of its state. Where
+    it could choose otherwise on another rank, it takes what all ranks know, or asks for an order.
 
         loader = Loader(store.split(Split.TRAIN), batch_size=64, rank=rank, world_size=world_size)
         for epoch in range(10):
@@ -37,7 +42,8 @@ class Loader:
         shuffle: False gives the examples as they are stored.
         seed: chooses the shuffles.
         rank, world_size: which part of each batch is this process's.
-        num_epochs: that one iteration goes through; None: it never ends.
+        num_epochs: that one iteration goes through, those before a restored place among them;
+            None: it never ends.
         drop_last: leave out the last batch of an epoch if it is smaller.
         threads: that read and decode; 0: one a core.
         prefetch_batches: batches read ahead.
@@ -48,7 +54,7 @@ class Loader:
         transform: called with each `Batch`; what it gives is what the loader gives.
 
     Raises:
-        UsageError: if the options do not go with the source.
+        UsageError: if the options do not go with the source, or there is not one batch.
     """
 
     def __init__(
@@ -70,20 +76,32 @@ class Loader:
         where: Where = Where.STREAM,
         transform: Callable[[Batch], Any] | None = None,
     ) -> None:
+        wanted = DataConfig(
+            order=order if shuffle else OrderMode.SEQUENTIAL, window_rows=window_rows
+        )
+        read = as_source(source)
+        chosen = resolve_for_ranks(wanted, read) if world_size > 1 else wanted
+        self._wanted = wanted
         self._reader = Reader(
-            as_source(source),
+            read,
             seed=seed,
             global_batch_size=batch_size,
-            mode=order if shuffle else OrderMode.SEQUENTIAL,
+            mode=chosen.order,
             rank=rank,
             world_size=world_size,
             threads=threads,
             prefetch_batches=prefetch_batches,
             fraction=fraction,
-            sample=Sampling.AUTO,
-            window_rows=window_rows,
+            sample=chosen.sample,
+            window_rows=chosen.window_rows,
             where=where,
         )
+        if drop_last and self._reader.num_examples < batch_size:
+            raise UsageError(
+                f"{self._reader.num_examples} examples are fewer than a batch of {batch_size}, "
+                "and drop_last leaves it out",
+                fix="Give a smaller batch_size, or drop_last=False.",
+            )
         if num_epochs is not None and num_epochs < 1:
             raise UsageError(
                 f"num_epochs is {num_epochs}",
@@ -94,7 +112,8 @@ class Loader:
         self._transform = transform or as_pair
         self._epoch = 0
         self._position = 0  # examples of the epoch that were given, over all ranks
-        self._begin = 0  # where the next iteration begins: after a restored batch
+        self._epochs_done = 0  # of the iteration
+        self._begin = _Begin()
 
     @property
     def steps_per_epoch(self) -> int:
@@ -135,48 +154,57 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration begins with; a restored place in it stays."""
         if epoch != self._epoch:
-            self._epoch, self._position, self._begin = epoch, 0, 0
+            self._epoch, self._position, self._epochs_done = epoch, 0, 0
+            self._begin = _Begin()
 
     def state_dict(self) -> dict[str, int | str]:
-        """Say where the loader is: after the last batch that it gave; those read ahead are not."""
-        order = self._reader.order
-        return {
-            "version": _VERSION,
-            "order_version": ORDER_VERSION,
+        """Say where the loader is: after the last batch that it gave; those read ahead are not.
+
+        After the last batch of an iteration that is the beginning of the next.
+        """
+        place = {
             "epoch": self._epoch,
             "position": self._position,
-            "seed": order.seed,
-            "mode": order.mode.value,
-            "window_rows": order.window_rows,
-            "num_examples": self._reader.num_examples,
-            "fingerprint": order.fingerprint,
+            "epochs_done": self._epochs_done,
         }
+        return place | _facts(self._reader.order)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from where a loader of the same data was, on any number of ranks and threads.
 
+        What was left to `auto` becomes what it was there.
+
         Raises:
             UsageError: if it was of other data or of another order.
         """
-        here = self.state_dict()
-        moving = {"epoch", "position"}
-        odd = [key for key in here if key not in moving and state.get(key) != here[key]]
-        if odd or not moving <= state.keys():
+        order = self._order_of(state)
+        here = _facts(order)
+        odd = [key for key in here if state.get(key) != here[key]]
+        if odd or not {"epoch", "position", "epochs_done"} <= state.keys():
             named = ", ".join(f"{key} {state.get(key)!r}, here {here[key]!r}" for key in odd)
             raise UsageError(
                 f"this state is of another loader ({named or 'it names no place'})",
                 fix="Make the loader with the data, seed and order that it had.",
             )
-        self._epoch, self._begin = int(state["epoch"]), int(state["position"])
-        self._position = self._begin
+        if order != self._reader.order:
+            self._reader.close()  # what it holds is of the other order
+            self._reader.order = order
+        most = 0 if self._num_epochs is None else self._num_epochs - 1
+        self._begin = _Begin(int(state["position"]), min(int(state["epochs_done"]), most))
+        self._epoch = int(state["epoch"])
+        self._position, self._epochs_done = self._begin.position, self._begin.epochs_done
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the epoch, or go on in it where `load_state_dict` says.
 
         When an epoch is over the next one begins, whether or not `set_epoch` is called.
         """
-        self._position, self._begin = self._begin, 0
-        epochs = itertools.count() if self._num_epochs is None else range(self._num_epochs)
+        begin, self._begin = self._begin, _Begin()
+        self._position, self._epochs_done = begin.position, begin.epochs_done
+        if self._num_epochs is None:
+            epochs: Iterable[int] = itertools.count()
+        else:
+            epochs = range(begin.epochs_done, self._num_epochs)
         for _ in epochs:
             yield from self._rest_of_epoch()
 
@@ -186,19 +214,68 @@ class Loader:
 
     def _rest_of_epoch(self) -> Iterator[Any]:
         size, total = self._reader.global_batch_size, self._reader.num_examples
-        stop = total // size * size if self._drop_last else total
-        batches = self._reader.epoch(self._epoch, min(self._position, total))
+        begin = min(self._position, total)  # not always a multiple of size: it may be restored
+        stop = total - (total - begin) % size if self._drop_last else total
+        if begin >= stop:
+            self._end_epoch()
+            return
+        batches = self._reader.epoch(self._epoch, begin)
         try:
-            while self._position < stop:
+            for position in range(begin, stop, size):
                 batch = next(batches)
-                self._position = min(self._position + size, total)
-                if self._position >= stop:
-                    self._epoch, self._position = self._epoch + 1, 0
-                    yield self._transform(batch)
-                    return
+                self._position = position + size
+                is_last = self._position >= stop
+                if is_last:
+                    self._end_epoch()
                 yield self._transform(batch)
+                if is_last:
+                    return
         finally:
             batches.close()
+
+    def _end_epoch(self) -> None:
+        self._epoch, self._position = self._epoch + 1, 0
+        if self._num_epochs is not None:
+            self._epochs_done = (self._epochs_done + 1) % self._num_epochs
+
+    def _order_of(self, state: dict[str, Any]) -> Order:
+        """Give our order, with what was left to `auto` as a state has it."""
+        order, wanted = self._reader.order, self._wanted
+        if not order.block_rows:
+            return order
+        mode, window_rows = order.mode, order.window_rows
+        if wanted.order is OrderMode.AUTO and state.get("mode") in _SHUFFLED:
+            mode = OrderMode(state["mode"])
+        if not wanted.window_rows and isinstance(state.get("window_rows"), int):
+            window_rows = max(state["window_rows"], 1 if mode is OrderMode.WINDOWED else 0)
+        return replace(
+            order,
+            mode=mode,
+            window_rows=window_rows,
+            is_sample_of_blocks=state.get("sample") == Sampling.FILES,
+        )
+
+
+@dataclass(frozen=True)
+class _Begin:
+    """Where the next iteration begins in the epoch: after a restored batch."""
+
+    position: int = 0
+    epochs_done: int = 0
+
+
+def _facts(order: Order) -> dict[str, int | str]:
+    """Say of what loader a state is."""
+    return {
+        "version": _VERSION,
+        "order_version": ORDER_VERSION,
+        "seed": order.seed,
+        "mode": order.mode.value,
+        "window_rows": order.window_rows,
+        "sample": (Sampling.FILES if order.is_sample_of_blocks else Sampling.ROWS).value,
+        "num_examples": order.num_samples,
+        "fingerprint": order.fingerprint,
+    }
 
 
 def as_pair(batch: Batch) -> Any:

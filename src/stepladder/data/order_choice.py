@@ -8,6 +8,7 @@ from stepladder.config.choices import OrderMode, Sampling
 from stepladder.config.recipe import DataConfig
 from stepladder.data.examples import ArrivalSource, Source
 from stepladder.data.order import Order
+from stepladder.errors import UsageError
 
 MIXED_BLOCKS_OF_A_WINDOW = 4
 BLOCKS_OF_A_WINDOW = 16  # rows that lie in an order of their own want a wider mix
@@ -28,6 +29,35 @@ def resolve_order(data: DataConfig, source: Source) -> DataConfig:
     if sample is Sampling.AUTO:
         sample = Sampling.FILES if is_far else Sampling.ROWS
     return replace(data, order=mode, window_rows=window_rows, sample=sample)
+
+
+def resolve_for_ranks(data: DataConfig, source: Source) -> DataConfig:
+    """Replace what would depend on the memory or the disk of one rank alone, where there are more.
+
+    A table is read in windows, however much of it fits: those of its blocks, which all ranks know.
+
+    Raises:
+        UsageError: if ranks could come to other orders, so that one must be named for all.
+    """
+    if source.block_rows is None or isinstance(source, ArrivalSource):
+        return data
+    is_by_memory = source.max_window_rows is not None
+    is_fetched = source.files_stats() is not None
+    if data.sample is Sampling.AUTO:
+        is_of_files = is_by_memory or is_fetched
+        data = replace(data, sample=Sampling.FILES if is_of_files else Sampling.ROWS)
+    if data.order is OrderMode.AUTO and is_by_memory:
+        data = replace(data, order=OrderMode.WINDOWED)
+    if data.order is OrderMode.AUTO and not (source.is_near or is_fetched):
+        raise UsageError(
+            "rows are slow to read one by one here, and perhaps not for the other ranks",
+            where="order",
+            why="All ranks must have the same order, and auto would look at each machine alone.",
+            fix="Give all ranks order=OrderMode.WINDOWED, or OrderMode.GLOBAL.",
+        )
+    if data.order is OrderMode.WINDOWED and not data.window_rows:
+        data = replace(data, window_rows=_window_for_ranks(source))
+    return data
 
 
 def order_of(
@@ -57,11 +87,27 @@ def order_of(
 
 def default_window_rows(source: Source) -> int:
     """Give the rows of four blocks that are mixed already, or of sixteen; of small ones, more."""
+    wanted = _window_of_blocks(source)
+    return max(1, min(wanted, source.max_window_rows or wanted))
+
+
+def _window_for_ranks(source: Source) -> int:
+    wanted, limit = _window_of_blocks(source), source.max_window_rows
+    if not source.is_near and limit is not None and wanted > limit:
+        raise UsageError(
+            f"a window of {wanted} rows does not fit into the memory of this rank",
+            where="window_rows",
+            why="All ranks must have the same order, so no rank takes a smaller one alone.",
+            fix=f"Give all ranks window_rows={max(1, limit)} or fewer, or make row groups smaller.",
+        )
+    return wanted
+
+
+def _window_of_blocks(source: Source) -> int:
     assert source.block_rows is not None
     mean = len(source) / len(source.block_rows)
     num_blocks = MIXED_BLOCKS_OF_A_WINDOW if source.has_mixed_blocks else BLOCKS_OF_A_WINDOW
-    wanted = max(MIN_WINDOW_ROWS, round(num_blocks * mean))
-    return max(1, min(wanted, source.max_window_rows or wanted))
+    return max(MIN_WINDOW_ROWS, round(num_blocks * mean))
 
 
 def _mode(mode: OrderMode, source: Source) -> OrderMode:

@@ -199,7 +199,13 @@ def _train(job: JobConfig, task: Task, recipe: Recipe, folder: Path) -> _Trained
     """Train to the end in a folder of its own, and remove it."""
     target = folder / "run"
     alone = replace(
-        job.run, dir=target, tensorboard=False, mlflow_uri=None, checkpoint_every_s=3600.0
+        job.run,
+        dir=target,
+        mirror=None,
+        tensorboard=False,
+        mlflow_uri=None,
+        baseline=None,
+        checkpoint_every_s=3600.0,
     )
     summary = train(
         replace(job, recipe=recipe, run=alone),

@@ -31,7 +31,6 @@ from stepladder.train.build import (
     choose_device,
     make_held_out_reader,
     make_model,
-    open_sources,
     use_threads,
 )
 from stepladder.train.checkpoint import check_fits, load_best, load_last
@@ -39,7 +38,7 @@ from stepladder.train.checkpoint_files import Loaded
 from stepladder.train.evaluate import Evaluation, EvaluationCancelled, evaluate
 from stepladder.train.features import FeatureTask, features_folder, num_views, open_features
 from stepladder.train.run_lock import may_be_held
-from stepladder.train.table_version import at_table_version
+from stepladder.train.table_version import open_at_version
 
 
 @dataclass(kw_only=True)
@@ -206,6 +205,6 @@ def open_run(run: Path, job: JobConfig, task: Task) -> OpenedRun:
         run=run,
         job=job,
         task=task,
-        sources=at_table_version(open_sources(task), job.recipe.data.table_version),
+        sources=open_at_version(task, job.recipe.data.table_version),
         device=choose_device(job.recipe.device.kind),
     )

@@ -20,6 +20,7 @@ from stepladder.task.image_classification import ImageClassification
 from stepladder.train.display import Display
 from stepladder.train.features import features_folder
 from stepladder.train.finish import SUMMARY_FILE
+from stepladder.train.mirror import forget_mirrored
 from stepladder.train.run import train
 from stepladder.train.run_folder import CHECKPOINTS, CONFIG, RunFolder
 
@@ -49,6 +50,7 @@ def train_kept(
     if _holds_other_training(path, job, is_new=is_new):
         folder = RunFolder(path)
         with folder.lock():
+            forget_mirrored(job.run)
             folder.overwrite(keeps_ledger=True)
     task = task_for(task, job.recipe)
     cache, before, key = features_folder(job, task), summary_in(path), recipe_key(job.recipe)

@@ -63,6 +63,7 @@ class Ledger:
         commit: str,
         is_fresh: bool,
         where: Where | None = None,
+        table_version: int | None = None,
     ) -> bool:
         """Go on with the ledger whose verdicts hold, or begin one; nothing is lost.
 
@@ -73,6 +74,7 @@ class Ledger:
         Args:
             job, machine, options, commit: keys that a verdict holds for.
             where: where the job holds its pictures, for a climb that goes on.
+            table_version: of a Delta table that it reads, likewise.
 
         Returns:
             Whether an earlier climb is gone on with.
@@ -87,7 +89,7 @@ class Ledger:
             kinds = ("profile", "baseline", "training") if is_as_measured else ("training",)
         held = [record for record in read_jsonl(self.path) if record.get("kind") in kinds]
         set_ledger_aside(self.path.parent)
-        self._write("climb", **keys, where=where)
+        self._write("climb", **keys, where=where, table_version=table_version)
         for record in held:
             self._write(**record)
         return False
@@ -101,7 +103,14 @@ class Ledger:
         found = self._header().get("where")
         return next((where for where in Where if where.value == found), None)
 
+    def table_version(self) -> int | None:
+        """Give the version of the Delta table that was climbed on; None where it is not known."""
+        found = self._header().get("table_version")
+        return found if isinstance(found, int) else None
+
     def _header(self) -> dict[str, Any]:
+        if not os.access(self.path, os.R_OK):
+            return {}
         return next(iter(read_jsonl(self.path)), {})
 
     def profile(self, profile: Profile, *, recipe: str, at_s: float) -> None:

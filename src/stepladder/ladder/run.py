@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,7 @@ import torch
 from stepladder.config.choices import ClimbAim, TrainMode, Where
 from stepladder.config.options import JobConfig
 from stepladder.data.examples import ArrivalSource
-from stepladder.errors import DataError, InterruptedRun, UsageError
+from stepladder.errors import DataError, InterruptedRun, StepladderError, UsageError
 from stepladder.ladder.accuracy import AccuracyClimb
 from stepladder.ladder.advise import Advice, advice_text, advise_on
 from stepladder.ladder.again import anew_words, more_to_try
@@ -50,11 +50,11 @@ from stepladder.records.ladder import Trial
 from stepladder.records.profile import Provenance
 from stepladder.rungs import REMEDIES, RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
-from stepladder.train.build import Sources, choose_device, open_sources, resolve_auto, use_threads
+from stepladder.train.build import Sources, choose_device, resolve_auto, use_threads
 from stepladder.train.display import Display
 from stepladder.train.features import features_folder
 from stepladder.train.run_folder import RunFolder
-from stepladder.train.table_version import at_table_version, name_table_version
+from stepladder.train.table_version import name_table_version, open_at_version
 
 _CACHE: Final = ".ladder-"
 _CLIMBS: Final = {
@@ -91,15 +91,13 @@ def climb(
         StepladderError: if the timelines do not close, or as training says.
         InterruptedRun: after a signal; what was proven is kept, and the same command goes on.
     """
-    is_auto = job.recipe.data.where is Where.AUTO
-    device, sources, job = _prepare(job, task)
-    facts = task_facts(task, job.recipe)
+    ledger = Ledger(job.run.dir)
+    device, sources, job, key = _open(
+        job, task, task_name, ledger, goes_on=not (is_fresh or may_overwrite)
+    )
     folder = RunFolder(job.run.dir)
-    ledger = Ledger(folder.path)
     with ExitStack() as until_end:
         with folder.lock():
-            job = _as_before(job, sources, ledger, task_name, facts) if is_auto else job
-            key = sources_key(task_name, job.recipe, sources, facts)
             if not may_overwrite:
                 _refuse_other_run(folder, ledger, key)
             _remove_left(folder.path)
@@ -112,6 +110,7 @@ def climb(
                 commit=lab.commit,
                 is_fresh=is_fresh,
                 where=job.recipe.data.where,
+                table_version=job.recipe.data.table_version,
             )
             done = _finished(folder.path) if goes_on else None
             if not goes_on:  # what it says is of the climb before
@@ -182,6 +181,31 @@ def advise(job: JobConfig, task: Task, *, task_name: str, display: Display) -> t
     return advice, advice_text(advice, profile)
 
 
+def _open(
+    job: JobConfig, task: Task, task_name: str, ledger: Ledger, *, goes_on: bool
+) -> tuple[torch.device, Sources, JobConfig, str]:
+    """Prepare a job, and give its key; one that was climbed reads its table as it was then."""
+    data = job.recipe.data
+    version = ledger.table_version() if goes_on and data.table_version is None else None
+    if version is not None:
+        at = replace(job, recipe=replace(job.recipe, data=replace(data, table_version=version)))
+        with suppress(StepladderError):  # it may be the ledger of another job
+            found = _keyed(at, task, task_name, ledger)
+            if found[-1] == ledger.job():
+                return found
+    return _keyed(job, task, task_name, ledger)
+
+
+def _keyed(
+    job: JobConfig, task: Task, task_name: str, ledger: Ledger
+) -> tuple[torch.device, Sources, JobConfig, str]:
+    is_auto = job.recipe.data.where is Where.AUTO
+    device, sources, job = _prepare(job, task)
+    facts = task_facts(task, job.recipe)
+    job = _as_before(job, sources, ledger, task_name, facts) if is_auto else job
+    return device, sources, job, sources_key(task_name, job.recipe, sources, facts)
+
+
 def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConfig]:
     if job.recipe.train is TrainMode.HEAD_THEN_ALL:
         raise UsageError(
@@ -194,7 +218,7 @@ def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConf
     use_threads(job.recipe)
     if device.type == "cpu":
         keep_freed_memory()
-    sources = at_table_version(open_sources(task), job.recipe.data.table_version)
+    sources = open_at_version(task, job.recipe.data.table_version)
     for source in vars(sources).values():
         if isinstance(source, ArrivalSource):
             raise UsageError(

@@ -50,7 +50,7 @@ def run_whole(lab: Lab, profile: Profile) -> WholeRun | None:
         profile: of the job as written.
     """
     folder = lab.cache / "whole"
-    run = replace(lab.job.run, dir=folder, mlflow_uri=None)
+    run = replace(lab.job.run, dir=folder, mirror=None, mlflow_uri=None)
     job = replace(lab.job, run=run)
     cache = features_folder(job, lab.task)
     ready, began = keys_in(cache), time.time()

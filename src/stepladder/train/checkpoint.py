@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,7 @@ class Checkpoints:
         folder: made by the first save.
         keep_last: newest `step-` checkpoints that `prune` keeps.
         file_system: what works there, as `probe` found it.
+        pinned: names that `prune` keeps while they are in it; another thread may change it.
 
     Attributes:
         warnings: one line for each damaged checkpoint that was passed over, and for each old one
@@ -73,11 +75,13 @@ class Checkpoints:
         keep_last: int = 2,
         file_system: FileSystem | None = None,
         ops: FileOps | None = None,
+        pinned: AbstractSet[str] = frozenset(),
     ) -> None:
         ops = ops or FileOps()
         self.warnings: list[str] = []
         self._folder = folder
         self._keep_last = keep_last
+        self._pinned = pinned
         self._file_system = file_system or FileSystem()
         self._folders = CheckpointFolders(folder, self._file_system, ops)
         self._frozen = FrozenFiles(folder, ops)
@@ -181,8 +185,9 @@ class Checkpoints:
     def prune(self, keep: Collection[str]) -> None:
         """Remove old checkpoints.
 
-        What stays: the names in `keep`, the newest `keep_last` steps that are not known to be
-        damaged, and what the newest sound step names under "top". Without a sound step, all stay.
+        What stays: the names in `keep`, those that are pinned, the newest `keep_last` steps that
+        are not known to be damaged, and what the newest sound step names under "top". Without a
+        sound step, all stay.
         """
         if self._newest is None:
             self.newest()
@@ -191,7 +196,7 @@ class Checkpoints:
             return
         names = self.names()
         steps = [name for name in _steps(names) if name not in self._damaged]
-        kept = {*keep, newest.name, *newest.top, *steps[-self._keep_last :]}
+        kept = {*keep, *self._pinned, newest.name, *newest.top, *steps[-self._keep_last :]}
         try:
             for name in names:
                 if name not in kept:

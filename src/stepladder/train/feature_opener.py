@@ -38,6 +38,7 @@ class FeatureEngine(Protocol):
         split: Split,
         rows: np.ndarray,
         *,
+        fingerprint: str,
         num_views: int,
         num_done: int,
         folder: Path,
@@ -50,6 +51,7 @@ class FeatureEngine(Protocol):
             way: how examples reach the head.
             split: of the rows.
             rows: of the split, all of them.
+            fingerprint: of the split; others must not be taken for it.
             num_views: see `TrunkPass.features`.
             num_done: how many of them, from the first on, are there already.
             folder: for files of its own, kept until all rows are there.
@@ -101,7 +103,7 @@ class FeatureOpener:
                 is_fresh = writer is not None and writer.num_done == 0
                 if writer is not None:
                     self.done = before
-                    self._compute(split, reader, writer, num_views)
+                    self._compute(split, source, reader, writer, num_views)
                     writer.publish()
             held = self._load(place, source, num_views, reader, is_fresh=is_fresh)
         reader.close()
@@ -201,7 +203,9 @@ class FeatureOpener:
         is_same = agree(features, fresh.inputs, precision, is_tf32=is_cuda)
         return is_same and (targets is None or torch.equal(targets, fresh.targets))
 
-    def _compute(self, split: Split, reader: Reader, writer: FeatureWriter, num_views: int) -> None:
+    def _compute(
+        self, split: Split, source: Source, reader: Reader, writer: FeatureWriter, num_views: int
+    ) -> None:
         """Put the rows that are still missing through the trunk."""
         self.done += writer.num_done
         start_s = time.perf_counter()
@@ -221,6 +225,7 @@ class FeatureOpener:
                 self.way,
                 split,
                 reader.order.samples(0, 0, reader.num_examples),
+                fingerprint=source.fingerprint,
                 num_views=num_views,
                 num_done=writer.num_done,
                 folder=writer.folder,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -55,7 +57,7 @@ def go_on_features(
         check_fits(model.state_dict(), loaded)
         model.load_state_dict(loaded.frozen, strict=False)
     pace = _Pace(display)
-    try:
+    with interruption_told(guard):
         features = open_features(
             job.recipe,
             task,
@@ -69,9 +71,20 @@ def go_on_features(
             is_checked=True,
             engine=engine,
         )
+    return FeatureTask(task, num_views=num_views(job.recipe, task)), features
+
+
+@contextmanager
+def interruption_told(guard: SignalGuard) -> Iterator[None]:
+    """Say what to type where a signal ends the computing of features within the block.
+
+    Raises:
+        InterruptedRun: after a signal.
+    """
+    try:
+        yield
     except EvaluationCancelled:
         raise guard.interruption(fix=_FIX) from None
-    return FeatureTask(task, num_views=num_views(job.recipe, task)), features
 
 
 class _Pace:

@@ -10,12 +10,13 @@ import numpy as np
 from stepladder.config.options import JobConfig
 from stepladder.machine import keep_freed_memory
 from stepladder.task.contract import Task
-from stepladder.train.build import choose_device, make_model, open_sources, use_threads
+from stepladder.train.build import choose_device, make_model, use_threads
 from stepladder.train.display import Display
 from stepladder.train.feature_opener import FeatureEngine
-from stepladder.train.feature_stage import go_on_features
+from stepladder.train.feature_stage import go_on_features, interruption_told
 from stepladder.train.features import features_folder, require_features
 from stepladder.train.signals import SignalGuard
+from stepladder.train.table_version import name_table_version, open_at_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,8 @@ def compute_features(
     use_threads(recipe)
     if device.type == "cpu":
         keep_freed_memory()
-    sources = open_sources(task)
+    sources = open_at_version(task, recipe.data.table_version)
+    job = name_table_version(job, sources)  # so that executors read the same
     model = make_model(recipe, task, device)
     require_features(recipe, task, model, sources.train)
     with SignalGuard() as guard:
@@ -71,6 +73,7 @@ def compute_features(
         )
         splits = {"train": features.train, "val": features.val, "test": features.test}
         if features.test is not None:
-            features.test.read(np.arange(1))  # they are computed at the first read
+            with interruption_told(guard):
+                features.test.read(np.arange(1))  # they are computed at the first read
     num_rows = {name: len(source) for name, source in splits.items() if source is not None}
     return ComputedFeatures(folder=features_folder(job, task), num_rows=num_rows)

@@ -26,8 +26,9 @@ from stepladder.machine.allocator import keep_freed_memory
 from stepladder.models.features import evaluating, hash_trunk
 from stepladder.task.contract import Task
 from stepladder.task.load import BUILT_IN, load_task
-from stepladder.train.build import make_model, open_sources
+from stepladder.train.build import make_model
 from stepladder.train.feature_pass import TrunkPass, batch_size_on, read_batch
+from stepladder.train.table_version import open_at_version
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -63,6 +64,7 @@ class SparkFeatures:
         split: Split,
         rows: np.ndarray,
         *,
+        fingerprint: str,
         num_views: int,
         num_done: int,
         folder: Path,
@@ -98,6 +100,7 @@ class SparkFeatures:
                 recipe=recipe,
                 task_name=self._task_name,
                 split=split,
+                fingerprint=fingerprint,
                 num_views=num_views,
                 spans=spans,
                 weights=broadcast,
@@ -127,6 +130,7 @@ class FeatureTasks:
         recipe: of the job; its trunk begins with any weights.
         task_name: see `load_task`.
         split, num_views: what is computed.
+        fingerprint: of the split.
         spans: (first row, row after the last) of each part.
         weights: of the trunk, as safetensors.
         trunk: the hash that it then has.
@@ -137,6 +141,7 @@ class FeatureTasks:
     recipe: Recipe
     task_name: str
     split: Split
+    fingerprint: str
     num_views: int
     spans: list[tuple[int, int]]
     weights: Broadcast[bytes]
@@ -174,7 +179,7 @@ class FeatureTasks:
 
     def _build(self) -> tuple[TrunkPass, Source]:
         task = load_task(self.task_name, store=self.recipe.data.store, recipe=self.recipe)
-        source = getattr(open_sources(task), self.split.value)
+        source = self._open(task)
         model = make_model(self.recipe, task, _CPU)
         trunk = _trunk(task, model)
         _from_bytes(trunk, self.weights.value)
@@ -186,6 +191,19 @@ class FeatureTasks:
             )
         way = TrunkPass(recipe=self.recipe, task=task, model=model, device=_CPU)
         return way, source
+
+    def _open(self, task: Task) -> Source:
+        sources = open_at_version(task, self.recipe.data.table_version)
+        source: Source | None = getattr(sources, self.split.value)
+        if source is None or source.fingerprint != self.fingerprint:
+            raise ResourceError(
+                f"an executor finds other data than the driver in the split {self.split}",
+                where="spark",
+                why="Its rows would not be those that the driver counted.",
+                fix="Let the Task read the same files everywhere: on shared storage, which nothing "
+                "writes to; of a Delta table name the version: open_table(..., version=N).",
+            )
+        return source
 
 
 _BUILT: dict[str, tuple[TrunkPass, Source]] = {}

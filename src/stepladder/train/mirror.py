@@ -4,8 +4,9 @@
     MIRROR/checkpoints/step-000000123/...              as in the run's folder, its manifest last
     MIRROR/checkpoints/frozen-<sha256>.safetensors     what training does not change, once
 
-What is copied is what the run's folder holds after a commit; what it holds no longer is removed.
-Failures stop no training: they are told when they happen and at the end.
+What is copied is what the run's folder holds after a commit; what it holds no longer is removed as
+soon as the newest is there whole. Failures stop no training: they are told when they happen and at
+the end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Final
 from stepladder.config.options import RunConfig
 from stepladder.data.remote.copies import Copies, open_copies
 from stepladder.data.remote.objects import CancelledTransferError
-from stepladder.errors import DataError, StepladderError
+from stepladder.errors import DataError, ResourceError, StepladderError
 from stepladder.records import write_bytes
 from stepladder.train.checkpoint import Checkpoints
 from stepladder.train.checkpoint_files import FROZEN, MANIFEST, find_problems, read_manifest
@@ -33,11 +34,16 @@ _STOP_WAIT_S: Final = 8.0  # after a signal, which leaves ten seconds
 
 
 class Mirror:
-    """Copies checkpoints in the background. A sink of events: each commit sets it to work."""
+    """Copies checkpoints in the background. A sink of events: each commit sets it to work.
 
-    def __init__(self, copies: Copies, run: Path) -> None:
+    Args:
+        pinned: gets the name of the checkpoint that is being copied, which must stay until it is.
+    """
+
+    def __init__(self, copies: Copies, run: Path, *, pinned: set[str] | None = None) -> None:
         self._copies = copies
         self._run = run
+        self._pinned = set() if pinned is None else pinned
         self._there: dict[str, int] | None = None
         self._changed = threading.Condition()
         self._is_due = False
@@ -113,18 +119,30 @@ class Mirror:
             key=lambda name: (name.startswith("step-"), number_of(name)),
             reverse=True,
         )
-        used = {hidden for name in names for hidden in self._copy(folder / name)}
-        self._prune(set(names), used)
+        copied = {name: self._copy(folder / name) for name in names}
+        if names and names[0].startswith("step-") and copied[names[0]] is not None:
+            self._prune(copied)
 
-    def _copy(self, folder: Path) -> set[str]:
-        """Copy one checkpoint; gives the shared file that it uses, if any."""
+    def _copy(self, folder: Path) -> set[str] | None:
+        """Copy one checkpoint; gives the shared files that it uses; None: it is not whole."""
+        self._pinned.add(folder.name)
+        try:
+            return self._copy_pinned(folder)
+        except FileNotFoundError:
+            if (folder / MANIFEST).exists():
+                raise  # it is not ours that is missing
+            return None  # pruned before it was pinned; a newer one follows
+        finally:
+            self._pinned.discard(folder.name)
+
+    def _copy_pinned(self, folder: Path) -> set[str] | None:
         assert self._there is not None
         base = f"{CHECKPOINTS}/{folder.name}"
+        manifest = (folder / MANIFEST).read_bytes()
         try:
-            manifest = (folder / MANIFEST).read_bytes()
             records = read_manifest(folder)
-        except (DataError, FileNotFoundError):
-            return set()  # damaged, which is told elsewhere, or pruned meanwhile
+        except DataError:
+            return None  # damaged, which is told elsewhere
         shared = {_shared(record.sha256) for name, record in records.items() if name == FROZEN}
         manifest_name = f"{base}/{MANIFEST}"
         if manifest_name in self._there and self._copies.read(manifest_name) == manifest:
@@ -132,31 +150,35 @@ class Mirror:
         if manifest_name in self._there:
             self._copies.delete(manifest_name)
             del self._there[manifest_name]
-        try:
-            for name, record in records.items():
-                target = _shared(record.sha256) if name == FROZEN else f"{base}/{name}"
-                if name == FROZEN and self._there.get(target) == record.num_bytes:
-                    continue
-                self._copies.put_file(
-                    target,
-                    folder / name,
-                    sha256=record.sha256,
-                    is_cancelled=lambda: self._is_abandoned,
-                )
-                self._there[target] = record.num_bytes
-        except FileNotFoundError:
-            return shared  # pruned meanwhile; a newer one follows
+        for name, record in records.items():
+            target = _shared(record.sha256) if name == FROZEN else f"{base}/{name}"
+            if name == FROZEN and self._there.get(target) == record.num_bytes:
+                continue
+            self._copies.put_file(
+                target,
+                folder / name,
+                sha256=record.sha256,
+                is_cancelled=lambda: self._is_abandoned,
+            )
+            self._there[target] = record.num_bytes
         self._copies.put_bytes(manifest_name, manifest)
         self._there[manifest_name] = len(manifest)
         return shared
 
-    def _prune(self, names: set[str], used: set[str]) -> None:
-        """Remove checkpoints that the run's folder holds no longer, each one's manifest first."""
+    def _prune(self, copied: Mapping[str, set[str] | None]) -> None:
+        """Remove what the run's folder holds no longer, each checkpoint's manifest first.
+
+        Args:
+            copied: the shared files that its checkpoints use; None: not known.
+        """
         assert self._there is not None
+        used = {name for shared in copied.values() for name in shared or ()}
+        is_used_known = None not in copied.values()
         doomed = [
             name
             for name in self._there
-            if _is_ours(name) and name not in used and name.split("/")[1] not in names
+            if (_is_member(name) and name.split("/")[1] not in copied)
+            or (_is_shared(name) and is_used_known and name not in used)
         ]
         for name in sorted(doomed, key=lambda name: not name.endswith(MANIFEST)):
             self._copies.delete(name)
@@ -168,6 +190,9 @@ def begin_mirror(
 ) -> Mirror | None:
     """Open the mirror of a run, if it has one, and take from it what the run's folder lacks.
 
+    Args:
+        brings_back: False: the run begins anew, and what the mirror holds is of an earlier one.
+
     Raises:
         UsageError: if it is no place, or an extra is missing.
         ResourceError: if it cannot be read.
@@ -175,10 +200,28 @@ def begin_mirror(
     if config.mirror is None:
         return None
     copies = open_copies(config.mirror, on_message=display.warning)
-    if brings_back:
+    if not brings_back:
+        _forget(copies)
+    else:
         for sentence in bring_back(copies, folder.path, file_system=folder.file_system):
             display.message(sentence)
-    return Mirror(copies, folder.path)
+    return Mirror(copies, folder.path, pinned=folder.pinned)
+
+
+def forget_mirrored(config: RunConfig) -> None:
+    """Make sure that no checkpoint of an earlier run comes back from the mirror, if there is one.
+
+    Raises:
+        UsageError: if it is no place, or an extra is missing.
+        ResourceError: if it cannot be read or written.
+    """
+    if config.mirror is None:
+        return
+    copies = open_copies(config.mirror)
+    try:
+        _forget(copies)
+    finally:
+        copies.close()
 
 
 def bring_back(copies: Copies, run: Path, *, file_system: FileSystem) -> list[str]:
@@ -217,6 +260,20 @@ def bring_back(copies: Copies, run: Path, *, file_system: FileSystem) -> list[st
     return said
 
 
+def _forget(copies: Copies) -> None:
+    """Remove the manifests: the files that they name go when the first newer one is whole."""
+    for name in copies.sizes(f"{CHECKPOINTS}/"):
+        if _is_member(name) and name.endswith(f"/{MANIFEST}"):
+            try:
+                copies.delete(name)
+            except OSError as error:
+                raise ResourceError(
+                    f"a checkpoint of the earlier run cannot be removed: {error.strerror}",
+                    where=f"{copies}/{name}",
+                    fix="Make the mirror writable, or choose another --run.mirror.",
+                ) from error
+
+
 def _has_sound(folder: Path) -> bool:
     try:
         return Checkpoints(folder).newest() is not None
@@ -247,13 +304,14 @@ def _shared(sha256: str) -> str:
     return f"{CHECKPOINTS}/frozen-{sha256}.safetensors"
 
 
-def _is_ours(name: str) -> bool:
-    """Tell whether a file of the mirror is one that we would write: others stay."""
+def _is_member(name: str) -> bool:
+    """Tell whether this is a file of a checkpoint. What is neither that nor shared stays."""
     parts = name.split("/")
-    if parts[0] != CHECKPOINTS:
-        return False
-    is_member = len(parts) == 3 and is_name(parts[1])
-    return is_member or (len(parts) == 2 and parts[1].startswith("frozen-"))
+    return len(parts) == 3 and parts[0] == CHECKPOINTS and is_name(parts[1])
+
+
+def _is_shared(name: str) -> bool:
+    return name.startswith(f"{CHECKPOINTS}/frozen-") and name.count("/") == 1
 
 
 def _short(error: Exception) -> str:

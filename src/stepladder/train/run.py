@@ -23,7 +23,6 @@ from stepladder.train.build import (
     choose_device,
     make_clock,
     make_model,
-    open_sources,
     resolve_auto,
     use_threads,
 )
@@ -48,7 +47,12 @@ from stepladder.train.signals import SignalGuard
 from stepladder.train.sinks import MlflowSink, TensorBoardSink
 from stepladder.train.stage import stages_of
 from stepladder.train.starting import Start, begin
-from stepladder.train.table_version import at_table_version, name_table_version
+from stepladder.train.table_version import (
+    at_table_version,
+    earlier_version,
+    name_table_version,
+    open_at_version,
+)
 
 
 def train(
@@ -89,7 +93,8 @@ def train(
     if device.type == "cpu":
         keep_freed_memory()
     with clock.phase(Phase.SETUP):  # a store may be decoded here
-        sources = at_table_version(open_sources(task), job.recipe.data.table_version)
+        earlier = None if overwrite else earlier_version(job.run.dir)
+        sources = open_at_version(task, job.recipe.data.table_version, earlier=earlier)
     if dry_run:
         return rehearse(
             resolve_auto(job, sources),

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from stepladder.data.remote.places import object_place
 from stepladder.errors import UsageError
 from stepladder.records import write_bytes
 from stepladder.records.ledger_file import CLIMB_FILE, LEDGER_FILE, set_ledger_aside
@@ -51,9 +52,15 @@ def make_folder(path: Path) -> None:
     """Make the folder of a run, if it is not there.
 
     Raises:
-        UsageError: if it is a file.
+        UsageError: if it is a file, or a place in an object store.
         ResourceError: if it cannot be made.
     """
+    if (place := object_place(path)) is not None:
+        raise UsageError(
+            "a run needs a folder of this machine, this is a place in an object store",
+            where=str(place),
+            fix=f"Name a folder with --run.dir, and keep copies with --run.mirror {place}.",
+        )
     if path.exists() and not path.is_dir():
         fix = "Choose another --run.dir."
         raise UsageError("a run needs a folder, this is a file", where=str(path), fix=fix)
@@ -68,6 +75,7 @@ class RunFolder:
         path: the folder.
         file_system: what works there.
         holds_run: whether an earlier attempt left something to resume or to remove.
+        pinned: names of checkpoints that are being read and must not be pruned.
 
     Raises:
         UsageError: if it is a file, or holds files of others that a run would replace.
@@ -97,6 +105,7 @@ class RunFolder:
                 fix=f"Choose another --run.dir, such as {path / 'run'}.",
             )
         self.file_system = probe(path, self._ops)
+        self.pinned: set[str] = set()
 
     def lock(self) -> RunLock:
         """Give the lock, held within a `with` block.
@@ -108,8 +117,13 @@ class RunFolder:
 
     def checkpoints(self, *, keep_last: int) -> Checkpoints:
         """Give the checkpoints of this run."""
-        folder = self.path / CHECKPOINTS
-        return Checkpoints(folder, keep_last=keep_last, file_system=self.file_system, ops=self._ops)
+        return Checkpoints(
+            self.path / CHECKPOINTS,
+            keep_last=keep_last,
+            file_system=self.file_system,
+            ops=self._ops,
+            pinned=self.pinned,
+        )
 
     def write_config(self, text: str) -> None:
         """Keep the resolved config, for the next attempt to compare with.

@@ -65,8 +65,9 @@ def checkpoints_bytes(
     """Give the bytes that checkpoints of these weights need at most, as `forecast_bytes`."""
     learned_bytes = sum(tensor.numel() * tensor.element_size() for tensor in learned.values())
     frozen_bytes = sum(tensor.numel() * tensor.element_size() for tensor in frozen.values())
-    copies = 1 if has_hard_links else config.keep_last + 2
-    steps = (config.keep_last + 1) * 3 * learned_bytes
+    num_last = config.keep_last + (config.mirror is not None)  # one stays while it is copied
+    copies = 1 if has_hard_links else num_last + 2
+    steps = (num_last + 1) * 3 * learned_bytes
     return steps + (config.save_top_k + 1) * learned_bytes + copies * frozen_bytes
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stepladder.api import verify
+from stepladder.api import repair, verify
 from stepladder.cli.main import main
-from stepladder.errors import DataError
+from stepladder.data.manifest import mend
+from stepladder.errors import DataError, UsageError
 from stepladder.records import write_json
 from stepladder.records.findings import CheckReport, Finding, Outcome
 from stepladder.records.watch import WatchReport
@@ -88,3 +89,9 @@ def test_any_other_folder_is_refused(tmp_path: Path) -> None:
         verify(tmp_path)
     with pytest.raises(DataError, match="no such folder"):
         verify(tmp_path / "gone")
+
+
+def test_a_store_in_an_object_store_is_not_mended_in_its_place() -> None:
+    with pytest.raises(UsageError, match=r"s3://photos/store: .*[\s\S]*--overwrite"):
+        repair("s3://photos/store")
+    assert "--repair" not in mend(Path("s3://photos/store"))

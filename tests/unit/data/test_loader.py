@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 from stepladder.config.choices import OrderMode, Split
-from stepladder.data.examples import Source
+from stepladder.data.examples import Examples, Source
 from stepladder.data.loader import Loader
+from stepladder.data.shard_files import ShardFilesStats
 from stepladder.data.store import Store
 from stepladder.errors import UsageError
 
@@ -146,6 +148,105 @@ def test_a_state_of_another_loader_is_refused(other: dict[str, Any]) -> None:
     made = Loader(Numbers(options.pop("n")), batch_size=8, threads=1, **options)
     with pytest.raises(UsageError, match="another loader"):
         made.load_state_dict(state)
+
+
+class Blocks(Source):
+    """Rows in files of a hundred, as machines with more or less memory see them."""
+
+    fingerprint = "blocks"
+    block_rows = (100,) * 20
+
+    def __init__(self, *, is_near: bool = True, max_window_rows: int | None = None) -> None:
+        self.is_near, self.max_window_rows = is_near, max_window_rows
+
+    def __len__(self) -> int:
+        return 2000
+
+    def read(self, rows: np.ndarray) -> Examples:
+        return Examples(torch.from_numpy(rows), None)
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+def test_what_auto_chose_goes_with_the_state_to_a_machine_of_other_memory(is_near: bool) -> None:
+    sources = Blocks(), Blocks(is_near=False, max_window_rows=300)
+    ours, theirs = sources if is_near else sources[::-1]
+    made = Loader(ours, batch_size=64, fraction=0.5, threads=1)
+    whole = numbers(made)
+    made.set_epoch(0)
+    numbers(itertools.islice(made, 3))
+    for order in (OrderMode.AUTO, OrderMode.GLOBAL if is_near else OrderMode.WINDOWED):
+        other = Loader(theirs, batch_size=64, fraction=0.5, threads=1, order=order)
+        other.load_state_dict(made.state_dict())
+        assert numbers(other) == whole[192:]
+    named = OrderMode.WINDOWED if is_near else OrderMode.GLOBAL
+    other = Loader(theirs, batch_size=64, fraction=0.5, threads=1, order=named)
+    with pytest.raises(UsageError, match="another loader"):
+        other.load_state_dict(made.state_dict())
+
+
+def test_ranks_of_other_memory_read_the_same_epoch() -> None:
+    sources = Blocks(max_window_rows=9000), Blocks(is_near=False, max_window_rows=1700)
+    ranks = [
+        Loader(source, batch_size=64, fraction=0.5, threads=1, rank=rank, world_size=2)
+        for rank, source in enumerate(sources)
+    ]
+    assert len(set(itertools.chain(*map(numbers, ranks)))) == 1000
+    assert ranks[0].state_dict() == ranks[1].state_dict()
+
+
+def test_a_rank_without_the_memory_for_the_window_of_all_asks_for_a_smaller_one() -> None:
+    small = Blocks(is_near=False, max_window_rows=300)
+    with pytest.raises(UsageError, match="Give all ranks window_rows=300 or fewer"):
+        Loader(small, batch_size=64, rank=1, world_size=2)
+    made = Loader(small, batch_size=64, rank=1, world_size=2, window_rows=300)
+    assert made.state_dict()["window_rows"] == 300
+
+
+def test_ranks_do_not_choose_by_their_own_disk() -> None:
+    two: dict[str, Any] = {"batch_size": 64, "rank": 1, "world_size": 2}
+    assert Loader(Blocks(), **two).state_dict()["mode"] == "global"
+    slow = Blocks(is_near=False)
+    with pytest.raises(UsageError, match="Give all ranks order"):
+        Loader(slow, **two)
+    for mode in (OrderMode.GLOBAL, OrderMode.WINDOWED):
+        named = [Loader(s, order=mode, fraction=0.5, **two) for s in (Blocks(), slow)]
+        assert named[0].state_dict() == named[1].state_dict()
+    slow.files_stats = ShardFilesStats  # type: ignore[method-assign]  # of an object store: for all
+    assert Loader(slow, **two).state_dict()["mode"] == "windowed"
+
+
+def test_a_place_that_leaves_no_whole_batch_ends_its_epoch() -> None:
+    small = loader(97)
+    numbers(itertools.islice(small, 12))
+    assert small.state_dict()["position"] == 96
+    large = loader(97, 32, drop_last=True, num_epochs=2)
+    large.load_state_dict(small.state_dict())
+    assert [len(batch) for batch in large] == [32] * 3
+    assert large.state_dict()["epoch"] == 2
+
+
+def test_without_the_last_batch_all_are_whole_wherever_an_epoch_is_gone_on_with() -> None:
+    small = loader(97)
+    numbers(itertools.islice(small, 1))
+    large = loader(97, 32, drop_last=True)
+    large.load_state_dict(small.state_dict())
+    assert [len(batch) for batch in large] == [32, 32]
+
+
+def test_less_than_a_batch_is_refused_where_it_would_be_left_out() -> None:
+    with pytest.raises(UsageError, match="7 examples are fewer than a batch of 8"):
+        loader(7, drop_last=True, num_epochs=None)
+
+
+@pytest.mark.parametrize("num_steps", [1, 3, 4, 8, 9])
+def test_an_iteration_that_is_gone_on_with_ends_with_the_same_epoch(num_steps: int) -> None:
+    made = loader(20, num_epochs=3)  # of three batches each
+    whole = [batch.tolist() for batch in made]
+    following = [batch.tolist() for batch in made]
+    first, other = loader(20, num_epochs=3), loader(20, num_epochs=3)
+    numbers(itertools.islice(first, num_steps))
+    other.load_state_dict(first.state_dict())
+    assert [batch.tolist() for batch in other] == (whole[num_steps:] or following)
 
 
 def test_a_number_of_epochs_below_one_is_refused() -> None:

@@ -125,7 +125,14 @@ TrainRun = Callable[..., Path]
 def train_run(task_file: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainRun:
     """Give the function that trains a Task of the file and gives the run's folder."""
 
-    def train(name: str, *, lr: float = 0.01, epochs: int = 10, log_every: int = 50) -> Path:
+    def train(
+        name: str,
+        *,
+        lr: float = 0.01,
+        epochs: int = 10,
+        log_every: int = 50,
+        mirror: Path | None = None,
+    ) -> Path:
         folder = tmp_path_factory.mktemp("runs") / name.lower()
         recipe = Recipe(
             train=TrainMode.ALL,
@@ -135,7 +142,13 @@ def train_run(task_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Trai
             stopping=StoppingConfig(early=False),
             device=DeviceConfig(threads=1),
         )
-        run = RunConfig(dir=folder, log_every=log_every, checkpoint_every_s=60, system_every_s=0.05)
+        run = RunConfig(
+            dir=folder,
+            log_every=log_every,
+            checkpoint_every_s=60,
+            system_every_s=0.05,
+            mirror=mirror,
+        )
         stepladder.train(config=JobConfig(recipe=recipe, run=run), task=f"{task_file}:{name}")
         return folder
 
@@ -149,6 +162,12 @@ def overfit_run(train_run: TrainRun) -> Path:
 
 
 @pytest.fixture(scope="session")
-def underfit_run(train_run: TrainRun) -> Path:
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The mirror of the next run."""
+    return tmp_path_factory.mktemp("mirror")
+
+
+@pytest.fixture(scope="session")
+def underfit_run(train_run: TrainRun, mirror: Path) -> Path:
     """A run whose model cannot learn the task."""
-    return train_run("Straight", lr=0.02, epochs=12)
+    return train_run("Straight", lr=0.02, epochs=12, mirror=mirror)

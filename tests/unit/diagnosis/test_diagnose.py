@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,6 +24,30 @@ QUICK_S = 4.0  # too little for a learning curve, which is measured unasked wher
 
 def copied(run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(run, tmp_path / "run"))
+
+
+class Diagnosed(NamedTuple):
+    """A diagnosis that took the time it wanted; the run's files, before and after it."""
+
+    run: Path
+    found: Diagnosis
+    before: dict[Path, bytes]
+    after: dict[Path, bytes]
+
+
+@pytest.fixture(scope="module")
+def diagnosed(
+    overfit_run: Path, task_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Diagnosed:
+    """The run that overfits and its diagnosis, with the learning curve."""
+    run = copied(overfit_run, tmp_path_factory.mktemp("diagnosed"))
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+    before = files()
+    found = stepladder.diagnose(run, task=f"{task_file}:Noisy")
+    return Diagnosed(run, found, before, files())
 
 
 def test_a_net_that_learns_wrong_labels_by_heart_overfits(
@@ -49,12 +73,12 @@ def test_a_net_that_learns_wrong_labels_by_heart_overfits(
 
 
 def test_more_data_is_advised_with_its_number_where_that_is_quick(
-    overfit_run: Path, task_file: Path, tmp_path: Path
+    diagnosed: Diagnosed, overfit_run: Path, task_file: Path, tmp_path: Path
 ) -> None:
-    run = copied(overfit_run, tmp_path)
-    quick = stepladder.diagnose(run, task=f"{task_file}:Noisy")
+    quick = diagnosed.found
     assert quick.learning_curve is not None, quick.could_not
     assert "90 % interval" in quick.remedies[0].why
+    run = copied(overfit_run, tmp_path)
     train_s = read_json(run / "summary.json")["train_s"]
     slow = stepladder.diagnose(run, task=f"{task_file}:Noisy", max_time_s=6 * train_s)
     assert slow.learning_curve is None  # it would take all of the time, and half is the most
@@ -213,13 +237,8 @@ def test_a_target_error_that_is_no_share_is_refused(overfit_run: Path) -> None:
         stepladder.diagnose(overfit_run, target_error=25.0, remeasure=False)
 
 
-def test_nothing_but_the_diagnosis_is_written(
-    overfit_run: Path, task_file: Path, tmp_path: Path
-) -> None:
-    run = copied(overfit_run, tmp_path)
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    stepladder.diagnose(run, task=f"{task_file}:Noisy")
-    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+def test_nothing_but_the_diagnosis_is_written(diagnosed: Diagnosed) -> None:
+    run, _, before, after = diagnosed
     assert after.keys() - before.keys() == {run / "diagnosis.json", run / "diagnosis.html"}
     assert all(after[path] == data for path, data in before.items())
 

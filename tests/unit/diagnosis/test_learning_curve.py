@@ -52,8 +52,11 @@ def test_seeds_that_differ_widen_the_interval() -> None:
     assert other.high_at_double - other.low_at_double > alike.high_at_double - alike.low_at_double
 
 
-def test_real_trainings_on_parts_of_the_data(underfit_run: Path, task_file: Path) -> None:
+def test_real_trainings_on_parts_of_the_data(
+    underfit_run: Path, task_file: Path, mirror: Path
+) -> None:
     said: list[str] = []
+    config = (mirror / "config.yaml").read_bytes()
     before = {path.name for path in underfit_run.iterdir()}
     found = stepladder.diagnose(
         underfit_run, task=f"{task_file}:Straight", learning_curve=True, on_message=said.append
@@ -66,3 +69,4 @@ def test_real_trainings_on_parts_of_the_data(underfit_run: Path, task_file: Path
     after = {path.name for path in underfit_run.iterdir()}
     assert after - before <= {"diagnosis.json", "diagnosis.html"}
     assert "Learning curve" in (underfit_run / "diagnosis.html").read_text()
+    assert (mirror / "config.yaml").read_bytes() == config, "it is the mirror of the run alone"

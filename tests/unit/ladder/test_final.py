@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from stepladder.config.choices import Encoding, Split, WeightsSource, Where
+from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
 from stepladder.config.recipe import FeaturesConfig, ModelConfig, Recipe
 from stepladder.data.batch import Batch
@@ -26,6 +27,7 @@ from stepladder.ladder import run as run_module
 from stepladder.ladder.final import task_for, train_kept
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger
 from stepladder.ladder.run import climb
+from stepladder.ladder.whole import run_whole
 from stepladder.task import Metrics
 from stepladder.task.image_classification import ImageClassification
 from stepladder.train.display import Display, PlainDisplay
@@ -213,6 +215,28 @@ def test_a_training_that_is_replaced_leaves_the_ledger_to_the_climb(job: JobConf
     assert (job.run.dir / "summary.json").stat().st_mtime_ns > before
     assert (job.run.dir / LEDGER_FILE).read_bytes().startswith(lines)
     assert not (job.run.dir / "climb.json").exists()
+
+
+def test_a_training_of_before_does_not_come_back_from_the_mirror(job: JobConfig, blobs) -> None:
+    job = replace(job, run=replace(job.run, mirror=job.run.dir.with_name("mirror")))
+    train(job, blobs(), task_name="blobs", display=quiet())
+    kept = replace(job, recipe=replace(job.recipe, batch=replace(job.recipe.batch, lr=0.01)))
+    ledger = Ledger(job.run.dir)
+    train_kept(
+        kept, blobs(), task_name="blobs", display=quiet(), is_new=False, ledger=ledger, again=""
+    )
+    assert load_job(job.run.dir / "config.yaml").recipe.batch.lr == 0.01
+
+
+def test_the_job_as_written_is_trained_out_of_sight_of_its_mirror(
+    make_lab, profile, tmp_path: Path
+) -> None:
+    lab = make_lab()
+    lab.job = replace(lab.job, run=replace(lab.job.run, mirror=tmp_path / "mirror"))
+    whole = run_whole(lab, profile)
+    assert whole is not None
+    assert whole.epochs == lab.job.recipe.schedule.max_epochs
+    assert not (tmp_path / "mirror").exists()
 
 
 class Ending(Display):

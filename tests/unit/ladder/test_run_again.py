@@ -40,6 +40,7 @@ def _again(
 ) -> Callable[..., tuple[dict[str, Any], str]]:
     """Climb in one folder, with options of the ladder; give the end and what was said."""
     monkeypatch.setattr(run_module, "RUNGS", (FewerValidations(),))
+    monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
     monkeypatch.setattr(fewer_validations, "_LARGE_FRAC", 0.0)  # whatever the machine takes for one
     folder = tmp_path / "runs" / "run"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -34,6 +35,7 @@ from stepladder.train.build import (
     open_sources,
 )
 from stepladder.train.checkpoint import Checkpoints, load_best
+from stepladder.train.display import Display
 from stepladder.train.evaluate import EvaluationCancelled
 from stepladder.train.feature_pass import read_batch
 from stepladder.train.feature_rules import agree
@@ -43,6 +45,7 @@ from stepladder.train.features import (
     open_features,
     why_no_features,
 )
+from stepladder.train.features_ahead import compute_features
 from stepladder.train.stage import stages_of
 
 CPU = torch.device("cpu")
@@ -216,6 +219,35 @@ def test_a_signal_while_features_are_computed_leaves_nothing_half(
     assert summary["status"] == "finished"
     run(cached(tmp_path / "whole"), still())
     assert summary["test_loss"] == read_json(tmp_path / "whole" / "summary.json")["test_loss"]
+
+
+def test_a_signal_while_features_of_test_are_computed_ahead_is_told(
+    tmp_path: Path, cached: MakeJob, still: Any
+) -> None:
+    class Ended(still):  # type: ignore[misc]
+        num_told = 0
+
+        def data(self, split: Split) -> Any:
+            found, task = super().data(split), self
+
+            class Watched(type(found)):  # type: ignore[misc]
+                def __getitem__(self, idx: int) -> Any:
+                    if task.num_passed > 57 and not task.num_told:  # all of train and val
+                        task.num_told += 1
+                        interrupt()
+                    return super().__getitem__(idx)
+
+            if split is Split.TEST:
+                found.__class__ = Watched
+            return found
+
+    task = Ended()
+    with pytest.raises(InterruptedRun, match="SIGTERM") as caught:
+        compute_features(cached(tmp_path / "run"), task, display=Display(io.StringIO()))
+    assert (caught.value.exit_code, task.num_told) == (143, 1)
+    assert "kept" in str(caught.value.fix)
+    made = compute_features(cached(tmp_path / "run"), still(), display=Display(io.StringIO()))
+    assert made.num_rows == {"train": 37, "val": 20, "test": 15}
 
 
 def test_what_is_computed_before_a_signal_is_not_computed_again(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,9 +84,13 @@ def test_overwrite_takes_nothing_from_the_mirror(
     mine = job(tmp_path / "run", mirror=tmp_path / "mirror", schedule=ONE_EPOCH)
     run(mine, points())
     shutil.rmtree(tmp_path / "run")
-    task = points()
+    task, there = points(), []
+    checkpoints = tmp_path / "mirror" / "checkpoints"
+    task.on_step = lambda batch: there.append(list(checkpoints.glob("*/MANIFEST.json")))
     run(mine, task, overwrite=True)
     assert len(task.seen) == 5  # all steps of the epoch
+    assert there[0] == [], "nor would a run that is lost now, in its first step"
+    assert files_of(checkpoints) == files_of(tmp_path / "run" / "checkpoints")
 
 
 def test_a_damaged_copy_falls_back_to_the_one_before(
@@ -118,22 +124,87 @@ def test_a_mirror_that_fails_stops_no_training_and_is_told_twice(
     assert read_json(tmp_path / "run" / "summary.json")["steps"] == 5
 
 
+class Slow(FolderCopies):
+    """Once one checkpoint is whole, an upload of a file takes as long as three commits."""
+
+    def __init__(self, folder: Path, commit: Callable[[], None]) -> None:
+        super().__init__(folder)
+        self.folder, self.commit = folder, commit
+        self.completed: list[str] = []
+        self.num_whole: list[int] = []  # after each removal
+
+    def put_file(self, name: str, path: Path, **options: Any) -> None:
+        for _ in range(3 if self.completed else 0):
+            self.commit()
+        super().put_file(name, path, **options)
+
+    def put_bytes(self, name: str, data: bytes) -> None:
+        super().put_bytes(name, data)
+        if name.endswith("MANIFEST.json"):
+            self.completed.append(name.split("/")[1])
+
+    def delete(self, name: str) -> None:
+        super().delete(name)
+        self.num_whole.append(len(list(self.folder.glob("checkpoints/step-*/MANIFEST.json"))))
+
+
+@pytest.mark.parametrize("is_pinned", [True, False])
+def test_a_mirror_slower_than_the_run_is_never_without_a_whole_checkpoint(
+    tmp_path: Path, is_pinned: bool
+) -> None:
+    pinned: set[str] = set()
+    saves = Checkpoints(tmp_path / "run/checkpoints", pinned=pinned if is_pinned else frozenset())
+    saves.clean()
+    (tmp_path / "run/config.yaml").write_text("seed: 0\n")
+    steps = iter(range(1, 12))
+
+    def commit() -> None:
+        for step in itertools.islice(steps, 1):
+            weights = {"model": {"weight": torch.full((3,), float(step))}}
+            saves.save(f"step-{step:09d}", weights, {"step": step}, {})
+            saves.prune(())
+            mirror.write({"event": "checkpoint"})
+
+    slow = Slow(tmp_path / "mirror", commit)
+    mirror = Mirror(slow, tmp_path / "run", pinned=pinned)
+    said: list[str] = []
+    with mirror.running(said.append):
+        commit()
+        wait_until(lambda: bool(slow.completed))
+        commit()
+        wait_until(lambda: "step-000000011" in slow.completed)
+    assert said == []
+    assert min(slow.num_whole) >= 1
+    assert (slow.completed[1] == "step-000000002") is is_pinned, "it stays while it is copied"
+    assert files_of(tmp_path / "mirror/checkpoints") == files_of(tmp_path / "run/checkpoints")
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    "error", [ResourceError("the disk is full", fix="nothing"), FileNotFoundError("the share")]
+)
 def test_a_copy_that_was_cut_shows_no_checkpoint(
-    job: MakeJob, run: RunJob, points: Any, tmp_path: Path
+    job: MakeJob, run: RunJob, points: Any, tmp_path: Path, error: Exception
 ) -> None:
     run(job(tmp_path / "run", schedule=ONE_EPOCH), points())
 
     class Cut(FolderCopies):
         def put_file(self, name: str, path: Path, **options: Any) -> None:
             if name.endswith("optimizer.safetensors"):
-                raise ResourceError("the disk is full", fix="nothing")
+                raise error
             super().put_file(name, path, **options)
 
     said: list[str] = []
     mirror = Mirror(Cut(tmp_path / "mirror"), tmp_path / "run")
     with mirror.running(said.append):
         mirror.write({"event": "checkpoint"})
-    assert "the disk is full" in said[0]
+    assert str(error).split("\n")[0] in said[0]
     assert list((tmp_path / "mirror").rglob("step-*/MANIFEST.json")) == []
     assert (
         bring_back(FolderCopies(tmp_path / "mirror"), tmp_path / "lost", file_system=FileSystem())

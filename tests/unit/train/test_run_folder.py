@@ -97,6 +97,15 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
         RunFolder(tmp_path / "run")
 
 
+def test_a_place_in_an_object_store_is_refused_with_what_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"--run\.mirror s3://bucket/run\."):
+        RunFolder(Path("s3://bucket/run"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_overwrite_removes_the_run_and_only_the_run(tmp_path: Path) -> None:
     fill(tmp_path)
     mine = ("notes.txt", "checkpoints/step-mine", "thumbs/cat.png", ".hidden.1.tmp")

@@ -7,10 +7,12 @@ missing here is fetched from there, what is computed here is sent there, if that
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from stepladder.data.remote.cache_folder import made_folder
@@ -51,7 +53,7 @@ class FeatureCopies:
         copies = self._open(path)
         try:
             return _fetch(copies, path)
-        except StepladderError as error:
+        except (StepladderError, OSError) as error:
             warnings.warn(f"features could not be fetched: {_short(error)}", stacklevel=2)
             return False
         finally:
@@ -78,16 +80,22 @@ def _fetch(copies: Copies, path: Path) -> bool:
     manifest = copies.read(_MANIFEST)
     if manifest is None:
         return False
-    work = path.with_name(f"{path.name}.partial") / "fetched"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    for name in _names(manifest, copies):
-        copies.fetch(name, work / name)
-    (work / _MANIFEST).write_bytes(manifest)
-    try:
-        work.rename(path)
-    except OSError:  # fetched or computed by another process meanwhile
-        shutil.rmtree(work, ignore_errors=True)
+    names = _names(manifest, copies)
+    # of this process alone, as others may fetch the same; `clean` knows it by its name
+    own = TemporaryDirectory(
+        prefix=f".{path.name}.",
+        suffix=f".{os.getpid()}.tmp",
+        dir=path.parent,
+        ignore_cleanup_errors=True,
+    )
+    with own as folder:
+        work = Path(folder) / "fetched"  # others may read it once it is at its place
+        work.mkdir()
+        for name in names:
+            copies.fetch(name, work / name)
+        (work / _MANIFEST).write_bytes(manifest)
+        with suppress(OSError):  # fetched or computed by another process meanwhile
+            work.rename(path)
     return (path / _MANIFEST).is_file()
 
 

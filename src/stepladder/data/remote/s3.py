@@ -18,7 +18,12 @@ from stepladder.data.remote.objects import CancelledTransferError, ObjectInfo, T
 from stepladder.data.remote.parallel import run_all
 from stepladder.data.remote.places import ObjectPlace
 from stepladder.data.remote.retries import PassingFailure, Retrier, RetryPolicy
-from stepladder.data.remote.s3_errors import answers_named, creation_named, is_missing
+from stepladder.data.remote.s3_errors import (
+    answers_named,
+    creation_named,
+    is_missing,
+    is_upload_gone,
+)
 from stepladder.errors import MissingExtraError, StepladderError
 
 PART_BYTES: Final = 16 << 20
@@ -155,16 +160,8 @@ class S3Objects:
         )["UploadId"]
         try:
             parts = self._put_parts(place, path, upload, is_cancelled)
-            self._call(
-                lambda: self._send(
-                    "complete_multipart_upload",
-                    place,
-                    UploadId=upload,
-                    MultipartUpload={"Parts": parts},
-                ),
-                place,
-                _WRITTEN,
-            )
+            complete = partial(self._complete, place, upload, parts, path, sha256)
+            self._call(complete, place, _WRITTEN)
         except BaseException:
             # once, as parts cost money until then
             with (
@@ -241,6 +238,20 @@ class S3Objects:
         puts = [partial(put, number) for number in numbers]
         run_all(puts, num_threads=_PARALLEL_PARTS, waits=True)  # none may come after an abort
         return [{"PartNumber": number, "ETag": sent[number]} for number in numbers]
+
+    def _complete(
+        self, place: ObjectPlace, upload: str, parts: list[dict[str, Any]], path: Path, sha256: str
+    ) -> None:
+        """Make an object of its parts; if the answer was lost before, it is there already."""
+        from botocore.exceptions import ClientError
+
+        made = {"Parts": parts}
+        try:
+            self._send("complete_multipart_upload", place, UploadId=upload, MultipartUpload=made)
+        except ClientError as error:
+            there = self.info(place) if is_upload_gone(error) else None
+            if there is None or (there.size_bytes, there.sha256) != (path.stat().st_size, sha256):
+                raise
 
     def _client(self, place: ObjectPlace) -> Any:
         with self._lock:

@@ -59,6 +59,11 @@ def is_missing(error: Any) -> bool:
     return _code(error) in _MISSING_CODES
 
 
+def is_upload_gone(error: Any) -> bool:
+    """Tell whether a ClientError says that an upload in parts was ended, one way or the other."""
+    return _code(error) == "NoSuchUpload"
+
+
 @contextmanager
 def creation_named(place: ObjectPlace) -> Iterator[None]:
     """Turn a client that cannot be made into a UsageError."""

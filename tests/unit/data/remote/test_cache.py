@@ -13,6 +13,7 @@ import pytest
 
 from stepladder.data.remote import cache_part
 from stepladder.data.remote.cache import FileCache, HeldFile, is_cache
+from stepladder.data.remote.cache_folder import cache_folder
 from stepladder.data.remote.cache_part import WantedFile
 from stepladder.data.remote.cache_room import is_locked
 from stepladder.errors import DataError, ResourceError, UsageError
@@ -164,6 +165,11 @@ def test_a_folder_of_other_things_is_no_cache(tmp_path: Path) -> None:
         FileCache(tmp_path, KB)
     FileCache(tmp_path / "new", KB)
     assert is_cache(tmp_path / "new")
+
+
+def test_a_place_in_an_object_store_is_no_folder_of_a_cache() -> None:
+    with pytest.raises(UsageError, match=r"s3://photos/cache: .*\n.*--data\.cache-dir"):
+        cache_folder(Path("s3://photos/cache"))
 
 
 OTHER = """
