@@ -22,7 +22,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, convert_to_deltalake, write_deltalake
 from PIL import Image
 
 from stepladder.config.choices import SourceFormat
@@ -223,6 +223,44 @@ def test_other_columns_are_not_taken_for_those_that_were_spooled(
     added = count_added(monkeypatch)
     prepare(config_of(source, label_column="other"))
     assert len(added) == NUM_ROWS
+
+
+def test_rows_that_were_deleted_after_a_kill_are_not_brought_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delete_by_vector: Any
+) -> None:
+    monkeypatch.setattr(parquet_module, "MIN_PART_BYTES", 10_000)
+    source = tmp_path / "delta"
+    source.mkdir()
+    table(source / "rows.parquet")
+    convert_to_deltalake(source)
+    stop_before_writing(config_of(source, "cut", delta_version=0), monkeypatch)
+    delete_by_vector(source, [3, 27])
+    added = count_added(monkeypatch)
+    assert version_read(source, "cut", delta_version=1)[1] == NUM_ROWS - 2
+    assert len(added) == 9 + 9  # the row groups that lost a row; the others lie in the spool
+    version_read(source, "whole", delta_version=1)
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "tar"])
+def test_a_split_that_names_tell_only_after_a_kill_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+
+    def add(name: str, span: range) -> None:
+        if kind == "tar":
+            write_tar(source / name, samples()[2 * span.start : 2 * span.stop])
+        else:
+            table(source / name, columns(span))
+
+    add(f"val-0.{kind}", range(20))  # alone it is no split
+    stop_before_writing(config_of(source, "cut"), monkeypatch)
+    add(f"train-0.{kind}", range(20, NUM_ROWS))
+    prepare(config_of(source, "cut"))
+    prepare(config_of(source, "whole"))
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
 def test_a_disk_that_loses_spooled_bytes_is_a_loud_error(
@@ -509,6 +547,35 @@ def test_a_writer_beside_us_changes_nothing(delta: Path) -> None:
     assert contents(delta.parent / "during") == contents(delta.parent / "before")
 
 
+FULL_DISK = """
+import os, resource, sys
+import pyarrow as pa
+from deltalake import write_deltalake
+rows = pa.table({"image": [os.urandom(2000) for _ in range(30)], "label": ["apple"] * 30})
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+write_deltalake(sys.argv[1], rows, mode="append")
+"""
+
+
+def test_a_writer_on_a_full_disk_leaves_the_last_version(delta: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(delta)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert version_read(delta, "store")[:2] == (1, 60)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_checkpoint_of_the_log_that_was_cut_is_told(delta: Path, share: float) -> None:
+    DeltaTable(delta).create_checkpoint()
+    (checkpoint,) = (delta / "_delta_log").glob("*.checkpoint.parquet")
+    data = checkpoint.read_bytes()
+    checkpoint.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(DataError, match="the latest version of the Delta table cannot be read"):
+        version_read(delta, "store")
+
+
 def test_a_vacuumed_file_is_named_with_what_to_type(delta: Path) -> None:
     DeltaTable(delta).optimize.compact()
     gone = DeltaTable(delta).vacuum(0, dry_run=False, enforce_retention_duration=False)
@@ -599,6 +666,17 @@ def test_every_flip_in_the_header_of_a_member_is_told(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="is no tar, or is damaged") as caught:
             list(read_members(io.BytesIO(data), "t.tar", max_bytes=1 << 20, skipped=Skipped()))
         assert caught.value.where == "t.tar: after 0 bytes"
+
+
+def test_a_flip_that_still_unpacks_is_told_by_the_checksum_of_gzip(tmp_path: Path) -> None:
+    whole = write_tar(tmp_path / "t.tar", samples()).read_bytes()
+    packed = bytearray(gzip.compress(whole, compresslevel=0))
+    packed[packed.index(PHOTOS[0]) + len(PHOTOS[0]) // 2] ^= 0x55
+    path = tmp_path / "t.tar.gz"
+    path.write_bytes(packed)
+    with pytest.raises(DataError, match="CRC check failed") as caught:
+        prepare(config_of(path))
+    assert str(caught.value.where).startswith("t.tar.gz: after ")
 
 
 # 17: files that change

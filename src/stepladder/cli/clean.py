@@ -20,7 +20,7 @@ from stepladder.cli.parse import Output, Switch, Unprefixed, parse, write
 from stepladder.data.manifest import is_copy
 from stepladder.data.remote.cache import is_cache
 from stepladder.data.remote.cache_room import is_idle
-from stepladder.data.tables.materialise import is_used, is_written
+from stepladder.data.tables.hold import is_left
 from stepladder.errors import DataError
 from stepladder.records.run_files import JOB_MARKS, has_any
 
@@ -139,7 +139,7 @@ def _is_leftover(path: Path) -> bool:
     if is_copied or (is_cache(path) and is_idle(path)):
         return True
     is_features = _FEATURES_KEY.fullmatch(path.name) and (path / _FEATURES_FILE).is_file()
-    if is_features or (is_written(path) and not is_used(path)):
+    if is_features or is_left(path):
         return not path.is_symlink()
     if path.name == _WATCH_TEMPORARY:
         return _age_s(path) > _RENAMED_WITHIN_S

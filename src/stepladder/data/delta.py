@@ -35,7 +35,7 @@ class DeltaFile:
         size_bytes: of it.
         values: of the columns that the table is partitioned by; they are not in the file.
         keep: for each row whether it was not deleted since; None: all rows count, and so do rows
-            beyond its end.
+            beyond its end, which older releases of deltalake leave out.
     """
 
     name: str
@@ -202,10 +202,20 @@ def _rows_kept(table: DeltaTable) -> dict[str, list[bool]]:
             fix="pip install --upgrade deltalake",
         )
     import pyarrow as pa
+    from deltalake.exceptions import DeltaError
 
+    try:
+        vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
+    except (DeltaError, pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"which rows were deleted cannot be read ({_first_line(error)})",
+            where=table.table_uri,
+            fix="Give a version that is whole: --delta-version N, or write the table again, as by "
+            "REORG TABLE … APPLY (PURGE) in Spark.",
+        ) from None
     root = table.table_uri.rstrip("/") + "/"
     found: dict[str, list[bool]] = {}
-    for row in pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all().to_pylist():
+    for row in vectors.to_pylist():
         found[unquote(row["filepath"].removeprefix(root))] = row["selection_vector"]
     return found
 

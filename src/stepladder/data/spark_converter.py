@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from stepladder.data.loader import Loader
 from stepladder.data.spark.session import require_spark
 from stepladder.data.tables.columns import Scalar
+from stepladder.data.tables.hold import Hold
 from stepladder.data.tables.loading import shard_loader
-from stepladder.data.tables.materialise import Form, Hold, Written, materialise
+from stepladder.data.tables.materialise import Form, Written, materialise
 from stepladder.data.tables.opening import open_table
 from stepladder.data.tables.source import TableSource
 from stepladder.errors import UsageError

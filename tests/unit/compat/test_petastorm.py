@@ -15,7 +15,8 @@ import torch
 
 from stepladder.compat.petastorm import SparkDatasetConverter, TransformSpec
 from stepladder.data.spark_converter import SparkConverter
-from stepladder.data.tables.materialise import MANIFEST, Written
+from stepladder.data.tables.hold import MANIFEST
+from stepladder.data.tables.materialise import Written
 from stepladder.errors import DataError, UsageError
 from stepladder.records import write_json
 

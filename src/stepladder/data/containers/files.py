@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import glob
 import os
@@ -108,9 +109,14 @@ def find_files(source: Path, *, suffixes: tuple[str, ...], follow_symlinks: bool
     return FoundFiles(root, sorted(found, key=lambda file: file.name), skipped)
 
 
-def object_filesystem() -> FileSystem:
-    """Give pyarrow's way to object stores, by the environment's endpoint and credentials."""
-    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+def object_filesystem(bucket: str) -> FileSystem:
+    """Give pyarrow's way to object stores, by the environment's endpoint and credentials.
+
+    Args:
+        bucket: what will be read from. On AWS its region is asked for where the environment names
+            none.
+    """
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
 
     patience: dict[str, Any] = {
         "retry_strategy": AwsStandardS3RetryStrategy(max_attempts=_MAX_ATTEMPTS),
@@ -118,12 +124,18 @@ def object_filesystem() -> FileSystem:
         "request_timeout": _REQUEST_TIMEOUT_S,
     }
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if not endpoint:
+        if region is None:
+            with contextlib.suppress(OSError):  # what is wrong is told by the first request
+                patience["region"] = resolve_s3_region(bucket)
         return S3FileSystem(**patience)
     scheme, _, host = endpoint.rpartition("://")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     return S3FileSystem(
-        endpoint_override=host.rstrip("/"), scheme=scheme or "https", region=region, **patience
+        endpoint_override=host.rstrip("/"),
+        scheme=scheme or "https",
+        region=region or "us-east-1",
+        **patience,
     )
 
 
@@ -205,7 +217,7 @@ def _local_file(path: Path, name: str) -> SourceFile:
 def _remote_files(place: ObjectPlace, suffixes: tuple[str, ...]) -> list[SourceFile]:
     from pyarrow.fs import FileSelector, FileType
 
-    filesystem = object_filesystem()
+    filesystem = object_filesystem(place.bucket)
     whole = f"{place.bucket}/{place.key}".rstrip("/")
     fixed = fixed_part(whole)
     root = whole if fixed == whole else fixed.rpartition("/")[0]

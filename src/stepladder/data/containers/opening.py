@@ -133,7 +133,7 @@ def _of_objects(place: ObjectPlace) -> SourceFormat:
     kind = _of_name(place.key)
     if kind is not None:
         return kind
-    filesystem = object_filesystem()
+    filesystem = object_filesystem(place.bucket)
     root = f"{place.bucket}/{place.key}".rstrip("/")
     try:
         log = filesystem.get_file_info(f"{root}/{LOG_FOLDER}")

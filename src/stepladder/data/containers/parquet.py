@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,16 @@ class RowSource:
     config: PrepareConfig
     keep: list[bool] | None = None
 
+    def key_of(self, rows: range) -> str:
+        """Hash what decides how rows are read and does not lie in the file.
+
+        A Delta table deletes rows by its log alone; what names say depends on those of other files.
+        """
+        deleted = b"" if self.keep is None else bytes(self.keep[rows.start : rows.stop])
+        digest = hashlib.sha256(repr((self.split, sorted(self.constants.items()))).encode())
+        digest.update(deleted.rstrip(b"\1"))  # rows beyond its end count
+        return digest.hexdigest()
+
 
 def parts_of(source: RowSource, parquet: ParquetFile) -> list[Container]:
     """Cut a file into parts of whole row groups, so that a prepare that was killed goes on."""
@@ -118,7 +129,8 @@ class ParquetPart(Container):
         picture_bytes: int,
     ) -> None:
         self.name = source.file.name
-        self.key = f"{source.file.key} {groups[0]}-{groups[-1]}"
+        facts = source.key_of(range(first_row, first_row + num_rows))
+        self.key = f"{source.file.key} {groups[0]}-{groups[-1]} {facts}"
         self.num_rows = num_rows
         self.picture_bytes = picture_bytes
         self.skipped = Skipped()

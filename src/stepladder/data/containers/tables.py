@@ -92,7 +92,7 @@ def open_delta(config: PrepareConfig, work: Path | None) -> Opened:
 
         filesystem, root = LocalFileSystem(), str(source.resolve())
     else:
-        filesystem, root = object_filesystem(), f"{place.bucket}/{place.key}"
+        filesystem, root = object_filesystem(place.bucket), f"{place.bucket}/{place.key}"
     files = []
     for one in table.files:
         file = file_of(filesystem, root, one.name)

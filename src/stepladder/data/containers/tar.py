@@ -61,6 +61,7 @@ def read_members(
         start = stream.offset
         block = stream.read(_BLOCK)
         if block == _ZEROS:
+            stream.finish()
             return
         header = stream.header(block, start)
         if header.type == tarfile.GNUTYPE_LONGNAME:
@@ -88,31 +89,38 @@ class _Stream:
 
     def __init__(self, file: BinaryIO, where: str) -> None:
         self._where = where
-        is_packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+        self._is_packed = is_packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
         file.seek(0)
         self._file: Any = gzip.GzipFile(fileobj=file) if is_packed else file
         self._unit = "unpacked bytes" if is_packed else "bytes"
         self.offset = 0
 
     def read(self, size: int) -> bytes:
-        data = b""
-        try:
-            data = self._file.read(size)
-        except (EOFError, zlib.error, OSError) as error:
-            where = f"{self._where}: after {self.offset} {self._unit}"
-            raise cut_off(error, where) or self.damaged(
-                f"is cut short or damaged ({error})", self.offset
-            ) from None
+        data = self._read(size)
         if len(data) < size:
             if self.offset == 0 and not data:
                 raise self.damaged("is empty", 0)
             raise self.damaged("ends in the middle: it is cut short", self.offset + len(data))
         self.offset += size
-        return bytes(data)
+        return data
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return bytes(self._file.read(size))
+        except (EOFError, zlib.error, OSError) as error:
+            where = f"{self._where}: after {self.offset} {self._unit}"
+            raise cut_off(error, where) or self.damaged(
+                f"is cut short or damaged ({error})", self.offset
+            ) from None
 
     def skip(self, size: int) -> None:
         while size > 0:
             size -= len(self.read(min(size, _SKIP_BYTES)))
+
+    def finish(self) -> None:
+        """Read what is packed to its end, where gzip compares its own checksum."""
+        while self._is_packed and self._read(_SKIP_BYTES):
+            pass
 
     def small(self, size: int, start: int) -> bytes:
         """Read a header's own data, which is never large."""

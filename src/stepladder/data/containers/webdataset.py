@@ -47,7 +47,7 @@ class TarContainer(Container):
 
     def __init__(self, file: SourceFile, split: Split | None, config: PrepareConfig) -> None:
         self.name = file.name
-        self.key = file.key
+        self.key = file.key if split is None else f"{file.key} {split}"
         self.num_rows = None
         self.picture_bytes = file.size_bytes
         self.skipped = Skipped()

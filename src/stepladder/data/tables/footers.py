@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from stepladder.data.containers.files import cut_off
 from stepladder.data.tables.listing import Listing, TableFile
-from stepladder.errors import DataError
+from stepladder.errors import DataError, ResourceError
 
 _MAGIC = b"PAR1"
 _ASSUMED_BYTES = 1 << 16  # most footers fit: one request
@@ -47,6 +48,7 @@ def read_footer(
 
     Raises:
         DataError: if it is no whole Parquet file; names it.
+        ResourceError: if an object store does not answer.
     """
     where = f"{place}: {file.name}"
     try:
@@ -63,7 +65,7 @@ def read_footer(
             fix="Read a version that is still whole, or write the table again.",
         ) from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(
+        raise _unanswered(error, where) or DataError(
             f"is not a whole Parquet file ({_first_line(error)})",
             where=where,
             fix="Write it again, or take it out of the table.",
@@ -117,6 +119,7 @@ class RowGroups:
 
         Raises:
             DataError: if the file changed or is damaged; names file and row group.
+            ResourceError: if an object store does not answer.
         """
         file, file_system = self._listing.files[file_idx], self._listing.file_system
         footer, metadata = self._footers[file_idx], self._metadata(file_idx)
@@ -134,9 +137,10 @@ class RowGroups:
                 )
                 table = reader.read_row_group(group, columns=held, use_threads=False)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(
+            where = f"{self._listing.place}: {file.name}, row group {group}"
+            raise _unanswered(error, where) or DataError(
                 f"cannot be read ({_first_line(error)})",
-                where=f"{self._listing.place}: {file.name}, row group {group}",
+                where=where,
                 fix="Write the file again, or take it out of the table.",
             ) from None
         for name in columns:
@@ -168,6 +172,15 @@ class RowGroups:
             why="Rows would be other ones than those that were counted.",
             fix="Start again; a Delta table may be written while a version of it is read.",
         )
+
+
+def _unanswered(error: Exception, where: str) -> ResourceError | None:
+    """Say that an object store did not answer, if that is what an error says."""
+    found = cut_off(error, where)
+    if found is not None:  # worded for `prepare`, which keeps what it has read
+        found.why = None
+        found.fix = "Look at the network, the server and the credentials, and start again."
+    return found
 
 
 def _first_line(error: BaseException) -> str:

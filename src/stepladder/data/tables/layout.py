@@ -171,13 +171,16 @@ def _footer(listing: Listing, file: TableFile) -> Footer:
 
 
 def _kept(keep: np.ndarray | None, rows: Sequence[int]) -> list[np.ndarray | None]:
-    """Cut the rows of a file that are kept into its row groups."""
+    """Give the rows of each row group that are kept; those beyond the end of `keep` are."""
     if keep is None:
         return [None] * len(rows)
-    ends = np.cumsum(rows)
-    parts = np.split(keep, np.searchsorted(keep, ends[:-1]))
-    starts = ends - np.asarray(rows)
-    return [(part - start).astype(np.int32) for part, start in zip(parts, starts, strict=True)]
+    whole = np.ones(sum(rows), dtype=bool)
+    whole[: len(keep)] = keep[: len(whole)]
+    ends = np.cumsum(rows, dtype=np.int64)
+    return [
+        np.flatnonzero(whole[end - num : end]).astype(np.int32)
+        for num, end in zip(rows, ends, strict=True)
+    ]
 
 
 def _with_missing(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ import pyarrow as pa
 from pyarrow import fs
 
 from stepladder.config.choices import Split
+from stepladder.data.containers.files import object_filesystem
 from stepladder.data.delta import LOG_FOLDER, DeltaVersion, read_version
-from stepladder.data.remote.places import object_place
+from stepladder.data.remote.places import object_place, secret_refused
+from stepladder.data.safe_arrow import require_safe_pyarrow
+from stepladder.data.tables.version_pin import pinned_version
 from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
@@ -38,7 +42,7 @@ class TableFile:
         name: relative to the table, `/` between parts.
         path: on the table's file system.
         constants: columns that the file does not hold, as its folder or the Delta log gives them.
-        keep: positions of the rows that were not deleted since; None: all.
+        keep: for each row whether it was not deleted since; see `DeltaFile.keep`.
     """
 
     name: str
@@ -69,9 +73,16 @@ def in_file_system(place: str) -> tuple[fs.FileSystem, str]:
 
     Raises:
         DataError: if the place is no address.
+        UsageError: if it holds a secret.
     """
     if not is_address(place):
         return fs.LocalFileSystem(), str(Path(place.removeprefix("file://")).absolute())
+    store = object_place(place)
+    if store is not None:
+        return object_filesystem(store.bucket), f"{store.bucket}/{store.key}".rstrip("/")
+    scheme, _, rest = place.partition("://")
+    if re.match(r"[^/]*:[^/]*@", rest):
+        raise secret_refused(scheme, rest)
     try:
         file_system, path = fs.FileSystem.from_uri(place)
     except (pa.ArrowInvalid, OSError, ValueError) as error:
@@ -98,13 +109,16 @@ def list_table(place: str, version: int | None) -> Listing:
     """List the files of a Delta table at a version, or of any other table.
 
     Raises:
-        UsageError: if a version is asked of what has none.
+        UsageError: if a version is asked of what has none, or pyarrow is too old.
         DataError: if there is no such table, or it is not whole.
+        ResourceError: if an object store does not answer, or refuses.
     """
+    require_safe_pyarrow()
     file_system, path = in_file_system(place)
-    [info] = file_system.get_file_info([posixpath.join(path, LOG_FOLDER)])
+    with _named_if_unreachable(place):
+        [info] = file_system.get_file_info([posixpath.join(path, LOG_FOLDER)])
     if info.type == fs.FileType.Directory:
-        return _list_delta(place, version)
+        return _list_pinned(place) if version is None else _list_delta(place, version)
     if version is not None:
         raise UsageError(
             "only a Delta table has versions",
@@ -112,6 +126,14 @@ def list_table(place: str, version: int | None) -> Listing:
             fix=f"Leave version out, or give the folder that holds {LOG_FOLDER}.",
         )
     return list_files(place)
+
+
+def _list_pinned(place: str) -> Listing:
+    version = pinned_version(place)
+    if version is not None:
+        with contextlib.suppress(UsageError):  # no such version: another table is meant
+            return _list_delta(place, version)
+    return _list_delta(place, None)
 
 
 def _list_delta(place: str, version: int | None) -> Listing:
@@ -128,7 +150,7 @@ def _list_delta(place: str, version: int | None) -> Listing:
             file.name,
             posixpath.join(root, file.name),
             {key: values[key][i] for key in keys},
-            None if file.keep is None else np.flatnonzero(file.keep),
+            None if file.keep is None else np.asarray(file.keep, dtype=bool),
         )
         for i, file in enumerate(found.files)
     ]
@@ -163,16 +185,11 @@ def list_files(place: str) -> Listing:
 
     Raises:
         DataError: if there are none, or a writer has not finished.
+        ResourceError: if an object store does not answer, or refuses.
     """
     file_system, path = in_file_system(place)
-    try:
+    with _named_if_unreachable(place):
         root, infos = _found(file_system, path)
-    except OSError as error:
-        raise ResourceError(
-            f"the files cannot be listed ({_first_line(error)})",
-            where=place,
-            fix="Look at the address, the credentials and the permissions.",
-        ) from None
     if any("_temporary" in _parts(info.path, root) for info in infos):
         raise DataError(
             "a writer has not finished: there is a folder _temporary",
@@ -193,6 +210,19 @@ def list_files(place: str) -> Listing:
         )
     files = [TableFile(name, posixpath.join(root, name)) for name in names]
     return Listing(place, file_system, tuple(_with_partitions(files)))
+
+
+@contextlib.contextmanager
+def _named_if_unreachable(place: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ResourceError(
+            f"the files cannot be listed ({_first_line(error)})",
+            where=place,
+            fix="Look at the address, the credentials and the permissions"
+            + (", and at AWS_ENDPOINT_URL and AWS_REGION." if object_place(place) else "."),
+        ) from None
 
 
 def _found(file_system: fs.FileSystem, path: str) -> tuple[str, list[fs.FileInfo]]:

@@ -1,34 +1,31 @@
 """Write a Spark DataFrame as Parquet files: whole or not there, and found again where it is known.
 
 A cache is `CACHE/KEY/`: the files that Spark wrote, its `_SUCCESS`, and `converter.json`, written
-last before the folder gets its name.
+last before the folder gets its name. Where folders cannot be renamed it is `CACHE/KEY.NUMBER/`.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import fcntl
 import os
 import shutil
 import uuid
-import weakref
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepladder.data.tables.hold import MANIFEST, Hold, is_written, leave_mark
 from stepladder.data.tables.spark_plan import Plan, content_of, key_of, plan_of, row_bytes
 from stepladder.errors import DataError, ResourceError
 from stepladder.machine import disk_free_bytes
+from stepladder.machine.filesystem import find_abilities
 from stepladder.records import read_json, write_json
 from stepladder.records.files import fsync_dir
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MANIFEST = "converter.json"
 _KEPT_FREE_FRAC = 0.01
 _NUM_SAMPLED = 64
 _made: dict[Path, tuple[DataFrame, Plan, Mapping[str, Any]]] = {}  # in this session, by folder
@@ -78,67 +75,19 @@ def materialise(
     plan = plan_of(frame)
     options = asdict(form)
     key, content_bytes = _key(frame, plan, options, cache)
-    folder = cache / key
     while True:
-        found = _read(folder)
+        found = _find(cache, key)
         if found is None:
-            _require_room(frame, content_bytes, folder, max_bytes)
-            found = _write(frame, folder, form)
+            _require_room(frame, content_bytes, cache, max_bytes)
+            found = _write(frame, cache / key, form)
         try:
-            hold = Hold(folder)
+            hold = Hold(found.folder)
         except FileNotFoundError:  # removed in between by the last one that held it
             continue
-        _made[folder] = (frame, plan, options)
+        _made[found.folder] = (frame, plan, options)
         if not plan.is_known:  # nobody will find it again
             atexit.register(hold.release, is_removed=True)
         return found, hold
-
-
-class Hold:
-    """A claim on what was written: while there is one, in any process, it is not removed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        handle = os.open(folder / MANIFEST, os.O_RDONLY | os.O_CLOEXEC)
-        self._handle = handle
-        self._close = weakref.finalize(self, os.close, handle)
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_SH)
-        if not os.path.samestat(os.fstat(handle), (folder / MANIFEST).stat()):
-            self._close()
-            raise FileNotFoundError(folder)
-
-    def release(self, *, is_removed: bool) -> None:
-        """Let go; the last one that does may remove the files."""
-        if not self._close.alive:
-            return
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            is_removed = False
-        if is_removed:
-            _made.pop(self.folder, None)
-            # renamed first, so that nobody finds half of it
-            gone = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.old")
-            with contextlib.suppress(FileNotFoundError):  # somebody removed it by hand
-                self.folder.rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
-        self._close()
-
-
-def is_used(folder: Path) -> bool:
-    """Tell whether a process holds what was written, or might: without locks nobody knows."""
-    try:
-        with (folder / MANIFEST).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    return False
-
-
-def is_written(folder: Path) -> bool:
-    """Tell whether a folder is what was written of a DataFrame."""
-    return (folder / MANIFEST).is_file() and (folder / "_SUCCESS").is_file()
 
 
 def _key(
@@ -151,6 +100,8 @@ def _key(
     """
     if plan.is_known and plan.is_of_files:
         return key_of("plan", plan.text, plan.files, options), None
+    for folder in [folder for folder in _made if not is_written(folder)]:
+        del _made[folder]  # removed since
     for folder, (other, its_plan, its_options) in _made.items():
         is_same = its_options == options and its_plan.files == plan.files and plan.is_fixed
         if folder.parent == cache and is_same and _is_same_frame(frame, other):
@@ -163,6 +114,12 @@ def _key(
 
 def _is_same_frame(frame: DataFrame, other: DataFrame) -> bool:
     return frame.sparkSession is other.sparkSession and frame.sameSemantics(other)
+
+
+def _find(cache: Path, key: str) -> Written | None:
+    """Find what was written; where folders cannot be renamed, their names have an ending."""
+    places = [cache / key, *sorted(cache.glob(f"{key}.*"))]
+    return next((found for place in places if (found := _read(place)) is not None), None)
 
 
 def _read(folder: Path) -> Written | None:
@@ -184,17 +141,17 @@ def _read(folder: Path) -> Written | None:
 
 
 def _require_room(
-    frame: DataFrame, content_bytes: int | None, folder: Path, max_bytes: int | None
+    frame: DataFrame, content_bytes: int | None, cache: Path, max_bytes: int | None
 ) -> None:
     """Compare about the bytes of the rows with what may be taken, before anything is written."""
     need = _sampled_bytes(frame) if content_bytes is None else content_bytes
-    free = int(disk_free_bytes(folder) / (1 + _KEPT_FREE_FRAC))
+    free = int(disk_free_bytes(cache) / (1 + _KEPT_FREE_FRAC))
     limit = free if max_bytes is None else min(free, max_bytes)
     if need > limit:
         what = "are free" if limit == free else "are allowed"
         raise ResourceError(
             f"the DataFrame takes about {_in_gb(need)}, and {_in_gb(limit)} {what}",
-            where=str(folder.parent),
+            where=str(cache),
             why="Nothing was written.",
             fix="Select fewer columns or rows, give a cache_dir on a larger disk, or a larger "
             "max_bytes.",
@@ -210,26 +167,47 @@ def _sampled_bytes(frame: DataFrame) -> int:
 
 
 def _write(frame: DataFrame, folder: Path, form: Form) -> Written:
-    """Write into a hidden folder, and give it its name when all is there."""
+    """Write into a hidden folder, and give it its name when all is there.
+
+    Where folders cannot be renamed it has a name of its own from the start: the manifest, which
+    comes last, says that it is whole.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(partial, ignore_errors=True)
+    abilities = find_abilities(folder.parent)
+    is_renamed = abilities is None or abilities.has_folder_rename
+    partial, mark = folder.with_name(f".{folder.name}.{os.getpid()}.tmp"), None
+    if is_renamed:
+        shutil.rmtree(partial, ignore_errors=True)
+    else:
+        partial = folder = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")
+        partial.mkdir()
+        mark = leave_mark(partial)
+    facts = None
     try:
         writer = in_form(frame, form.dtype).write.option("compression", form.compression)
-        writer.option("parquet.block.size", form.block_bytes).parquet(f"file://{partial}")
+        writer.option("parquet.block.size", form.block_bytes).mode("append")
+        writer.parquet(f"file://{partial}")
         if not (partial / "_SUCCESS").is_file():
             raise _not_seen(folder)
-        written = _described(frame, partial)
-        fsync_dir(partial)
-        try:
-            partial.rename(folder)
-        except OSError:
-            if not is_written(folder):  # else another process was sooner
-                raise
+        facts = _described(frame, partial)
+        if mark is not None:
+            mark.unlink(missing_ok=True)
+        if is_renamed:
+            _put(partial, folder)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if is_renamed or facts is None:
+            shutil.rmtree(partial, ignore_errors=True)
     fsync_dir(folder.parent)
-    return Written(folder=folder, **written)
+    return Written(folder=folder, **facts)
+
+
+def _put(partial: Path, folder: Path) -> None:
+    fsync_dir(partial)
+    try:
+        partial.rename(folder)
+    except OSError:
+        if not is_written(folder):  # else another process was sooner
+            raise
 
 
 def _not_seen(folder: Path) -> DataError:

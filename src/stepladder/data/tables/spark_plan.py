@@ -17,8 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
-_FORMAT = 1
+_FORMAT = 2
 _USER_CODE = re.compile(
     r"Python|UDF|UserDefined|Pandas|Arrow|MapElements|MapPartitions|MapGroups|AppendColumns"
     r"|TypedFilter|FlatMap|Transform|Invoke|ExternalObject|Aggregator"
@@ -83,8 +84,7 @@ def content_of(frame: DataFrame) -> tuple[str, int]:
     """
     from pyspark.sql import functions as fn
 
-    columns = [frame[f"`{name}`"] for name in frame.columns]
-    first, second = fn.xxhash64(*columns), fn.xxhash64(fn.lit(_FORMAT), *columns)
+    first, second = row_hash(frame, 0), row_hash(frame, _FORMAT)
     row = frame.select(
         fn.count(fn.lit(1)).alias("rows"),
         fn.sum(first.cast("decimal(38,0)")).alias("sum"),
@@ -93,6 +93,36 @@ def content_of(frame: DataFrame) -> tuple[str, int]:
     ).first()
     assert row is not None
     return f"{row['rows']} {row['sum']} {row['xor']}", int(row["bytes"] or 0)
+
+
+def row_hash(frame: DataFrame, seed: int) -> Any:
+    """Give a column of the hashes of the rows."""
+    from pyspark.sql import functions as fn
+
+    fields = frame.schema.fields
+    parts = [_hash(frame[f"`{field.name}`"], field.dataType, seed) for field in fields]
+    return fn.xxhash64(fn.lit(seed), *parts)
+
+
+def _hash(value: Any, kind: DataType, seed: int) -> Any:
+    """Give a column of the hashes of a column.
+
+    Spark's own hash passes over nulls and over where a list ends: (null, 5) would be (5, null),
+    and ([1, 2], [3]) would be ([1], [2, 3]).
+    """
+    from pyspark.sql import functions as fn
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    parts = [value]
+    if isinstance(kind, ArrayType):
+        element = kind.elementType
+        parts = [fn.size(value), fn.transform(value, lambda item: _hash(item, element, seed))]
+    elif isinstance(kind, MapType):
+        keys = _hash(fn.map_keys(value), ArrayType(kind.keyType), seed)
+        parts = [keys, _hash(fn.map_values(value), ArrayType(kind.valueType), seed)]
+    elif isinstance(kind, StructType):
+        parts = [_hash(value.getField(f.name), f.dataType, seed) for f in kind.fields]
+    return fn.xxhash64(fn.lit(seed), fn.isnull(value), *parts)
 
 
 def row_bytes(frame: DataFrame) -> Any:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
-import string
-import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -138,40 +135,33 @@ def test_features_that_are_not_read_are_named(shop: Any, table: Path) -> None:
     assert "--delta-version" in str(caught.value.fix)
 
 
-def deletion_vector(rows: list[int]) -> dict[str, Any]:
-    """Write the descriptor of a deletion vector that stands in the log itself.
-
-    Source: Delta protocol, "Deletion Vectors"; Roaring bitmap format specification.
-    """
-    bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16)
-    bitmap += struct.pack(f"<{len(rows)}H", *rows)
-    data = struct.pack("<IQI", 1681511377, 1, 0) + bitmap
-    data += b"\0" * (-len(data) % 4)
-    plain = string.digits + string.ascii_uppercase + string.ascii_lowercase
-    z85 = string.digits + string.ascii_lowercase + string.ascii_uppercase
-    turn = str.maketrans(plain + "!#$%&()*+-;<=>?@^_`{|}~", z85 + ".-:+=^!/*?&<>()[]{}@%$#")
-    text = base64.b85encode(data).decode().translate(turn)
-    facts = {"storageType": "i", "pathOrInlineDv": text}
-    return {**facts, "sizeInBytes": len(data), "cardinality": len(rows)}
-
-
-def test_rows_that_were_deleted_by_a_vector_are_gone(shop: Any) -> None:
+@pytest.mark.usefixtures("short_vectors")
+@pytest.mark.parametrize("deleted", [[2, 5, 19], [2, 5]])
+def test_rows_that_were_deleted_by_a_vector_are_gone(
+    shop: Any, delete_by_vector: Any, deleted: list[int]
+) -> None:
     folder = shop.folder / "a table"
     data = rows(shop, range(20)).append_column("kind", pa.array(["x y"] * 20))
     write_deltalake(folder, data, partition_by=["kind"])
-    log = folder / "_delta_log"
-    lines = (log / f"{0:020}.json").read_text().splitlines()
-    add = next(json.loads(line) for line in lines if line.startswith('{"add"'))
-    remove = {"path": add["add"]["path"], "deletionTimestamp": 1, "dataChange": True}
-    add["add"]["deletionVector"] = deletion_vector([2, 5, 19])
-    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
-    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
-    commit = {"commitInfo": {"timestamp": 1, "operation": "DELETE"}}
-    actions = [commit, {"protocol": protocol}, {"remove": remove}, add]
-    (log / f"{1:020}.json").write_text("\n".join(json.dumps(action) for action in actions))
+    delete_by_vector(folder, deleted)
     found = shop.labels(shop.make(folder, "after").folder)
-    assert set(found) == {f"{row}.jpg" for row in range(20)} - {"2.jpg", "5.jpg", "19.jpg"}
+    assert set(found) == {f"{row}.jpg" for row in range(20) if row not in deleted}
     assert len(shop.labels(shop.make(folder, "before", delta_version=0).folder)) == 20
+
+
+def test_deleted_rows_that_cannot_be_told_are_an_error_in_words(
+    shop: Any, delete_by_vector: Any
+) -> None:
+    folder = shop.folder / "table"
+    write_deltalake(folder, rows(shop, range(20)))
+    delete_by_vector(folder, [2, 5])
+    commit = folder / "_delta_log" / f"{1:020}.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    del lines[-1]["add"]["stats"]  # where the number of rows stands
+    commit.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(DataError, match="which rows were deleted cannot be read") as caught:
+        shop.make(folder)
+    assert "--delta-version" in str(caught.value.fix)
 
 
 @pytest.fixture

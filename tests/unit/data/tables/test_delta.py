@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor, nn
 
+from stepladder.checks.job import open_job
 from stepladder.config.choices import OptimizerName, Split, TrainMode
 from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig, RunConfig
@@ -25,11 +29,24 @@ from stepladder.config.recipe import (
 )
 from stepladder.data import open_table
 from stepladder.data.batch import Batch
+from stepladder.data.examples import Source
 from stepladder.data.tables.source import TableSource
-from stepladder.errors import DataError, InterruptedRun, UsageError
+from stepladder.diagnosis.opened_run import open_run
+from stepladder.errors import (
+    DataError,
+    InterruptedRun,
+    ResourceError,
+    StepladderError,
+    UsageError,
+)
+from stepladder.ladder import run as climb_module
+from stepladder.ladder.ledger import Ledger
 from stepladder.task import Task
 from stepladder.train.display import Display
+from stepladder.train.features_ahead import compute_features
+from stepladder.train.features_spark import FeatureTasks
 from stepladder.train.run import train
+from stepladder.train.table_version import open_at_version
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -87,6 +104,32 @@ class Points(Task):
         return batch
 
 
+class Stacked(nn.Module):
+    """Put the columns side by side, and through a layer that does not learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 4)
+
+    def forward(self, columns: dict[str, Tensor]) -> Tensor:
+        return self.layer(torch.stack([columns["a"], columns["b"]], dim=1))
+
+
+class Frozen(Points):
+    """The same by a trunk and a head."""
+
+    is_random_before_head = False
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        return nn.Sequential(Stacked(), nn.Linear(4, 2))
+
+    def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+        return model[0], model[1]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return nn.functional.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
+
+
 def job(folder: Path, **data: object) -> JobConfig:
     recipe = Recipe(
         train=TrainMode.ALL,
@@ -130,6 +173,22 @@ def test_rows_that_were_deleted_are_not_read(place: Path) -> None:
     assert sorted(source.read(np.arange(len(source))).inputs["a"].tolist()) == sorted(kept)
 
 
+@pytest.mark.usefixtures("short_vectors")
+@pytest.mark.parametrize("deleted", [[2, 5], [1, 7, 12], [0, 19]])
+def test_rows_beyond_the_end_of_a_deletion_vector_are_read(
+    tmp_path: Path, delete_by_vector: Any, deleted: list[int]
+) -> None:
+    place = tmp_path / "vectors"
+    place.mkdir()
+    pq.write_table(pa.table({"x": range(20)}), place / "rows.parquet", row_group_size=6)
+    deltalake.convert_to_deltalake(place)
+    delete_by_vector(place, deleted)
+    source = open_table(place)
+    kept = [row for row in range(20) if row not in deleted]
+    assert source.read(np.arange(len(source))).inputs["x"].tolist() == kept
+    assert source.describe(len(kept) - 1) == f"rows.parquet, row {kept[-1]}"
+
+
 def test_a_column_that_came_later_is_null_before(place: Path) -> None:
     new = points(3, 9, "train").append_column("c", pa.array([1.0, 2.0, 3.0]))
     deltalake.write_deltalake(place, new, mode="append", schema_mode="merge")
@@ -161,6 +220,136 @@ def test_a_resumed_run_reads_the_version_that_it_began_with(place: Path, tmp_pat
     assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
     written = load_job(tmp_path / "cut" / "config.yaml").recipe.data
     assert written.table_version == 0
+
+
+def lose_a_column(place: Path) -> None:
+    other = pa.table({"z": [1.0], "split": ["train"]})
+    deltalake.write_deltalake(place, other, mode="overwrite", schema_mode="overwrite")
+
+
+def damage_the_newest_file(place: Path) -> None:
+    before = set(place.rglob("*.parquet"))
+    append(place, 40, seed=5)
+    for path in set(place.rglob("*.parquet")) - before:
+        path.write_bytes(b"PAR1")
+
+
+@pytest.mark.parametrize("spoil", [lose_a_column, damage_the_newest_file])
+def test_no_newer_version_stops_a_run_that_reads_an_older_one(
+    place: Path, tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    task = Points(place)
+    task.stop_at = 7
+    with pytest.raises(InterruptedRun):
+        run(job(tmp_path / "cut"), task)
+    spoil(place)
+    with pytest.raises(StepladderError):
+        open_table(place, columns=["a", "b"])
+    run(job(tmp_path / "cut"), Points(place))
+    run(job(tmp_path / "whole", table_version=0), Points(place))
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+    config = load_job(tmp_path / "cut" / "config.yaml")
+    assert open_run(tmp_path / "cut", config, Points(place)).sources.train.version == 0
+    assert open_job(config, Points(place), task_name="p").sources.train.version == 0
+
+
+class ValidatedElsewhere(Points):
+    """Reads validation from another table."""
+
+    def __init__(self, place: Path, other: Path) -> None:
+        super().__init__(place)
+        self.places = {Split.TRAIN: place, Split.VAL: other}
+
+    def data(self, split: Split) -> TableSource | None:
+        return open_table(self.places[split]) if split in self.places else None
+
+
+class OpenedOnce(ValidatedElsewhere):
+    """Opens both tables at the first call, and holds them."""
+
+    held: dict[Split, TableSource] | None = None
+
+    def data(self, split: Split) -> TableSource | None:
+        if self.held is None:
+            self.held = {split: open_table(place) for split, place in self.places.items()}
+        return self.held.get(split)
+
+
+@pytest.mark.parametrize("num_others", [1, 3])
+def test_the_version_is_that_of_the_training_data_alone(
+    place: Path, tmp_path: Path, num_others: int
+) -> None:
+    append(place, 10, seed=5)
+    append(place, 10, seed=6)
+    for seed in range(num_others):
+        append(tmp_path / "other", 4, seed)
+    task = ValidatedElsewhere(place, tmp_path / "other")
+    sources = open_at_version(task, 1)
+    assert (sources.train.version, sources.val.version) == (1, num_others - 1)
+    assert open_table(place).version == 2  # outside all is as before
+    assert open_at_version(task, None, earlier=1).train.version == 1
+    assert open_at_version(task, None, earlier=9).train.version == 2  # of another table, maybe
+    with pytest.raises(UsageError, match="no version 9; its latest is 2"):
+        open_at_version(task, 9)
+    with pytest.raises(UsageError, match=r"version 1 is that of the training data(.|\n)*version=N"):
+        open_at_version(OpenedOnce(place, tmp_path / "other"), 1)
+
+
+def test_features_are_computed_of_the_version_that_is_asked_for(
+    place: Path, tmp_path: Path
+) -> None:
+    append(place, 10, seed=5)
+    asked = job(tmp_path / "r", table_version=0)
+    asked = replace(asked, recipe=replace(asked.recipe, train=TrainMode.HEAD))
+    made = compute_features(asked, Frozen(place), display=Display(io.StringIO()))
+    assert made.num_rows == {"train": 24, "val": 8}
+
+
+def test_an_executor_that_finds_other_rows_refuses(place: Path, tmp_path: Path) -> None:
+    first = open_table(place, columns=["a", "b"], target="y", split="train").fingerprint
+    append(place, 10, seed=5)
+
+    def opened(version: int | None) -> Source:
+        work = FeatureTasks(
+            site=None,  # type: ignore[arg-type]
+            recipe=job(tmp_path / "r", table_version=version).recipe,
+            task_name="points.py:Points",
+            split=Split.TRAIN,
+            fingerprint=first,
+            num_views=0,
+            spans=[],
+            weights=None,  # type: ignore[arg-type]
+            trunk="",
+            threads=1,
+        )
+        return work._open(Points(place))
+
+    assert len(opened(0)) == 24
+    with pytest.raises(ResourceError, match="other data than the driver in the split train"):
+        opened(None)
+
+
+def test_a_climb_that_goes_on_reads_the_version_that_it_began_with(
+    place: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "climb").mkdir()
+    ledger = Ledger(tmp_path / "climb")
+    config = job(tmp_path / "climb")
+
+    def opened(config: JobConfig, *, goes_on: bool = True) -> tuple[int | None, str]:
+        _, sources, _, key = climb_module._open(
+            config, Points(place), "points", ledger, goes_on=goes_on
+        )
+        return sources.train.version, key
+
+    version, key = opened(config)
+    keys = {"job": key, "machine": "here", "options": "some", "commit": "one"}
+    ledger.begin(**keys, is_fresh=False, table_version=version)
+    append(place, 40, seed=5)
+    assert opened(config) == (0, key)
+    assert opened(config, goes_on=False)[0] == 1
+    other = replace(config.recipe, batch=BatchConfig(global_batch_size=6, lr=0.05))
+    assert opened(replace(config, recipe=other))[0] == 1  # the ledger is of another job
 
 
 def test_another_version_is_other_data(place: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from stepladder.config.choices import Split
 from stepladder.data import open_table
+from stepladder.data.safe_arrow import require_safe_pyarrow
 from stepladder.data.tables.source import TableSource
 from stepladder.errors import DataError, UsageError
 
@@ -162,3 +163,16 @@ def test_places_without_a_table_are_told(tmp_path: Path) -> None:
             open_table(path)
     with pytest.raises(UsageError, match="only a Delta table has versions"):
         open_table(tmp_path, version=1)
+
+
+def test_a_password_in_an_address_is_refused_and_not_told() -> None:
+    with pytest.raises(UsageError, match="must not hold a key or a password") as caught:
+        open_table("abfs://user:canary@account.dfs.core.windows.net/t")
+    assert "canary" not in str(caught.value)
+
+
+def test_an_old_pyarrow_opens_no_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pa, "__version__", "22.0.0")
+    require_safe_pyarrow.cache_clear()
+    with pytest.raises(UsageError, match=r"pyarrow 22\.0\.0 is older than 23\.0\.1"):
+        open_table(folder)
