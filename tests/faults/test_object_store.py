@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import hashlib
+import io
 import logging
 import sys
 import time
@@ -12,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
+from botocore.exceptions import ReadTimeoutError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from object_server import Fault, Proxy, Request, running_server
@@ -21,6 +25,7 @@ from object_server import Fault, Proxy, Request, running_server
 from stepladder import api
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
+from stepladder.data import open_table
 from stepladder.data.feature_files import FeatureFolder
 from stepladder.data.index import SUFFIX, index_path, open_index
 from stepladder.data.manifest import MANIFEST_NAME
@@ -148,6 +153,34 @@ def test_a_large_file_is_sent_in_parts_with_its_sha256(
     assert (info.size_bytes, info.sha256) == (len(data), sha256)
     assert hashlib.sha256(objects.read(PLACE)).hexdigest() == sha256
     assert sum("partNumber" in request.path for request in proxy.requests) == 4
+
+
+def test_a_lost_answer_to_the_last_request_of_an_upload_is_no_failure(
+    objects: S3Objects, proxy: Proxy, tmp_path: Path
+) -> None:
+    """Amazon's server would answer the second one too; others say that the upload is gone."""
+    (tmp_path / "large").write_bytes(bytes(17 << 20))
+    sha256 = hashlib.sha256(bytes(17 << 20)).hexdigest()
+    gone = Fault(
+        lambda r: r.method == "POST" and "uploadId=" in r.path, status=404, code="NoSuchUpload"
+    )
+    proxy.faults = [gone]
+    with pytest.raises(ResourceError, match="NoSuchUpload"):
+        objects.put_file(PLACE, tmp_path / "large", sha256=sha256)
+    proxy.faults, send = [], objects._send
+
+    def lose(operation: str, place: ObjectPlace, **asked: Any) -> Any:
+        answer = send(operation, place, **asked)
+        if operation == "complete_multipart_upload":
+            proxy.faults = [gone]
+            raise ReadTimeoutError(endpoint_url=proxy.url)
+        return answer
+
+    objects._send = lose  # type: ignore[method-assign]
+    objects.put_file(PLACE, tmp_path / "large", sha256=sha256)
+    info = objects.info(PLACE)
+    assert info is not None
+    assert (info.size_bytes, info.sha256) == (17 << 20, sha256)
 
 
 def test_a_file_that_cannot_be_sent_leaves_no_parts(
@@ -683,3 +716,57 @@ def test_a_mirror_without_a_bucket_stops_nothing_and_is_told(
     assert said[1].startswith(
         "at the end the newest checkpoint is not in the mirror s3://absent/run"
     )
+
+
+# -- tables --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(objects: S3Objects, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A table of two files, by an Arrow that tries twice."""
+    monkeypatch.setattr("stepladder.data.containers.files._MAX_ATTEMPTS", 2)
+    for name, start in (("a", 0), ("b", 5)):
+        made = io.BytesIO()
+        pq.write_table(pa.table({"x": range(start, start + 5)}), made, row_group_size=2)
+        objects.put_bytes(ObjectPlace(BUCKET, f"table/{name}.parquet"), made.getvalue())
+    return f"s3://{BUCKET}/table"
+
+
+def is_read_of_b(request: Request) -> bool:
+    return request.method == "GET" and request.path.endswith("/table/b.parquet")
+
+
+@pytest.mark.parametrize("name", ["", "/?.parquet", "/*"])
+def test_a_table_is_read_over_a_connection_that_is_cut_once(
+    table: str, proxy: Proxy, name: str
+) -> None:
+    proxy.faults = [Fault(is_read_of_b, times=1, cut_after=10)]
+    source = open_table(table + name)
+    assert source.read(np.arange(10)).inputs["x"].tolist() == list(range(10))
+    assert sum(map(is_read_of_b, proxy.requests)) > 1
+
+
+def test_a_table_whose_connection_is_cut_again_and_again_is_not_called_damaged(
+    table: str, proxy: Proxy
+) -> None:
+    source = open_table(table)
+    proxy.faults = [Fault(is_read_of_b, cut_after=10)]
+    for act in (lambda: open_table(table), lambda: source.read(np.array([7]))):
+        with pytest.raises(ResourceError, match="the object store did not answer") as caught:
+            act()
+        assert str(caught.value.where).startswith(f"{table}: b.parquet")
+        assert "Look at the network" in str(caught.value.fix)
+
+
+def test_a_table_that_may_not_be_listed_is_told_without_a_secret(
+    table: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy.faults = [Fault(anything, status=403, code="AccessDenied")]
+    for _ in range(2):
+        with pytest.raises(ResourceError, match="the files cannot be listed") as caught:
+            open_table(table)
+        assert caught.value.where == table
+        assert SECRET not in str(caught.value)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # nobody is there
+    with pytest.raises(UsageError, match="must not hold a key"):
+        open_table(f"s3://AKIAcanary:{SECRET}@{BUCKET}/table")

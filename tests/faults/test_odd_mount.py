@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,10 @@ from stepladder.data.remote.cache import FileCache
 from stepladder.data.remote.cache_folder import cache_folder
 from stepladder.data.remote.copies import FolderCopies, copy_folder
 from stepladder.data.remote.upload import MARKER
+from stepladder.data.repair import repair_store
 from stepladder.data.store import Store
+from stepladder.data.tables.hold import MANIFEST as WRITTEN
+from stepladder.data.tables.hold import Hold, is_left
 from stepladder.data.verify import verify_store
 from stepladder.errors import UsageError
 from stepladder.machine.filesystem import find_abilities
@@ -42,18 +46,10 @@ from stepladder.train.run import train
 def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A real FUSE mount."""
     backing, point = tmp_path_factory.mktemp("backing"), tmp_path_factory.mktemp("mount")
-    words = [sys.executable, odd_mount.__file__, str(backing), str(point)]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as server:
-        assert server.stdout is not None
-        try:
-            if server.stdout.readline() != "ready\n":
-                pytest.skip("nothing can be mounted here: it takes root and /dev/fuse")
-            yield point
-        finally:
-            odd_mount.unmount(point)
-            server.kill()
+    with odd_mount.serving(backing, point) as is_there:
+        if not is_there:
+            pytest.skip("nothing can be mounted here: it takes root and /dev/fuse")
+        yield point
 
 
 @pytest.fixture
@@ -95,6 +91,19 @@ def test_a_store_on_it_is_the_one_on_a_disk(mount: Path, photos: Path, tmp_path:
     assert verify_store(mount / "store") == []
 
 
+def test_a_damaged_store_on_it_is_mended(mount: Path, photos: Path, tmp_path: Path) -> None:
+    out = mount / "store"
+    manifest = prepare(PrepareConfig(source=photos, out=out, size=16)).manifest
+    shard = out / manifest.shards[0].name
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-99])
+    assert repair_store(out) == [shard.name]
+    assert shard.read_bytes() == whole
+    assert verify_store(out) == []
+    assert [path.name for path in mount.iterdir()] == ["store"]
+    assert not list((tmp_path / "tmp").glob("*/*.partial"))
+
+
 def test_a_store_on_it_is_read_as_one_on_a_disk(
     mount: Path, build_store: Any, tmp_path: Path
 ) -> None:
@@ -102,6 +111,7 @@ def test_a_store_on_it_is_read_as_one_on_a_disk(
     copy_folder(tmp_path / "store", FolderCopies(mount / "store"), last=MANIFEST_NAME)
     split = Store.open(mount / "store").split(Split.TRAIN)
     assert split is not None
+    assert not split.is_near
     for _ in range(2):  # the second time pages have been seen, and would be mapped
         read = np.empty_like(pictures)
         split.read_into(np.arange(len(pictures)), read)
@@ -153,3 +163,49 @@ def test_a_run_on_it_ends_and_its_checkpoints_are_whole(mount: Path) -> None:
     summary = train(job, killed_training.Killed(), task_name="killed", display=display)
     assert summary["status"] == "finished"
     assert Checkpoints(mount / "run" / "checkpoints").verify() == []
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from stepladder.data.tables.hold import Hold
+hold = Hold(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_another_process_reads_there_is_not_removed(mount: Path) -> None:
+    folder = mount / "key"
+    folder.mkdir()
+    for name in (WRITTEN, "_SUCCESS", "part.parquet"):
+        (folder / name).write_text("{}")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        hold = Hold(folder)
+        hold.release(is_removed=True)
+        assert (folder / WRITTEN).exists()
+        assert not is_left(folder)
+        other.kill()
+    assert is_left(folder)  # a process that was killed holds nothing
+    (folder / "_held.elsewhere.1.abcd").touch()
+    assert not is_left(folder)  # nobody knows
+    (folder / "_held.elsewhere.1.abcd").unlink()
+    first, last = Hold(folder), Hold(folder)
+    first.release(is_removed=True)
+    assert folder.exists()
+    last.release(is_removed=True)
+    assert not folder.exists()
+
+
+def test_what_a_killed_process_began_to_write_there_is_left(mount: Path) -> None:
+    folder = mount / "key.0"
+    (folder / "_temporary").mkdir(parents=True)
+    assert not is_left(folder)
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    (folder / f"_held.{socket.gethostname()}.{gone.pid}.abcd").touch()
+    assert is_left(folder)

@@ -14,7 +14,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import threading
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -34,6 +33,8 @@ from stepladder.data.decode import BadPictureError, decode_picture
 from stepladder.data.index import encode_index, index_path
 from stepladder.data.manifest import fingerprint_of
 from stepladder.data.pages import decode_path, page_header
+from stepladder.data.prepare import prepare
+from stepladder.data.progress import PreparePhase, PrepareProgress
 from stepladder.data.source_file import read_file
 from stepladder.data.sources import list_pictures
 from stepladder.data.store import Store, StoreSplit
@@ -178,12 +179,15 @@ PROVED: dict[int, dict[str, tuple[str, ...]]] = {
             "test_python_objects_in_a_binary_column_are_put_aside",
             "test_a_pyarrow_below_the_floor_is_refused",
         ),
+        "unit/data/tables/test_files.py": ("test_an_old_pyarrow_opens_no_table",),
     },
     27: {
         CONTAINERS: (
             "test_a_writer_killed_before_its_commit_leaves_the_last_version",
             "test_a_half_written_commit_is_passed_over_and_told",
             "test_a_writer_beside_us_changes_nothing",
+            "test_a_writer_on_a_full_disk_leaves_the_last_version",
+            "test_a_checkpoint_of_the_log_that_was_cut_is_told",
             "test_a_vacuumed_file_is_named_with_what_to_type",
         )
     },
@@ -460,27 +464,27 @@ def test_a_table_that_names_a_fifo_or_a_device_does_not_hang(photos: Path, prepa
     assert sorted(quarantine().values()) == ["is not a regular file"] * 3
 
 
-def test_files_that_vanish_while_it_works_are_put_aside(photos: Path, prepare: Run) -> None:
+def test_files_that_vanish_while_it_works_are_put_aside(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for idx in range(60):
         shutil.copy(photos / "bread" / f"bread{idx % 8}.jpg", photos / "bread" / f"copy{idx}.jpg")
     victims = sorted((photos / "bread").glob("copy*"))
 
-    def vanish() -> None:
-        for path in victims:
-            path.unlink()
+    def vanish(progress: PrepareProgress) -> None:
+        """Remove a few when some of all are seen, and the others when all are."""
+        is_seen = progress.phase is PreparePhase.WRITE or progress.done == progress.total
+        for path in victims if is_seen else victims[::7]:
+            path.unlink(missing_ok=True)
 
-    thread = threading.Thread(target=vanish)
-    thread.start()
-    prepare("photos", "--max-bad", "1")
-    thread.join()
-    said = set(quarantine().values())
-    assert said <= {"does not exist", "changed while the store was made"}
-    num_stored = sum(len(split) for split in splits())
-    log = read_json(Path("store/prepare_log.json"))
-    assert num_stored + len(quarantine()) <= 24 + len(victims)
-    assert num_stored >= 24
+    config = PrepareConfig(source=photos, out=Path("store"), size=32, val_frac=0.3, max_bad=1)
+    prepare(config, on_progress=vanish)
+    put_aside = quarantine()
+    assert sorted(put_aside) == [str(path.relative_to(photos)) for path in victims]
+    assert set(put_aside.values()) == {"does not exist"}
+    assert sum(len(split) for split in splits()) == 24
     assert main(["verify", "store"]) == 0
-    assert log["warnings"]
 
 
 def test_a_folder_of_many_files_takes_little_memory_a_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
@@ -15,8 +16,10 @@ import numpy as np
 import pytest
 
 from stepladder.config.choices import Encoding, Split
+from stepladder.data.manifest import load_manifest
 from stepladder.data.reader import Reader
 from stepladder.data.store import Store, StoreSplit, verify_store
+from stepladder.data.verify import damaged_shards
 from stepladder.errors import DataError, ResourceError
 
 NUM_FLIPS = 200
@@ -93,27 +96,54 @@ from stepladder.data.store import Store
 from stepladder.errors import DataError
 folder = Path(sys.argv[1])
 rows = Store.open(folder).split(Split.TRAIN)
-rows.picture(0)
+if sys.argv[2] != "first":
+    rows.picture(0)
 os.truncate(folder / "train-0.parquet.index", 0)
-if sys.argv[2] == "checked":
+if sys.argv[2] == "unchecked":
+    rows._shards[0].index.offsets[0]
+else:
     try:
         rows.picture(0)
     except DataError as error:
         print(error)
         sys.exit(error.exit_code)
-else:
-    rows._shards[0].index.offsets[0]
 """
 
 
-def test_a_cut_index_does_not_kill_the_process(tmp_path: Path, build_store: Any) -> None:
+@pytest.mark.parametrize(
+    ("mode", "encoding", "code"),
+    [
+        ("first", Encoding.PIXELS, 3),
+        ("later", Encoding.JPEG, 3),  # pixels that are hot need no index
+        ("unchecked", Encoding.JPEG, -signal.SIGBUS),
+    ],
+)
+def test_a_cut_index_does_not_kill_the_process(
+    tmp_path: Path, build_store: Any, mode: str, encoding: Encoding, code: int
+) -> None:
     """Touching the mapping without the check is death by SIGBUS, which shows that it matters."""
-    for mode, code in (("checked", 3), ("unchecked", -signal.SIGBUS)):
-        build_store(tmp_path / mode, encoding=Encoding.JPEG)  # pixels that are hot need no index
-        words = [sys.executable, "-c", CUT_INDEX, str(tmp_path / mode), mode]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        assert done.returncode == code, done.stderr
-        assert ("train-0.parquet.index: the file was cut or replaced" in done.stdout) == (code == 3)
+    build_store(tmp_path / "s", encoding=encoding)
+    words = [sys.executable, "-c", CUT_INDEX, str(tmp_path / "s"), mode]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert ("train-0.parquet.index: the file was cut or replaced" in done.stdout) == (code == 3)
+
+
+def test_a_sector_that_cannot_be_read_is_damage_of_its_file(
+    tmp_path: Path, build_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(file: int, num_bytes: int, at: int) -> bytes:
+        if os.fstat(file).st_ino == bad and at > 100:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(file, num_bytes, at)
+
+    build_store(tmp_path / "s")
+    bad, pread = (tmp_path / "s" / "train-1.parquet").stat().st_ino, os.pread
+    monkeypatch.setattr(os, "pread", lost)
+    told = ["shard train-1.parquet: it cannot be read (Input/output error)"]
+    assert verify_store(tmp_path / "s") == told
+    damaged = damaged_shards(tmp_path / "s", load_manifest(tmp_path / "s"))
+    assert [info.name for info in damaged] == ["train-1.parquet"]
 
 
 def test_too_few_file_handles_are_told(tmp_path: Path, build_store: Any) -> None:

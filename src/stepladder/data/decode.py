@@ -56,7 +56,13 @@ def decode_versions() -> dict[str, str]:
 
 
 def decode_picture(
-    data: bytes, *, size: int, fit: Fit, max_pixels: int = 50_000_000, is_scaled: bool = True
+    data: bytes,
+    *,
+    size: int,
+    fit: Fit,
+    max_pixels: int = 50_000_000,
+    is_scaled: bool = True,
+    out: Pixels | None = None,
 ) -> Pixels:
     """Decode a picture into a square, upright, aspect kept, transparency on white.
 
@@ -68,6 +74,8 @@ def decode_picture(
         is_scaled: decode a JPEG that is much larger than needed at 1/2, 1/4 or 1/8 of its size, as
             `prepare` always does. Where that happens, pixels differ slightly from those of a full
             decode.
+        out: memory for the result, such as a row of a batch: uint8 (size, size, 3), C-contiguous.
+            After an error it holds anything.
 
     Returns:
         uint8 RGB, shape (size, size, 3).
@@ -75,17 +83,28 @@ def decode_picture(
     Raises:
         BadPictureError: if it is no JPEG or PNG, is damaged or too large; `what` says which.
     """
-    content = decode_content(data, size=size, fit=fit, max_pixels=max_pixels, is_scaled=is_scaled)
-    return pad_white(content, size)
+    content = decode_content(
+        data, size=size, fit=fit, max_pixels=max_pixels, is_scaled=is_scaled, out=out
+    )
+    if out is not None and _address(content) == _address(out):
+        return out
+    return pad_white(content, size, out=out)
 
 
 def decode_content(
-    data: bytes, *, size: int, fit: Fit, max_pixels: int = 50_000_000, is_scaled: bool = True
+    data: bytes,
+    *,
+    size: int,
+    fit: Fit,
+    max_pixels: int = 50_000_000,
+    is_scaled: bool = True,
+    out: Pixels | None = None,
 ) -> Pixels:
     """Decode a picture as decode_picture does, but leave the white padding out.
 
     Returns:
-        uint8 RGB, shape (h, w, 3) with h and w at most size.
+        uint8 RGB, shape (h, w, 3) with h and w at most size. It lies in `out` where that is given
+        and the file is an upright JPEG of that very size.
     """
     height, width = read_size(data)
     if height * width > max_pixels:
@@ -95,7 +114,9 @@ def decode_content(
     try:
         kind = name_format(data)
         if kind == "JPEG":
-            pixels, orientation = _decode_jpeg(data, size=size, fit=fit, is_scaled=is_scaled)
+            pixels, orientation = _decode_jpeg(
+                data, size=size, fit=fit, is_scaled=is_scaled, out=out
+            )
         elif kind == "NPY":
             pixels, orientation = _read_npy(data), 1
         else:
@@ -115,7 +136,14 @@ def decode_content(
     return np.ascontiguousarray(upright)
 
 
-def _decode_jpeg(data: bytes, *, size: int, fit: Fit, is_scaled: bool) -> tuple[Pixels, int]:
+def _address(pixels: Pixels) -> int:
+    address: int = pixels.__array_interface__["data"][0]
+    return address
+
+
+def _decode_jpeg(
+    data: bytes, *, size: int, fit: Fit, is_scaled: bool, out: Pixels | None
+) -> tuple[Pixels, int]:
     import simplejpeg
 
     orientation = jpeg_orientation(data)
@@ -128,12 +156,14 @@ def _decode_jpeg(data: bytes, *, size: int, fit: Fit, is_scaled: bool) -> tuple[
     governing = max(height, width) if fit is Fit.PAD else min(height, width)
     factors = _DCT_FACTORS if is_scaled else ()
     factor = next((f for f in factors if 3 * governing >= _DCT_LEAD_IN_THIRDS * f * size), 1)
+    fits_out = out is not None and (height, width) == out.shape[:2] and orientation == 1
     # strict: a JPEG that ends early or has broken codes is an error, not grey blocks
     pixels: Pixels = simplejpeg.decode_jpeg(
         data,
         colorspace="RGB",
         min_height=-(-height // factor),
         min_width=-(-width // factor),
+        buffer=out if fits_out and factor == 1 else None,
         strict=True,
     )
     return pixels, orientation

@@ -21,9 +21,14 @@ class HotRows:
         shards: of the split, in order; their pages not packed.
         num_bytes: of a picture.
         is_trusted: whether rows need no check before the first read.
+
+    Raises:
+        DataError: if a file or its index was cut or has grown.
     """
 
     def __init__(self, shards: Sequence[Shard], *, num_bytes: int, is_trusted: bool) -> None:
+        for shard in shards:
+            shard.check()
         sizes = [shard.info.num_rows for shard in shards]
         self._shards = shards
         self._num_bytes = num_bytes

@@ -74,14 +74,18 @@ class Index:
         return self.labels.astype(np.int64)
 
 
-def open_index(path: Path, info: ShardInfo) -> Index | None:
-    """Map an index file; None if it is missing, damaged or of another shard."""
+def open_index(path: Path, info: ShardInfo, *, is_mapped: bool = True) -> Index | None:
+    """Open an index file; None if it is missing, damaged or of another shard.
+
+    Args:
+        is_mapped: False: read it: what a disk or a network has lost is no death of the process.
+    """
     expected = _HEADER.size + _ROW_BYTES * info.num_rows
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size != expected:
                 return None
-            data = _map(file)
+            data = _map(file) if is_mapped else file.read()
     except OSError:
         return None
     return Index(data, info.num_rows) if _is_sound(data, info) else None

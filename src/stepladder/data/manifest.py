@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.config.choices import Encoding, Fit, Split
+from stepladder.data.remote.places import object_place
 from stepladder.errors import DataError, UsageError
 from stepladder.records import Manifest, ShardInfo, fsync_dir, read_json, to_json, write_json
 
@@ -31,6 +32,8 @@ _RENAME_EXCHANGE = 2
 
 def mend(folder: Path) -> str:
     """Say what to type where files of a store are damaged, and its manifest is not."""
+    if object_place(folder) is not None:
+        return PREPARE_AGAIN
     return f"Mend it: stepladder verify {shlex.quote(str(folder))} --repair. {PREPARE_AGAIN}"
 
 

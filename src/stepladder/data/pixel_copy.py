@@ -25,7 +25,7 @@ from stepladder.data.forecast import check_room
 from stepladder.data.manifest import COPY_OF, publish
 from stepladder.data.ordered import map_in_order
 from stepladder.data.pages import decode_path
-from stepladder.data.ready import channel_sums
+from stepladder.data.ready import channel_sums, num_summed
 from stepladder.data.remote.cache_folder import made_folder
 from stepladder.data.remote.places import object_place
 from stepladder.data.store import Store, StoreSplit
@@ -174,6 +174,7 @@ def _manifest(store: Store, infos: list[ShardInfo], sums: _Sums) -> Manifest:
         encoding=Encoding.PIXELS.value,
         channel_sum=(values[0], values[1], values[2]),
         channel_sq_sum=(squares[0], squares[1], squares[2]),
+        num_pixels=store.manifest.num_rows(Split.TRAIN) * num_summed(store.manifest.size),
         shards=tuple(infos),
         options=options,
         versions=decode_versions(),

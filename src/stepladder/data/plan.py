@@ -18,6 +18,7 @@ from stepladder.data.sources import Listing
 
 MAX_MEAN_SHARD_BYTES = 64 << 20
 _RESIZED_BYTES_PER_PIXEL = 0.9  # of a photograph at quality 90; the forecast errs to the high side
+_RECORD_VERSION = 2  # raised whenever the record of a finished file says something else
 _ROW_OVERHEAD_BYTES = 256  # sha256, path, label, page header, side index
 
 
@@ -108,7 +109,7 @@ def make_plan(
         if hashed.reason is None:
             rows[split].append(Row(picture.path, label_of[picture.label], hashed))
     options = _options(config)
-    base = json.dumps([options, dict(versions)], sort_keys=True)
+    base = json.dumps([_RECORD_VERSION, options, dict(versions)], sort_keys=True)
     shards: list[ShardPlan] = []
     for split in Split:
         rows[split].sort(key=lambda row: (row.sha256, os.fsencode(row.path)))

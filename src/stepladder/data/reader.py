@@ -30,7 +30,7 @@ from stepladder.data.examples import (
 from stepladder.data.feature_source import FeatureSource
 from stepladder.data.memory import MemoryPictures, decoded_bytes, resolve_where
 from stepladder.data.order import rank_slice
-from stepladder.data.order_choice import order_of
+from stepladder.data.order_choice import default_window_rows, order_of
 from stepladder.data.ordered import map_in_order
 from stepladder.data.reader_stats import ReaderStats
 from stepladder.data.shard_files import ShardFilesStats
@@ -202,9 +202,11 @@ class Reader:
     def _local_ids(self, epoch: int, start: int) -> Iterator[np.ndarray]:
         """Yield the rows of this rank's part of each global batch, and tell the source ahead."""
         size = self.global_batch_size
-        most = _ORDER_BLOCK
+        most = _ORDER_BLOCK  # as much is told ahead, and the source may hold the files it lies in
         if self.order.mode is OrderMode.WINDOWED:
-            most = min(most, self.order.window_rows)  # as much is told ahead
+            most = min(most, self.order.window_rows)
+        elif self.order.mode is OrderMode.SEQUENTIAL:
+            most = _most_in_sequence(self.source)
         step = max(1, most // size) * size
         now: list[np.ndarray] = []
         for position in range(start, self.num_examples, step):
@@ -232,8 +234,11 @@ class Reader:
             in_order = replace(self.order, mode=OrderMode.SEQUENTIAL)
             held = MemoryPictures(self.source, in_order.samples(0, 0, self.num_examples))
             start_s = time.perf_counter()
-            starts = range(0, self.num_examples, self.source.rows_per_task)
-            for cost in map_in_order(pool, held.fill, starts, ahead=4 * max(1, self.num_threads)):
+            size = self.source.rows_per_task
+            num_told = max(1, _most_in_sequence(self.source) // size)
+            starts = _starts_of_tasks(self.source, held.rows, num_told=num_told)
+            ahead = min(4 * max(1, self.num_threads), num_told)
+            for cost in map_in_order(pool, held.fill, starts, ahead=ahead):
                 self.stats.add(cost)
             self.stats.num_read += len(held.rows)
             self.stats.wait_s += time.perf_counter() - start_s
@@ -294,6 +299,22 @@ class _Pending:
     labels: Future[np.ndarray] | None
     pictures: Tensor | None  # (n, h, w, c)
     tasks: list[Future[Any]]
+
+
+def _most_in_sequence(source: Source) -> int:
+    """Count the rows that are told ahead at once where they are read as they lie."""
+    if source.is_near or source.block_rows is None:
+        return _ORDER_BLOCK
+    return min(_ORDER_BLOCK, default_window_rows(source))
+
+
+def _starts_of_tasks(source: Source, rows: np.ndarray, *, num_told: int) -> Iterator[int]:
+    """Yield the places at which the tasks that read rows begin; tell the source so many ahead."""
+    size = source.rows_per_task
+    step = num_told * size
+    for start in range(0, len(rows), step):
+        source.expect(rows[start : start + 2 * step])
+        yield from range(start, min(start + step, len(rows)), size)
 
 
 def _read(source: Source, rows: np.ndarray) -> Examples:

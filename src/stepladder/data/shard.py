@@ -55,6 +55,8 @@ class Shard:
         compression: of the pages of pictures.
         is_mapped: copy rows that have been read before out of a mapping of the file. That is
             faster than asking the system for them, while it keeps the file in memory.
+        is_far: whether the file lies behind a network, so that its index is read and not mapped
+            either.
 
     Attributes:
         index: where each row is.
@@ -73,6 +75,7 @@ class Shard:
         verify: VerifyPages,
         compression: Compression = Compression.NONE,
         is_mapped: bool = False,
+        is_far: bool = False,
     ) -> None:
         self.path = path
         self.info = info
@@ -84,7 +87,8 @@ class Shard:
         self._identity = self._stat()
         self.num_changes = 0
         self._forget()
-        self.index: Index = open_index(index_path(path), info) or self._rebuild()
+        index = open_index(index_path(path), info, is_mapped=not is_far)
+        self.index: Index = index or self._rebuild()
         self._names: _Names | None = None
 
     def close(self) -> None:

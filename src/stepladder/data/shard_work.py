@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -27,9 +28,33 @@ _AHEAD_PER_WRITER = 16  # of four workers: hashing and writing take a fifth of d
 _MIN_WRITERS = 2  # one goes on while another waits for the disk
 
 _CHUNK = 16  # pictures that a thread decodes at a time: handing each over alone costs a tenth
+_CHUNK_BYTES = 4 << 20  # fewer where they are large: memory goes by what is under way
+_MAX_WAITING = 4  # chunks that a writer has not taken yet
 
-_Pages = queue.Queue[list[ReadyPicture | Bad] | None]
-"""What a file is made of, in order; None: that was all."""
+_Chunk = list[ReadyPicture | Bad]
+
+
+class _Chunks:
+    """What a file is made of, handed from the thread that gathers it to the one that writes."""
+
+    def __init__(self) -> None:
+        self._chunks: queue.SimpleQueue[_Chunk | None] = queue.SimpleQueue()
+        self._places = threading.Semaphore(_MAX_WAITING)
+
+    def put(self, chunk: _Chunk) -> None:
+        """Hand over; waits while the writer is behind."""
+        self._places.acquire()
+        self._chunks.put(chunk)
+
+    def end(self) -> None:
+        """Say that this was all. Never waits: it may be an interrupt that ends it."""
+        self._chunks.put(None)
+
+    def taken(self) -> Iterator[_Chunk]:
+        """Give the chunks as they come; after the end, nothing."""
+        for chunk in iter(self._chunks.get, None):
+            self._places.release()
+            yield chunk
 
 
 class _StoppedError(Exception):
@@ -102,10 +127,11 @@ class ShardMaker:
         for plan in plans:
             self._record(plan).unlink(missing_ok=True)
         num_writers = max(_MIN_WRITERS, self.ahead // _AHEAD_PER_WRITER)
-        num_held = (num_writers + 1) * 2 * MAX_GROUP_ROWS[self.config.encoding]
-        squares = self._squares(self.ahead * _CHUNK + num_held)
+        num_chunks = self.ahead + (num_writers + 1) * _MAX_WAITING
+        num_grouped = num_writers * MAX_GROUP_ROWS[self.config.encoding]
+        squares = self._squares(num_chunks * _CHUNK + num_grouped)
 
-        def prepare(rows: Sequence[Row]) -> list[ReadyPicture | Bad]:
+        def prepare(rows: Sequence[Row]) -> _Chunk:
             return [self._prepare_row(row, squares) for row in rows]
 
         chunks = (chunk for plan in plans for chunk in _chunks(plan))
@@ -128,31 +154,31 @@ class ShardMaker:
         self,
         writers: Executor,
         plan: ShardPlan,
-        ready: Iterator[list[ReadyPicture | Bad]],
+        ready: Iterator[_Chunk],
         on_row: Callable[[Bad | None], None],
     ) -> Future[Finished]:
         """Begin a file, and hand its pictures over as they come."""
-        pages = _Pages(MAX_GROUP_ROWS[self.config.encoding] // _CHUNK)
-        file = writers.submit(self._write, plan, pages)
+        chunks = _Chunks()
         try:
-            for items in ready:
-                pages.put(items)
-                for item in items:
+            file = writers.submit(self._write, plan, chunks)
+            for chunk in ready:
+                chunks.put(chunk)
+                for item in chunk:
                     on_row(item if isinstance(item, Bad) else None)
         finally:
-            pages.put(None)
+            chunks.end()
         return file
 
-    def _write(self, plan: ShardPlan, pages: _Pages) -> Finished:
+    def _write(self, plan: ShardPlan, chunks: _Chunks) -> Finished:
         """Write a file of what comes, and its record if all of it came."""
         seen: list[Seen] = []
         bad: list[Bad] = []
         info = None
-        chunks: Iterator[list[ReadyPicture | Bad]] = iter(pages.get, None)
+        taken = chunks.taken()
         try:
             with contextlib.ExitStack() as stack:
                 writer: ShardWriter | None = None
-                for item in chain.from_iterable(chunks):
+                for item in chain.from_iterable(taken):
                     if isinstance(item, Bad):
                         bad.append(item)
                         continue
@@ -170,7 +196,7 @@ class ShardMaker:
             finished = Finished.of(plan.key, info, seen, bad)
             write_json(self._record(plan), finished.to_json())
         finally:
-            for _ in chunks:  # whoever hands pages over must not wait for one that has failed
+            for _ in taken:  # whoever hands pages over must not wait for one that has failed
                 pass
         return finished
 
@@ -202,4 +228,7 @@ class ShardMaker:
 
 
 def _chunks(plan: ShardPlan) -> list[Sequence[Row]]:
-    return [plan.rows[start : start + _CHUNK] for start in range(0, len(plan.rows), _CHUNK)]
+    num_rows = len(plan.rows)
+    fitting = _CHUNK_BYTES * num_rows // max(1, plan.forecast_bytes)
+    step = max(1, min(_CHUNK, fitting))
+    return [plan.rows[start : start + step] for start in range(0, num_rows, step)]

@@ -23,10 +23,12 @@ from stepladder.data.shard import Shard
 from stepladder.data.shard_files import ShardFiles, ShardFilesStats
 from stepladder.errors import DataError
 from stepladder.machine import available_memory_bytes, is_on_spinning_disk
+from stepladder.machine.filesystem import is_far
 from stepladder.records import Manifest
 
 _INDEXES_AT_ONCE = 16
 _MAPPED_FRAC = 0.5  # of free memory: what is larger does not stay in it, and is asked for
+_MAX_UNEXPECTED = 8  # fetched files that are kept open although nobody said they would be read
 
 
 class StoreSplit(PictureSource):
@@ -69,13 +71,18 @@ class StoreSplit(PictureSource):
         self._verify = verify_pages
         self._compression = Compression(manifest.options.get("compression", "none"))
         num_bytes = sum(info.size_bytes for info in self._infos)
-        self._is_mapped = num_bytes <= _MAPPED_FRAC * available_memory_bytes()
+        # a page of a mapping that a network loses kills the process: of far files none is made
+        self._is_far = files.is_local and is_far(path)
+        is_small = num_bytes <= _MAPPED_FRAC * available_memory_bytes()
+        self._is_mapped = is_small and not self._is_far
         self._shards: dict[int, Shard] = {}
         self._opening = threading.Lock()
-        self._wanted: list[int] = []  # shards that were expected last
+        self._wanted: set[int] = set()  # shards that were expected last
+        self._in_use: set[int] = set()  # and those of before, which batches may still be read from
         self._hot: HotRows | None = None
         self.block_rows = tuple(info.num_rows for info in self._infos)
-        self.is_near = files.is_local and (self._is_mapped or not is_on_spinning_disk(path))
+        is_slow = self._is_far or (not is_small and is_on_spinning_disk(path))
+        self.is_near = files.is_local and not is_slow
         ends = np.cumsum(self.block_rows)
         self._starts = np.concatenate([[0], ends[:-1]])  # (num_shards,): first row of each
         self._num_rows = int(ends[-1])
@@ -139,10 +146,10 @@ class StoreSplit(PictureSource):
             return
         shard_idx = self._shard_of(rows)
         wanted = shard_idx[np.sort(np.unique(shard_idx, return_index=True)[1])].tolist()
-        in_use = {*wanted, *self._wanted}  # batches of before may still be read
-        self._wanted = wanted
         with self._opening:
-            for idx in self._shards.keys() - in_use:
+            self._in_use = {*wanted, *self._wanted}
+            self._wanted = set(wanted)
+            for idx in self._shards.keys() - self._in_use:
                 del self._shards[idx]  # closes it as soon as nobody reads from it
         self._files.expect([self._infos[idx] for idx in wanted])
 
@@ -239,8 +246,8 @@ class StoreSplit(PictureSource):
             data = shard.read(row)
             fetched_s = time.perf_counter()
             try:
-                picture[...] = decode_picture(
-                    data, size=self._size, fit=self._fit, is_scaled=self._is_scaled
+                decode_picture(
+                    data, size=self._size, fit=self._fit, is_scaled=self._is_scaled, out=picture
                 )
             except BadPictureError as error:
                 raise DataError(error.what, where=shard.describe(row), fix=PREPARE_AGAIN) from None
@@ -256,6 +263,8 @@ class StoreSplit(PictureSource):
 
     def _by_shard(self, rows: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """Give (shard, places among the rows asked for, rows within it) of each shard in use."""
+        if len(rows) == 0:  # as in a rank that gets none of a batch
+            return []
         shard_idx = self._shard_of(rows)
         places = np.argsort(shard_idx, kind="stable")
         used, firsts = np.unique(shard_idx[places], return_index=True)
@@ -275,17 +284,27 @@ class StoreSplit(PictureSource):
 
     def _open(self, shard_idx: int) -> Shard:
         files, info = self._files, self._infos[shard_idx]
+        if not files.is_local:
+            self._let_go()
         shard = Shard(
             files.path(info),
             info,
             verify=self._verify,
             compression=self._compression,
             is_mapped=self._is_mapped,
+            is_far=self._is_far,
         )
         if not files.is_local:
             weakref.finalize(shard, files.release, info)
         self._shards[shard_idx] = shard
         return shard
+
+    def _let_go(self) -> None:
+        """Make room for one more file where rows are read that nobody expected."""
+        unexpected = [idx for idx in self._shards if idx not in self._in_use]
+        num_too_many = max(0, len(unexpected) + 1 - _MAX_UNEXPECTED)
+        for idx in unexpected[:num_too_many]:  # those that were opened first
+            del self._shards[idx]
 
     def _checked(self, shard_idx: int) -> Shard:
         """Give an open shard that is still the file that it was."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from stepladder.data.index import file_sha256, index_path, open_index
-from stepladder.data.manifest import load_manifest
+from stepladder.data.manifest import MANIFEST_NAME, load_manifest
 from stepladder.data.pages import (
     SHA256_BYTES,
     Footer,
@@ -54,6 +54,8 @@ def verify_store(path: Path) -> list[str]:
         manifest = load_manifest(path)
     except DataError as error:
         return [str(error)]
+    except OSError as error:
+        return [f"{path / MANIFEST_NAME}: {_unreadable(error)}"]
     problems = list_shards(path, manifest)
     counts: dict[str, Counter[int]] = {split: Counter() for split in manifest.class_counts}
     for info in manifest.shards:
@@ -79,6 +81,17 @@ def _verify_shard(
     path: Path, info: ShardInfo, manifest: Manifest
 ) -> tuple[Counter[int], list[str]]:
     """Check one file; also give how often each label stands in it."""
+    try:
+        return _read_shard(path, info, manifest)
+    except OSError as error:  # such as a sector that is lost
+        return Counter(), [_unreadable(error)]
+
+
+def _unreadable(error: OSError) -> str:
+    return f"it cannot be read ({error.strerror or error})"
+
+
+def _read_shard(path: Path, info: ShardInfo, manifest: Manifest) -> tuple[Counter[int], list[str]]:
     labels: Counter[int] = Counter()
     problems: list[str] = []
     with path.open("rb") as opened:
@@ -93,7 +106,7 @@ def _verify_shard(
             problems.append(str(error))
         if file_sha256(file) != info.sha256 and not problems:
             problems.append("its bytes are not those that manifest.json names (sha256)")
-    if open_index(index_path(path), info) is None:
+    if open_index(index_path(path), info, is_mapped=False) is None:
         problems.append("its index is missing or damaged (opening the store makes it again)")
     beyond = [label for label in labels if not 0 <= label < len(manifest.classes)]
     problems += [f"label {label} is none of the classes" for label in beyond]

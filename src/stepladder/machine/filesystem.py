@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Final
 
 MOUNTS: Final = Path("/proc/self/mounts")
 _FAR_KINDS: Final = ("fuse", "9p", "nfs", "cifs", "smb", "ceph", "lustre", "davfs")
+_LOCAL_KIND: Final = "fuseblk"  # a disk of this machine, such as one of NTFS
 _ESCAPES: Final = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
@@ -100,9 +102,11 @@ def find_abilities(folder: Path, calls: FileCalls | None = None) -> FolderAbilit
         What was found; None if nothing can be written there at all.
     """
     calls = calls or FileCalls()
-    place = folder / f".stepladder-probe.{os.getpid()}.tmp"
     try:
-        place.mkdir()
+        place = Path(tempfile.mkdtemp(prefix=".stepladder-probe.", suffix=".tmp", dir=folder))
+    except OSError:
+        return None
+    try:
         (place / "folder").mkdir()
         (place / "folder" / "member").write_bytes(b"member")
         (place / "file").write_bytes(b"stepladder")
@@ -110,14 +114,13 @@ def find_abilities(folder: Path, calls: FileCalls | None = None) -> FolderAbilit
     except OSError:
         shutil.rmtree(place, ignore_errors=True)
         return None
-    kind = kind_of(folder)
     try:
         return FolderAbilities(
-            kind=kind,
-            is_far=kind.startswith(_FAR_KINDS),
+            kind=kind_of(folder),
+            is_far=is_far(folder),
             has_folder_rename=_works(lambda: _rename_folder(place, calls)),
             has_file_rename=_works(lambda: _rename_file(place, calls)),
-            has_locks=_works(lambda: _with_file(place / "file", calls.lock)),
+            has_locks=_works(lambda: _lock_twice(place / "file", calls)),
             has_sync=_works(lambda: _with_file(place / "file", calls.sync)),
             has_random_writes=_works(lambda: _write_middle(place / "file", calls)),
             has_mapping=_works(lambda: _map(place / "file", calls)),
@@ -147,6 +150,12 @@ def kind_of(path: Path, mounts: Path = MOUNTS) -> str:
     return kind
 
 
+def is_far(path: Path, mounts: Path = MOUNTS) -> bool:
+    """Tell whether a path lies on a kind of file system that most often is a network's."""
+    kind = kind_of(path, mounts)
+    return kind.startswith(_FAR_KINDS) and kind != _LOCAL_KIND
+
+
 def nearest_folder(path: Path) -> Path:
     """Give a path if it is a folder, or else the nearest folder above it."""
     place = path.absolute()
@@ -168,6 +177,17 @@ def _with_file(path: Path, call: Callable[[int], None]) -> bool:
     with path.open("rb+") as file:
         call(file.fileno())
     return True
+
+
+def _lock_twice(path: Path, calls: FileCalls) -> bool:
+    """Take a lock, and be refused it by way of another handle: some mounts grant it to all."""
+    with path.open("rb+") as first, path.open("rb+") as second:
+        calls.lock(first.fileno())
+        try:
+            calls.lock(second.fileno())
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _write_middle(path: Path, calls: FileCalls) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
@@ -69,20 +69,22 @@ class SystemSampler:
 
     def _run(self) -> None:
         try:
-            last_s, last_cpu_s, traffic = time.monotonic(), _tree_cpu_s(), _Traffic()
+            tree = _tree()
+            last_s, last_cpu_s, traffic = time.monotonic(), _cpu_s(tree), _Traffic(tree)
             while not self._stopping.wait(self._every_s):
-                now_s, cpu_s = time.monotonic(), _tree_cpu_s()
+                tree = _tree()  # once for all: it looks at every process of the machine
+                now_s, cpu_s = time.monotonic(), _cpu_s(tree)
                 passed_s = max(now_s - last_s, 1e-9)
                 share = max(0.0, cpu_s - last_cpu_s) / passed_s
                 last_s, last_cpu_s = now_s, cpu_s
-                self._on_sample(self._sample(100 * share) | traffic.rates(passed_s))
+                self._on_sample(self._sample(tree, 100 * share) | traffic.rates(tree, passed_s))
         except Exception:  # telemetry must not stop a run, nor print into its display
             return
 
-    def _sample(self, cpu_percent: float) -> dict[str, float]:
+    def _sample(self, tree: Sequence[psutil.Process], cpu_percent: float) -> dict[str, float]:
         sample: dict[str, float] = {
             "cpu_percent": round(cpu_percent, 1),
-            "rss_bytes": tree_memory_bytes(),
+            "rss_bytes": sum(map(_memory_bytes, tree)),
         }
         use = self._nvml.use()
         if use is not None:
@@ -100,13 +102,13 @@ class SystemSampler:
 class _Traffic:
     """Bytes over the disk and the network since the last look, as rates."""
 
-    def __init__(self) -> None:
-        self._disk = _disk_bytes()
+    def __init__(self, tree: Sequence[psutil.Process]) -> None:
+        self._disk = _disk_bytes(tree)
         self._network = _network_bytes()
 
-    def rates(self, passed_s: float) -> dict[str, float]:
+    def rates(self, tree: Sequence[psutil.Process], passed_s: float) -> dict[str, float]:
         """Give bytes a second since the last call; keys whose counters are not there are absent."""
-        disk, network = _disk_bytes(), _network_bytes()
+        disk, network = _disk_bytes(tree), _network_bytes()
         found: dict[str, float] = {}
         if disk:
             for idx, key in enumerate(("disk_read_bytes_per_s", "disk_write_bytes_per_s")):
@@ -120,10 +122,10 @@ class _Traffic:
         return found
 
 
-def _disk_bytes() -> dict[int, tuple[int, int]]:
+def _disk_bytes(tree: Sequence[psutil.Process]) -> dict[int, tuple[int, int]]:
     """Give bytes read from and written to disks, by process; empty where none are counted."""
     found = {}
-    for process in _tree():
+    for process in tree:
         try:
             counters = process.io_counters()
         except (psutil.Error, OSError, AttributeError):  # macOS has no such counters
@@ -149,7 +151,7 @@ def _network_bytes() -> int | None:
 
 def tree_memory_bytes() -> int:
     """Give the anonymous and shared memory of this process and its children, in bytes."""
-    return sum(_memory_bytes(process) for process in _tree())
+    return sum(map(_memory_bytes, _tree()))
 
 
 def _tree() -> list[psutil.Process]:
@@ -157,10 +159,10 @@ def _tree() -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
-def _tree_cpu_s() -> float:
+def _cpu_s(tree: Sequence[psutil.Process]) -> float:
     """Give the CPU seconds of the living processes and of the children that ended."""
     total = 0.0
-    for process in _tree():
+    for process in tree:
         try:
             times = process.cpu_times()
         except psutil.Error:

@@ -180,6 +180,25 @@ def test_transparent_palette_colour_shows_white() -> None:
     assert (content[1:] == 255).all()
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("fit", list(Fit))
+@pytest.mark.parametrize(
+    ("height_width", "orientation"),
+    [((64, 64), 1), ((64, 64), 6), ((48, 64), 1), ((64, 48), 8), ((200, 150), 1), ((9, 7), 3)],
+)
+def test_a_row_of_a_batch_is_filled_in_place(
+    kind: str, fit: Fit, height_width: tuple[int, int], orientation: int
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(photo(*height_width), kind, exif=exif)
+    batch = np.full((3, 64, 64, 3), 7, dtype=np.uint8)
+    result = decode_picture(data, size=64, fit=fit, out=batch[1])
+    assert np.shares_memory(result, batch)
+    assert np.array_equal(batch[1], decode_picture(data, size=64, fit=fit))
+    assert (batch[[0, 2]] == 7).all()
+
+
 @pytest.mark.parametrize("fit", list(Fit))
 def test_scaled_decode_of_a_large_jpeg_stays_near_the_full_one(fit: Fit) -> None:
     large = photo(600, 800)

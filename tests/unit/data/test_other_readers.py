@@ -6,13 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
-import polars
-import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 
 from stepladder.config.choices import Encoding, Fit, Split
 from stepladder.data.decode import decode_picture
@@ -31,12 +27,16 @@ def by_pyarrow(folder: Path, names: list[str]) -> Rows:
 
 
 def by_arrow_dataset(folder: Path, names: list[str]) -> Rows:
+    import pyarrow.dataset
+
     files = [str(folder / name) for name in names]
     found: Rows = pyarrow.dataset.dataset(files, format="parquet").to_table().to_pylist()
     return found
 
 
 def by_duckdb(folder: Path, names: list[str]) -> Rows:
+    import duckdb
+
     files = [str(folder / name) for name in names]
     with duckdb.connect() as connection:
         query = connection.execute("SELECT * FROM read_parquet(?)", [files])
@@ -45,10 +45,14 @@ def by_duckdb(folder: Path, names: list[str]) -> Rows:
 
 
 def by_polars(folder: Path, names: list[str]) -> Rows:
+    import polars
+
     return polars.read_parquet([folder / name for name in names]).to_dicts()
 
 
 def by_deltalake(folder: Path, names: list[str]) -> Rows:
+    from deltalake import DeltaTable
+
     publish_as_delta(folder)
     rows: Rows = DeltaTable(folder).to_pyarrow_table().to_pylist()
     assert len(DeltaTable(folder).file_uris()) == len(names)
@@ -56,6 +60,8 @@ def by_deltalake(folder: Path, names: list[str]) -> Rows:
 
 
 def by_polars_delta(folder: Path, names: list[str]) -> Rows:
+    import polars
+
     publish_as_delta(folder)
     return polars.read_delta(str(folder)).to_dicts()
 

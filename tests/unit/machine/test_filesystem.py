@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from stepladder.machine.filesystem import FileCalls, find_abilities, kind_of, nearest_folder
+from stepladder.machine.filesystem import (
+    FileCalls,
+    find_abilities,
+    is_far,
+    kind_of,
+    nearest_folder,
+)
 
 CALLS = {
     "rename": ("has_folder_rename", "has_file_rename"),
@@ -48,6 +54,34 @@ def test_a_write_that_does_nothing_is_found(tmp_path: Path) -> None:
     abilities = find_abilities(tmp_path, calls)
     assert abilities is not None
     assert abilities.missing() == ["files cannot be written in the middle"]
+
+
+def test_locks_that_everybody_gets_are_none(tmp_path: Path) -> None:
+    calls = FileCalls()
+    calls.lock = lambda handle: None  # type: ignore[method-assign]
+    abilities = find_abilities(tmp_path, calls)
+    assert abilities is not None
+    assert abilities.missing() == ["there are no locks"]
+
+
+def test_two_that_look_at_once_do_not_meet(tmp_path: Path) -> None:
+    """Processes of two containers may have one number."""
+    calls = FileCalls()
+    others: list[Any] = []
+    calls.sync = lambda handle: others.append(find_abilities(tmp_path))  # type: ignore[method-assign]
+    found = [find_abilities(tmp_path, calls), *others]
+    assert [abilities is not None and abilities.is_plain for abilities in found] == [True, True]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "far"),
+    [("ext4", False), ("fuseblk", False), ("fuse.s3fs", True), ("nfs4", True), ("9p", True)],
+)
+def test_a_network_is_told_by_the_kind(tmp_path: Path, kind: str, far: bool) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"it / {kind} rw 0 0\n")
+    assert is_far(tmp_path, mounts) == far
 
 
 def test_where_nothing_can_be_written_nothing_is_said(tmp_path: Path) -> None:
