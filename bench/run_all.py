@@ -19,6 +19,7 @@ SCRIPTS = (
     "allocator.py",
     "checkpoint.py",
     "reader.py",
+    "shuffle_quality.py",
     "prepare.py",
     "seeds.py",
     "six_steps.py",
@@ -37,7 +38,18 @@ SCRIPTS = (
     "advice.py",
 )
 """The last six take hours together; each says what it does with --help."""
-ON_CALTECH = ("six_steps.py", "time_to_accuracy.py")
+ON_CALTECH = ("six_steps.py", "time_to_accuracy.py", "loaders.py")
+LOADER_GROUPS = (
+    "pixels",
+    "pixels-shards",
+    "jpeg",
+    "presized",
+    "prepare",
+    "limits",
+    "object-store",
+    "spark",
+)
+"""Need the tar; contenders that are not installed are left out."""
 
 
 def main() -> None:
@@ -45,10 +57,11 @@ def main() -> None:
     parser.add_argument("--caltech", type=Path, help="tar of the Caltech-101 subset")
     caltech = parser.parse_args().caltech
     failed = []
-    for name in SCRIPTS:
+    loaders = [f"loaders.py --group {group}" for group in LOADER_GROUPS] if caltech else []
+    for name in (*SCRIPTS, *loaders):
         print(f"== {name}", flush=True)
         script, *flags = name.split()
-        more = ["--caltech", str(caltech)] if caltech and name in ON_CALTECH else []
+        more = ["--caltech", str(caltech)] if caltech and script in ON_CALTECH else []
         command = [sys.executable, str(HERE / script), *flags, *more]
         if subprocess.run(command, check=False).returncode:
             failed.append(name)

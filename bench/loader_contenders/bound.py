@@ -28,7 +28,6 @@ def write(job: Job, setting: Setting) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     row_bytes = 3 * job.size * job.size
     with (folder / "flat.bin").open("wb") as file:
-
         blocks = threading.local()
 
         def write_group(start: int) -> None:
