@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import gc
 import hashlib
 import io
+import json
 import os
 import shutil
-from collections.abc import Mapping
+import string
+import struct
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from PIL import Image, ImageDraw
 
 from stepladder.config.choices import Encoding
+from stepladder.data import delta
 from stepladder.data.writer import ShardWriter, publish
 from stepladder.records import Manifest, ShardInfo
 from stepladder.records.profile import Profile, TrainingTime
@@ -42,6 +48,21 @@ if has_room(MEMORY):
 # How long an example takes says something about the machine only.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for garbage after the collection of tests only, and never again among what it imported.
+
+    A look through all that torch and the tests are made of takes the better part of a second.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
@@ -203,3 +224,51 @@ class ProfileOf(Protocol):
 def profile_of() -> ProfileOf:
     """Give the function that makes a small profile."""
     return plain_profile
+
+
+def _deletion_vector(rows: list[int]) -> dict[str, Any]:
+    """Write the descriptor of a deletion vector that stands in the log itself.
+
+    Source: Delta protocol, "Deletion Vectors"; Roaring bitmap format specification.
+    """
+    bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16)
+    bitmap += struct.pack(f"<{len(rows)}H", *rows)
+    data = struct.pack("<IQI", 1681511377, 1, 0) + bitmap
+    data += b"\0" * (-len(data) % 4)
+    plain = string.digits + string.ascii_uppercase + string.ascii_lowercase
+    z85 = string.digits + string.ascii_lowercase + string.ascii_uppercase
+    turn = str.maketrans(plain + "!#$%&()*+-;<=>?@^_`{|}~", z85 + ".-:+=^!/*?&<>()[]{}@%$#")
+    text = base64.b85encode(data).decode().translate(turn)
+    facts = {"storageType": "i", "pathOrInlineDv": text}
+    return {**facts, "sizeInBytes": len(data), "cardinality": len(rows)}
+
+
+def _delete_by_vector(table: Path, rows: list[int]) -> None:
+    log = table / "_delta_log"
+    lines = (log / f"{0:020}.json").read_text().splitlines()
+    add = next(json.loads(line) for line in lines if line.startswith('{"add"'))
+    remove = {"path": add["add"]["path"], "deletionTimestamp": 1, "dataChange": True}
+    add["add"]["deletionVector"] = _deletion_vector(rows)
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
+    commit = {"commitInfo": {"timestamp": 1, "operation": "DELETE"}}
+    actions = [commit, {"protocol": protocol}, {"remove": remove}, add]
+    (log / f"{1:020}.json").write_text("\n".join(json.dumps(action) for action in actions))
+
+
+@pytest.fixture(scope="session")
+def delete_by_vector() -> Callable[[Path, list[int]], None]:
+    """Give the function that commits version 1 of a table of one file, as Spark deletes rows."""
+    return _delete_by_vector
+
+
+@pytest.fixture
+def short_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let masks of rows end at the last deleted one, as older releases of deltalake give them."""
+    rows_kept = delta._rows_kept
+
+    def shortened(table: Any) -> dict[str, list[bool]]:
+        masks = rows_kept(table)
+        return {name: keep[: len(keep) - keep[::-1].index(False)] for name, keep in masks.items()}
+
+    monkeypatch.setattr(delta, "_rows_kept", shortened)

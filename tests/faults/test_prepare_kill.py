@@ -178,3 +178,51 @@ prepare.prepare(PrepareConfig(source=source, out=out, size=16, max_bad=0.1, over
     assert result.returncode == -signal.SIGKILL
     assert load_manifest(place / f"replaced {moment}").size == (16 if moment == "after" else 24)
     assert verify_store(place / f"replaced {moment}") == []
+
+
+IMPATIENT = """
+import signal, sys, threading, time
+from pathlib import Path
+from stepladder.config.options import PrepareConfig
+from stepladder.data import plan, prepare
+from stepladder.data.writer import ShardWriter
+import PIL.JpegImagePlugin, simplejpeg, torch
+
+plan.MAX_MEAN_SHARD_BYTES = 40_000
+add_page = ShardWriter.add_page
+
+def slow(self, **page):
+    writing.set()
+    time.sleep(0.05)
+    add_page(self, **page)
+
+def interrupt():
+    writing.wait()
+    for _ in range(2):
+        time.sleep(0.1)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+writing = threading.Event()
+ShardWriter.add_page = slow
+threading.Thread(target=interrupt, daemon=True).start()
+source, out = map(Path, sys.argv[1:])
+try:
+    prepare.prepare(PrepareConfig(source=source, out=out, size=24, workers=2, max_bad=0.1))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_impatient_interrupts_end_it_and_leave_nothing_half_written(
+    source: Path, place: Path
+) -> None:
+    out = place / "impatient"
+    result = subprocess.run(
+        [sys.executable, "-c", IMPATIENT, str(source), str(out)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "interrupted" in result.stdout + result.stderr or result.returncode == -signal.SIGINT
+    assert not list((place / "impatient.partial").glob("store/.*"))
