@@ -219,7 +219,7 @@ def test_a_training_that_diverges_where_it_did_not_before_is_dropped(attempt: _L
 
 
 def test_a_rung_that_hangs_is_dropped(attempt: _Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_module, "Watchdog", lambda **kw: Watchdog(3.0, **kw))
+    monkeypatch.setattr(trial_module, "Watchdog", lambda **kw: Watchdog(1.5, **kw))
 
     said: list[str] = []
 
@@ -238,7 +238,7 @@ def test_a_rung_that_hangs_is_dropped(attempt: _Lab, monkeypatch: pytest.MonkeyP
 def test_a_rung_that_outlasts_the_budget_may_be_decided_with_a_larger_one(
     attempt: _Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial_module, "Watchdog", lambda **_: Watchdog(3.0, time_left=lambda: 0.0))
+    monkeypatch.setattr(trial_module, "Watchdog", lambda **_: Watchdog(1.5, time_left=lambda: 0.0))
 
     def hang(losses: Tensor) -> Tensor:
         time.sleep(60)

@@ -34,12 +34,18 @@ for step in range(10**9):
     time.sleep(0.01)
 """
 AS_TYPED = ["-m", "stepladder"]
-AT_EACH_STEP = [
-    "-c",
-    "import sys; from stepladder.watch import session; session._WRITE_EVERY_S = 0.0\n"
-    "session._WRITE_STEP_S = 1.0\n"
-    "from stepladder.cli.main import main; sys.exit(main(sys.argv[1:]))",
-]
+
+
+def writing_every(seconds: float) -> list[str]:
+    return [
+        "-c",
+        f"import sys; from stepladder.watch import session; session._WRITE_EVERY_S = {seconds}\n"
+        "session._WRITE_STEP_S = 1.0\n"
+        "from stepladder.cli.main import main; sys.exit(main(sys.argv[1:]))",
+    ]
+
+
+AT_EACH_STEP = writing_every(0.0)
 LIMIT_S = 120.0  # for what takes some ten seconds
 
 
@@ -82,7 +88,7 @@ def test_what_was_seen_before_the_kill_makes_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen = tmp_path / "seen"
-    with watching(tmp_path, AS_TYPED) as process:
+    with watching(tmp_path, writing_every(0.5)) as process:
         wait_for_steps(seen / "watch.json", process, 100)
         process.kill()
         assert process.wait(timeout=60) == -signal.SIGKILL

@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import stepladder
 
 PACKAGE = Path(stepladder.__file__).parent
@@ -34,10 +32,14 @@ def errors_in(code: str) -> Iterator[tuple[int, set[str | None]]]:
             yield node.lineno, {keyword.arg for keyword in node.keywords}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_an_error_says_what_to_type(file: Path) -> None:
-    found = errors_in(file.read_text(encoding="utf-8"))
-    assert [line for line, words in found if not words & {"fix", None}] == []
+def test_an_error_says_what_to_type() -> None:
+    silent = [
+        f"{file.relative_to(PACKAGE)}:{line}"
+        for file in FILES
+        for line, words in errors_in(file.read_text(encoding="utf-8"))
+        if not words & {"fix", None}
+    ]
+    assert silent == []
 
 
 def test_what_is_left_out_is_there() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-
-import pytest
+from typing import NamedTuple
 
 import stepladder
 
@@ -39,16 +39,29 @@ MAX_LINES = 400
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
-    """Yield each imported dotted name of ours, and the statement."""
+class Import(NamedTuple):
+    name: str
+    where: str
+    level: int = 0
+    is_for_types: bool = False
+
+
+@cache
+def imports(file: Path) -> tuple[Import, ...]:
+    """Give each dotted name that a file imports."""
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    for_types = type_checking_lines(tree)
+    found: list[Import] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for name in node.names:
-                yield name.name, node
+            names, level = [name.name for name in node.names], 0
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            for name in node.names:
-                yield f"{node.module}.{name.name}", node
+            names, level = [f"{node.module}.{name.name}" for name in node.names], node.level
+        else:
+            continue
+        where, is_for_types = f"{file}:{node.lineno}", node.lineno in for_types
+        found += [Import(name, where, level, is_for_types) for name in names]
+    return tuple(found)
 
 
 def type_checking_lines(tree: ast.AST) -> set[int]:
@@ -64,49 +77,59 @@ def room(file: Path) -> str:
     return file.parts[0].removesuffix(".py")
 
 
-def read(file: Path) -> ast.Module:
-    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
+def is_from_below(file: Path, found: Import) -> bool:
+    parts = found.name.split(".")
+    if parts[0] != "stepladder" or found.is_for_types:
+        return False
+    if len(parts) == 1 or parts[1] not in ROOMS:
+        return False  # stepladder.__version__
+    return ROOMS.index(parts[1]) > ROOMS.index(room(file))
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if str(file) not in DOORS], ids=str)
-def test_a_room_imports_only_rooms_above_it(file: Path) -> None:
-    assert room(file) in ROOMS, f"{file} is in no room of docs/design.md"
-    tree = read(file)
-    for_types = type_checking_lines(tree)
-    for name, node in imports(tree):
-        parts = name.split(".")
-        if parts[0] != "stepladder" or node.lineno in for_types:
-            continue
-        if len(parts) == 1 or parts[1] not in ROOMS:
-            continue  # stepladder.__version__
-        above = ROOMS.index(parts[1]) <= ROOMS.index(room(file))
-        assert above, f"{file}:{node.lineno}: {room(file)} imports {name}"
+def those_that(is_wrong: Callable[[Path, Import], bool], files: list[Path] = FILES) -> list[str]:
+    """List the imports of which something holds, each with its place."""
+    return [
+        f"{found.where}: {found.name}"
+        for file in files
+        for found in imports(file)
+        if is_wrong(file, found)
+    ]
 
 
-@pytest.mark.parametrize("file", FILES, ids=str)
-def test_nothing_private_is_imported(file: Path) -> None:
-    for name, node in imports(read(file)):
-        if name.startswith("stepladder."):
-            private = [
-                part for part in name.split(".") if part.startswith("_") and part != "__version__"
-            ]
-            assert not private, f"{file}:{node.lineno}: {name}"
+def test_every_file_is_in_a_room_of_the_design() -> None:
+    outside = [str(file) for file in FILES if room(file) not in ROOMS]
+    assert sorted(outside) == sorted(DOORS)
 
 
-@pytest.mark.parametrize("file", FILES, ids=str)
-def test_torchvision_is_imported_nowhere(file: Path) -> None:
-    for name, node in imports(read(file)):
-        assert name.split(".")[0] != "torchvision", f"{file}:{node.lineno}"
+def test_imports_are_absolute() -> None:
+    assert those_that(lambda _, found: found.level > 0) == []
+
+
+def test_a_room_imports_only_rooms_above_it() -> None:
+    in_rooms = [file for file in FILES if str(file) not in DOORS]
+    assert those_that(is_from_below, in_rooms) == []
+
+
+def test_nothing_private_is_imported() -> None:
+    def is_private(_: Path, found: Import) -> bool:
+        parts = [part for part in found.name.split(".") if part != "__version__"]
+        return parts[0] == "stepladder" and any(part.startswith("_") for part in parts)
+
+    assert those_that(is_private) == []
+
+
+def test_torchvision_is_imported_nowhere() -> None:
+    assert those_that(lambda _, found: found.name.split(".")[0] == "torchvision") == []
 
 
 def test_only_the_command_line_knows_tyro() -> None:
-    users = {room(file) for file in FILES for name, _ in imports(read(file)) if "tyro" in name}
+    users = {room(file) for file in FILES for found in imports(file) if "tyro" in found.name}
     assert users == {"cli"}
 
 
-@pytest.mark.parametrize("file", FILES, ids=str)
-def test_a_file_stays_small(file: Path) -> None:
-    assert len((ROOT / file).read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+def test_a_file_stays_small() -> None:
+    lines = {file: len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in FILES}
+    assert {str(file): num for file, num in lines.items() if num > MAX_LINES} == {}
 
 
 def test_rooms_are_those_of_the_design() -> None:

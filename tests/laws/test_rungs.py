@@ -64,7 +64,6 @@ LISTS = (RUNGS, REMEDIES)
 LISTED = tuple(dict.fromkeys((*RUNGS, *REMEDIES)))
 every_rung = pytest.mark.parametrize("rung", LISTED, ids=lambda rung: rung.name)
 every_list = pytest.mark.parametrize("rungs", LISTS, ids=("RUNGS", "REMEDIES"))
-thoroughly = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 seconds = st.floats(1e-6, 1e3)
 rarely = st.sampled_from((False, False, False, True))
@@ -221,11 +220,6 @@ jobs = st.tuples(profiles, recipes)
 Job: TypeAlias = "tuple[Profile, Recipe]"
 
 
-def applicable(job: Job) -> list[Rung]:
-    """Give the rungs that do not refuse a job."""
-    return [rung for rung in LISTED if rung.why_not(*job) is None]
-
-
 @every_list
 def test_names_are_unique(rungs: tuple[Rung, ...]) -> None:
     assert len({rung.name for rung in rungs}) == len(rungs)
@@ -309,11 +303,11 @@ def test_every_rung_has_jobs_that_it_lets_through(let_through: dict[Rung, Job]) 
     assert let_through.keys() == set(LISTED)
 
 
-@thoroughly
-@given(job=jobs)
-def test_what_is_said_to_change_learning_is_known_to_the_trainings_that_judge_it(job: Job) -> None:
+def what_is_said_to_change_learning_is_known_to_the_trainings_that_judge_it(
+    job: Job, applicable: list[Rung]
+) -> None:
     profile, recipe = job
-    for rung in applicable(job):
+    for rung in applicable:
         variants = () if rung.is_prediction_only else rung.variants(profile, recipe)
         for variant in variants:
             learns_alike = learning_key(variant) == learning_key(recipe)
@@ -333,9 +327,7 @@ def test_what_takes_a_rung_by_hand_is_what_the_command_line_takes(
     assert {key: values[key] for key in change} == {key: new for key, (_, new) in change.items()}
 
 
-@thoroughly
-@given(job=jobs)
-def test_a_refusal_is_one_short_sentence(job: Job) -> None:
+def a_refusal_is_one_short_sentence(job: Job) -> None:
     for rung in LISTED:
         refusal = rung.why_not(*job)
         assert rung.why_not(*job) == refusal
@@ -346,11 +338,9 @@ def test_a_refusal_is_one_short_sentence(job: Job) -> None:
             assert not refusal.endswith(".")
 
 
-@thoroughly
-@given(job=jobs)
-def test_a_prediction_is_finite_and_says_where_it_comes_from(job: Job) -> None:
+def a_prediction_is_finite_and_says_where_it_comes_from(job: Job, applicable: list[Rung]) -> None:
     profile, recipe = job
-    for rung in applicable(job):
+    for rung in applicable:
         found = rung.predict(profile, recipe)
         assert found == rung.predict(profile, recipe)
         assert found.rung == rung.name
@@ -441,11 +431,11 @@ def test_a_prediction_is_written_down_before_anything_is_measured(
     assert list(trials_without_a_prediction(read_jsonl(ledger.path))) == []
 
 
-@thoroughly
-@given(job=jobs)
-def test_a_variant_is_predicted_as_soundly_and_the_likeliest_as_the_rung(job: Job) -> None:
+def a_variant_is_predicted_as_soundly_and_the_likeliest_as_the_rung(
+    job: Job, applicable: list[Rung]
+) -> None:
     profile, recipe = job
-    for rung in applicable(job):
+    for rung in applicable:
         likeliest, *others = rung.variants(profile, recipe)
         assert rung.predict_variant(profile, recipe, likeliest) == rung.predict(profile, recipe)
         for variant in others:
@@ -456,12 +446,10 @@ def test_a_variant_is_predicted_as_soundly_and_the_likeliest_as_the_rung(job: Jo
             assert all(math.isfinite(n) and n >= 0 for n in found.inputs.values()), rung.name
 
 
-@thoroughly
-@given(job=jobs)
-def test_apply_gives_another_recipe_and_leaves_its_input(job: Job) -> None:
+def apply_gives_another_recipe_and_leaves_its_input(job: Job, applicable: list[Rung]) -> None:
     profile, recipe = job
     before = repr(job)
-    for rung in applicable(job):
+    for rung in applicable:
         after = rung.apply(profile, recipe)
         assert after == rung.apply(profile, recipe)
         assert (after == recipe) == rung.is_prediction_only
@@ -472,11 +460,9 @@ def test_apply_gives_another_recipe_and_leaves_its_input(job: Job) -> None:
     assert repr(job) == before
 
 
-@thoroughly
-@given(job=jobs)
-def test_applied_again_and_again_a_rung_comes_to_refuse(job: Job) -> None:
+def applied_again_and_again_a_rung_comes_to_refuse(job: Job, applicable: list[Rung]) -> None:
     profile, recipe = job
-    for rung in applicable(job):
+    for rung in applicable:
         if rung.is_prediction_only:
             continue
         changed = recipe
@@ -486,13 +472,24 @@ def test_applied_again_and_again_a_rung_comes_to_refuse(job: Job) -> None:
         assert rung.why_not(profile, changed) is not None, rung.name
 
 
-@thoroughly
-@given(job=jobs)
-def test_exactness_of_a_recipe_is_no_better_than_declared(job: Job) -> None:
+def exactness_of_a_recipe_is_no_better_than_declared(job: Job, applicable: list[Rung]) -> None:
     order = ("bitwise", "rounding", "statistical")
-    for rung in applicable(job):
+    for rung in applicable:
         after = rung.apply(*job)
         assert order.index(rung.exactness_of(after)) >= order.index(rung.exactness)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(job=jobs)
+def test_laws_of_every_rung_hold_for_any_job(job: Job) -> None:
+    applicable = [rung for rung in LISTED if rung.why_not(*job) is None]
+    what_is_said_to_change_learning_is_known_to_the_trainings_that_judge_it(job, applicable)
+    a_refusal_is_one_short_sentence(job)
+    a_prediction_is_finite_and_says_where_it_comes_from(job, applicable)
+    a_variant_is_predicted_as_soundly_and_the_likeliest_as_the_rung(job, applicable)
+    apply_gives_another_recipe_and_leaves_its_input(job, applicable)
+    applied_again_and_again_a_rung_comes_to_refuse(job, applicable)
+    exactness_of_a_recipe_is_no_better_than_declared(job, applicable)
 
 
 def test_the_page_of_rungs_is_that_of_the_code() -> None:

@@ -39,6 +39,7 @@ ladder:
   block_s: 0.05
   num_seeds: 2
 """
+CLIMB = ("climb", "job.yaml", "--run.dir", "climbed", "--budget", BUDGET, "--run.checks", "off")
 SMALL = """
 model:
   name: test_efficientnet
@@ -72,7 +73,7 @@ def stepladder(stepladder_in_store: Command, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def table(stepladder: Command) -> str:
-    return stepladder("climb", "job.yaml", "--run.dir", "climbed", "--budget", BUDGET)
+    return stepladder(*CLIMB)
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def test_nothing_of_the_trials_is_left(run: Path) -> None:
 
 def test_the_same_command_again_has_nothing_to_do(stepladder: Command, run: Path) -> None:
     before = (run / "trials.jsonl").read_bytes()
-    words = stepladder("climb", "job.yaml", "--run.dir", "climbed", "--budget", BUDGET)
+    words = stepladder(*CLIMB)
     assert "already climbed" in words
     assert (run / "trials.jsonl").read_bytes() == before
 

@@ -29,10 +29,10 @@ def block(width: int, num_in: int) -> nn.Module:
 class SaysNo(nn.Module):
     """A trunk that has timm's method, and refuses by it as some of timm's models do."""
 
-    def __init__(self) -> None:
+    def __init__(self, stem: nn.Module, *blocks: nn.Module) -> None:
         super().__init__()
-        self.stem = block(4, 3)
-        self.body = nn.Sequential(block(8, 4), block(8, 8))
+        self.stem = stem
+        self.body = nn.Sequential(*blocks)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -45,7 +45,8 @@ class SaysNo(nn.Module):
 def classifier(name: str) -> Classifier:
     if name == "says_no":
         torch.manual_seed(0)
-        return Classifier(SaysNo(), nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 3))).train()
+        trunk = SaysNo(block(4, 3), block(8, 4), block(8, 8))
+        return Classifier(trunk, nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 3))).train()
     config = ModelConfig(name=name, weights=WeightsSource.NONE)
     recipe = Recipe(model=config, head=HeadConfig(dropout=0.5))
     return build_classifier(recipe, num_classes=3).train()
@@ -108,8 +109,9 @@ def test_compiled_it_keeps_less_too_and_gives_the_same_gradients(
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch._dynamo.reset()
-    plain = classifier("says_no")
-    plain.head[0].p = 0.0  # compiled code draws other numbers
+    torch.manual_seed(0)
+    trunk = SaysNo(nn.Conv2d(3, 4, 3), block(8, 4))  # of few layers: each takes seconds to compile
+    plain = Classifier(trunk, nn.Linear(8, 3)).train()  # no dropout: it would draw other numbers
     model = copy.deepcopy(plain)
     set_checkpointing(model, True)
     set_forward(model, CompiledForward(model))
@@ -119,7 +121,7 @@ def test_compiled_it_keeps_less_too_and_gives_the_same_gradients(
         torch.testing.assert_close(ours[0][name], grad, rtol=1e-3, atol=1e-3)
     for name, buffer in buffers.items():
         torch.testing.assert_close(ours[1][name], buffer)
-    assert ours[2] < 0.8 * kept_bytes
+    assert ours[2] < 0.5 * kept_bytes  # compiled alone it keeps two thirds
 
 
 def test_statistics_move_once_where_a_model_checkpoints_by_itself() -> None:
