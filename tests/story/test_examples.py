@@ -280,7 +280,9 @@ def test_every_flag_that_is_named_exists(page: Path, flags: dict[str, list[str]]
         "--epochs",
         "--page",
         "--from",
-    }  # of sha256sum, of a watched script, of bench/hits.py; another word for --source
+        "--group",
+        "--caltech",
+    }  # of sha256sum, of a watched script, of bench/; another word for --source
     assert set(flags_in(page.read_text())) - known - others == set()
 
 

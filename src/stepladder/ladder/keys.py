@@ -36,6 +36,7 @@ _DECIDING = (
 _CHECKED = (
     "ladder.max_accuracy_loss",
     "run.keep_last",
+    "run.mirror",
     "run.save_top_k",
     "run.checkpoint_every_s",
     "run.baseline",

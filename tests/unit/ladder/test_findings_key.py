@@ -24,6 +24,7 @@ READ: dict[str, Any] = {
     "ladder.max_accuracy_loss": 0.1,
     "run.dir": Path("elsewhere"),
     "run.keep_last": 5,
+    "run.mirror": Path("s3://bucket/run"),
     "run.save_top_k": 3,
     "run.checkpoint_every_s": 0.0,
     "run.baseline": Path("before"),
