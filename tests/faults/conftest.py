@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,21 @@ from stepladder.cli.main import main
 Run = Callable[..., str]
 PREPARE = ("--size", "32", "--val-frac", "0.3", "--workers", "1")
 TRAIN = ("--model.name", "test_resnet", "--model.weights", "none", "--device.threads", "1")
+
+
+@pytest.fixture(scope="session")
+def server() -> ForkServerContext:
+    """Processes that start with all of training and preparing imported, at once."""
+    context = get_context("forkserver")
+    # it does not look into the folder of the tests; an optimizer's first step imports the second
+    context.set_forkserver_preload(
+        ["stepladder.train.run", "torch._dynamo", "stepladder.data.prepare"]
+    )
+    warm = context.Process(target=int)  # nothing: once it has ended, the server is there
+    warm.start()
+    warm.join()
+    assert warm.exitcode == 0
+    return context
 
 
 @pytest.fixture

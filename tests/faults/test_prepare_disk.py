@@ -6,8 +6,8 @@ import errno
 import itertools
 import os
 import resource
-import subprocess
-import sys
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -40,27 +40,43 @@ def config_of(source: Path, **options: object) -> PrepareConfig:
     return PrepareConfig(source=source, out=source.parent / "store", **settings)
 
 
-def test_a_file_that_may_not_grow_is_a_loud_error_and_work_is_kept(source: Path) -> None:
-    script = f"""
-import resource, signal
-from pathlib import Path
+def run_alone(
+    server: ForkServerContext, script: str, *words: object, said: Path
+) -> tuple[int, str]:
+    """Run a script, which knows `words`, in a process of its own; give its exit code and output."""
+    words_to_file = f"""
+import os
+os.dup2(os.open({str(said)!r}, os.O_CREAT | os.O_WRONLY), 1)
+os.dup2(1, 2)
+"""
+    process = server.Process(target=exec, args=(words_to_file + script, {"words": words}))
+    process.start()
+    process.join(60)
+    assert process.exitcode is not None
+    return process.exitcode, said.read_text()
+
+
+SMALL_FILES = """
+import resource
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare import prepare
 from stepladder.errors import ResourceError
-import torch
 resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
 try:
-    source = Path({str(source)!r})
-    prepare(PrepareConfig(source=source, out=source.parent / "store", size=32, workers=2))
+    prepare(PrepareConfig(source=words[0], out=words[0].parent / "store", size=32, workers=2))
 except ResourceError as error:
     print(error.exit_code, error)
 """
-    result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert result.stdout.startswith("4 ")
-    assert "the disk is full" in result.stdout
-    assert "same command again" in result.stdout
+
+
+def test_a_file_that_may_not_grow_is_a_loud_error_and_work_is_kept(
+    source: Path, server: ForkServerContext
+) -> None:
+    code, said = run_alone(server, SMALL_FILES, source, said=source.parent / "said")
+    assert code == 0
+    assert said.startswith("4 ")
+    assert "the disk is full" in said
+    assert "same command again" in said
     assert not (source.parent / "store").exists()
     assert (source.parent / "store.partial").is_dir()
     prepare(config_of(source))
@@ -122,56 +138,61 @@ def test_a_lock_of_a_dead_process_holds_nothing(source: Path) -> None:
 
 AS_NOBODY = """
 import os, sys
-from pathlib import Path
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare import prepare
 from stepladder.errors import StepladderError
-source, out = Path(sys.argv[1]), Path(sys.argv[2])
+source, out, max_bad = words
 if os.getuid() == 0:
     # once as root, so that every module is imported: nobody may not read them everywhere
     prepare(PrepareConfig(source=source, out=source.parent / f"warm{os.getpid()}", size=16))
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
-    prepare(PrepareConfig(source=source, out=out, size=32, max_bad=float(sys.argv[3])))
+    prepare(PrepareConfig(source=source, out=out, size=32, max_bad=max_bad))
 except StepladderError as error:
     print(error)
     sys.exit(error.exit_code)
 """
 
 
-def as_nobody(source: Path, out: Path, *, max_bad: float) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def as_nobody(source: Path, server: ForkServerContext) -> Callable[..., tuple[int, str]]:
+    """Prepare as a user who owns nothing; give the exit code and what was said."""
     own = [up for up in source.parents if up.name.startswith(("pytest-", "popen-"))]
     for folder in (source.parent, *own):
         folder.chmod(0o755)  # pytest's own folders are the user's alone
-    return subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, str(source), str(out), str(max_bad)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+
+    def run(out: Path, *, max_bad: float) -> tuple[int, str]:
+        said = source.parent / f"said {max_bad}"
+        return run_alone(server, AS_NOBODY, source, out, max_bad, said=said)
+
+    return run
 
 
-def test_files_without_permission_are_listed_and_count_as_bad(source: Path) -> None:
+def test_files_without_permission_are_listed_and_count_as_bad(
+    source: Path, as_nobody: Callable[..., tuple[int, str]]
+) -> None:
     (source / "class 0" / "4.png").chmod(0)
     place = source.parent / "open"
     place.mkdir()
     place.chmod(0o777)
-    refused = as_nobody(source, place / "store", max_bad=0.01)
-    assert (refused.returncode, refused.stderr) == (DataError.exit_code, "")
-    assert "'class 0/4.png': cannot be read: Permission denied" in refused.stdout
-    assert as_nobody(source, place / "store", max_bad=0.1).returncode == 0
+    code, said = as_nobody(place / "store", max_bad=0.01)
+    assert code == DataError.exit_code
+    assert "'class 0/4.png': cannot be read: Permission denied" in said
+    assert "Traceback" not in said
+    assert as_nobody(place / "store", max_bad=0.1)[0] == 0
     assert "class 0/4.png,cannot be read" in (place / "store" / "quarantine.csv").read_text()
 
 
-def test_a_place_that_may_not_be_written_is_named(source: Path) -> None:
+def test_a_place_that_may_not_be_written_is_named(
+    source: Path, as_nobody: Callable[..., tuple[int, str]]
+) -> None:
     place = source.parent / "closed"
     place.mkdir()
     place.chmod(0o555)
-    result = as_nobody(source, place / "store", max_bad=0.01)
-    assert result.returncode == ResourceError.exit_code
-    assert "cannot write here" in result.stdout
-    assert str(place / "store.partial") in result.stdout
+    code, said = as_nobody(place / "store", max_bad=0.01)
+    assert code == ResourceError.exit_code
+    assert "cannot write here" in said
+    assert str(place / "store.partial") in said
 
 
 def test_few_file_handles_are_enough(source: Path) -> None:

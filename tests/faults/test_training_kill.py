@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import sys
 import time
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
@@ -20,12 +20,8 @@ from stepladder.train.checkpoint import Checkpoints, load_best
 NUM_KILLS = 20
 
 
-@pytest.fixture(scope="module")
-def server() -> multiprocessing.context.ForkServerContext:
-    """Processes that start with torch already imported, so that kills fall into training."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["killed_training"])
-    return context
+def newest_step(folder: Path) -> str:
+    return max((path.name for path in folder.glob("checkpoints/step-*")), default="")
 
 
 def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -35,8 +31,9 @@ def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
     return {f"{group}/{name}": t for group, ts in groups.items() for name, t in ts.items()}
 
 
+@pytest.mark.slow
 def test_twenty_kills_leave_the_weights_of_a_run_that_was_never_killed(
-    tmp_path: Path, server: multiprocessing.context.ForkServerContext
+    tmp_path: Path, server: ForkServerContext
 ) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     started = time.monotonic()
@@ -47,27 +44,30 @@ def test_twenty_kills_leave_the_weights_of_a_run_that_was_never_killed(
     whole_s = time.monotonic() - started
 
     random_moment = random.Random(0)
-    num_killed = 0
-    for _ in range(200):
+    num_killed = num_saved = 0
+    for turn in range(200):
+        before = newest_step(killed)
         process = server.Process(target=killed_training.run, args=(killed,))
         process.start()
         if num_killed < NUM_KILLS:
-            # from start-up to well into the run, so that some kills fall into every part of it
-            process.join(random_moment.uniform(0.05, 0.5) * whole_s)
+            # from start-up to near the end, so that some kills fall into every part of the run
+            process.join(random_moment.uniform(0.05, 0.9) * whole_s)
         else:
             process.join()
         if process.exitcode is None:
             process.kill()
             process.join()
             num_killed += 1
+            num_saved += newest_step(killed) > before
         elif process.exitcode == 0 and num_killed >= NUM_KILLS:
             break
         elif process.exitcode == 0:  # done before the kill: begin again, the count goes on
             assert_same(whole, killed)
-            killed = tmp_path / f"killed{num_killed}"
+            killed = tmp_path / f"killed{turn}"
         else:
             pytest.fail(f"a resumed run failed with exit code {process.exitcode}")
     assert num_killed == NUM_KILLS
+    assert num_saved >= 3, "hardly a kill fell into training"
     assert_same(whole, killed)
 
 

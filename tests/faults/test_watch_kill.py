@@ -83,7 +83,6 @@ def wait_for_steps(file: Path, process: subprocess.Popen[str], num_steps: int) -
         time.sleep(0.05)
 
 
-@pytest.mark.slow
 def test_what_was_seen_before_the_kill_makes_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,10 @@ def is_from_below(file: Path, found: Import) -> bool:
     return ROOMS.index(parts[1]) > ROOMS.index(room(file))
 
 
+def listed(wrong: list[str]) -> str:
+    return "\n".join(wrong)  # all of them, where pytest shows the first alone
+
+
 def those_that(is_wrong: Callable[[Path, Import], bool], files: list[Path] = FILES) -> list[str]:
     """List the imports of which something holds, each with its place."""
     return [
@@ -102,12 +106,14 @@ def test_every_file_is_in_a_room_of_the_design() -> None:
 
 
 def test_imports_are_absolute() -> None:
-    assert those_that(lambda _, found: found.level > 0) == []
+    wrong = those_that(lambda _, found: found.level > 0)
+    assert not wrong, listed(wrong)
 
 
 def test_a_room_imports_only_rooms_above_it() -> None:
     in_rooms = [file for file in FILES if str(file) not in DOORS]
-    assert those_that(is_from_below, in_rooms) == []
+    wrong = those_that(is_from_below, in_rooms)
+    assert not wrong, listed(wrong)
 
 
 def test_nothing_private_is_imported() -> None:
@@ -115,11 +121,13 @@ def test_nothing_private_is_imported() -> None:
         parts = [part for part in found.name.split(".") if part != "__version__"]
         return parts[0] == "stepladder" and any(part.startswith("_") for part in parts)
 
-    assert those_that(is_private) == []
+    wrong = those_that(is_private)
+    assert not wrong, listed(wrong)
 
 
 def test_torchvision_is_imported_nowhere() -> None:
-    assert those_that(lambda _, found: found.name.split(".")[0] == "torchvision") == []
+    wrong = those_that(lambda _, found: found.name.split(".")[0] == "torchvision")
+    assert not wrong, listed(wrong)
 
 
 def test_only_the_command_line_knows_tyro() -> None:
@@ -129,7 +137,8 @@ def test_only_the_command_line_knows_tyro() -> None:
 
 def test_a_file_stays_small() -> None:
     lines = {file: len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in FILES}
-    assert {str(file): num for file, num in lines.items() if num > MAX_LINES} == {}
+    wrong = [f"{file}: {num} lines" for file, num in lines.items() if num > MAX_LINES]
+    assert not wrong, listed(wrong)
 
 
 def test_rooms_are_those_of_the_design() -> None:

@@ -45,7 +45,7 @@ def test_a_percentage_is_written_with_a_space() -> None:
         for file in FILES
         for words in glued(file.read_text(encoding="utf-8"))
     ]
-    assert found == []
+    assert not found, "\n".join(found)
 
 
 def test_what_is_glued_is_seen() -> None:

@@ -53,7 +53,6 @@ def _again(
     return run
 
 
-@pytest.mark.slow
 def test_another_loss_that_is_allowed_is_asked_anew_and_the_same_is_not(
     again: Callable[..., tuple[dict[str, Any], str]], tmp_path: Path
 ) -> None:
@@ -74,7 +73,6 @@ def test_another_loss_that_is_allowed_is_asked_anew_and_the_same_is_not(
     assert list(trials_of(folder / EARLIER_FILE)) == [old]
 
 
-@pytest.mark.slow
 def test_a_result_that_cannot_be_read_is_found_once_more(
     again: Callable[..., tuple[dict[str, Any], str]], tmp_path: Path
 ) -> None:
@@ -87,7 +85,6 @@ def test_a_result_that_cannot_be_read_is_found_once_more(
     assert json.loads(path.read_text())["speedup"] == second["speedup"]
 
 
-@pytest.mark.slow
 def test_a_list_of_prices_that_is_not_there_is_told_of_when_all_is_climbed(
     again: Callable[..., tuple[dict[str, Any], str]],
 ) -> None:
@@ -98,7 +95,6 @@ def test_a_list_of_prices_that_is_not_there_is_told_of_when_all_is_climbed(
     assert "--ladder.prices" in str(caught.value.fix)
 
 
-@pytest.mark.slow
 def test_another_version_of_the_code_is_asked_anew(
     again: Callable[..., tuple[dict[str, Any], str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +105,6 @@ def test_another_version_of_the_code_is_asked_anew(
     assert found["num_from_ledger"] == 0
 
 
-@pytest.mark.slow
 def test_rungs_that_were_skipped_are_tried_once_all_are_asked_for(
     again: Callable[..., tuple[dict[str, Any], str]], tmp_path: Path
 ) -> None:
