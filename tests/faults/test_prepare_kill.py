@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from stepladder.config.options import PrepareConfig
 from stepladder.data.manifest import load_manifest
+from stepladder.data.prepare import prepare
 from stepladder.data.verify import verify_store
 
 NUM_KILLS = 20
@@ -213,7 +215,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_impatient_interrupts_end_it_and_leave_nothing_half_written(
+def test_impatient_interrupts_end_it_and_the_same_command_goes_on(
     source: Path, place: Path
 ) -> None:
     out = place / "impatient"
@@ -225,4 +227,7 @@ def test_impatient_interrupts_end_it_and_leave_nothing_half_written(
         timeout=60,
     )
     assert "interrupted" in result.stdout + result.stderr or result.returncode == -signal.SIGINT
-    assert not list((place / "impatient.partial").glob("store/.*"))
+    assert not out.exists()
+    prepare(PrepareConfig(source=source, out=out, size=24, workers=2, max_bad=0.1))
+    assert verify_store(out) == []
+    assert not [path for path in out.iterdir() if path.name.startswith(".")]

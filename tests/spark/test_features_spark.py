@@ -108,7 +108,8 @@ def test_interrupted_it_goes_on_with_the_parts_that_are_there(
 
     monkeypatch.setattr(features_spark, "run_told", counted)
     made = stepladder.features(recipe, engine=EngineName.SPARK)
-    assert sent == [3 - len(left), 1, 1]
+    assert sent[0] <= 3 - len(left)  # a task that was told to stop may still have ended
+    assert sent[1:] == [1, 1]
     assert set(computed(made.folder)) == set(Split)
     assert not list(folder.glob("*.partial"))
 
