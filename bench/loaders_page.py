@@ -34,10 +34,11 @@ GROUPS = {
 NOTES = {
     "pixels": """Every batch is uint8 in one block of memory, and each picture comes once an epoch
 in a new order. FFCV keeps its order in memory and reads through the system's cache as we do;
-Hugging Face's map-style reader holds the table mapped. Neither checks what it reads. Measured before CRCs were computed by zlib-ng: `always verified` has
+Hugging Face's map-style reader holds the table mapped. Neither checks what it reads.
+Measured before CRCs were computed by zlib-ng: `always verified` has
 its later number in the next table.""",
-    "pixels-shards": """FFCV maps its file and reads it in pages, as an in-memory copy would; the others
-stream.""",
+    "pixels-shards": """FFCV maps its file and reads it in pages, as a copy in memory would; the
+others stream.""",
     "presized": """FFCV is faster here. Measured before such a JPEG was decoded straight into its
 batch; not measured since.""",
     "prepare": """The bound decodes into its place and writes 64 rows at a time; it keeps no hash
