@@ -30,7 +30,7 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.containers import files as files_module
 from stepladder.data.containers import parquet as parquet_module
 from stepladder.data.containers.opening import open_pictures
-from stepladder.data.containers.spool import Spool
+from stepladder.data.containers.spool import Buckets, Spool
 from stepladder.data.containers.tables import open_tables
 from stepladder.data.containers.tar import read_members
 from stepladder.data.containers.webdataset import TarContainer
@@ -266,8 +266,8 @@ def test_a_split_that_names_tell_only_after_a_kill_holds(
 def test_a_disk_that_loses_spooled_bytes_is_a_loud_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = Spool.read
-    monkeypatch.setattr(Spool, "read", lambda *args: read(*args)[:-1] + b"?")
+    read = Buckets.read
+    monkeypatch.setattr(Buckets, "read", lambda *args: read(*args)[:-1] + b"?")
     source = table(tmp_path / "t.parquet")
     with pytest.raises(ResourceError, match="changed on the disk") as caught:
         prepare(config_of(source))

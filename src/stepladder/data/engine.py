@@ -6,16 +6,18 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.forecast import check_space
+from stepladder.data.helpers import Helpers, num_helpers
 from stepladder.data.pictures import HashedListing, Pictures, Workers
 from stepladder.data.plan import Plan
 from stepladder.data.quarantine import Bad
 from stepladder.data.shard_record import Finished
 from stepladder.data.shard_work import ShardMaker
-from stepladder.data.threads import one_torch_thread
+from stepladder.data.threads import Inline, one_torch_thread
 from stepladder.data.work_folder import WorkFolder
 from stepladder.machine.allocator import keep_freed_memory
 from stepladder.machine.limits import num_cores
@@ -60,28 +62,26 @@ class Engine(ABC):
 
 
 class LocalEngine(Engine):
-    """Threads of this process."""
+    """Threads of this process, and other processes of this machine."""
 
     def __init__(self, config: PrepareConfig, pictures: Pictures) -> None:
         self._config = config
         self._pictures = pictures
-        self._workers: Workers | None = None
+        self._num_workers = config.workers or num_cores()
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Hold the threads."""
+        """Let each thread decode alone."""
         keep_freed_memory()  # each picture's buffers would fault in anew
-        num = self._config.workers or num_cores()
-        with one_torch_thread(), ThreadPoolExecutor(num, thread_name_prefix="prepare") as pool:
-            self._workers = Workers(pool, num * _AHEAD_PER_WORKER)
+        with one_torch_thread():
             yield
 
     def hash(
         self, work: WorkFolder, *, earlier: Path, on_done: Callable[[int, int], None]
     ) -> HashedListing:
         """Hash in threads."""
-        assert self._workers is not None, "called outside working()"
-        return self._pictures.hash(work, self._workers, earlier=earlier, on_done=on_done)
+        with self._threads() as workers:
+            return self._pictures.hash(work, workers, earlier=earlier, on_done=on_done)
 
     def make(
         self,
@@ -91,15 +91,14 @@ class LocalEngine(Engine):
         on_found: Callable[[Finished], None],
         on_row: Callable[[Bad | None], None],
     ) -> list[Finished]:
-        """Decode in threads, and write in others."""
-        assert self._workers is not None, "called outside working()"
+        """Decode in threads and write in others; where there is much to do, in processes."""
         maker = ShardMaker(
-            read=self._pictures.read,
+            read=self._pictures.reader(),
             folder=work.store,
             records=work.records,
             config=self._config,
-            pool=self._workers.pool,
-            ahead=self._workers.ahead,
+            pool=Inline(),
+            ahead=1,
         )
         found = [maker.find(shard) for shard in plan.shards]
         pairs = list(zip(plan.shards, found, strict=True))
@@ -107,5 +106,20 @@ class LocalEngine(Engine):
         for done in found:
             if done is not None:
                 on_found(done)
-        made = iter(maker.make([shard for shard, done in pairs if done is None], on_row=on_row))
-        return [done or next(made) for done in found]
+        pending = [shard for shard, done in pairs if done is None]
+        finished = {done.key: done for done in found if done is not None}
+        # no thread of ours is left: processes can be forked from this one
+        if num := num_helpers(pending, workers=self._num_workers):
+            with Helpers(work, maker, num) as helpers:
+                finished |= {done.key: done for done in helpers.make(pending, on_row=on_row)}
+        left = [shard for shard in pending if shard.key not in finished]
+        with self._threads() as workers:
+            maker = replace(maker, pool=workers.pool, ahead=workers.ahead)
+            finished |= {done.key: done for done in maker.make(left, on_row=on_row)}
+        return [finished[shard.key] for shard in plan.shards]
+
+    @contextlib.contextmanager
+    def _threads(self) -> Iterator[Workers]:
+        num = self._num_workers
+        with ThreadPoolExecutor(num, thread_name_prefix="prepare") as pool:
+            yield Workers(pool, num * _AHEAD_PER_WORKER)

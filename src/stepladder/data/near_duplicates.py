@@ -13,12 +13,14 @@ difference hash within 4 bits found none of the bursts, as the camera moves betw
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepladder.data.resize import Pixels, resize
+from stepladder.data.resize import Pixels, resize, resize_stack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,6 +58,20 @@ def look(pixels: Pixels) -> Looks:
     Padding must be off: white bars would make pictures of one shape alike.
     """
     return resize(pixels, LOOK_SIDE, LOOK_SIDE).reshape(LOOK_LENGTH)
+
+
+def looks(pictures: Sequence[Pixels]) -> list[Looks]:
+    """Shrink pictures, those of one shape together: a call costs as much as a small picture."""
+    found: list[Looks] = [np.zeros(0, dtype=np.uint8)] * len(pictures)
+    places = defaultdict(list)
+    for place, pixels in enumerate(pictures):
+        places[pixels.shape].append(place)
+    for some in places.values():
+        stack = np.stack([pictures[place] for place in some])
+        shrunk = resize_stack(stack, LOOK_SIDE, LOOK_SIDE).reshape(-1, LOOK_LENGTH)
+        for place, one in zip(some, shrunk, strict=True):
+            found[place] = one
+    return found
 
 
 def count_near(held_out: Looks, train: Looks, *, max_pairs: int = _MAX_PAIRS) -> NearCount:

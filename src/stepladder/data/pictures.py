@@ -16,9 +16,13 @@ from stepladder.data.source_file import read_file
 from stepladder.data.sources import Listing, list_pictures
 from stepladder.data.work_folder import WorkFolder
 
-__all__ = ["FilePictures", "HashedListing", "Pictures", "Workers"]
+__all__ = ["FilePictures", "FileReader", "HashedListing", "Pictures", "ReadRow", "Workers"]
 
 CHANGED = "changed while the store was made"
+
+ReadRow = Callable[[Row], bytes]
+"""Reads a row's bytes, in any thread, and in another process when pickled; raises BadPictureError
+if they cannot be read or are not those hashed."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,29 @@ class Pictures(ABC):
         """
 
     @abstractmethod
-    def read(self, row: Row) -> bytes:
-        """Read a picture's bytes again, in any thread, and be sure that they are those hashed.
+    def reader(self) -> ReadRow:
+        """Give what reads a picture's bytes again, and is sure that they are those hashed."""
 
-        Raises:
-            BadPictureError: if they are not, or cannot be read.
-        """
+
+@dataclass(frozen=True)
+class FileReader:
+    """Reads pictures that are files.
+
+    Attributes:
+        root: what their paths start at.
+        max_pixels: bounds the size of a file that is read.
+    """
+
+    root: Path
+    max_pixels: int
+
+    def __call__(self, row: Row) -> bytes:
+        """Read a file."""
+        path = f"{self.root}/{row.path}"
+        data, status = read_file(path, max_pixels=self.max_pixels)
+        if not row.hashed.holds(data, path, status):
+            raise BadPictureError(CHANGED)
+        return data
 
 
 class FilePictures(Pictures):
@@ -105,10 +126,6 @@ class FilePictures(Pictures):
         )
         return HashedListing(listing, hashes)
 
-    def read(self, row: Row) -> bytes:
-        """Read a file."""
-        path = f"{self._listing.root}/{row.path}"
-        data, status = read_file(path, max_pixels=self._max_pixels)
-        if not row.hashed.holds(data, path, status):
-            raise BadPictureError(CHANGED)
-        return data
+    def reader(self) -> FileReader:
+        """Give a reader of files."""
+        return FileReader(self._listing.root, self._max_pixels)

@@ -18,7 +18,7 @@ from stepladder.data.sources import Listing
 
 MAX_MEAN_SHARD_BYTES = 64 << 20
 _RESIZED_BYTES_PER_PIXEL = 0.9  # of a photograph at quality 90; the forecast errs to the high side
-_RECORD_VERSION = 2  # raised whenever the record of a finished file says something else
+_RECORD_VERSION = 3  # raised whenever the record of a finished file says something else
 _ROW_OVERHEAD_BYTES = 256  # sha256, path, label, page header, side index
 
 

@@ -46,16 +46,23 @@ def resize(pixels: Pixels, height: int, width: int) -> Pixels:
     """
     if pixels.shape[:2] == (height, width):
         return np.ascontiguousarray(pixels)
+    resized: Pixels = resize_stack(pixels.reshape(1, *pixels.shape), height, width)[0]
+    return resized
+
+
+def resize_stack(stack: Pixels, height: int, width: int) -> Pixels:
+    """Resize pictures (n, h, w, 3) of one shape as `resize` does one."""
     import torch
     from torch.nn import functional as F
 
-    # the leading axis first: torch then sees channels_last, and takes its fast path
-    nchw = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)  # (1, 3, h, w)
+    # torch takes its fast path where it sees channels_last, of which the strides tell it: those of
+    # a single picture too, which `stack[None]` of numpy would make 0
+    nchw = torch.from_numpy(np.ascontiguousarray(stack)).permute(0, 3, 1, 2)
     resized = F.interpolate(
         nchw, size=(height, width), mode="bilinear", antialias=True, align_corners=False
     )
-    hwc: Pixels = resized.permute(0, 2, 3, 1)[0].numpy()  # (height, width, 3)
-    return np.ascontiguousarray(hwc)
+    nhwc: Pixels = resized.permute(0, 2, 3, 1).numpy()
+    return np.ascontiguousarray(nhwc)
 
 
 def pad_white(pixels: Pixels, size: int, *, out: Pixels | None = None) -> Pixels:

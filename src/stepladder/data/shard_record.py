@@ -24,7 +24,7 @@ class Finished:
     Attributes:
         info: None if no picture of it could be used, and there is no file.
         labels: of its rows, in order.
-        channel_sum, channel_sq_sum: over some rows of each picture, (3,), int64.
+        channel_sum, channel_sq_sum: over some pixels of each picture, (3,), int64.
         looks: of its rows, (num_rows, 75), uint8.
         bad: pictures put aside.
         traits: how many pictures have each.

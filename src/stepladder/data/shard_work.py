@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.buffers import Buffers
-from stepladder.data.formats import BadPictureError
 from stepladder.data.ordered import map_in_order
+from stepladder.data.pictures import ReadRow
 from stepladder.data.plan import Row, ShardPlan
 from stepladder.data.quarantine import Bad
-from stepladder.data.ready import ReadyPicture, Seen, ready_picture
+from stepladder.data.ready import ReadyPicture, Seen, ready_pictures
 from stepladder.data.shard_record import Finished
 from stepladder.data.writer import MAX_GROUP_ROWS, ShardWriter
 from stepladder.records import read_json, write_json
@@ -66,7 +66,7 @@ class ShardMaker:
     """Makes shards.
 
     Attributes:
-        read: gives a row's bytes, in any thread; raises BadPictureError.
+        read: gives a row's bytes.
         folder: where shards go.
         records: where their records go.
         config: how pictures are kept.
@@ -74,7 +74,7 @@ class ShardMaker:
         ahead: chunks of pictures under way at once.
     """
 
-    read: Callable[[Row], bytes]
+    read: ReadRow
     folder: Path
     records: Path
     config: PrepareConfig
@@ -113,7 +113,11 @@ class ShardMaker:
         return finished if finished.key == plan.key else None
 
     def make(
-        self, plans: Sequence[ShardPlan], *, on_row: Callable[[Bad | None], None]
+        self,
+        plans: Iterable[ShardPlan],
+        *,
+        on_row: Callable[[Bad | None], None],
+        on_done: Callable[[Future[Finished]], None] | None = None,
     ) -> list[Finished]:
         """Decode the pictures of shards and write them; the record of each comes last.
 
@@ -121,20 +125,21 @@ class ShardMaker:
         threads hash, write and sync the files before.
 
         Args:
-            plans: which pictures.
+            plans: which pictures; each plan is taken when those before it have been decoded.
             on_row: called after each picture is decoded, with what is wrong if it is bad.
+            on_done: called with each file that is finished or has failed, in the thread that wrote
+                it.
         """
-        for plan in plans:
-            self._record(plan).unlink(missing_ok=True)
         num_writers = max(_MIN_WRITERS, self.ahead // _AHEAD_PER_WRITER)
         num_chunks = self.ahead + (num_writers + 1) * _MAX_WAITING
         num_grouped = num_writers * MAX_GROUP_ROWS[self.config.encoding]
         squares = self._squares(num_chunks * _CHUNK + num_grouped)
 
         def prepare(rows: Sequence[Row]) -> _Chunk:
-            return [self._prepare_row(row, squares) for row in rows]
+            return self._prepare(rows, squares)
 
-        chunks = (chunk for plan in plans for chunk in _chunks(plan))
+        to_decode, to_write = itertools.tee(plans)
+        chunks = (chunk for plan in to_decode for chunk in _chunks(plan))
         ready = map_in_order(self.pool, prepare, chunks, ahead=self.ahead)
         files: deque[Future[Finished]] = deque()
         finished: list[Finished] = []
@@ -142,9 +147,12 @@ class ShardMaker:
             ThreadPoolExecutor(num_writers, thread_name_prefix="write") as writers,
             contextlib.closing(ready),
         ):
-            for plan in plans:
-                some = islice(ready, len(_chunks(plan)))
+            for plan in to_write:
+                self._record(plan).unlink(missing_ok=True)
+                some = itertools.islice(ready, len(_chunks(plan)))
                 files.append(self._feed(writers, plan, some, on_row))
+                if on_done is not None:
+                    files[-1].add_done_callback(on_done)
                 while len(files) > num_writers or (files and files[0].done()):
                     finished.append(files.popleft().result())
             finished += [file.result() for file in files]
@@ -178,7 +186,7 @@ class ShardMaker:
         try:
             with contextlib.ExitStack() as stack:
                 writer: ShardWriter | None = None
-                for item in chain.from_iterable(taken):
+                for item in itertools.chain.from_iterable(taken):
                     if isinstance(item, Bad):
                         bad.append(item)
                         continue
@@ -203,7 +211,7 @@ class ShardMaker:
     def _are_still_bad(self, plan: ShardPlan, bad: tuple[Bad, ...]) -> bool:
         rows = {row.path: row for row in plan.rows}
         squares = self._squares(1)
-        return all(self._prepare_row(rows[item.path], squares) == item for item in bad)
+        return all(self._prepare([rows[item.path]], squares) == [item] for item in bad)
 
     def _squares(self, capacity: int) -> Buffers:
         shape = (self.config.size, self.config.size, 3)
@@ -219,12 +227,8 @@ class ShardMaker:
             path, encoding=config.encoding, size=config.size, compression=config.compression
         )
 
-    def _prepare_row(self, row: Row, squares: Buffers) -> ReadyPicture | Bad:
-        try:
-            data = self.read(row)
-        except BadPictureError as error:
-            return Bad(row.path, error.what)
-        return ready_picture(row, data, config=self.config, squares=squares)
+    def _prepare(self, rows: Sequence[Row], squares: Buffers) -> _Chunk:
+        return ready_pictures(rows, self.read, config=self.config, squares=squares)
 
 
 def _chunks(plan: ShardPlan) -> list[Sequence[Row]]:

@@ -52,9 +52,18 @@ class WorkFolder:
         return self.root / "hashes.jsonl"
 
     def make(self) -> None:
-        """Make the folders."""
+        """Make the folders, when the helpers of a process that was killed have ended."""
         for folder in (self.store, self.records):
             folder.mkdir(parents=True, exist_ok=True)
+        with self._helpers_lock() as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # not for long: they end with whom they help
+
+    @contextlib.contextmanager
+    def helping(self) -> Iterator[None]:
+        """Say that this process helps the one that holds the folder, while the block runs."""
+        with self._helpers_lock() as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH)
+            yield
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -77,6 +86,14 @@ class WorkFolder:
     def remove(self) -> None:
         """Remove the folder and all that is in it."""
         shutil.rmtree(self.root, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _helpers_lock(self) -> Iterator[int]:
+        handle = os.open(self.root / "helpers", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            yield handle
+        finally:
+            os.close(handle)
 
     def _open_locked(self, lock: Path) -> int:
         while True:

@@ -1,4 +1,4 @@
-"""What a store keeps of a picture: sums over some of its rows, as if it stood in its square."""
+"""What a store keeps of a picture: sums over some of its pixels, as if it stood in its square."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stepladder.data.buffers import Buffers
 from stepladder.data.hashing import Hashed
 from stepladder.data.plan import Row
 from stepladder.data.quarantine import Bad
-from stepladder.data.ready import channel_sums, num_summed, ready_picture
+from stepladder.data.ready import channel_sums, num_summed, ready_pictures
 from stepladder.data.resize import pad_white
 
 
@@ -21,7 +21,7 @@ from stepladder.data.resize import pad_white
     ("size", "height", "width"),
     [(24, 24, 24), (24, 7, 24), (127, 100, 127), (299, 225, 299), (299, 299, 199), (299, 3, 299)],
 )
-def test_sums_are_those_of_evenly_spaced_rows_of_the_square(
+def test_sums_are_those_of_evenly_spaced_pixels_of_the_square(
     size: int, height: int, width: int
 ) -> None:
     random = np.random.default_rng(0)
@@ -31,12 +31,12 @@ def test_sums_are_those_of_evenly_spaced_rows_of_the_square(
     row = Row("a.png", 0, Hashed(bytes(32), (0, 0, 0)))
     config = PrepareConfig(size=size)
     squares = Buffers((size, size, 3), capacity=1, is_pinned=False)
-    ready = ready_picture(row, file.getvalue(), config=config, squares=squares)
+    [ready] = ready_pictures([row], lambda _: file.getvalue(), config=config, squares=squares)
     assert not isinstance(ready, Bad)
     square = pad_white(content, size)
     assert bytes(ready.page.data) == square.tobytes()
     step = 4 if size == 299 else 1
-    values = square[::step].reshape(-1, 3).astype(np.int64)
+    values = square[::step, ::step].reshape(-1, 3).astype(np.int64)
     assert len(values) == num_summed(size)
     assert ready.seen.channel_sum.tolist() == values.sum(axis=0).tolist()
     assert ready.seen.channel_sq_sum.tolist() == np.square(values).sum(axis=0).tolist()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from stepladder.config.choices import Encoding, JpegSize
 from stepladder.config.options import PrepareConfig
 from stepladder.data.containers.contract import Container, Item, Opened
 from stepladder.data.containers.labels import Labels
-from stepladder.data.containers.spool import Kept, Spool, Spooled
+from stepladder.data.containers.spool import Buckets, Kept, Spool, Spooled
 from stepladder.data.forecast import check_room
 from stepladder.data.formats import NPY_MAGIC
 from stepladder.data.hashing import Hashed
@@ -85,22 +85,10 @@ class ContainerPictures(Pictures):
         counter.finish()
         return rows.listing()
 
-    def read(self, row: Row) -> bytes:
-        """Read a picture's bytes out of the spool.
-
-        Raises:
-            ResourceError: if they are not those that were put there.
-        """
+    def reader(self) -> SpoolReader:
+        """Give a reader of the spool."""
         assert self._spool is not None, "called before hash()"
-        size_bytes, offset, bucket = row.hashed.stamp
-        data = self._spool.read(bucket, offset, size_bytes)
-        if hashlib.sha256(data).digest() != row.sha256:
-            raise ResourceError(
-                f"bytes of {row.path} changed on the disk while the store was made",
-                where=str(self._config.out),
-                fix="Look at the disk, and type the same command again: they are read anew.",
-            )
-        return data
+        return SpoolReader(self._spool.buckets, self._config.out)
 
     def _read(
         self,
@@ -136,6 +124,35 @@ class ContainerPictures(Pictures):
             what="unpacking the pictures of the source",
             fix="Free space, or give --out on another disk: pictures are unpacked beside it.",
         )
+
+
+@dataclass(frozen=True)
+class SpoolReader:
+    """Reads pictures out of a spool.
+
+    Attributes:
+        buckets: of the spool.
+        out: the store that is made, for errors.
+    """
+
+    buckets: Buckets
+    out: Path
+
+    def __call__(self, row: Row) -> bytes:
+        """Read a picture's bytes.
+
+        Raises:
+            ResourceError: if they are not those that were put there.
+        """
+        size_bytes, offset, bucket = row.hashed.stamp
+        data = self.buckets.read(bucket, offset, size_bytes)
+        if hashlib.sha256(data).digest() != row.sha256:
+            raise ResourceError(
+                f"bytes of {row.path} changed on the disk while the store was made",
+                where=str(self.out),
+                fix="Look at the disk, and type the same command again: they are read anew.",
+            )
+        return data
 
 
 class _Counter:

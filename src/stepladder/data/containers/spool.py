@@ -55,6 +55,58 @@ class Kept:
     skipped: Skipped
 
 
+class Buckets:
+    """The files of a spool, opened; a pickle of them opens them again in another process.
+
+    Args:
+        folder: where they are; those that are missing are made.
+        num_digits: of a sha256, that choose the file.
+
+    Raises:
+        ResourceError: if too many files are open.
+    """
+
+    def __init__(self, folder: Path, num_digits: int) -> None:
+        self._folder, self._num_digits = folder, num_digits
+        names = [folder / f"{bucket:0{num_digits}x}" for bucket in range(16**num_digits)]
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._handles: list[int] = []
+        try:
+            self._handles += (os.open(name, flags, 0o644) for name in names)
+        except OSError as error:
+            self.close()
+            raise ResourceError(
+                f"cannot open {len(names)} files at once ({error.strerror})",
+                where=str(folder),
+                fix="Allow more open files: ulimit -n 1024",
+            ) from None
+
+    def __reduce__(self) -> tuple[type[Buckets], tuple[Path, int]]:
+        return Buckets, (self._folder, self._num_digits)
+
+    def close(self) -> None:
+        """Close the files."""
+        for handle in self._handles:
+            os.close(handle)
+        self._handles = []
+
+    def read(self, bucket: int, offset: int, size_bytes: int) -> bytes:
+        """Read bytes, in any thread; fewer at the end of a file."""
+        return os.pread(self._handles[bucket], size_bytes, offset)
+
+    def write(self, bucket: int, data: bytes, offset: int) -> None:
+        """Write bytes."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._handles[bucket], view, offset)
+            view, offset = view[written:], offset + written
+
+    def cut(self, ends: Sequence[int]) -> None:
+        """Cut each file at an end."""
+        for handle, end in zip(self._handles, ends, strict=True):
+            os.ftruncate(handle, end)
+
+
 class Spool:
     """Files of pictures' bytes in a folder, and records of what is whole.
 
@@ -75,25 +127,12 @@ class Spool:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             stamp.write_text(wanted)
-        names = [folder / f"{bucket:0{num_digits}x}" for bucket in range(16**num_digits)]
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._handles: list[int] = []
-        try:
-            self._handles += (os.open(name, flags, 0o644) for name in names)
-        except OSError as error:
-            self.close()
-            raise ResourceError(
-                f"cannot open {len(names)} files at once ({error.strerror})",
-                where=str(folder),
-                fix="Allow more open files: ulimit -n 1024",
-            ) from None
-        self._ends = [0] * len(names)
+        self.buckets = Buckets(folder, num_digits)
+        self._ends = [0] * 16**num_digits
 
     def close(self) -> None:
         """Close its files; they stay where they are."""
-        for handle in self._handles:
-            os.close(handle)
-        self._handles = []
+        self.buckets.close()
 
     def take_over(self, keys: Sequence[str], pool: Executor, *, ahead: int) -> dict[str, Kept]:
         """Give what an earlier run spooled of these containers, every byte of it compared.
@@ -113,8 +152,7 @@ class Spool:
             for row in kept.rows:
                 end = row.offset + row.size_bytes
                 self._ends[row.bucket] = max(self._ends[row.bucket], end)
-        for handle, end in zip(self._handles, self._ends, strict=True):
-            os.ftruncate(handle, end)
+        self.buckets.cut(self._ends)
         return found
 
     def add(self, item: Item, sha256: bytes) -> Spooled:
@@ -123,7 +161,7 @@ class Spool:
             return Spooled(item, b"", 0, 0, 0)
         bucket = int(sha256.hex()[: self._num_digits], 16)
         offset = self._ends[bucket]
-        _write(self._handles[bucket], item.data, offset)
+        self.buckets.write(bucket, item.data, offset)
         self._ends[bucket] += len(item.data)
         return Spooled(_without_data(item), sha256, len(item.data), bucket, offset)
 
@@ -136,10 +174,6 @@ class Spool:
             file.write(json.dumps({**head, "skipped": asdict(kept.skipped)}) + "\n")
             file.writelines(json.dumps(_to_json(row)) + "\n" for row in kept.rows)
         temporary.replace(record)
-
-    def read(self, bucket: int, offset: int, size_bytes: int) -> bytes:
-        """Read bytes again, in any thread."""
-        return os.pread(self._handles[bucket], size_bytes, offset)
 
     def _record(self, key: str) -> Path:
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.jsonl"
@@ -162,17 +196,10 @@ class Spool:
     def _are_whole(self, rows: Sequence[Spooled]) -> bool:
         return all(
             row.item.reason is not None
-            or hashlib.sha256(self.read(row.bucket, row.offset, row.size_bytes)).digest()
+            or hashlib.sha256(self.buckets.read(row.bucket, row.offset, row.size_bytes)).digest()
             == row.sha256
             for row in rows
         )
-
-
-def _write(handle: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(handle, view, offset)
-        view, offset = view[written:], offset + written
 
 
 def _without_data(item: Item) -> Item:

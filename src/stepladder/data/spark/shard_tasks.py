@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.formats import BadPictureError
 from stepladder.data.hashing import hash_file
 from stepladder.data.index import index_path
-from stepladder.data.pictures import CHANGED, Workers
+from stepladder.data.pictures import CHANGED, FileReader, ReadRow, Workers
 from stepladder.data.plan import Row, ShardPlan
 from stepladder.data.shard_record import Finished
 from stepladder.data.shard_work import ShardMaker
-from stepladder.data.source_file import read_file
 from stepladder.data.spark.site import Site
 from stepladder.data.spark.task_files import read_listed, read_shard_plan, write_listed
 from stepladder.data.threads import Inline, one_torch_thread
@@ -61,7 +59,9 @@ class ShardTasks:
     def find(self, task: int) -> str | None:
         """Give the name of a shard if it is finished and every byte of it is right."""
         plan = read_shard_plan(task_file(self.site, TO_MAKE, task))
-        maker = shard_maker(self.site, self.config, read=self._read, workers=Workers(Inline(), 1))
+        maker = shard_maker(
+            self.site, self.config, read=self._reader(), workers=Workers(Inline(), 1)
+        )
         with one_torch_thread():
             finished = maker.find(plan, rereads_bad=self.source is not None)
         if finished is None or any(bad.reason == CHANGED for bad in finished.bad):
@@ -72,14 +72,10 @@ class ShardTasks:
         """Make a shard of files that this executor can open."""
         plan = read_shard_plan(task_file(self.site, TO_MAKE, task))
         with decoding(self.threads) as workers:
-            make_shard(self.site, self.config, plan, read=self._read, workers=workers)
+            make_shard(self.site, self.config, plan, read=self._reader(), workers=workers)
 
-    def _read(self, row: Row) -> bytes:
-        path = f"{self.source}/{row.path}"
-        data, status = read_file(path, max_pixels=self.config.max_pixels)
-        if not row.hashed.holds(data, path, status):
-            raise BadPictureError(CHANGED)
-        return data
+    def _reader(self) -> ReadRow:
+        return FileReader(self.source, self.config.max_pixels) if self.source else _unreadable
 
 
 def task_file(site: Site, folder: str, task: int) -> Path:
@@ -91,7 +87,7 @@ def shard_maker(
     site: Site,
     config: PrepareConfig,
     *,
-    read: Callable[[Row], bytes],
+    read: ReadRow,
     workers: Workers,
     attempt: Path | None = None,
 ) -> ShardMaker:
@@ -112,7 +108,7 @@ def make_shard(
     config: PrepareConfig,
     plan: ShardPlan,
     *,
-    read: Callable[[Row], bytes],
+    read: ReadRow,
     workers: Workers,
     on_made: Callable[[], None] = lambda: None,
 ) -> Finished:
@@ -153,3 +149,7 @@ def decoding(threads: int) -> Iterator[Workers]:
         else:
             pool = ThreadPoolExecutor(num, thread_name_prefix="prepare")
             yield Workers(stack.enter_context(pool), num * _AHEAD_PER_THREAD)
+
+
+def _unreadable(row: Row) -> bytes:
+    raise AssertionError(f"{row.path} comes by Spark")
