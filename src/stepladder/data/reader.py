@@ -250,7 +250,8 @@ class Reader:
             return _Pending(ids, None, None, [pool.submit(_timed_read, source, ids)])
         pictures = self._buffers.lend(len(ids))
         out = pictures.numpy()
-        step = source.rows_per_task
+        ahead_per_thread = len(ids) * self._prefetch // max(1, self.num_threads)
+        step = max(1, min(source.rows_per_task, ahead_per_thread))  # so that all have some
         tasks: list[Future[Any]] = [
             pool.submit(source.read_into, ids[s : s + step], out[s : s + step])
             for s in range(0, len(ids), step)

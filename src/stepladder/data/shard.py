@@ -34,6 +34,8 @@ from stepladder.data.pages import (
 from stepladder.errors import DataError, ResourceError
 from stepladder.records import ShardInfo, write_bytes
 
+_LENGTH_BYTES = 4  # PLAIN BYTE_ARRAY: a length stands in front
+
 
 class _Names(NamedTuple):
     """The small columns of one row group."""
@@ -153,12 +155,17 @@ class Shard:
         return int(lengths.sum())
 
     def read(self, row: int) -> bytes:
-        """Read the bytes of a row's picture file.
+        """Read the bytes of a row's picture file; call `check` before.
 
         Raises:
             DataError: as `read_into`.
         """
-        return self._page(row, self._verified)[4:]  # PLAIN BYTE_ARRAY: a length stands in front
+        verified = self._verified
+        mapped = self.mapping if self._is_mapped and verified[row] else None
+        if mapped is None:
+            return self._page(row, verified)[_LENGTH_BYTES:]
+        start = int(self.index.offsets[row])
+        return mapped[start + _LENGTH_BYTES : start + int(self.index.lengths[row])].tobytes()
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
         """Give the labels of some rows, int64 (k,)."""

@@ -97,7 +97,9 @@ class StoreSplit(PictureSource):
             and self._verify is not VerifyPages.ALWAYS
             and self._num_rows <= MAX_ROWS
         )
-        self.rows_per_task = 64 if self._encoding is Encoding.PIXELS else 4  # a millisecond or two
+        # of JPEGs several milliseconds: a thread that is done early waits for the others to let it
+        # take the next rows
+        self.rows_per_task = 64 if self._encoding is Encoding.PIXELS else 16
 
     def __len__(self) -> int:
         return self._num_rows
