@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import struct
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -31,20 +31,63 @@ if TYPE_CHECKING:
 __all__ = [
     "DECODE_VERSION",
     "BadPictureError",
+    "Form",
     "decode_content",
     "decode_picture",
     "decode_versions",
+    "find_form",
     "read_size",
 ]
 
 DECODE_VERSION = 1
 """Raised whenever the same bytes would give other pixels."""
 
+_ERRORS = (ValueError, OSError, SyntaxError, EOFError, struct.error, OverflowError)
 _DCT_FACTORS = (8, 4, 2)  # the other scales of libjpeg-turbo are slower than a full decode
 _DCT_LEAD_IN_THIRDS = 4
 """A scaled decode gives at least 4/3 of the sides needed: the antialiased resize then still does
 the last third, and pixels differ from those of a full decode by less (3.3 of 255 on average, 120
 photographs) than bilinear differs from Lanczos (3.6)."""
+
+
+class Form(NamedTuple):
+    """What a file's header says of its picture.
+
+    Attributes:
+        kind: JPEG, PNG or NPY.
+        height, width: in pixels, before any turn.
+        orientation: of a JPEG, EXIF's 1 to 8.
+        is_direct: whether libjpeg-turbo's simple interface turns it into RGB.
+    """
+
+    kind: str
+    height: int
+    width: int
+    orientation: int
+    is_direct: bool
+
+
+def find_form(data: bytes) -> Form:
+    """Read the header of a picture's file.
+
+    Raises:
+        BadPictureError: if it is none of JPEG, PNG and NPY, or has no whole header.
+    """
+    height, width = read_size(data)
+    kind = name_format(data)
+    if kind != "JPEG":
+        return Form(kind, height, width, 1, False)
+    return Form(kind, height, width, jpeg_orientation(data), _is_direct(data))
+
+
+def _is_direct(data: bytes) -> bool:
+    import simplejpeg
+
+    try:
+        _, _, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:  # subsampling that it does not know
+        return False
+    return colorspace not in {"CMYK", "YCCK"}
 
 
 def decode_versions() -> dict[str, str]:
@@ -63,6 +106,7 @@ def decode_picture(
     max_pixels: int = 50_000_000,
     is_scaled: bool = True,
     out: Pixels | None = None,
+    form: Form | None = None,
 ) -> Pixels:
     """Decode a picture into a square, upright, aspect kept, transparency on white.
 
@@ -76,6 +120,7 @@ def decode_picture(
             decode.
         out: memory for the result, such as a row of a batch: uint8 (size, size, 3), C-contiguous.
             After an error it holds anything.
+        form: what `find_form` said of these very bytes.
 
     Returns:
         uint8 RGB, shape (size, size, 3).
@@ -83,8 +128,16 @@ def decode_picture(
     Raises:
         BadPictureError: if it is no JPEG or PNG, is damaged or too large; `what` says which.
     """
+    if out is not None and form is not None and form[1:] == (size, size, 1, True):
+        return _decode_in_place(data, out)
     content = decode_content(
-        data, size=size, fit=fit, max_pixels=max_pixels, is_scaled=is_scaled, out=out
+        data,
+        size=size,
+        fit=fit,
+        max_pixels=max_pixels,
+        is_scaled=is_scaled,
+        out=out,
+        form=form,
     )
     if out is not None and _address(content) == _address(out):
         return out
@@ -99,6 +152,7 @@ def decode_content(
     max_pixels: int = 50_000_000,
     is_scaled: bool = True,
     out: Pixels | None = None,
+    form: Form | None = None,
 ) -> Pixels:
     """Decode a picture as decode_picture does, but leave the white padding out.
 
@@ -106,25 +160,23 @@ def decode_content(
         uint8 RGB, shape (h, w, 3) with h and w at most size. It lies in `out` where that is given
         and the file is an upright JPEG of that very size.
     """
-    height, width = read_size(data)
+    form = form or find_form(data)
+    kind, height, width, orientation, _ = form
     if height * width > max_pixels:
         raise BadPictureError(
             f"is {width}x{height} pixels, over the limit of {max_pixels} (--max-pixels)"
         )
     try:
-        kind = name_format(data)
         if kind == "JPEG":
-            pixels, orientation = _decode_jpeg(
-                data, size=size, fit=fit, is_scaled=is_scaled, out=out
-            )
+            pixels = _decode_jpeg(data, form, size=size, fit=fit, is_scaled=is_scaled, out=out)
         elif kind == "NPY":
-            pixels, orientation = _read_npy(data), 1
+            pixels = _read_npy(data)
         else:
             orientation = exif_orientation(check_png(data))
             pixels = _decode_png(data)
     except BadPictureError:
         raise
-    except (ValueError, OSError, SyntaxError, EOFError, struct.error, OverflowError) as error:
+    except _ERRORS as error:
         raise BadPictureError(f"cannot be decoded: {error}") from None
     except MemoryError:
         raise BadPictureError(f"is {width}x{height} pixels, more than memory holds") from None
@@ -136,27 +188,34 @@ def decode_content(
     return np.ascontiguousarray(upright)
 
 
+def _decode_in_place(data: bytes, out: Pixels) -> Pixels:
+    """Decode an upright JPEG of the size of `out`: by the shortest way, as threads take turns."""
+    import simplejpeg
+
+    try:
+        simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=out, strict=True)
+    except _ERRORS as error:
+        raise BadPictureError(f"cannot be decoded: {error}") from None
+    return out
+
+
 def _address(pixels: Pixels) -> int:
     address: int = pixels.__array_interface__["data"][0]
     return address
 
 
 def _decode_jpeg(
-    data: bytes, *, size: int, fit: Fit, is_scaled: bool, out: Pixels | None
-) -> tuple[Pixels, int]:
+    data: bytes, form: Form, *, size: int, fit: Fit, is_scaled: bool, out: Pixels | None
+) -> Pixels:
     import simplejpeg
 
-    orientation = jpeg_orientation(data)
-    try:
-        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError:  # subsampling that libjpeg-turbo's simple interface does not know
-        return _decode_by_pillow(data), orientation
-    if colorspace in {"CMYK", "YCCK"}:  # nor does it turn these into RGB
-        return _decode_by_pillow(data), orientation
+    if not form.is_direct:
+        return _decode_by_pillow(data)
+    height, width = form.height, form.width
     governing = max(height, width) if fit is Fit.PAD else min(height, width)
     factors = _DCT_FACTORS if is_scaled else ()
     factor = next((f for f in factors if 3 * governing >= _DCT_LEAD_IN_THIRDS * f * size), 1)
-    fits_out = out is not None and (height, width) == out.shape[:2] and orientation == 1
+    fits_out = out is not None and (height, width) == out.shape[:2] and form.orientation == 1
     # strict: a JPEG that ends early or has broken codes is an error, not grey blocks
     pixels: Pixels = simplejpeg.decode_jpeg(
         data,
@@ -166,7 +225,7 @@ def _decode_jpeg(
         buffer=out if fits_out and factor == 1 else None,
         strict=True,
     )
-    return pixels, orientation
+    return pixels
 
 
 def _read_npy(data: bytes) -> Pixels:

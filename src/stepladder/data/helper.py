@@ -44,7 +44,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     alive, *sockets = map(int, arguments)
     for name in _IMPORTED_ON_USE:
         import_module(name)
-    children = fork_all(alive, sockets)
+    children: list[int] = []
+    fork_all(alive, sockets, children)
     for socket in sockets:
         os.close(socket)
     for child in children:
@@ -52,24 +53,28 @@ def main(arguments: Sequence[str]) -> NoReturn:
     os._exit(0)  # at once: to unload torch takes half a second
 
 
-def fork_all(alive: int, sockets: Sequence[int]) -> list[int]:
-    """Fork a process for each socket, which serves there; give their ids.
+def fork_all(alive: int, sockets: Sequence[int], children: list[int]) -> None:
+    """Fork a process for each socket, which serves there; fewer where memory is short.
 
     Args:
         alive: handle of a pipe that nobody writes to; at its end the processes end.
         sockets: handles; that they stay open here is no matter.
+        children: their ids are added.
     """
-    children = []
-    gc.freeze()  # what the collector writes into an object would be copied for each process
+    is_frozen = gc.get_freeze_count() > 0
+    if not is_frozen:  # what the collector writes into an object is copied for each process
+        gc.freeze()
     try:
         for socket in sockets:
             child = os.fork()
             if child == 0:
                 _serve_and_exit(alive, socket)
             children.append(child)
+    except OSError:
+        return
     finally:
-        gc.unfreeze()
-    return children
+        if not is_frozen:
+            gc.unfreeze()
 
 
 def _serve_and_exit(alive: int, socket: int) -> NoReturn:

@@ -81,31 +81,33 @@ class Helpers:
     """
 
     def __init__(self, work: WorkFolder, maker: ShardMaker, num: int) -> None:
-        self._maker = maker
+        self._work, self._maker, self._num = work, maker, num
         self._todo: deque[ShardPlan] = deque()
         self._finished: list[Finished] = []
         self._on_row: OnRow = lambda _: None
         self._helpers: dict[Connection, _Helper] = {}
-        alive, self._alive = os.pipe()
-        pairs = [Pipe() for _ in range(num)]
-        handles = [theirs.fileno() for _, theirs in pairs]
         self._children: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
-        try:
-            with contextlib.suppress(OSError):  # no memory for a process: threads do without
-                if may_fork():
-                    self._children = fork_all(alive, handles)
-                else:
-                    self._process = _start(alive, handles)
-        finally:
-            os.close(alive)
-            for _, theirs in pairs:
-                theirs.close()
-        for ours, _ in pairs:
-            self._helpers[ours] = _Helper(ours)
-            self._send(self._helpers[ours], (work, maker))
+        self._alive = -1
 
     def __enter__(self) -> Helpers:
+        """Start them; none where there is no memory for a process."""
+        alive, self._alive = os.pipe()
+        try:
+            pairs = [Pipe() for _ in range(self._num)]
+            self._helpers = {ours: _Helper(ours) for ours, _ in pairs}
+            try:
+                self._begin(alive, [theirs.fileno() for _, theirs in pairs])
+            finally:
+                for _, theirs in pairs:
+                    theirs.close()
+            for helper in list(self._helpers.values()):
+                self._send(helper, (self._work, self._maker))
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            os.close(alive)
         return self
 
     def __exit__(
@@ -114,6 +116,16 @@ class Helpers:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._end()
+
+    def _begin(self, alive: int, handles: list[int]) -> None:
+        if may_fork():
+            fork_all(alive, handles, self._children)
+            return
+        with contextlib.suppress(OSError):
+            self._process = _start(alive, handles)
+
+    def _end(self) -> None:
         """End the processes, whatever they are doing, and wait until they are gone."""
         os.close(self._alive)
         until_s = time.monotonic() + _END_S

@@ -19,6 +19,7 @@ import numpy as np
 from zlib_ng.zlib_ng import crc32
 
 from stepladder.config.choices import Compression, VerifyPages
+from stepladder.data.forms import Forms
 from stepladder.data.index import Index, index_path, open_index, rebuild_index
 from stepladder.data.manifest import MANIFEST_NAME, PREPARE_AGAIN, mend
 from stepladder.data.packing import PackedError, unpack_into
@@ -63,6 +64,7 @@ class Shard:
     Attributes:
         index: where each row is.
         num_changes: how often the file was found to be another than before.
+        forms: of its pictures, where they are files.
 
     Raises:
         DataError: if the file is missing, cut, or not the one that the manifest names.
@@ -240,6 +242,7 @@ class Shard:
     def _forget(self) -> None:
         is_trusted = self._verify is VerifyPages.NEVER
         self._verified = np.full(self.info.num_rows, is_trusted)
+        self.forms = Forms(self.info.num_rows)
 
     @cached_property
     def mapping(self) -> np.ndarray | None:

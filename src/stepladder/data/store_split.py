@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from stepladder.config.choices import Compression, Encoding, Fit, Split, VerifyPages
-from stepladder.data.decode import BadPictureError, decode_picture
+from stepladder.data.decode import BadPictureError, decode_picture, find_form
 from stepladder.data.examples import PictureSource, ReadCost
 from stepladder.data.hot_rows import MAX_ROWS, HotRows
 from stepladder.data.index import parse_index
@@ -245,11 +245,17 @@ class StoreSplit(PictureSource):
         for picture, idx, row in zip(out, shard_idx.tolist(), within, strict=True):
             shard = shards[idx]
             start_s = time.perf_counter()
+            forms = shard.forms  # before the read: they are forgotten when the file has changed
             data = shard.read(row)
             fetched_s = time.perf_counter()
             try:
                 decode_picture(
-                    data, size=self._size, fit=self._fit, is_scaled=self._is_scaled, out=picture
+                    data,
+                    size=self._size,
+                    fit=self._fit,
+                    is_scaled=self._is_scaled,
+                    out=picture,
+                    form=forms.get(row) or forms.add(row, find_form(data)),
                 )
             except BadPictureError as error:
                 raise DataError(error.what, where=shard.describe(row), fix=PREPARE_AGAIN) from None

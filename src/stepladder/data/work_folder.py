@@ -7,12 +7,15 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from stepladder.errors import ResourceError
 
+_HELPERS_END_S = 30.0  # they end with whom they help, at once but for one that waits for a disk
+_POLL_S = 0.05
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -52,11 +55,23 @@ class WorkFolder:
         return self.root / "hashes.jsonl"
 
     def make(self) -> None:
-        """Make the folders, when the helpers of a process that was killed have ended."""
+        """Make the folders, when the helpers of a process that was killed have ended.
+
+        Raises:
+            ResourceError: if they have not after a while.
+        """
         for folder in (self.store, self.records):
             folder.mkdir(parents=True, exist_ok=True)
+        until_s = time.monotonic() + _HELPERS_END_S
         with self._helpers_lock() as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)  # not for long: they end with whom they help
+            while not _try_lock(handle, fcntl.LOCK_EX):
+                if time.monotonic() > until_s:
+                    raise ResourceError(
+                        "processes of a prepare that was killed still write here",
+                        where=str(self.root),
+                        fix=f"End them (fuser -k {self._helpers}), or {self.elsewhere}.",
+                    )
+                time.sleep(_POLL_S)
 
     @contextlib.contextmanager
     def helping(self) -> Iterator[None]:
@@ -83,13 +98,17 @@ class WorkFolder:
         finally:
             os.close(handle)
 
+    @property
+    def _helpers(self) -> Path:
+        return self.root / "helpers"
+
     def remove(self) -> None:
         """Remove the folder and all that is in it."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     @contextlib.contextmanager
     def _helpers_lock(self) -> Iterator[int]:
-        handle = os.open(self.root / "helpers", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(self._helpers, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             yield handle
         finally:
@@ -102,20 +121,26 @@ class WorkFolder:
                 handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             except FileNotFoundError:
                 continue  # the holder removed the folder in between
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _try_lock(handle, fcntl.LOCK_EX):
                 pid = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
                 os.close(handle)
                 raise ResourceError(
                     f"another process makes a store here (process {pid})",
                     where=str(self.root),
                     fix=f"Wait for it, end it (kill {pid}), or {self.elsewhere}.",
-                ) from None
+                )
             with contextlib.suppress(FileNotFoundError):
                 if os.fstat(handle).st_ino == lock.stat().st_ino:
                     return handle
             os.close(handle)  # locked a file that its last holder had just removed
+
+
+def _try_lock(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
