@@ -15,7 +15,7 @@ WRITER = "ffcv_loader"
 def _line(name: str, kind: Kind, order: str, shuffle: Shuffle) -> Line:
     settings = tuple(
         {"order": order, "workers": workers, "os_cache": os_cache, "ahead": ahead}
-        for workers in (1, 2)
+        for workers in (1, 2, 3)
         for os_cache, ahead in ((True, 2), (True, 3), (False, 2))
     )
     return Line(

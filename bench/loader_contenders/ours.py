@@ -24,8 +24,8 @@ LINES = (
     _line("stepladder", Kind.PIXELS, "first_touch", 1, 2),
     _line("stepladder, always verified", Kind.PIXELS, "always", 1, 2),
     _line("stepladder, never verified", Kind.PIXELS, "never", 1, 2),
-    _line("stepladder", Kind.JPEG, "first_touch", 2),
-    _line("stepladder", Kind.PRESIZED, "first_touch", 2),
+    _line("stepladder", Kind.JPEG, "first_touch", 2, 3),
+    _line("stepladder", Kind.PRESIZED, "first_touch", 2, 3),
 )
 WRITE_SETTINGS = ({"workers": 2},)
 
