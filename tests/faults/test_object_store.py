@@ -29,7 +29,7 @@ from stepladder.data import open_table
 from stepladder.data.feature_files import FeatureFolder
 from stepladder.data.index import SUFFIX, index_path, open_index
 from stepladder.data.manifest import MANIFEST_NAME
-from stepladder.data.prepare import PrepareResult, prepare
+from stepladder.data.prepare import PreparePhase, PrepareProgress, PrepareResult, prepare
 from stepladder.data.remote.cache import FileCache
 from stepladder.data.remote.copies import ObjectCopies
 from stepladder.data.remote.feature_copies import remote_features_folder
@@ -528,8 +528,11 @@ def test_no_store_there_says_how_to_make_one(objects: S3Objects, tmp_path: Path)
 # -- prepare -------------------------------------------------------------------------------------
 
 
-def prepared(photos: Path, **options: Any) -> PrepareResult:
-    return prepare(PrepareConfig(source=photos, out=Path("s3://photos/made/store"), **options))
+def prepared(
+    photos: Path, *, told: list[PrepareProgress] | None = None, **options: Any
+) -> PrepareResult:
+    config = PrepareConfig(source=photos, out=Path("s3://photos/made/store"), **options)
+    return prepare(config, on_progress=(told if told is not None else []).append)
 
 
 def is_write(request: Request) -> bool:
@@ -550,8 +553,11 @@ def test_a_store_made_in_an_object_store_is_the_one_made_in_a_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     here = prepare(PrepareConfig(source=photos, out=tmp_path / "store", size=16))
-    result = prepared(photos, size=16)
+    told: list[PrepareProgress] = []
+    result = prepared(photos, told=told, size=16)
     assert result.manifest == here.manifest
+    assert told[-1].phase is PreparePhase.UPLOAD
+    assert told[-1].done == told[-1].total == len(keys(objects)) - 1  # the manifest comes last
     written = [request.path for request in proxy.requests if is_write(request)]
     assert written[0].endswith(MARKER)
     assert written[-1].endswith(MANIFEST_NAME)

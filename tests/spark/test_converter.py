@@ -23,6 +23,7 @@ from stepladder.compat.petastorm import (
     TransformSpec,
     make_spark_converter,
 )
+from stepladder.config.choices import OrderMode
 from stepladder.data import from_spark
 from stepladder.data.spark.session import quiet_pandas
 from stepladder.data.spark_converter import SparkConverter
@@ -78,6 +79,15 @@ def test_rows_of_every_kind_come_back(spark: Any, tmp_path: Path) -> None:
         assert batch["tokens"][order][2].tolist() == [3, 3, 3, 0]
         assert batch["tokens_lengths"][order].tolist() == [1, 2, 3, 4]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_come_in_windows_where_that_is_asked_for(
+    spark: Any, files: Path, tmp_path: Path
+) -> None:
+    converter = from_spark(spark.read.parquet(str(files)), tmp_path)
+    loader = converter.loader(8, num_epochs=1, order=OrderMode.WINDOWED, window_rows=16)
+    assert loader.state_dict()["order"] == "windowed"
+    assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(NUM_ROWS))
 
 
 def test_the_same_plan_over_the_same_files_is_found_again(

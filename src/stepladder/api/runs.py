@@ -103,13 +103,14 @@ def prepare_job(
     job: JobConfig, *, frame: DataFrame | None = None, display: Display | None = None
 ) -> PrepareResult:
     """Make a store by a resolved config; a frame stands in place of its source."""
-    from stepladder.data.prepare import PrepareProgress
+    from stepladder.data.prepare import PreparePhase, PrepareProgress
     from stepladder.data.prepare import prepare as prepare_store
 
     with display or default_display() as shown:
 
         def on_progress(progress: PrepareProgress) -> None:
-            shown.prepare(progress.done, progress.total, progress.per_s, progress.left_s)
+            show = shown.upload if progress.phase is PreparePhase.UPLOAD else shown.prepare
+            show(progress.done, progress.total, progress.per_s, progress.left_s)
 
         result = prepare_store(job.prepare, frame=frame, on_progress=on_progress)
         for warning in result.warnings:

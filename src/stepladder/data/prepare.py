@@ -150,7 +150,9 @@ class _Job:
         findings.write_log(self.work.store, wall_s=wall_s)
         if self.work.hashes.exists():
             shutil.copyfile(self.work.hashes, self.work.store / HASHES_NAME)
-        manifest = self.target.publish(self._manifest(plan, finished, findings))
+        upload = Progress(PreparePhase.UPLOAD, 0, self.on_progress)
+        manifest = self._manifest(plan, finished, findings)
+        manifest = self.target.publish(manifest, on_sent=upload.reach_of)
         self.work.remove()
         return PrepareResult(
             manifest=manifest,

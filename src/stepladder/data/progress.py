@@ -13,6 +13,7 @@ class PreparePhase(StrEnum):
 
     HASH = "hash"
     WRITE = "write"
+    UPLOAD = "upload"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +21,8 @@ class PrepareProgress:
     """How far a phase is.
 
     Attributes:
-        done, total: pictures.
-        per_s: pictures a second in this run.
+        done, total: pictures; of an upload, files.
+        per_s: of them a second in this run.
         left_s: seconds left of the phase; None before the pace is known.
     """
 
@@ -33,7 +34,7 @@ class PrepareProgress:
 
 
 class Progress:
-    """Counts pictures and tells a listener, a few times a second and at the end."""
+    """Counts pictures or files, and tells a listener, a few times a second and at the end."""
 
     _EVERY_S = 0.1
 
@@ -57,7 +58,7 @@ class Progress:
         self._done += count
 
     def advance(self) -> None:
-        """Count one picture."""
+        """Count one more."""
         self.reach(self._done + 1)
 
     def reach_of(self, done: int, total: int) -> None:

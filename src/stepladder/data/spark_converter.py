@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from stepladder.config.choices import OrderMode
 from stepladder.data.loader import Loader
 from stepladder.data.spark.session import require_spark
 from stepladder.data.tables.columns import Scalar
@@ -67,6 +68,8 @@ class SparkConverter:
         threads: int = 0,
         columns: Sequence[str] | None = None,
         fill: Mapping[str, Scalar] | None = None,
+        order: OrderMode = OrderMode.AUTO,
+        window_rows: int = 0,
     ) -> Loader:
         """Give batches of one shard, as dictionaries of tensors.
 
@@ -78,6 +81,7 @@ class SparkConverter:
             shuffle: in an order of its own each epoch; False: as stored.
             threads: that read; 0: one a core.
             columns, fill: as of `open_table`.
+            order, window_rows: as of `Loader`.
         """
         return shard_loader(
             self.open(columns=columns, fill=fill),
@@ -88,6 +92,8 @@ class SparkConverter:
             seed=seed,
             shuffle=shuffle,
             threads=threads,
+            order=order,
+            window_rows=window_rows,
         )
 
     def close(self) -> None:

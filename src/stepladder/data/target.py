@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -44,8 +45,13 @@ class StoreTarget(Protocol):
     def warnings(self) -> tuple[str, ...]:
         """Give what was warned of when it was made."""
 
-    def publish(self, manifest: Manifest) -> Manifest:
-        """Put the finished store there; readers see the old one or the new one."""
+    def publish(self, manifest: Manifest, *, on_sent: Callable[[int, int], None]) -> Manifest:
+        """Put the finished store there; readers see the old one or the new one.
+
+        Args:
+            manifest: of the store.
+            on_sent: told how many files have been sent, and of how many, where they are.
+        """
 
 
 def open_target(out: Path) -> StoreTarget:
@@ -88,8 +94,9 @@ class FolderTarget:
         """Give what was warned of when it was made."""
         return read_log_warnings(self._out)
 
-    def publish(self, manifest: Manifest) -> Manifest:
+    def publish(self, manifest: Manifest, *, on_sent: Callable[[int, int], None]) -> Manifest:
         """Put the finished store there in one step."""
+        del on_sent
         return publish(self.work.store, self._out, manifest)
 
 
@@ -136,9 +143,9 @@ class CopyTarget:
         found = log.get("warnings") if isinstance(log, dict) else None
         return tuple(str(warning) for warning in found) if isinstance(found, list) else ()
 
-    def publish(self, manifest: Manifest) -> Manifest:
+    def publish(self, manifest: Manifest, *, on_sent: Callable[[int, int], None]) -> Manifest:
         """Copy the finished store there, its manifest last."""
-        return publish_remote(self.work.store, self._out, manifest)
+        return publish_remote(self.work.store, self._out, manifest, on_sent=on_sent)
 
 
 def _parse(data: bytes) -> Any:

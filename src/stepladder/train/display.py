@@ -124,6 +124,12 @@ class Display:
             self._shown_at = self._clock()
             self.show_features(done, total, per_s, left_s)
 
+    def upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show how many files of a store have been sent, if it is time or the last one has."""
+        if self.is_due() or (done == total and self._every_s != math.inf):
+            self._shown_at = self._clock()
+            self.show_upload(done, total, per_s, left_s)
+
     def show(self, state: ProgressState) -> None:
         """Show progress now."""
 
@@ -132,6 +138,9 @@ class Display:
 
     def show_features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Show the progress of computing features now."""
+
+    def show_upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show the progress of sending a store now."""
 
     def validation(self, values: Mapping[str, Any]) -> None:
         """Show a validation; the values are the event's, `epoch` among them."""
@@ -186,6 +195,10 @@ class PlainDisplay(Display):
             f"features of {done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
         )
 
+    def show_upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:  # noqa: ARG002
+        """Show how many files have been sent."""
+        self.out.line(f"sent {done:,} of {total:,} files, {duration(left_s)} left")
+
     def validation(self, values: Mapping[str, Any]) -> None:
         """Show one validation."""
         self.out.line(validation_line(values))
@@ -229,6 +242,10 @@ class JsonDisplay(Display):
     def show_features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Write a `features` object."""
         self._write("features", {"done": done, "total": total, "per_s": per_s, "left_s": left_s})
+
+    def show_upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Write an `upload` object."""
+        self._write("upload", {"done": done, "total": total, "per_s": per_s, "left_s": left_s})
 
     def validation(self, values: Mapping[str, Any]) -> None:
         """Write a `validation` object with the event's values."""

@@ -59,6 +59,11 @@ class LiveDisplay(Display):
         tail = f"{done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
         self._draw(head="features", done=done, total=total, tail=tail, below="")
 
+    def show_upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:  # noqa: ARG002
+        """Draw how many files have been sent."""
+        tail = f"{done:,} of {total:,} files, {duration(left_s)} left"
+        self._draw(head="sending", done=done, total=total, tail=tail, below="")
+
     def validation(self, values: Mapping[str, Any]) -> None:
         """Keep one validation above the progress; the best so far stands out."""
         self._print(Text(validation_line(values), style="green" if values.get("is_best") else ""))

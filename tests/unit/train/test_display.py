@@ -208,6 +208,16 @@ def test_prepare_always_shows_its_end() -> None:
     )
 
 
+def test_files_of_a_store_are_shown_as_they_are_sent() -> None:
+    lines, objects = io.StringIO(), io.StringIO()
+    for display in (PlainDisplay(lines), JsonDisplay(objects)):
+        for done in (1, 2, 100):
+            display.upload(done, 100, 10.0, (100 - done) / 10)
+    assert lines.getvalue() == "sent 1 of 100 files, 9.9 s left\nsent 100 of 100 files, 0 s left\n"
+    shown = [json.loads(line) for line in objects.getvalue().splitlines()]
+    assert [(value["event"], value["done"]) for value in shown] == [("upload", 1), ("upload", 100)]
+
+
 class Closed(io.StringIO):
     def write(self, text: str) -> int:
         raise BrokenPipeError

@@ -8,6 +8,7 @@ one of the same name, the older manifest goes before it: no reader sees files of
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,11 +27,18 @@ _PARALLEL_FILES: Final = 4
 _OTHER_FILES: Final = {"quarantine.csv", "prepare_log.json", "prepare_hashes.jsonl", MANIFEST_NAME}
 
 
-def publish_remote(work: Path, out: Copies, manifest: Manifest) -> Manifest:
+def publish_remote(
+    work: Path,
+    out: Copies,
+    manifest: Manifest,
+    *,
+    on_sent: Callable[[int, int], None],
+) -> Manifest:
     """Copy the files of a finished store, its manifest last, then remove those of an older one.
 
     Args:
         work: folder of the finished files; stays, and gets the manifest too.
+        on_sent: told how many files have been sent, and of how many.
 
     Returns:
         The manifest with its fingerprint.
@@ -53,7 +61,12 @@ def publish_remote(work: Path, out: Copies, manifest: Manifest) -> Manifest:
     if MANIFEST_NAME in there and not missing.keys().isdisjoint(there):
         out.delete(MANIFEST_NAME)
     tasks = [partial(out.put_file, name, files[name], sha256=missing[name]) for name in missing]
-    run_all(tasks, num_threads=_PARALLEL_FILES, waits=True)
+    run_all(
+        tasks,
+        num_threads=_PARALLEL_FILES,
+        waits=True,
+        on_done=lambda done: on_sent(done, len(tasks)),
+    )
     write_json(work / MANIFEST_NAME, manifest)
     out.put_bytes(MANIFEST_NAME, (work / MANIFEST_NAME).read_bytes())
     for name in there:

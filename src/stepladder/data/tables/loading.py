@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepladder.config.choices import OrderMode
 from stepladder.data.examples import Source
 from stepladder.data.loader import Loader
 from stepladder.errors import UsageError
@@ -17,6 +18,8 @@ def shard_loader(
     seed: int = 42,
     shuffle: bool = True,
     threads: int = 0,
+    order: OrderMode = OrderMode.AUTO,
+    window_rows: int = 0,
 ) -> Loader:
     """Give a loader of dictionaries of tensors: one shard's part of each global batch.
 
@@ -43,4 +46,6 @@ def shard_loader(
         num_epochs=num_epochs,
         drop_last=len(source) % (batch_size * shard_count) < shard_count,
         threads=threads,
+        order=order,
+        window_rows=window_rows,
     )

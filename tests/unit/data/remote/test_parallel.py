@@ -19,6 +19,20 @@ def test_all_tasks_run_on_as_many_threads_as_asked_for() -> None:
     assert sorted(done) == list(range(6))
 
 
+def test_this_thread_is_told_how_many_are_done() -> None:
+    told: list[int] = []
+    threads: set[int] = set()
+
+    def on_done(done: int) -> None:
+        told.append(done)
+        threads.add(threading.get_ident())
+
+    run_all([lambda: None] * 50, num_threads=3, on_done=on_done)
+    assert told == sorted(told)
+    assert told[-1] == 50
+    assert threads == {threading.get_ident()}
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_failure_ends_it_and_waits_for_others_only_if_asked(waits: bool) -> None:
     is_under_way, may_end, ended = threading.Event(), threading.Event(), threading.Event()
