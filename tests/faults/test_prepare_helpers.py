@@ -29,8 +29,15 @@ from stepladder.errors import DataError
 
 NUM_PICTURES = 60
 NUM_OTHERS = 2
+BY_OTHERS = "helpers.Helpers._ours = lambda self: iter(())\n"
+STANDING_STILL = """
+import signal
+from stepladder.data import helper
+helper._try_decoding = signal.pause
+helpers._END_S = 0.2
+"""
 # No `if __name__ == "__main__"`: a script as users write it.
-SCRIPT = """
+SCRIPT = f"""
 import resource, sys
 from pathlib import Path
 from stepladder.config.options import PrepareConfig
@@ -41,7 +48,7 @@ from stepladder.errors import StepladderError
 print("begun", flush=True)
 plan.MAX_MEAN_SHARD_BYTES = 12_000
 helpers.MIN_ROWS_FORKED = helpers.MIN_ROWS_STARTED = 1
-helpers.Helpers._ours = lambda self: iter(())  # all by the others
+{BY_OTHERS}
 source, out, most_bytes, way, told = sys.argv[1:]
 source, out, most_bytes = Path(source), Path(out), int(most_bytes)
 helpers.may_fork = lambda may=helpers.may_fork: may() and way == "forked"
@@ -279,3 +286,13 @@ def test_threads_do_where_processes_would_not_pay(
     assert num_helpers(plans(1, enough), workers=4) == 0  # nothing to divide
     assert num_helpers(plans(4, enough), workers=64) == 1
     assert num_helpers(plans(16, enough), workers=1) == 0
+
+
+def test_a_fork_that_stands_still_is_given_nothing_and_killed(
+    source: Path, config: PrepareConfig, whole: dict[str, bytes]
+) -> None:
+    script = SCRIPT.replace(BY_OTHERS, STANDING_STILL)
+    command = [sys.executable, "-c", script, str(source), str(config.out), "0", "forked", ""]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "begun\n", "")
+    assert contents(config.out) == whole

@@ -18,6 +18,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
+
+from stepladder.config.choices import Fit
+from stepladder.data.decode import decode_picture
 from stepladder.data.plan import ShardPlan
 from stepladder.data.shard_record import Finished
 from stepladder.data.shard_work import ShardMaker
@@ -117,10 +121,23 @@ def serve(alive: int, connection: Connection) -> None:
         work, maker = connection.recv()
         with work.helping():
             threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
+            _try_decoding()
             connection.send(None)
             _make(connection, maker)
     except EOFError:
         return
+
+
+def _try_decoding() -> None:
+    """Decode and resize once.
+
+    Where a fork left a lock of these libraries held, this process stands still here, before
+    anything is given to it.
+    """
+    import simplejpeg
+
+    pixels = np.zeros((8, 8, 3), dtype=np.uint8)
+    decode_picture(simplejpeg.encode_jpeg(pixels), size=16, fit=Fit.PAD)
 
 
 def _make(connection: Connection, maker: ShardMaker) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -41,7 +42,7 @@ _CODE = "from stepladder.data.helper import main; import sys; main(sys.argv[1:])
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _GIVEN = 2  # files: the next lies ready when one is decoded
 _ROWS_BETWEEN = 16  # of our own pictures, between two looks at what helpers say
-_END_S = 30.0
+_END_S = 10.0
 
 OnRow = Callable[[Bad | None], None]
 
@@ -135,7 +136,8 @@ class Helpers:
                     connection.recv_bytes()
             connection.close()
         for child in self._children:
-            with contextlib.suppress(ChildProcessError):  # a handler of SIGCHLD was quicker
+            with contextlib.suppress(ChildProcessError, ProcessLookupError):  # reaped by a handler
+                os.kill(child, signal.SIGKILL)  # one that stands still
                 os.waitpid(child, 0)
         if self._process is not None:
             self._process.wait()  # it waits for those that it has forked
