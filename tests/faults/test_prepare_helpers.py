@@ -29,7 +29,14 @@ from stepladder.errors import DataError
 
 NUM_PICTURES = 60
 NUM_OTHERS = 2
-BY_OTHERS = "helpers.Helpers._ours = lambda self: iter(())\n"
+BY_OTHERS = """
+def all_by_others(self):
+    while self._todo and self._helpers:
+        self._look(None)
+    yield from ()
+
+helpers.Helpers._ours = all_by_others
+"""
 STANDING_STILL = """
 import signal
 from stepladder.data import helper
@@ -101,7 +108,13 @@ def whole(config: PrepareConfig) -> dict[str, bytes]:
 def by_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave all to the other processes; by itself, this one is done before they have begun."""
     use_others(monkeypatch)
-    monkeypatch.setattr(Helpers, "_ours", lambda _: iter(()))
+
+    def none(self: Helpers) -> Iterator[ShardPlan]:
+        while self._todo and self._helpers:
+            self._look(None)
+        yield from ()
+
+    monkeypatch.setattr(Helpers, "_ours", none)
 
 
 def use_others(monkeypatch: pytest.MonkeyPatch) -> None:

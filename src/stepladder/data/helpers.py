@@ -66,9 +66,15 @@ def may_fork() -> bool:
 
 @dataclass(eq=False)
 class _Helper:
-    """One process, and the files that it has been given and has not finished."""
+    """One process.
+
+    Attributes:
+        is_ready: whether it has said that it can begin.
+        given: files that it has been given and has not finished.
+    """
 
     connection: Connection
+    is_ready: bool = False
     given: list[ShardPlan] = field(default_factory=list)
 
 
@@ -151,12 +157,12 @@ class Helpers:
                 processes when the file is finished.
 
         Returns:
-            What is known of each file, in any order; not of all if no other process is left.
+            What is known of each file, in any order; not of all if other processes were killed.
         """
         self._todo.extend(plans)
         self._on_row = on_row
         made = self._maker.make(self._ours(), on_row=self._on_own_row())
-        while self._helpers and (self._todo or self._is_waited_for()):
+        while self._is_any_busy():
             self._look(None)
         return made + self._finished
 
@@ -166,7 +172,7 @@ class Helpers:
             yield self._todo.popleft()
             self._look(0)
 
-    def _is_waited_for(self) -> bool:
+    def _is_any_busy(self) -> bool:
         return any(helper.given for helper in self._helpers.values())
 
     def _on_own_row(self) -> OnRow:
@@ -186,6 +192,9 @@ class Helpers:
         for connection in wait(list(self._helpers), timeout_s):
             assert isinstance(connection, Connection)
             self._take(self._helpers[connection])
+        for helper in list(self._helpers.values()):
+            if helper.is_ready:  # to one that was idle too: what another was making may be back
+                self._give(helper)
 
     def _take(self, helper: _Helper) -> None:
         try:
@@ -195,9 +204,9 @@ class Helpers:
             return
         if isinstance(message, Exception):
             raise message
+        helper.is_ready = True
         if message is not None:
             self._tell(helper, message)
-        self._give(helper)
 
     def _tell(self, helper: _Helper, done: Finished) -> None:
         helper.given = [plan for plan in helper.given if plan.key != done.key]
