@@ -28,7 +28,7 @@ class Manifest:
         fit: pad or crop.
         classes: class names; a label is an index into it.
         class_counts: for each split, pictures of each class, in the order of classes.
-        channel_sum, channel_sq_sum: over evenly spaced rows of pixels of all pictures of train, per
+        channel_sum, channel_sq_sum: over evenly spaced pixels of all pictures of train, per
             channel R, G, B, as integers.
         num_pixels: pixels of train behind those sums.
         options: the prepare options that shape the bytes.
