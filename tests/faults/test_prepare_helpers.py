@@ -309,3 +309,39 @@ def test_a_fork_that_stands_still_is_given_nothing_and_killed(
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "begun\n", "")
     assert contents(config.out) == whole
+
+
+MEMORY_SHORT = f"""
+import os
+from stepladder.data import writer
+parent, close = os.getpid(), writer.ShardWriter.close
+
+def fail(self):
+    if os.getpid() != parent:
+        raise MemoryError
+    return close(self)
+
+writer.ShardWriter.close = fail
+{BY_OTHERS}"""
+
+
+def test_an_error_that_cannot_be_told_leaves_the_files_to_this_process(
+    source: Path, config: PrepareConfig, whole: dict[str, bytes]
+) -> None:
+    script = SCRIPT.replace(BY_OTHERS, MEMORY_SHORT)
+    command = [sys.executable, "-c", script, str(source), str(config.out), "0", "forked", ""]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "begun\n")
+    assert contents(config.out) == whole
+
+
+@pytest.mark.parametrize("way", ["forked", "started"])
+def test_handles_that_are_closed_and_odd_places_of_modules_do_no_harm(
+    source: Path, config: PrepareConfig, whole: dict[str, bytes], way: str
+) -> None:
+    odd = "import os, pathlib\nos.closerange(0, 3)\nsys.path.insert(0, pathlib.Path('odd'))\n"
+    script = SCRIPT.replace('print("begun", flush=True)\n', odd)
+    command = [sys.executable, "-c", script, str(source), str(config.out), "0", way, ""]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert contents(config.out) == whole

@@ -9,9 +9,11 @@ import contextlib
 import fcntl
 import gc
 import os
+import queue
 import signal
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -24,7 +26,7 @@ from stepladder.config.choices import Fit
 from stepladder.data.decode import decode_picture
 from stepladder.data.plan import ShardPlan
 from stepladder.data.shard_record import Finished
-from stepladder.data.shard_work import ShardMaker
+from stepladder.data.shard_work import ShardMaker, StoppedError
 from stepladder.data.threads import one_torch_thread
 from stepladder.errors import StepladderError
 from stepladder.machine.allocator import keep_freed_memory
@@ -65,26 +67,19 @@ def fork_all(alive: int, sockets: Sequence[int], children: list[int]) -> None:
         sockets: handles; that they stay open here is no matter.
         children: their ids are added.
     """
-    is_frozen = gc.get_freeze_count() > 0
-    if not is_frozen:  # what the collector writes into an object is copied for each process
-        gc.freeze()
-    try:
+    with contextlib.suppress(OSError):
         for socket in sockets:
             child = os.fork()
             if child == 0:
                 _serve_and_exit(alive, socket)
             children.append(child)
-    except OSError:
-        return
-    finally:
-        if not is_frozen:
-            gc.unfreeze()
 
 
 def _serve_and_exit(alive: int, socket: int) -> NoReturn:
     """Serve in a process just forked, and let nothing run that was meant for its parent."""
     status = 1
     try:
+        gc.freeze()  # else what the collector writes into an object would be copied
         os.setsid()  # Ctrl-C is for the parent, which ends this one
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -101,6 +96,9 @@ def _keep_only(alive: int, socket: int) -> None:
     first, second = (fcntl.fcntl(handle, fcntl.F_DUPFD, _SOCKET + 1) for handle in (alive, socket))
     os.dup2(first, _ALIVE, inheritable=False)
     os.dup2(second, _SOCKET, inheritable=False)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1) if sys.stderr is not None else (0, 1, 2):
+        os.dup2(nothing, standard)  # where it was closed, a lock may have its number
     for entry in list(Path("/dev/fd").iterdir()):
         if int(entry.name) > _SOCKET:
             with contextlib.suppress(OSError):  # the one that listed them
@@ -142,6 +140,7 @@ def _try_decoding() -> None:
 
 def _make(connection: Connection, maker: ShardMaker) -> None:
     sending = threading.Lock()
+    plans: queue.SimpleQueue[ShardPlan | None] = queue.SimpleQueue()
 
     def tell(message: Finished | Exception) -> None:
         with sending:
@@ -149,19 +148,28 @@ def _make(connection: Connection, maker: ShardMaker) -> None:
 
     def on_done(file: Future[Finished]) -> None:
         error = file.exception()
-        if error is None:
-            tell(file.result())
-        elif isinstance(error, (StepladderError, OSError)):
-            tell(error)
+        try:
+            if error is None:
+                tell(file.result())
+            elif isinstance(error, (StepladderError, OSError)):
+                tell(error)
+            elif not isinstance(error, StoppedError):
+                os._exit(1)  # whoever waits for the file makes it, and meets the error
+        except BaseException:
+            os._exit(1)
 
-    def plans() -> Iterator[ShardPlan]:
-        while True:
-            yield connection.recv()
+    def receive() -> None:
+        """Take plans as they come, so that whoever sends a long one need not wait."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                plans.put(connection.recv())
+        plans.put(None)
 
+    threading.Thread(target=receive, daemon=True).start()
     keep_freed_memory()
     with one_torch_thread():
         try:
-            maker.make(plans(), on_row=_pass_over, on_done=on_done)
+            maker.make(iter(plans.get, None), on_row=_pass_over, on_done=on_done)
         except (StepladderError, OSError) as error:
             tell(error)
 

@@ -99,9 +99,10 @@ class Helpers:
 
     def __enter__(self) -> Helpers:
         """Start them; none where there is no memory for a process."""
+        _open_standard_handles()
         alive, self._alive = os.pipe()
         try:
-            pairs = [Pipe() for _ in range(self._num)]
+            pairs = _pairs(self._num)
             self._helpers = {ours: _Helper(ours) for ours, _ in pairs}
             try:
                 self._begin(alive, [theirs.fileno() for _, theirs in pairs])
@@ -129,8 +130,9 @@ class Helpers:
         if may_fork():
             fork_all(alive, handles, self._children)
             return
-        with contextlib.suppress(OSError):
-            self._process = _start(alive, handles)
+        if sys.executable and not getattr(sys, "frozen", False):
+            with contextlib.suppress(OSError):
+                self._process = _start(alive, handles)
 
     def _end(self) -> None:
         """End the processes, whatever they are doing, and wait until they are gone."""
@@ -143,10 +145,15 @@ class Helpers:
             connection.close()
         for child in self._children:
             with contextlib.suppress(ChildProcessError, ProcessLookupError):  # reaped by a handler
-                os.kill(child, signal.SIGKILL)  # one that stands still
-                os.waitpid(child, 0)
+                if os.waitpid(child, os.WNOHANG) == (0, 0):
+                    os.kill(child, signal.SIGKILL)  # it stands still
+                    os.waitpid(child, 0)
         if self._process is not None:
-            self._process.wait()  # it waits for those that it has forked
+            try:
+                self._process.wait(_END_S)  # it waits for those that it has forked
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
 
     def make(self, plans: Sequence[ShardPlan], *, on_row: OnRow) -> list[Finished]:
         """Make files, each by whoever is free; what a killed process was making, by another.
@@ -241,7 +248,7 @@ class Helpers:
 def _start(alive: int, handles: list[int]) -> subprocess.Popen[bytes]:
     """Start a process that forks helpers from itself."""
     return subprocess.Popen(
-        [sys.executable, "-c", _CODE, *map(str, (alive, *handles))],
+        [sys.executable, "-P", "-c", _CODE, *map(str, (alive, *handles))],
         stdin=subprocess.DEVNULL,
         env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(_places())},
         pass_fds=[alive, *handles],
@@ -251,4 +258,20 @@ def _start(alive: int, handles: list[int]) -> subprocess.Popen[bytes]:
 
 def _places() -> list[str]:
     """Give where this process finds modules, in words that hold in another."""
-    return [place or str(Path.cwd()) for place in sys.path]
+    return [place or str(Path.cwd()) for place in sys.path if isinstance(place, str)]
+
+
+def _pairs(num: int) -> list[tuple[Connection, Connection]]:
+    """Open so many pairs of sockets; fewer where no more files can be open."""
+    pairs: list[tuple[Connection, Connection]] = []
+    with contextlib.suppress(OSError):
+        while len(pairs) < num:
+            pairs.append(Pipe())
+    return pairs
+
+
+def _open_standard_handles() -> None:
+    """Take the numbers of standard handles that are closed, so that no socket gets one."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(handle)

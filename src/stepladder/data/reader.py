@@ -250,7 +250,7 @@ class Reader:
             return _Pending(ids, None, None, [pool.submit(_timed_read, source, ids)])
         pictures = self._buffers.lend(len(ids))
         out = pictures.numpy()
-        ahead_per_thread = len(ids) * self._prefetch // max(1, self.num_threads)
+        ahead_per_thread = len(ids) * max(1, self._prefetch) // max(1, self.num_threads)
         step = max(1, min(source.rows_per_task, ahead_per_thread))  # so that all have some
         tasks: list[Future[Any]] = [
             pool.submit(source.read_into, ids[s : s + step], out[s : s + step])

@@ -113,11 +113,12 @@ def _prepare(
         picture = _encode_jpeg(pad_white(content, size), config.jpeg_quality)
         stored = decode_picture(picture, size=size, fit=config.fit)
     page = picture_page(picture, encoding=config.encoding, compression=config.compression)
-    sample = samples.take(stored)
+    traits = find_traits(data, row.path)
+    sample = samples.take(stored)  # last: what fails takes no place among the samples
     if stored is not content:
         sample = Samples(1, size).take(content)
     seen_part = sample if sample.size else content  # none: a mere strip
-    return _Picture(row, page, seen_part, find_traits(data, row.path))
+    return _Picture(row, page, seen_part, traits)
 
 
 class Samples:

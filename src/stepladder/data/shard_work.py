@@ -57,7 +57,7 @@ class _Chunks:
             yield chunk
 
 
-class _StoppedError(Exception):
+class StoppedError(Exception):
     """The pictures of a file stopped coming; whoever handed them over knows why."""
 
 
@@ -198,7 +198,7 @@ class ShardMaker:
                     )
                     seen.append(item.seen)
                 if len(seen) + len(bad) < len(plan.rows):
-                    raise _StoppedError
+                    raise StoppedError
                 if writer is not None:
                     info = writer.close()
             finished = Finished.of(plan.key, info, seen, bad)

@@ -50,12 +50,18 @@ def run_all(
                     num_left -= len(waiting)
                     waiting.clear()
                 changed.notify_all()
-            if failure is None:
+            if not failures:
                 on_done(total - num_left)
 
     for _ in range(min(num_threads, num_left) - 1):
         threading.Thread(target=work, name="stepladder-transfer", daemon=True).start()
-    work(on_done)
+    try:
+        work(on_done)
+    except BaseException as error:  # of who was told
+        with changed:
+            failures.append(error)
+            num_left -= len(waiting)
+            waiting.clear()
     with changed:
         changed.wait_for(lambda: num_left == 0 or (failures and not waits))
     if failures:

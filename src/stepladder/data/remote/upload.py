@@ -61,12 +61,13 @@ def publish_remote(
     if MANIFEST_NAME in there and not missing.keys().isdisjoint(there):
         out.delete(MANIFEST_NAME)
     tasks = [partial(out.put_file, name, files[name], sha256=missing[name]) for name in missing]
-    run_all(
-        tasks,
-        num_threads=_PARALLEL_FILES,
-        waits=True,
-        on_done=lambda done: on_sent(done, len(tasks)),
-    )
+    if tasks:
+        run_all(
+            tasks,
+            num_threads=_PARALLEL_FILES,
+            waits=True,
+            on_done=lambda done: on_sent(done, len(tasks)),
+        )
     write_json(work / MANIFEST_NAME, manifest)
     out.put_bytes(MANIFEST_NAME, (work / MANIFEST_NAME).read_bytes())
     for name in there:
