@@ -86,7 +86,8 @@ def test_rows_come_in_windows_where_that_is_asked_for(
 ) -> None:
     converter = from_spark(spark.read.parquet(str(files)), tmp_path)
     loader = converter.loader(8, num_epochs=1, order=OrderMode.WINDOWED, window_rows=16)
-    assert loader.state_dict()["order"] == "windowed"
+    assert loader.state_dict()["mode"] == "windowed"
+    assert loader.state_dict()["window_rows"] == 16
     assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(NUM_ROWS))
 
 
