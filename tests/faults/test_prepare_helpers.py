@@ -130,11 +130,18 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def others_of(pid: int, way: str = "started") -> list[psutil.Process]:
-    """Give the processes that make files for a prepare: its own, or those of the one it started."""
-    children = psutil.Process(pid).children()
-    if way == "forked":
-        return children
-    return [child for process in children for child in process.children()]
+    """Give the processes that make files for a prepare: its own, or those of the one it started.
+
+    The first may be at work before the last one is forked.
+    """
+    until_s = time.monotonic() + 20
+    while True:
+        found = psutil.Process(pid).children()
+        if way == "started":
+            found = [child for process in found for child in process.children()]
+        if len(found) >= NUM_OTHERS or time.monotonic() > until_s:
+            return found
+        time.sleep(0.01)
 
 
 def once_at_work(act: Callable[[], None]) -> Callable[[PrepareProgress], None]:
