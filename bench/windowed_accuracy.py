@@ -24,7 +24,7 @@ from seeds import features
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stepladder.config.choices import Checks, OrderMode, Split, Where
+from stepladder.config.choices import Checks, OrderMode, Split, TrainMode, Where
 from stepladder.config.options import JobConfig, RunConfig
 from stepladder.config.recipe import (
     BatchConfig,
@@ -105,6 +105,7 @@ class Heads(Task):
 def accuracy(task: Heads, *, mode: OrderMode, seed: int, epochs: int, file_rows: int) -> float:
     recipe = Recipe(
         seed=seed,
+        train=TrainMode.ALL,
         data=DataConfig(order=mode, window_rows=WINDOW_FILES * file_rows, where=Where.STREAM),
         batch=BatchConfig(global_batch_size=16),
         schedule=ScheduleConfig(max_epochs=epochs),
