@@ -23,6 +23,7 @@ from PIL import Image, ImageDraw
 from stepladder.config.choices import Encoding
 from stepladder.data import delta
 from stepladder.data.writer import ShardWriter, publish
+from stepladder.machine.limits import num_cores
 from stepladder.records import Manifest, ShardInfo
 from stepladder.records.profile import Profile, TrainingTime
 
@@ -63,6 +64,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.collect()
         gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Run one file more at a time than there are cores: a sixth of the time is spent waiting."""
+    return num_cores() + 1
 
 
 @pytest.hookimpl(trylast=True)
