@@ -5,13 +5,16 @@ Nothing heavy is imported here: `stepladder --help` and a mistyped command answe
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from stepladder import __version__
 from stepladder.cli.crash import exit_of_task, known_error, line_of_task, save_trace
@@ -55,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = _dispatch(words)
+        with _own_warnings_as_lines():
+            code = _dispatch(words)
         if sys.stdout is not None and not sys.stdout.closed:  # a script that we ran may close it
             sys.stdout.flush()
         return code
@@ -75,6 +79,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         if known is None:
             return _report_crash(error, words)
         return _report(known, error, words)
+
+
+@contextlib.contextmanager
+def _own_warnings_as_lines() -> Iterator[None]:
+    """Show our own warnings as a line, without their place in our code."""
+    before = warnings.formatwarning
+    package = f"{Path(__file__).parents[1]}{os.sep}"
+
+    def form(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if filename.startswith(package):
+            return f"warning: {message}\n"
+        return before(message, category, filename, lineno, line)
+
+    warnings.formatwarning = form
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _dispatch(words: list[str]) -> int:

@@ -228,3 +228,24 @@ def test_bash_completes(capsys: pytest.CaptureFixture[str]) -> None:
     )
     done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "--batch.global-batch-size"
+
+
+def test_our_own_warnings_are_a_line_and_those_of_others_keep_their_place() -> None:
+    code = """
+import warnings
+from stepladder.cli import doctor, main
+
+def run(words):
+    warnings.warn_explicit("ours", UserWarning, doctor.__file__, 1)
+    warnings.warn_explicit("of others", UserWarning, "job.py", 7)
+    return 0
+
+doctor.run = run
+main.main(["doctor"])
+warnings.warn_explicit("later", UserWarning, doctor.__file__, 1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    ours, others, later = done.stderr.splitlines()[:3]
+    assert ours == "warning: ours"
+    assert others == "job.py:7: UserWarning: of others"
+    assert later.endswith("UserWarning: later")
