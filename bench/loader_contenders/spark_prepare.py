@@ -3,7 +3,8 @@
     python -m loader_contenders.spark_prepare PHOTOS OUT SIZE     answers over pipes
 
 The recipe: the source `binaryFile`, a pandas function that decodes with Pillow, shrinks and pads,
-and the DataFrame written as Parquet. Both run in a local[2] that is warm.
+and the DataFrame written as Parquet. Each runs in a process and a local[2] of its own that are
+warm: what one imports into Python workers would cost, or spare, another time.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ def run(args: argparse.Namespace, plan: Plan) -> None:
     photos = _class_folders(plan.job.folder, args.prepare_pictures)
     out = (args.out or plan.job.folder) / "spark"
     with contextlib.ExitStack() as stack:
-        ask = stack.enter_context(_session(photos, out, args.size, plan))
-        for name in (OURS, RECIPE, LOCAL):
+        trials = {}
+        for at, name in enumerate((OURS, RECIPE, LOCAL)):
+            ask = stack.enter_context(_session(photos, out / str(at), args.size, plan))
             ask(name)  # starts Spark, its Python workers and the compiler of its JVM
-        trials = {name: partial(ask, name) for name in (OURS, RECIPE, LOCAL)}
+            trials[name] = partial(ask, name)
         figures = rotated_trials(trials, args.rounds)
     found = compare(figures, ours=OURS)
     rows = []

@@ -94,7 +94,7 @@ def num_slots(spark: SparkSession) -> int:
 
 @contextlib.contextmanager
 def quiet_pandas() -> Iterator[None]:
-    """Keep PySpark from warning of pandas 3, which `mapInArrow` imports and does not use."""
+    """Keep PySpark from warning of pandas 3, which it imports here and does not use."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
         yield
@@ -129,7 +129,8 @@ def _begin() -> SparkSession:
 
 def _begun(builder: SparkSession.Builder) -> SparkSession:
     try:
-        return builder.getOrCreate()
+        with quiet_pandas():
+            return builder.getOrCreate()
     except (RuntimeError, OSError) as error:
         raise not_begun(error) from error
     except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,16 +65,24 @@ def test_an_old_java_is_refused_by_its_number(
         require_spark()
 
 
-def test_what_only_the_local_engine_reads_is_refused(tmp_path: Path) -> None:
-    config = PrepareConfig(
-        source=tmp_path / "shards",
-        out=tmp_path / "store",
-        engine=EngineName.SPARK,
-        source_format=SourceFormat.WEBDATASET,
-    )
-    with pytest.raises(UsageError, match="does not read webdataset") as caught:
-        prepare(config)
-    assert "--engine local" in str(caught.value)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"source": Path("hdfs://host/a.tar")}, "executors do not open webdataset at an address"),
+        ({"source": Path("photos"), "delta_version": 3}, "is for a Delta table"),
+        (
+            {"source_format": SourceFormat.TABLE, "engine": EngineName.LOCAL},
+            "Add --engine spark",
+        ),
+    ],
+)
+def test_what_an_engine_cannot_read_is_told_before_it_begins(
+    tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
+    given = {"engine": EngineName.SPARK, **options}
+    with pytest.raises(UsageError, match=words):
+        prepare(PrepareConfig(out=tmp_path / "store", **given))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
