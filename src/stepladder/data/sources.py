@@ -209,11 +209,12 @@ def _list_table(path: Path, config: PrepareConfig) -> Listing:
         group_column=config.group_by,
     )
     pictures: dict[str, Picture] = {}
+    relative_to_root = _Relative(root)
     first_row: dict[str, int] = {}
     num_repeated = 0
     for row in table.rows:
         split = _split_of_cell(row.split, path=path, row=row.number)
-        relative = _relative(row.path, root)
+        relative = relative_to_root(row.path)
         picture = Picture(relative, row.label, split, row.group)
         if relative not in pictures:
             pictures[relative] = picture
@@ -244,6 +245,16 @@ def _split_of_cell(cell: str | None, *, path: Path, row: int) -> Split | None:
     return split
 
 
-def _relative(cell: str, root: Path) -> str:
-    """Write a cell's path relative to the CSV's folder: no absolute path may reach a store."""
-    return Path(os.path.relpath(root / cell, root)).as_posix()
+class _Relative:
+    """Writes a cell's path relative to the CSV's folder: no absolute path may reach a store."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        self._folders: dict[str, str] = {}
+
+    def __call__(self, cell: str) -> str:
+        path = os.path.normpath(os.path.join(self._root, cell))  # noqa: PTH118 (twice as fast)
+        folder, name = os.path.split(path)
+        if folder not in self._folders:
+            self._folders[folder] = os.path.relpath(folder, self._root)
+        return name if self._folders[folder] == "." else f"{self._folders[folder]}/{name}"

@@ -12,13 +12,14 @@ import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from stepladder.errors import DataError
 
+_PLAIN = {str, int, bool, type(None)}
 _NO_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
@@ -26,6 +27,8 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | Non
 
 def to_json(value: object) -> Any:  # noqa: PLR0911  (one line a kind of value)
     """Turn records, enums, paths and tuples into plain JSON; non-finite floats into strings."""
+    if type(value) in _PLAIN:  # most are
+        return value
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Path):
@@ -36,8 +39,8 @@ def to_json(value: object) -> Any:  # noqa: PLR0911  (one line a kind of value)
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return to_json(asdict(value))  # type: ignore[call-overload]
+    if is_dataclass(value):
+        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
     return value
 
 
