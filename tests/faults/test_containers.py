@@ -703,14 +703,23 @@ def open_tar(path: Path) -> TarContainer:
     return TarContainer(found.files[0], None, config_of(path))
 
 
-def test_a_file_that_goes_between_the_passes_is_named(tmp_path: Path) -> None:
-    path = table(tmp_path / "t.parquet")
+@pytest.mark.parametrize("kind", ["parquet", "tar"])
+@pytest.mark.parametrize("change", ["gone", "no file"])
+def test_a_file_that_goes_between_the_passes_is_named(
+    tmp_path: Path, kind: str, change: str
+) -> None:
+    path = tmp_path / f"t.{kind}"
+    table(path) if kind == "parquet" else write_tar(path, samples(NUM_ROWS))
     pictures = open_pictures(config_of(path))
     path.unlink()
+    if change == "no file":
+        path.mkdir()
     work = WorkFolder(tmp_path / "work")
     work.make()
-    with ThreadPoolExecutor(1) as pool, pytest.raises(DataError, match="the file is gone"):
+    words = {"gone": "the file is gone", "no file": "cannot be opened: .*directory"}[change]
+    with ThreadPoolExecutor(1) as pool, pytest.raises(DataError, match=words) as caught:
         pictures.hash(work, Workers(pool, 2), earlier=path, on_done=lambda *_: None)
+    assert caught.value.where == path.name
 
 
 # names of files

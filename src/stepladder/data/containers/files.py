@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import glob
+import io
 import os
 import stat
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 else:
     FileInfo = FileSystem = Any
 
+_AHEAD_BYTES = 1 << 20
+_FAR_AHEAD_BYTES = 8 << 20
 _MAX_ATTEMPTS = 8
 _CONNECT_TIMEOUT_S = 5.0
 _REQUEST_TIMEOUT_S = 60.0
@@ -47,8 +50,39 @@ class SourceFile:
     path: str
 
     def open(self) -> Any:
-        """Open it for reading at any place; a pyarrow file."""
-        return self.filesystem.open_input_file(self.path)
+        """Open it for reading at any place; a pyarrow file.
+
+        Raises:
+            DataError: if it is gone, or may not be read.
+            ResourceError: if the object store does not answer.
+        """
+        try:
+            return self.filesystem.open_input_file(self.path)
+        except FileNotFoundError:
+            raise DataError(
+                "the file is gone", where=self.name, fix="Put it back, or run prepare again."
+            ) from None
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise cut_off(error, self.name) or DataError(
+                f"cannot be opened: {reason.partition(chr(10))[0][:200]}",
+                where=self.name,
+                fix="Look at its permissions and those of its folder.",
+            ) from None
+
+    def open_ahead(self) -> io.BufferedReader:
+        """Open it for reading front to back: each read of an object store may take 100 ms."""
+        return io.BufferedReader(self.open(), self.ahead_bytes)
+
+    @property
+    def ahead_bytes(self) -> int:
+        """How much is read at once."""
+        return _FAR_AHEAD_BYTES if self.is_far else _AHEAD_BYTES
+
+    @property
+    def is_far(self) -> bool:
+        """Whether each read is a request to another machine."""
+        return not self.filesystem.type_name.startswith("local")
 
     def refuse_changed(self) -> None:
         """Be sure that the file is still the one that was listed.

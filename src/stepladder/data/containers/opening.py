@@ -15,7 +15,7 @@ from stepladder.data.containers.files import (
     object_filesystem,
 )
 from stepladder.data.containers.names import is_pattern, splits_by_name
-from stepladder.data.containers.pictures import ContainerPictures
+from stepladder.data.containers.pictures import ContainerPictures, OpenSource
 from stepladder.data.containers.tables import PARQUET_SUFFIXES, open_delta, open_tables
 from stepladder.data.containers.webdataset import TAR_SUFFIXES, TarContainer
 from stepladder.data.delta import LOG_FOLDER, is_delta
@@ -35,14 +35,15 @@ def open_pictures(config: PrepareConfig) -> Pictures:
         DataError: if it holds nothing that can be used.
     """
     kind = config.source_format
+    if kind is SourceFormat.TABLE:
+        raise UsageError(
+            "a table is known to Spark alone by its name",
+            where="prepare.engine",
+            fix="Add --engine spark, or give --source the files of the table.",
+        )
     if kind is SourceFormat.AUTO:
         kind = find_format(config.source.expanduser())
-    if config.delta_version is not None and kind is not SourceFormat.DELTA:
-        raise UsageError(
-            "--delta-version is for a Delta table",
-            where=shown(config.source),
-            fix=f"Leave it out, or give the folder that holds {LOG_FOLDER}.",
-        )
+    require_delta(config, kind)
     if kind in {SourceFormat.FOLDER, SourceFormat.CSV}:
         if object_place(config.source) is not None:
             raise UsageError(
@@ -51,12 +52,35 @@ def open_pictures(config: PrepareConfig) -> Pictures:
                 fix="Copy them to this machine, or pack them into Parquet or tars.",
             )
         return FilePictures(config)
+    return ContainerPictures(config, opener(config, kind))
 
+
+def require_delta(config: PrepareConfig, kind: SourceFormat) -> None:
+    """Refuse a version of what has none.
+
+    Raises:
+        UsageError: if one is named.
+    """
+    if config.delta_version is not None and kind is not SourceFormat.DELTA:
+        raise UsageError(
+            "--delta-version is for a Delta table",
+            where=shown(config.source),
+            fix=f"Leave it out, or give the folder that holds {LOG_FOLDER}.",
+        )
+
+
+def opener(config: PrepareConfig, kind: SourceFormat) -> OpenSource:
+    """Give what opens files that hold many pictures each.
+
+    Raises:
+        UsageError: if they are missing or ambiguous.
+        DataError: if they hold nothing that can be used.
+    """
     if kind is SourceFormat.DELTA:
-        return ContainerPictures(config, partial(open_delta, config))
+        return partial(open_delta, config)
     is_tar = kind is SourceFormat.WEBDATASET
     opened = _open_tars(config) if is_tar else open_tables(config, kind)
-    return ContainerPictures(config, lambda _: opened)
+    return lambda _: opened
 
 
 def find_format(source: Path) -> SourceFormat:
@@ -69,11 +93,11 @@ def find_format(source: Path) -> SourceFormat:
     if place is not None:
         return _of_objects(place)
     if is_pattern(source):
-        return _of_name(str(source)) or SourceFormat.FOLDER
+        return kind_of_name(str(source)) or SourceFormat.FOLDER
     if source.is_file():
         with source.open("rb") as file:
             is_parquet = file.read(4) == _PARQUET_MAGIC
-        return SourceFormat.PARQUET if is_parquet else _of_name(source.name) or SourceFormat.CSV
+        return SourceFormat.PARQUET if is_parquet else kind_of_name(source.name) or SourceFormat.CSV
     if not source.is_dir():
         return SourceFormat.FOLDER  # which says that nothing is there
     if is_delta(source):
@@ -86,7 +110,7 @@ def _of_folder(folder: Path) -> SourceFormat:
     below = next((kind for path in folders if (kind := _first_below(path))), None)
     if below is SourceFormat.FOLDER:
         return below
-    found = {kind for name in names if (kind := _of_name(name))} | ({below} if below else set())
+    found = {kind for name in names if (kind := kind_of_name(name))} | ({below} if below else set())
     if len(found) > 1:
         kinds = " and ".join(sorted(found))
         raise UsageError(
@@ -102,7 +126,7 @@ def _first_below(folder: Path) -> SourceFormat | None:
     folders, names = _entries(folder)
     if any(Path(name).suffix and why_no_picture(name) is None for name in names):
         return SourceFormat.FOLDER
-    kinds = chain(map(_first_below, folders), map(_of_name, names))  # no further than need be
+    kinds = chain(map(_first_below, folders), map(kind_of_name, names))  # no further than need be
     return next((kind for kind in kinds if kind), None)
 
 
@@ -130,7 +154,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 def _of_objects(place: ObjectPlace) -> SourceFormat:
     from pyarrow.fs import FileSelector, FileType
 
-    kind = _of_name(place.key)
+    kind = kind_of_name(place.key)
     if kind is not None:
         return kind
     filesystem = object_filesystem(place.bucket)
@@ -142,11 +166,12 @@ def _of_objects(place: ObjectPlace) -> SourceFormat:
         infos = filesystem.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
     except OSError:
         return SourceFormat.PARQUET  # which says what is wrong
-    kinds = (_of_name(info.path) for info in infos if info.type == FileType.File)
+    kinds = (kind_of_name(info.path) for info in infos if info.type == FileType.File)
     return next((kind for kind in kinds if kind), SourceFormat.PARQUET)
 
 
-def _of_name(name: str) -> SourceFormat | None:
+def kind_of_name(name: str) -> SourceFormat | None:
+    """Tell what a file is by its ending; None: no file that holds many pictures."""
     lower = name.lower()
     if lower.endswith(PARQUET_SUFFIXES):
         return SourceFormat.PARQUET

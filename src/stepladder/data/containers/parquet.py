@@ -30,7 +30,6 @@ else:
     RecordBatch = FileMetaData = ParquetFile = Any
 
 MIN_PART_BYTES = 256 << 20
-_BUFFER_BYTES = 1 << 20
 _COPY_AGAIN = "Copy or write the file again, or give a pattern without it."
 
 
@@ -38,7 +37,7 @@ def open_parquet(file: SourceFile) -> ParquetFile:
     """Open a Parquet file; pages are read as they are needed, their checksums compared.
 
     Raises:
-        DataError: if it is no Parquet file, or its footer is damaged.
+        DataError: if it is gone, is no Parquet file, or its footer is damaged.
     """
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
@@ -47,15 +46,11 @@ def open_parquet(file: SourceFile) -> ParquetFile:
     try:
         return ParquetFile(
             file.open(),
-            buffer_size=_BUFFER_BYTES,
+            buffer_size=file.ahead_bytes,
             pre_buffer=False,
             page_checksum_verification=True,
             arrow_extensions_enabled=False,
         )
-    except FileNotFoundError:
-        raise DataError(
-            "the file is gone", where=file.name, fix="Put it back, or run prepare again."
-        ) from None
     except (pa.ArrowException, OSError) as error:
         raise cut_off(error, file.name) or DataError(
             f"cannot be read as Parquet ({first_line(error)})", where=file.name, fix=_COPY_AGAIN
@@ -98,9 +93,8 @@ class RowSource:
         return digest.hexdigest()
 
 
-def parts_of(source: RowSource, parquet: ParquetFile) -> list[Container]:
+def parts_of(source: RowSource, metadata: FileMetaData) -> list[Container]:
     """Cut a file into parts of whole row groups, so that a prepare that was killed goes on."""
-    metadata = parquet.metadata
     parts: list[Container] = []
     groups: list[int] = []
     sizes: list[int] = []

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from stepladder.config.choices import Encoding, JpegSize
 from stepladder.config.options import PrepareConfig
 from stepladder.data.containers.contract import Container, Item, Opened
+from stepladder.data.containers.kept import Kept, Spooled
 from stepladder.data.containers.labels import Labels
-from stepladder.data.containers.spool import Buckets, Kept, Spool, Spooled
+from stepladder.data.containers.spool import Buckets, Spool
 from stepladder.data.forecast import check_room
 from stepladder.data.formats import NPY_MAGIC
 from stepladder.data.hashing import Hashed
@@ -72,7 +74,7 @@ class ContainerPictures(Pictures):
         keys = [container.key for container in containers]
         kept = spool.take_over(keys, workers.pool, ahead=ahead)
         self._check_room([one for one in containers if one.key not in kept], work)
-        rows = _Rows(self._config, opened)
+        rows = ContainerRows(self._config, opened)
         counter = _Counter(containers, on_done)
         for container in containers:
             found = kept.pop(container.key, None)
@@ -99,22 +101,12 @@ class ContainerPictures(Pictures):
         counter: _Counter,
     ) -> Kept:
         rows: list[Spooled] = []
-        batches = map_in_order(workers.pool, self._hash, container.items(), ahead=ahead)
+        hashing = partial(hash_items, self._config)
+        batches = map_in_order(workers.pool, hashing, container.items(), ahead=ahead)
         for batch in batches:
             rows += (spool.add(item, sha256) for item, sha256 in batch)
             counter.add(len(batch))
         return Kept(rows, container.skipped)
-
-    def _hash(self, items: list[Item]) -> list[tuple[Item, bytes]]:
-        config = self._config
-        is_kept = config.encoding is Encoding.JPEG and config.jpeg_size is JpegSize.ORIGINAL
-        if is_kept and any(item.data.startswith(NPY_MAGIC) for item in items):
-            raise UsageError(
-                "the source holds pixels, and a store of original JPEGs keeps files as they are",
-                where=shown(config.source),
-                fix="Choose --encoding pixels, or --jpeg-size resized.",
-            )
-        return [(item, hashlib.sha256(item.data).digest()) for item in items]
 
     def _check_room(self, containers: list[Container], work: WorkFolder) -> None:
         need_bytes = sum(container.picture_bytes for container in containers)
@@ -171,7 +163,23 @@ class _Counter:
         self._on_done(self._done, self._done)
 
 
-class _Rows:
+def hash_items(config: PrepareConfig, items: list[Item]) -> list[tuple[Item, bytes]]:
+    """Give pictures of a container with their sha256.
+
+    Raises:
+        UsageError: if they are pixels, and the store is to keep files as they are.
+    """
+    is_kept = config.encoding is Encoding.JPEG and config.jpeg_size is JpegSize.ORIGINAL
+    if is_kept and any(item.data.startswith(NPY_MAGIC) for item in items):
+        raise UsageError(
+            "the source holds pixels, and a store of original JPEGs keeps files as they are",
+            where=shown(config.source),
+            fix="Choose --encoding pixels, or --jpeg-size resized.",
+        )
+    return [(item, hashlib.sha256(item.data).digest()) for item in items]
+
+
+class ContainerRows:
     """Collects rows into a listing: paths that are unique, labels that are names."""
 
     def __init__(self, config: PrepareConfig, opened: Opened) -> None:

@@ -8,51 +8,19 @@ was killed begins after the last one.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from stepladder.config.choices import Split
 from stepladder.data.containers.contract import Item
+from stepladder.data.containers.kept import ContainerRecords, Kept, Spooled, without_data
 from stepladder.data.ordered import map_in_order
-from stepladder.data.walk import Skipped
 from stepladder.errors import ResourceError
 
 _LARGE_BYTES = 16 << 30
 _CHECKED_AT_ONCE = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Spooled:
-    """A picture whose bytes lie in the spool.
-
-    Attributes:
-        item: the picture, its bytes left out.
-        sha256: of the bytes; empty where the item has a reason.
-        size_bytes: of them.
-        bucket, offset: where they lie.
-    """
-
-    item: Item
-    sha256: bytes
-    size_bytes: int
-    bucket: int
-    offset: int
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What one container gave: its rows, and what was left out of it."""
-
-    rows: list[Spooled]
-    skipped: Skipped
 
 
 class Buckets:
@@ -119,14 +87,8 @@ class Spool:
 
     def __init__(self, folder: Path, *, key: str, num_bytes: int) -> None:
         num_digits = 1 if num_bytes < _LARGE_BYTES else 2
-        self._folder = folder
         self._num_digits = num_digits
-        stamp = folder / "key"
-        wanted = f"{key} {num_digits}"
-        if not stamp.is_file() or stamp.read_text() != wanted:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            stamp.write_text(wanted)
+        self._records = ContainerRecords.open(folder, key=f"{key} {num_digits}")
         self.buckets = Buckets(folder, num_digits)
         self._ends = [0] * 16**num_digits
 
@@ -141,13 +103,10 @@ class Spool:
         """
         found = {}
         for key in keys:
-            kept = self._read_record(key)
+            kept = self._records.read(key)
             if kept is not None and self._is_whole(kept.rows, pool, ahead):
                 found[key] = kept
-        wanted = {self._record(key) for key in found}
-        for record in self._folder.glob("*.jsonl*"):
-            if record not in wanted:
-                record.unlink()
+        self._records.forget_all_but(found)
         for kept in found.values():
             for row in kept.rows:
                 end = row.offset + row.size_bytes
@@ -163,29 +122,11 @@ class Spool:
         offset = self._ends[bucket]
         self.buckets.write(bucket, item.data, offset)
         self._ends[bucket] += len(item.data)
-        return Spooled(_without_data(item), sha256, len(item.data), bucket, offset)
+        return Spooled(without_data(item), sha256, len(item.data), bucket, offset)
 
     def finish(self, key: str, kept: Kept) -> None:
         """Record that all rows of a container are here."""
-        record = self._record(key)
-        temporary = record.with_suffix(".jsonl.tmp")
-        with temporary.open("w", encoding="utf-8", errors="surrogatepass") as file:
-            head = {"container": key, "num_rows": len(kept.rows)}
-            file.write(json.dumps({**head, "skipped": asdict(kept.skipped)}) + "\n")
-            file.writelines(json.dumps(_to_json(row)) + "\n" for row in kept.rows)
-        temporary.replace(record)
-
-    def _record(self, key: str) -> Path:
-        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.jsonl"
-
-    def _read_record(self, key: str) -> Kept | None:
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            with self._record(key).open(encoding="utf-8", errors="surrogatepass") as file:
-                head = json.loads(next(file, ""))
-                rows = [_from_json(json.loads(line)) for line in file]
-            if head["container"] == key and head["num_rows"] == len(rows):
-                return Kept(rows, Skipped(**head["skipped"]))
-        return None
+        self._records.write(key, kept)
 
     def _is_whole(self, rows: Sequence[Spooled], pool: Executor, ahead: int) -> bool:
         chunks: Iterator[Sequence[Spooled]] = (
@@ -200,20 +141,3 @@ class Spool:
             == row.sha256
             for row in rows
         )
-
-
-def _without_data(item: Item) -> Item:
-    return Item(item.row, b"", item.label, item.split, item.path, item.group, item.reason)
-
-
-def _to_json(row: Spooled) -> list[Any]:
-    item = row.item
-    facts = [item.row, item.label, item.split, item.path, item.group, item.reason]
-    return [*facts, row.sha256.hex(), row.size_bytes, row.bucket, row.offset]
-
-
-def _from_json(value: list[Any]) -> Spooled:
-    row, label, split, path, group, reason, sha256, size_bytes, bucket, offset = value
-    named = None if split is None else Split(split)
-    item = Item(row, b"", label, named, path, group, reason)
-    return Spooled(item, bytes.fromhex(sha256), size_bytes, bucket, offset)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepladder.config.choices import SourceFormat, Split
 from stepladder.config.options import PrepareConfig
@@ -30,12 +30,21 @@ from stepladder.data.containers.names import partition_values, splits_by_name
 from stepladder.data.containers.parquet import RowSource, open_parquet, parts_of
 from stepladder.data.delta import DeltaVersion, read_version, removed_file
 from stepladder.data.manifest import MANIFEST_NAME
+from stepladder.data.ordered import map_in_order
 from stepladder.data.remote.places import object_place, shown
+from stepladder.data.threads import reading_threads
 from stepladder.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.parquet import FileMetaData
+else:
+    FileMetaData = Any
 
 PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
 _UNISCHEMA = b"dataset-toolkit.unischema.v1"
 _PIN_NAME = "delta_version"
+_THREADS = 16
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -140,24 +149,22 @@ def _open_files(
 ) -> Opened:
     columns: Columns | None = None
     containers: list[Container] = []
-    for one in files:
-        with open_parquet(one.file) as parquet:
-            schema = parquet.schema_arrow
-            if columns is None:
-                columns = choose_columns(schema, config, constants=one.values, where=one.file.name)
-                if kind is SourceFormat.HUGGINGFACE:
-                    _require_hugging_face(bool(hugging_face_features(schema)), columns, config)
-            else:
-                check_drift(schema, columns, where=one.file.name, first=files[0].file.name)
-            rows = RowSource(
-                file=one.file,
-                columns=columns,
-                constants=one.values,
-                split=one.split,
-                config=config,
-                keep=one.keep,
-            )
-            containers += parts_of(rows, parquet)
+    for one, (schema, metadata) in zip(files, _footers(files), strict=True):
+        if columns is None:
+            columns = choose_columns(schema, config, constants=one.values, where=one.file.name)
+            if kind is SourceFormat.HUGGINGFACE:
+                _require_hugging_face(bool(hugging_face_features(schema)), columns, config)
+        else:
+            check_drift(schema, columns, where=one.file.name, first=files[0].file.name)
+        rows = RowSource(
+            file=one.file,
+            columns=columns,
+            constants=one.values,
+            split=one.split,
+            config=config,
+            keep=one.keep,
+        )
+        containers += parts_of(rows, metadata)
     assert columns is not None
     is_guessed = columns.kind is ImageKind.FLAT and not (columns.height or config.pixel_height)
     warnings = (
@@ -177,6 +184,18 @@ def _open_files(
         warnings=warnings,
         has_group=columns.group is not None,
     )
+
+
+def _footers(files: list[_TableFile]) -> Iterator[tuple[pa.Schema, FileMetaData]]:
+    """Read schema and footer of each file; of far ones many at once, as each takes requests."""
+
+    def read(one: _TableFile) -> tuple[pa.Schema, FileMetaData]:
+        with open_parquet(one.file) as parquet:
+            return parquet.schema_arrow, parquet.metadata
+
+    num_threads = _THREADS if files[0].file.is_far else 0
+    with reading_threads(num_threads) as pool:
+        yield from map_in_order(pool, read, files, ahead=2 * num_threads or 1)
 
 
 def _key(config: PrepareConfig, columns: Columns) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from deltalake import write_deltalake
 from moto.server import ThreadedMotoServer
 
+from stepladder.data.containers.files import SourceFile
 from stepladder.errors import DataError, UsageError
 
 KINDS = ("apple", "bread")
@@ -79,6 +81,39 @@ def test_tars_are_read(shop: Any, s3: Any) -> None:
     path = shop.tar("in/0.tar", members)
     s3.upload_file(str(path), "photos", "tars/0.tar")
     same_store(shop, "s3://photos/tars", shop.folder / "in")
+
+
+def test_a_tar_takes_few_requests(shop: Any, s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take 100 ms, and there are two reads or more for a member."""
+    members = []
+    for row in range(18):
+        members += [(f"{row}.cls", b"%d" % (row % 2)), (f"{row}.jpg", shop.photo(row))]
+    s3.upload_file(str(shop.tar("in/0.tar", members)), "photos", "tars/0.tar")
+    reads = []
+
+    class Counted(io.RawIOBase):
+        def __init__(self, file: Any) -> None:
+            self._file = file
+
+        def readable(self) -> bool:
+            return True
+
+        def seekable(self) -> bool:
+            return True
+
+        def seek(self, place: int, whence: int = 0) -> int:
+            return int(self._file.seek(place, whence))
+
+        def readinto(self, buffer: Any) -> int:
+            data = self._file.read(len(buffer))
+            reads.append(len(data))
+            buffer[: len(data)] = data
+            return len(data)
+
+    opened = SourceFile.open
+    monkeypatch.setattr(SourceFile, "open", lambda self: Counted(opened(self)))
+    assert len(shop.labels(shop.make("s3://photos/tars").folder)) == 18
+    assert 0 < len(reads) <= 3  # the rest after the first look, and the end
 
 
 def test_a_delta_table_is_read_at_its_version(shop: Any, s3: Any) -> None:
