@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import shutil
@@ -25,6 +26,7 @@ from stepladder.data.prepare import PrepareResult, prepare
 from stepladder.data.repair import repair_store
 from stepladder.data.spark.jobs import run_tasks
 from stepladder.data.spark.session import spark_session
+from stepladder.data.spark.site import open_site, run_told
 from stepladder.data.store import Store
 from stepladder.errors import DataError, ResourceError, UsageError
 from stepladder.records import read_json
@@ -288,3 +290,13 @@ def test_what_is_interrupted_ends_at_once(spark: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_tasks(spark, 2, sleep, on_poll=interrupt)
     assert tracker.getActiveJobsIds() == []
+
+
+def test_a_workers_imports_are_spared_the_search_for_garbage(spark: Any, tmp_path: Path) -> None:
+    """Spark searches after each task: with torch imported that took as long as the task."""
+
+    def num_frozen(_: int) -> str:
+        return str(gc.get_freeze_count())
+
+    answers = run_told(spark, open_site(tmp_path), 6, num_frozen)
+    assert max(int(answer or 0) for answer in answers.values()) > 1000

@@ -44,6 +44,8 @@ _EXAMPLES = """
   stepladder prepare run.yaml --size 96              options of a file, and a flag over it
   stepladder prepare --from 'shards/*.tar'           WebDataset; --from is --source
   stepladder prepare --from table --delta-version 3  a Delta table as it was
+  stepladder prepare --from shop.photos --source-format table --engine spark
+                                                     a table that Spark knows by name
 """
 _FROM = re.compile(r"^--from(?=$|=)")
 

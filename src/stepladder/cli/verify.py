@@ -12,6 +12,7 @@ from tyro.conf import Positional
 from stepladder import api
 from stepladder.cli.parse import Output, Switch, Unprefixed, parse, write
 from stepladder.data.manifest import mend
+from stepladder.data.remote.places import shown
 from stepladder.errors import DataError, UsageError
 
 _EXAMPLES = """
@@ -47,16 +48,16 @@ def run(argv: list[str]) -> int:
     mended = api.repair(flags.path, source=flags.source) if flags.repair else []
     problems = api.verify(flags.path)
     if flags.output.json:
-        facts = {"path": str(flags.path), "problems": problems}
+        facts = {"path": shown(flags.path), "problems": problems}
         write(json.dumps(facts | ({"mended": mended} if flags.repair else {})))
         return DataError.exit_code if problems else 0
     if not flags.output.quiet:
         for name in mended:
-            write(f"{flags.path}: made again: {name}")
+            write(f"{shown(flags.path)}: made again: {name}")
     if problems:
         write("\n".join(problems))
         if not flags.repair and any(problem.startswith("shard ") for problem in problems):
             write(f"  {mend(flags.path)}")
     elif not flags.output.quiet:
-        write(f"{flags.path}: sound")
+        write(f"{shown(flags.path)}: sound")
     return DataError.exit_code if problems else 0

@@ -14,7 +14,10 @@ class Split(StrEnum):
 
 
 class SourceFormat(StrEnum):
-    """What a source of pictures is; auto finds it out from names and the first bytes."""
+    """What a source of pictures is; auto finds it out from names and the first bytes.
+
+    A table is one that Spark knows by name.
+    """
 
     AUTO = "auto"
     FOLDER = "folder"
@@ -24,6 +27,7 @@ class SourceFormat(StrEnum):
     PETASTORM = "petastorm"
     WEBDATASET = "webdataset"
     DELTA = "delta"
+    TABLE = "table"
 
 
 class EngineName(StrEnum):

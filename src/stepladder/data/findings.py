@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stepladder.config.choices import Split
+from stepladder.config.choices import SourceFormat, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.near_duplicates import LOOK_LENGTH, count_near
 from stepladder.data.plan import Plan, Row
@@ -118,9 +118,11 @@ def read_log_warnings(folder: Path) -> tuple[str, ...]:
 
 
 def _lasting_source(config: PrepareConfig, listing: Listing) -> Path:
-    """Give what names the source from any folder; an address and a frame are in none."""
+    """Give what names the source from any folder; an address, a table and a frame are in none."""
     if listing.root == Path(FRAME):
         return listing.root
+    if config.source_format is SourceFormat.TABLE:
+        return config.source
     is_elsewhere = object_place(config.source) is not None or is_url(config.source)
     return config.source if is_elsewhere else config.source.expanduser().absolute()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -166,7 +165,7 @@ class FilesOnSpark(SparkEngine):
         folder = work.root / HASHED
 
         def look() -> None:
-            num_done = sum(1 for entry in os.scandir(folder) if not entry.name.startswith("."))
+            num_done = sum(1 for path in folder.iterdir() if not path.name.startswith("."))
             on_done(min(num_done * size, len(pictures)), len(pictures))
 
         run_told(self.spark, site, len(starts), self.tasks(site).hash, on_poll=look)

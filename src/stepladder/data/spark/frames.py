@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,22 +11,14 @@ from typing import TYPE_CHECKING, Any
 from stepladder.config.options import PrepareConfig
 from stepladder.data.containers.columns import Columns, choose_columns
 from stepladder.data.pictures import HashedListing
-from stepladder.data.plan import ShardPlan
-from stepladder.data.spark.engine import SparkEngine
+from stepladder.data.remote.places import object_place
 from stepladder.data.spark.frame_listing import empty_files, facts_of, list_facts
-from stepladder.data.spark.frame_tasks import (
-    END_OF_FILE,
-    FACTS,
-    MADE,
-    ROUTED,
-    ROUTING,
-    FrameTasks,
-)
+from stepladder.data.spark.frame_tasks import FACTS, FrameTasks
 from stepladder.data.spark.jobs import collect, explain
 from stepladder.data.spark.listing import FRAME, split_pattern
-from stepladder.data.spark.routing import write_routing
-from stepladder.data.spark.session import is_of_spark, quiet_pandas
-from stepladder.data.spark.shard_tasks import ShardTasks
+from stepladder.data.spark.row_tasks import RowTasks
+from stepladder.data.spark.rows import RowsOnSpark, small_batches
+from stepladder.data.spark.session import is_of_spark
 from stepladder.data.spark.site import Site, raise_told
 from stepladder.data.work_folder import WorkFolder
 from stepladder.errors import ResourceError, UsageError
@@ -37,17 +29,20 @@ if TYPE_CHECKING:
 else:
     DataFrame = SparkSession = Any
 
+_OF_OBJECTS = (
+    "Say what lies there, such as --source-format parquet or webdataset: executors open that "
+    "themselves. Single pictures are read by Spark, which calls the scheme s3a."
+)
 _LABELS = ("labels", "class", "class_name", "category", "target")  # as `choose_columns`
-_ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_NUM_ROWS = "32"  # of some 100 kB each; Spark's 10,000 would be a gigabyte
 
 
-class FrameOnSpark(SparkEngine):
+class FrameOnSpark(RowsOnSpark):
     """Rows of pictures. Their bytes go once through Spark to the task that writes their file.
 
     Args:
         config: what to make.
-        frame: the rows; None: files at an address.
+        frame: the rows; None: those of a table, or files at an address.
+        table: name of a table in Spark's catalogue.
         address: what Spark's `binaryFile` opens: an address, a folder or a pattern.
     """
 
@@ -56,10 +51,11 @@ class FrameOnSpark(SparkEngine):
         config: PrepareConfig,
         *,
         frame: DataFrame | None = None,
+        table: str | None = None,
         address: str | None = None,
     ) -> None:
         super().__init__(config)
-        self._given, self._address = frame, address
+        self._given, self._table, self._address = frame, table, address
         self._opened: _Frame | None = None
 
     @contextlib.contextmanager
@@ -72,10 +68,6 @@ class FrameOnSpark(SparkEngine):
         self._spark = self._given.sparkSession
         yield
 
-    def tasks(self, site: Site) -> ShardTasks:
-        """Tell tasks that bytes come by Spark."""
-        return ShardTasks(site=site, config=self.config, source=None)
-
     def hash(
         self, work: WorkFolder, *, earlier: Path, on_done: Callable[[int, int], None]
     ) -> HashedListing:
@@ -84,7 +76,7 @@ class FrameOnSpark(SparkEngine):
         site = self.open_site(work)
         opened = self._open()
         tasks = opened.tasks(site, self.config)
-        with quiet_pandas(), _small_batches(self.spark):
+        with small_batches(self.spark):
             facts = opened.frame.mapInArrow(tasks.facts, FACTS)
             table = collect(self.spark, facts, on_poll=lambda: raise_told(site))
         on_done(table.num_rows, table.num_rows)
@@ -93,44 +85,39 @@ class FrameOnSpark(SparkEngine):
             found += empty_files(found, opened.frame.inputFiles(), self._address)
         return list_facts(
             found,
-            source=self._address or FRAME,
+            source=self._address or self._table or FRAME,
             address=self._address,
             class_names=opened.columns.class_names,
             has_labels=opened.has_labels,
             has_group=opened.columns.group is not None,
         )
 
-    def write(
-        self, tasks: ShardTasks, pending: Sequence[ShardPlan], *, on_poll: Callable[[], None]
-    ) -> None:
-        """Send each picture to the task that writes its file, sorted as the file is."""
-        if not pending:
-            return
-        site = tasks.site
-        wanted = ((row.sha256, at) for at, shard in enumerate(pending) for row in shard.rows)
-        write_routing(site.root / ROUTING, wanted)
+    def rows(self, site: Site) -> tuple[RowTasks, DataFrame]:
+        """Give the frame, and what reads it."""
         opened = self._open()
-        told = opened.tasks(site, self.config)
-
-        def look() -> None:
-            raise_told(site)
-            on_poll()
-
-        with quiet_pandas(), _small_batches(self.spark):
-            made = (
-                opened.frame.mapInArrow(told.route, ROUTED)
-                .union(_ends(self.spark, len(pending)))
-                .repartition(len(pending), "shard")
-                .sortWithinPartitions("shard", "sha256")
-                .mapInArrow(told.make, MADE)
-            )
-            collect(self.spark, made, on_poll=look)
+        return opened.tasks(site, self.config), opened.frame
 
     def _open(self) -> _Frame:
         if self._opened is None:
-            frame = self._given if self._given is not None else self._files()
+            frame = self._given
+            if frame is None:
+                frame = self._files() if self._table is None else self._rows_of(self._table)
             self._opened = _Frame.open(frame, self.config)
         return self._opened
+
+    def _rows_of(self, table: str) -> DataFrame:
+        from pyspark.errors import AnalysisException, ParseException
+
+        try:
+            return self.spark.table(table)
+        except (AnalysisException, ParseException) as error:
+            raise UsageError(
+                "Spark has no such table",
+                where=table,
+                why=str(error).partition("\n")[0][:200],
+                fix="Give its whole name, CATALOG.SCHEMA.TABLE, and look at spark-defaults.conf: "
+                "where is the catalogue?",
+            ) from None
 
     def _files(self) -> DataFrame:
         assert self._address is not None
@@ -156,7 +143,9 @@ class FrameOnSpark(SparkEngine):
                 "Spark cannot look there",
                 where=self._address,
                 why=explain(error).why,
-                fix="Look whether its host answers, and whether Spark has what the scheme needs: "
+                fix=_OF_OBJECTS
+                if object_place(self._address)
+                else "Look whether its host answers, and whether Spark has what the scheme needs: "
                 "for s3a, spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION.",
             ) from error
 
@@ -228,22 +217,3 @@ def _arrow_schema(frame: DataFrame) -> pa.Schema:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-@contextlib.contextmanager
-def _small_batches(spark: SparkSession) -> Iterator[None]:
-    """Let Spark hand over few pictures at a time, while the block runs."""
-    before = spark.conf.get(_ROWS_PER_BATCH)
-    spark.conf.set(_ROWS_PER_BATCH, _NUM_ROWS)
-    try:
-        yield
-    finally:
-        if before is not None:
-            spark.conf.set(_ROWS_PER_BATCH, before)
-
-
-def _ends(spark: SparkSession, num_files: int) -> DataFrame:
-    """Give the last row of each file, so that a task knows that it was given all of them."""
-    sha256 = f"X'{END_OF_FILE.hex()}'"
-    columns = ("CAST(id AS INT) shard", f"{sha256} sha256", "CAST('' AS BINARY) picture")
-    return spark.range(0, num_files, 1, 1).selectExpr(*columns)

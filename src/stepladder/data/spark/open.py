@@ -1,4 +1,4 @@
-"""Choose how Spark gets at a source: files that executors open, or bytes that come by Spark."""
+"""Choose how Spark gets at a source: files that executors open, or rows that Spark reads."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.config.choices import SourceFormat
 from stepladder.config.options import PrepareConfig
-from stepladder.data.containers.opening import find_format
+from stepladder.data.containers.opening import find_format, kind_of_name, opener, require_delta
+from stepladder.data.remote.places import object_place
 from stepladder.data.sources import list_pictures
+from stepladder.data.spark.containers import ContainersOnSpark
 from stepladder.data.spark.engine import FilesOnSpark, SparkEngine
 from stepladder.data.spark.frames import FrameOnSpark
 from stepladder.data.spark.listing import is_url, spark_address
+from stepladder.data.spark.session import require_spark
 from stepladder.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,14 +21,14 @@ if TYPE_CHECKING:
 else:
     DataFrame = Any
 
-_OF_FILES = {SourceFormat.AUTO, SourceFormat.FOLDER, SourceFormat.CSV}
+_OF_FILES = {SourceFormat.FOLDER, SourceFormat.CSV}
 
 
 def open_spark_engine(config: PrepareConfig, frame: DataFrame | None = None) -> SparkEngine:
     """Give the engine of a source, after a first look at it.
 
-    A folder or a CSV that is seen here is listed here, by the rules of any other prepare, and
-    executors open the files. Of an address or a pattern, Spark lists and reads the files.
+    What is seen here is listed here, by the rules of any other prepare, and executors open the
+    files. A table by name, and the files at an address or a pattern, Spark lists and reads.
 
     Args:
         config: what to make.
@@ -36,19 +39,27 @@ def open_spark_engine(config: PrepareConfig, frame: DataFrame | None = None) -> 
         DataError: if it holds no pictures.
         ResourceError: if there is no Java.
     """
+    require_spark()
     if frame is not None:
         return FrameOnSpark(config, frame=frame)
-    address = spark_address(config.source)
-    kind = config.source_format
-    if kind is SourceFormat.AUTO and not is_url(config.source):
-        kind = find_format(config.source.expanduser())
-    if kind not in _OF_FILES:
+    source, kind = config.source, config.source_format
+    if kind is SourceFormat.AUTO:
+        found = kind_of_name(str(source)) if is_url(source) else find_format(source.expanduser())
+        kind = found or SourceFormat.FOLDER
+    require_delta(config, kind)
+    if kind is SourceFormat.TABLE:
+        return FrameOnSpark(config, table=str(source))
+    is_of_spark = is_url(source) and object_place(source) is None
+    if kind in _OF_FILES:
+        address = spark_address(source)
+        if address is not None:
+            return FrameOnSpark(config, address=address)
+        return FilesOnSpark(config, list_pictures(config))
+    if is_of_spark:
         raise UsageError(
-            f"the Spark engine does not read {kind} by itself",
-            where="prepare.engine",
-            fix="Use --engine local, or read it by Spark and give the DataFrame: "
-            "stepladder.prepare(spark.read.parquet(…), out=…).",
+            f"executors do not open {kind} at an address",
+            where=str(spark_address(source)),
+            fix="Give a folder that all machines mount, or s3://BUCKET/PREFIX, or read it by Spark "
+            "and give the DataFrame: stepladder.prepare(spark.read.parquet(…), out=…).",
         )
-    if address is not None:
-        return FrameOnSpark(config, address=address)
-    return FilesOnSpark(config, list_pictures(config))
+    return ContainersOnSpark(config, opener(config, kind))

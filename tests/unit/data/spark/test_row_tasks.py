@@ -15,13 +15,12 @@ from PIL import Image
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.containers.columns import Columns, ImageKind
 from stepladder.data.hashing import Hashed
 from stepladder.data.pictures import CHANGED, Workers
 from stepladder.data.plan import Row, ShardPlan
 from stepladder.data.quarantine import Bad
 from stepladder.data.spark.arrivals import Arrivals
-from stepladder.data.spark.frame_tasks import END_OF_FILE, CutInputError, FrameTasks
+from stepladder.data.spark.row_tasks import END_OF_FILE, CutInputError, FileTasks
 from stepladder.data.spark.shard_tasks import ATTEMPTS, TO_MAKE, shard_maker, task_file
 from stepladder.data.spark.site import open_site, raise_told
 from stepladder.data.spark.task_files import write_shard_plan
@@ -32,18 +31,6 @@ from stepladder.errors import ResourceError
 Sent = list[tuple[int, bytes, bytes]]
 
 CONFIG = PrepareConfig(size=8)
-COLUMNS = Columns(
-    image="picture",
-    kind=ImageKind.BYTES,
-    label="label",
-    split=None,
-    path=None,
-    group=None,
-    height=None,
-    width=None,
-    types={"picture": "binary", "label": "int32"},
-    class_names=None,
-)
 
 
 def png(shade: int) -> bytes:
@@ -63,7 +50,7 @@ class Desk:
         self.work = WorkFolder(root)
         self.work.make()
         site = open_site(root, cleared=(TO_MAKE, ATTEMPTS))
-        self.tasks = FrameTasks(site=site, config=CONFIG, columns=COLUMNS, has_labels=True)
+        self.tasks = FileTasks(site=site, config=CONFIG)
         self.plans: list[ShardPlan] = []
         self.rows: Sent = []
         hashes = sorted(PICTURES)

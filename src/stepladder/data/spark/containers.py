@@ -1,0 +1,142 @@
+"""Prepare by Spark from files that hold many pictures: a task reads each part of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.containers.contract import Container
+from stepladder.data.containers.kept import ContainerRecords, Kept, Spooled, without_data
+from stepladder.data.containers.pictures import ContainerRows, OpenSource, hash_items
+from stepladder.data.pictures import HashedListing
+from stepladder.data.remote.places import object_place
+from stepladder.data.spark.row_tasks import RowTasks
+from stepladder.data.spark.rows import RowsOnSpark
+from stepladder.data.spark.site import Site, run_told
+from stepladder.data.work_folder import WorkFolder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    Batches = Iterator[pa.RecordBatch]
+else:
+    Batches = DataFrame = Any
+
+_RECORDS = "containers"
+
+
+class ContainersOnSpark(RowsOnSpark):
+    """Pictures that lie many to a file, in files that driver and executors open alike.
+
+    The driver opens the source by the rules of any other prepare; a task reads a container twice,
+    to hash its pictures and to send them on. What was hashed is kept for a prepare that goes on.
+
+    Args:
+        config: what to make.
+        open_source: opens the containers; called at once without a work folder, so that what is
+            wrong with a source is told before anything is written.
+    """
+
+    def __init__(self, config: PrepareConfig, open_source: OpenSource) -> None:
+        super().__init__(config)
+        self._open_source = open_source
+        self._containers = open_source(None).containers
+
+    def hash(
+        self, work: WorkFolder, *, earlier: Path, on_done: Callable[[int, int], None]
+    ) -> HashedListing:
+        """Hash the containers of which an earlier run left no record."""
+        del earlier
+        opened = self._open_source(work.root)
+        self._containers = opened.containers
+        is_far = object_place(self.config.source) is not None
+        names = [container.name for container in opened.containers]  # none of tables without rows
+        example = opened.root / names[0] if names and not is_far else None
+        site = self.open_site(work, example=example)
+        records = ContainerRecords.open(work.root / _RECORDS, key=opened.key)
+        records.forget_all_but([container.key for container in opened.containers])
+        counter = _Counter(opened.containers, records, on_done)
+        counter.look()
+        pending = [one for one in opened.containers if records.read(one.key) is None]
+        tasks = ContainerTasks(site=site, config=self.config, containers=pending)
+        run_told(self.spark, site, len(pending), tasks.hash, on_poll=counter.look)
+        rows = ContainerRows(self.config, opened)
+        for container in opened.containers:
+            kept = records.read(container.key)
+            assert kept is not None, f"no task recorded {container.name}"
+            rows.add(container, kept)
+        counter.finish()
+        return rows.listing()
+
+    def rows(self, site: Site) -> tuple[RowTasks, DataFrame]:
+        """Give a row for each container."""
+        tasks = ContainerTasks(site=site, config=self.config, containers=self._containers)
+        num = len(self._containers)
+        return tasks, self.spark.range(0, num, 1, num)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerTasks(RowTasks):
+    """What tasks that read containers are told.
+
+    Attributes:
+        containers: numbered as tasks and rows are.
+    """
+
+    containers: list[Container]
+
+    def hash(self, task: int) -> None:
+        """Hash the pictures of a container, and record them."""
+        container = self.containers[task]
+        rows: list[Spooled] = []
+        for items in container.items():
+            self.site.require_current()
+            rows += (
+                Spooled(without_data(item), b"" if item.reason else sha256, len(item.data))
+                for item, sha256 in hash_items(self.config, items)
+            )
+        self.site.require_current()
+        ContainerRecords(self.site.root / _RECORDS).write(
+            container.key, Kept(rows, container.skipped)
+        )
+
+    def pictures(self, batches: Batches) -> Iterator[bytes]:
+        """Read the pictures of the containers that are named by number."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for items in self.containers[number].items():
+                    yield from (item.data for item in items if item.reason is None)
+
+
+class _Counter:
+    """Tells how many pictures were hashed: of the containers that have a record."""
+
+    def __init__(
+        self,
+        containers: list[Container],
+        records: ContainerRecords,
+        on_done: Callable[[int, int], None],
+    ) -> None:
+        self._pending = {container.key: container.num_rows or 0 for container in containers}
+        self._total = sum(self._pending.values())
+        self._records = records
+        self._on_done = on_done
+        self._done = 0
+
+    def look(self) -> None:
+        """Count those that are new."""
+        there = {path.name for path in self._records.folder.iterdir()}
+        for key in [key for key in self._pending if self._records.path(key).name in there]:
+            num_rows = self._records.num_rows(key)
+            if num_rows is not None:
+                del self._pending[key]
+                self._done += num_rows
+        self._on_done(self._done, max(self._total, self._done + 1))
+
+    def finish(self) -> None:
+        """Say that all are done."""
+        self._on_done(self._done, self._done)

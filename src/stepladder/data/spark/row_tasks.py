@@ -1,0 +1,181 @@
+"""What tasks of Spark do with pictures that come as rows: send them on, write files of them."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.formats import BadPictureError
+from stepladder.data.pictures import CHANGED
+from stepladder.data.plan import Row
+from stepladder.data.spark.routing import Routing
+from stepladder.data.spark.shard_tasks import TO_MAKE, decoding, make_shard, task_file
+from stepladder.data.spark.site import Site, telling
+from stepladder.data.spark.task_files import read_shard_plan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    Batches = Iterator[pa.RecordBatch]
+else:
+    Batches = Any
+
+ROUTED = "shard int, sha256 binary, picture binary"
+MADE = "shard int"
+ROUTING = "routing"
+END_OF_FILE = b"\xff" * 33  # in place of a sha256: sorts after each, and says that all rows came
+_MAX_SENT_BYTES = 32 << 20
+
+
+class CutInputError(Exception):
+    """What Spark hands a task breaks off. The task fails, so that Spark tries it again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowTasks(ABC):
+    """What tasks that send pictures on are told.
+
+    Attributes:
+        site: the shared folder.
+        config: how pictures are kept.
+    """
+
+    site: Site
+    config: PrepareConfig
+
+    @abstractmethod
+    def pictures(self, batches: Batches) -> Iterator[bytes]:
+        """Read the pictures that rows of the source stand for, but for those that are no good."""
+
+    def route(self, batches: Batches) -> Batches:
+        """Give each picture that is still wanted, with the file that wants it."""
+        with telling(self.site):
+            yield from self._route(self.pictures(handed(batches)))
+
+    def _route(self, pictures: Iterator[bytes]) -> Batches:
+        routing = Routing(self.site.root / ROUTING)
+        sent = _Sent()
+        for data in pictures:
+            digest = hashlib.sha256(data).digest()
+            for number in routing.files_of(digest):
+                sent.add(number, digest, data)
+            if sent.num_bytes > _MAX_SENT_BYTES:
+                yield sent.take()
+        yield sent.take()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileTasks:
+    """What tasks that write files are told.
+
+    Attributes:
+        site: the shared folder.
+        config: how pictures are kept.
+    """
+
+    site: Site
+    config: PrepareConfig
+
+    def make(self, batches: Batches) -> Batches:
+        """Write files from pictures that come sorted by (file, sha256), and the end of each."""
+        with telling(self.site):
+            yield from self._make(handed(batches))
+
+    def _make(self, batches: Batches) -> Batches:
+        import pyarrow as pa
+
+        rows = _Rows(batches)
+        with decoding(1) as workers:
+            while (number := rows.next_file()) is not None:
+                plan = read_shard_plan(task_file(self.site, TO_MAKE, number))
+                make_shard(
+                    self.site,
+                    self.config,
+                    plan,
+                    read=partial(rows.read, number),
+                    workers=workers,
+                    on_made=partial(rows.require_end, number),
+                )
+                yield pa.RecordBatch.from_pydict({"shard": pa.array([number], pa.int32())})
+
+
+class _Sent:
+    """Rows that are gathered until they are worth sending."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, bytes, bytes]] = []
+        self.num_bytes = 0
+
+    def add(self, number: int, sha256: bytes, data: bytes) -> None:
+        self._rows.append((number, sha256, data))
+        self.num_bytes += len(data)
+
+    def take(self) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        columns = list(zip(*self._rows, strict=True)) or [(), (), ()]
+        kinds = (pa.int32(), pa.binary(), pa.binary())
+        arrays = [pa.array(c, kind) for c, kind in zip(columns, kinds, strict=True)]
+        self._rows, self.num_bytes = [], 0
+        return pa.RecordBatch.from_arrays(arrays, ["shard", "sha256", "picture"])
+
+
+class _Rows:
+    """Rows sorted by (file, sha256), taken as the files' own rows ask for them: one at a time."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._rows = self._flat(batches)
+        self._next = next(self._rows, None)
+        self._done: set[int] = set()
+
+    def next_file(self) -> int | None:
+        """Give the next file that has pictures here; what the last one left is passed over."""
+        while self._next is not None and self._next[0] in self._done:
+            self._next = next(self._rows, None)
+        if self._next is None:
+            return None
+        self._done.add(self._next[0])
+        return self._next[0]
+
+    def read(self, number: int, row: Row) -> bytes:
+        """Give the picture of a row; rows are asked for in order, a picture perhaps twice."""
+        _, sha256, data = self._go_to(number, row.sha256)
+        if sha256 != row.sha256:
+            raise BadPictureError(CHANGED)
+        return data
+
+    def require_end(self, number: int) -> None:
+        """Be sure that what a file lacks is not what was cut off.
+
+        Raises:
+            CutInputError: if it may be.
+        """
+        self._go_to(number, END_OF_FILE)
+
+    def _go_to(self, number: int, sha256: bytes) -> tuple[int, bytes, bytes]:
+        """Pass over rows of a file that lie before a hash, and give the next."""
+        while self._next is not None and self._next[0] == number and self._next[1] < sha256:
+            self._next = next(self._rows, None)
+        if self._next is None or self._next[0] != number:
+            raise CutInputError(f"the rows of file {number} break off")
+        return self._next
+
+    @staticmethod
+    def _flat(batches: Batches) -> Iterator[tuple[int, bytes, bytes]]:
+        for batch in batches:
+            for at in range(batch.num_rows):
+                number, sha256, data = (column[at].as_py() for column in batch.columns)
+                yield number, bytes(sha256), data
+
+
+def handed(batches: Batches) -> Batches:
+    """Give what Spark hands over; where that breaks it is no error of the disk, as it looks."""
+    try:
+        yield from batches
+    except OSError as error:  # pyarrow, of a stream that ends within a batch
+        raise CutInputError(str(error)) from error
