@@ -72,6 +72,20 @@ def pytest_xdist_auto_num_workers() -> int:
     return num_cores() + 1
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """Give all files that share a Spark session to one process: each JVM takes ten seconds."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFileOrSession(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            folder, _, name = file.rpartition("/")
+            return folder if folder == "tests/spark" and name != "test_cluster.py" else file
+
+    return ByFileOrSession(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that have slow tests: none is left for one process at the end."""
