@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -144,6 +144,23 @@ def others_of(pid: int, way: str = "started") -> list[psutil.Process]:
         time.sleep(0.01)
 
 
+@contextlib.contextmanager
+def standing_still(processes: list[psutil.Process]) -> Iterator[None]:
+    """Stop processes while the block runs."""
+    try:
+        for process in processes:
+            process.suspend()
+        until_s = time.monotonic() + 20
+        while any(process.status() != psutil.STATUS_STOPPED for process in processes):
+            assert time.monotonic() < until_s  # one that waits for memory stops when it has it
+            time.sleep(0.01)
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
 def once_at_work(act: Callable[[], None]) -> Callable[[PrepareProgress], None]:
     """Act when the first file is finished."""
     is_done = False
@@ -241,7 +258,7 @@ def script(source: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Po
     yield begin
     for process in begun:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=60)  # a test that failed must not keep the others waiting
 
 
 @pytest.mark.parametrize("way", ["forked", "started"])
@@ -256,17 +273,14 @@ def test_other_processes_end_with_a_prepare_that_is_killed(
     assert [process.stdout.readline() for _ in range(2)] == ["begun\n", "at work\n"]
     others = others_of(process.pid, way)
     assert len(others) == NUM_OTHERS
-    for other in others:  # as if they were slow to see it
-        other.send_signal(signal.SIGSTOP)
-    process.kill()
-    process.wait()
-    again = script(way)
-    assert again.stdout is not None
-    assert again.stdout.readline() == "begun\n"
-    time.sleep(0.5)  # it waits for them: they might still write
-    assert again.poll() is None
-    for other in others:
-        other.send_signal(signal.SIGCONT)
+    with standing_still(others):  # as if they were slow to see it
+        process.kill()
+        process.wait()
+        again = script(way)
+        assert again.stdout is not None
+        assert again.stdout.readline() == "begun\n"
+        time.sleep(0.5)  # it waits for them: they might still write
+        assert again.poll() is None
     assert again.communicate() == ("", "")
     assert again.returncode == 0
     assert contents(config.out) == whole
