@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from stepladder.config.recipe import (
     StoppingConfig,
 )
 from stepladder.data.batch import Batch
+from stepladder.ladder import race
 from stepladder.ladder.lab import Lab
 from stepladder.records.profile import Profile, TrainingTime
 from stepladder.task import Metrics, Task
@@ -119,8 +121,9 @@ def blobs() -> type[BlobsTask]:
 
 
 @pytest.fixture
-def make_lab(tmp_path: Path) -> Iterator[MakeLab]:
-    """Open a lab with blocks of a few milliseconds."""
+def make_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLab]:
+    """Open a lab with blocks of a few milliseconds; one that is interrupted refuses nothing."""
+    monkeypatch.setattr(race, "GROSSLY", math.inf)
     opened: list[Lab] = []
 
     def make(recipe: Recipe = RECIPE, task: Task | None = None, **options: Any) -> Lab:

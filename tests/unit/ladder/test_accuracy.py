@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from stepladder.config.choices import ClimbAim, Encoding, Split, WeightsSource
 from stepladder.config.recipe import AugmentConfig, FeaturesConfig, Recipe
 from stepladder.data.batch import Batch
 from stepladder.ladder import climb as climb_module
-from stepladder.ladder import race
 from stepladder.ladder.accuracy import AccuracyClimb
 from stepladder.ladder.fit import larger_part
 from stepladder.ladder.fit_recipe import FitRecipe
@@ -90,7 +88,6 @@ def _make_climb(tmp_path: Path, profile: Profile, monkeypatch: pytest.MonkeyPatc
         epochs = lab.job.recipe.schedule.max_epochs
         known = replace(profile, time=replace(profile.time, epochs=epochs), **facts)
         monkeypatch.setattr(climb_module, "take_profile", lambda *_, **__: known)
-        monkeypatch.setattr(race, "GROSSLY", math.inf)  # blocks so short may be interrupted
         folder = tmp_path / "runs" / "run"
         folder.mkdir(parents=True)
         return kind(

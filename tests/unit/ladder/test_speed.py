@@ -101,12 +101,6 @@ def timed(lab: Lab, profile, recipe: Recipe, folder):  # type: ignore[no-untyped
     )
 
 
-@pytest.fixture
-def no_gross(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(race_module, "GROSSLY", float("inf"))  # such short blocks are interrupted
-
-
-@pytest.mark.usefixtures("no_gross")
 def test_two_pairs_are_run_where_the_budget_has_ended(make_lab, profile, recipe, tmp_path) -> None:
     lab = make_lab(recipe, budget_s=1e-9)
     speed = timed(lab, profile, recipe, tmp_path)
@@ -116,7 +110,6 @@ def test_two_pairs_are_run_where_the_budget_has_ended(make_lab, profile, recipe,
     assert speed.interval.low < speed.interval.estimate < speed.interval.high
 
 
-@pytest.mark.usefixtures("no_gross")
 def test_a_budget_that_suffices_cuts_nothing_short(make_lab, profile, recipe, tmp_path) -> None:
     speed = timed(make_lab(recipe, budget_s=600.0), profile, recipe, tmp_path)
     assert len(speed.before_s) >= 8
@@ -124,7 +117,6 @@ def test_a_budget_that_suffices_cuts_nothing_short(make_lab, profile, recipe, tm
     assert not speed.is_too_little
 
 
-@pytest.mark.usefixtures("no_gross")
 def test_pairs_end_with_the_budget_and_not_before(
     make_lab, profile, recipe, tmp_path, monkeypatch
 ) -> None:

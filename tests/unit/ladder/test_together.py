@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import ClassVar
 
@@ -11,7 +10,6 @@ import pytest
 from stepladder.config.choices import Encoding, WeightsSource, Where
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import ModelConfig, Recipe
-from stepladder.ladder import race
 from stepladder.ladder.room import why_not_here
 from stepladder.ladder.together import Together, why_nothing_enabled, with_enabled
 from stepladder.ladder.trial import run_trial
@@ -140,9 +138,8 @@ def test_where_nothing_needs_room_a_rung_stays_alone(profile, recipe) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
 def test_reading_each_epoch_is_tried_with_all_data_and_not_alone(
-    make_lab, profile, recipe, build_store, tmp_path, monkeypatch
+    make_lab, profile, recipe, build_store, tmp_path
 ) -> None:
-    monkeypatch.setattr(race, "GROSSLY", math.inf)  # how slow it is here is not asked
     build_store(
         tmp_path / "store", num_rows={"train": 80, "val": 20}, size=32, encoding=Encoding.JPEG
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,7 +11,6 @@ import pytest
 from stepladder.config.choices import TrainMode
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
-from stepladder.ladder import race
 from stepladder.ladder import trial as trial_module
 from stepladder.ladder.comparison import compare, compare_outcomes
 from stepladder.ladder.guard import TrialFailed, Watchdog
@@ -145,10 +143,7 @@ def test_early_stopping_is_judged_by_the_epochs_of_each_seed(make_lab, profile, 
     assert trial.verdict.num_epochs == pytest.approx(sum(trial.after_epochs) / 5)
 
 
-def test_features_are_the_same_to_rounding_and_timed_by_blocks(
-    make_lab, profile, recipe, monkeypatch
-) -> None:
-    monkeypatch.setattr(race, "GROSSLY", math.inf)  # one of such short blocks may be interrupted
+def test_features_are_the_same_to_rounding_and_timed_by_blocks(make_lab, profile, recipe) -> None:
     lab = make_lab(recipe)
     trial = tried(lab, CachedFeatures(), profile, recipe).trial
     assert trial.verdict.exactness.startswith(("same to 1e-", "equal"))

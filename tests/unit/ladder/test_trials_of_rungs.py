@@ -5,7 +5,6 @@ What is asserted holds on a machine of any speed: both sides were timed, and a v
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,6 @@ from stepladder.config.recipe import (
     StoppingConfig,
 )
 from stepladder.data.prepare import prepare
-from stepladder.ladder import race
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.room import why_not_here
 from stepladder.ladder.together import with_enabled
@@ -55,11 +53,6 @@ TRIED = (Decision.KEPT, Decision.UNDECIDED, Decision.DROPPED)
 
 class TryRung(Protocol):
     def __call__(self, rung: Rung, recipe: Recipe, **facts: Any) -> Trial: ...
-
-
-@pytest.fixture(autouse=True)
-def _short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(race, "GROSSLY", math.inf)  # one of such short blocks may be interrupted
 
 
 @pytest.fixture(name="job")
