@@ -69,6 +69,27 @@ with spark_session() as spark:
 """
 
 
+# Each task dies in its first attempt, as a worker does that the system takes for lack of memory.
+DYING = """
+import os, sys
+from pathlib import Path
+from stepladder.data.spark.jobs import run_tasks
+from stepladder.data.spark.session import spark_session
+
+folder = sys.argv[1]
+
+def task(idx):
+    mark = Path(folder, str(idx))
+    if not mark.exists():
+        mark.touch()
+        os._exit(9)
+    return str(idx)
+
+with spark_session() as spark:
+    print(sorted(run_tasks(spark, 2, task).values()))
+"""
+
+
 def cluster(master: str, java: str, **conf: str) -> dict[str, str]:
     conf |= {f"spark.{who}.extraJavaOptions": java for who in ("driver", "executor")}
     given = " ".join(f"--conf '{name}={value}'" for name, value in conf.items())
@@ -98,6 +119,26 @@ def test_a_cluster_without_a_slot_is_told_in_words(java_options: str) -> None:
         done.stdout
     )
     assert "spark.executor.cores" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("master", "is_tried_again"), [("", True), ("local[2]", False)], ids=["ours", "named"]
+)
+def test_a_session_of_our_own_on_one_machine_tries_a_task_again(
+    tmp_path: Path, java_options: str, master: str, is_tried_again: bool
+) -> None:
+    env = cluster(master, java_options)
+    done = subprocess.run(
+        [sys.executable, "-c", DYING, str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={name: value for name, value in env.items() if value and name != "MASTER"},
+    )
+    assert (done.returncode == 0) == is_tried_again, done.stderr
+    assert done.stdout.strip() == ("['0', '1']" if is_tried_again else "")
 
 
 @pytest.mark.slow

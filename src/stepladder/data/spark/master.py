@@ -12,7 +12,7 @@ _PROPERTY = re.compile(r"^[ \t]*spark\.master[ \t=:]+(\S+)", re.MULTILINE)
 
 
 def named_master() -> str | None:
-    """Give the master that the environment or Spark's own files name; None: Spark's local[*].
+    """Give the master that the environment or Spark's own files name; None: nobody names one.
 
     The first of these names it, as for Spark itself: SPARK_MASTER (which is ours alone), arguments
     for spark-submit, a file of properties, MASTER.

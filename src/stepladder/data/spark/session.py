@@ -27,6 +27,8 @@ _INSTALL_JAVA = (
     "Install Java 17 or 21, such as: apt install openjdk-17-jre-headless. One that is there "
     "already is named by JAVA_HOME."
 )
+_LOCAL = "local[*,4]"
+"""All cores; a task is tried 4 times, as on a cluster: Spark's own local[*] gives up at once."""
 _OF_A_CLUSTER = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE")  # the JVM is there already, or far away
 
 
@@ -62,7 +64,7 @@ def spark_session() -> Iterator[SparkSession]:
     """Give the session that is there, or one that lives as long as the block.
 
     One that is made here goes by spark-submit and spark-defaults.conf, or else by the environment
-    variable SPARK_MASTER; without either it is local[*].
+    variable SPARK_MASTER; without either it is local[*,4].
 
     Raises:
         UsageError, ResourceError: as `require_spark`.
@@ -113,12 +115,13 @@ def _begin() -> SparkSession:
     """Begin a session; one of this machine alone without web pages and with our own Python."""
     from pyspark.sql import SparkSession as Session
 
-    master = os.environ.get("SPARK_MASTER")
     builder = Session.builder.appName("stepladder").config("spark.ui.showConsoleProgress", "false")
     is_submitted = any(os.environ.get(name) for name in _OF_A_CLUSTER)
+    named = named_master()
+    master = os.environ.get("SPARK_MASTER") or (None if named or is_submitted else _LOCAL)
     if master:
         builder = builder.master(master)
-    if not is_submitted and (named_master() or "local").startswith("local"):
+    if not is_submitted and (named or _LOCAL).startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the first on the PATH
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.ui.enabled", "false")
