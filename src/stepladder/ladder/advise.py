@@ -15,12 +15,12 @@ from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.room import why_not_here
 from stepladder.ladder.together import with_enabled
 from stepladder.ladder.trial import Change, change_between
-from stepladder.ladder.wording import gain, rough_time
+from stepladder.ladder.wording import gain
 from stepladder.records import Json
 from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.train.wording import byte_rate, duration, percent
+from stepladder.train.wording import byte_rate, duration, percent, rough_time
 
 _CLEAR_GAIN: Final = 1.1
 """Predicted, from which on a step that costs no accuracy is advised before any that may."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from stepladder.ladder.lab import Lab
-from stepladder.ladder.wording import rough_time
 from stepladder.records.profile import TrainingTime
+from stepladder.train.wording import rough_time
 
 AFTER_FRAC: Final = 0.2
 """Of the budget, beyond it, for what compares both ends after the training."""

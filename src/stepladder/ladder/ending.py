@@ -12,13 +12,12 @@ from stepladder.ladder.wording import (
     loss_decimals,
     loss_interval,
     plus_minus,
-    rough_time,
     wrapped,
 )
 from stepladder.records.climb import ClimbSummary
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Aim, Interval
-from stepladder.train.wording import clean, percent
+from stepladder.train.wording import clean, percent, rough_time
 
 _MIN_RUNS: Final = 2
 _FAR_APART: Final = 1.1

@@ -23,7 +23,6 @@ from stepladder.ladder.keys import prices_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.learning import learning_key
 from stepladder.ladder.whole import epochs_of, outside_clock_s, run_whole
-from stepladder.ladder.wording import rough_time
 from stepladder.machine import environment
 from stepladder.measure.block import mean_times
 from stepladder.measure.workload import BlockTimes, Workload, training_time
@@ -35,6 +34,7 @@ from stepladder.rungs.gpu import UseGpu
 from stepladder.stats import Pairs, paired_change
 from stepladder.train.finish import SUMMARY_FILE
 from stepladder.train.results import Judged, read_predictions
+from stepladder.train.wording import rough_time
 
 CLIMB_FILE: Final = "climb.json"
 _BASELINE_FRAC: Final = 0.015  # of the budget, for measured epochs of the job as written

@@ -8,10 +8,10 @@ from typing import Final
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.ladder.together import why_nothing_enabled
-from stepladder.ladder.wording import rough_time
 from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
+from stepladder.train.wording import rough_time
 
 _LEAST_FRAC: Final = 0.02  # of the budget, without which no trial is begun
 _WHOLE: Final[Mapping[str, str]] = {"compile": "compiling", "store": "decoding all pictures"}

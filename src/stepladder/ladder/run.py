@@ -41,7 +41,7 @@ from stepladder.ladder.result import (
     with_accuracy,
 )
 from stepladder.ladder.task_key import task_facts
-from stepladder.ladder.wording import baseline_row, header, rough_time, row, row_json
+from stepladder.ladder.wording import baseline_row, header, row, row_json
 from stepladder.machine import disk_free_bytes, keep_freed_memory
 from stepladder.records import Json, read_json, to_json, write_json
 from stepladder.records.climb import Baseline, ClimbSummary
@@ -55,6 +55,7 @@ from stepladder.train.display import Display
 from stepladder.train.features import features_folder
 from stepladder.train.run_folder import RunFolder
 from stepladder.train.table_version import name_table_version, open_at_version
+from stepladder.train.wording import rough_time
 
 _CACHE: Final = ".ladder-"
 _CLIMBS: Final = {

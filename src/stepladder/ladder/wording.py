@@ -13,7 +13,7 @@ from stepladder.records.climb import Baseline, JointChange
 from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
 from stepladder.records.profile import Provenance
-from stepladder.train.wording import clean, percent
+from stepladder.train.wording import clean, percent, rough_time
 
 HEADINGS: Final = ("rung", "predicted", "measured", "accuracy (paired)", "verdict")
 WIDTH: Final = 100
@@ -168,19 +168,6 @@ def signed(value: float, decimals: int) -> str:
     if round(value, decimals) == 0:
         return f"{0:.{decimals}f}"
     return f"{value:+.{decimals}f}".replace("-", "−")
-
-
-def rough_time(seconds: float | None) -> str:
-    """Say a time to two digits, in one unit: `6.1 s`, `48 s`, `2.8 min`, `24 min`, `3.4 h`."""
-    if seconds is None or not math.isfinite(seconds) or seconds < 0:
-        return "unknown"
-    if 0 < seconds < 0.0995:
-        small = seconds < 9.95e-5
-        return f"{(1e6 if small else 1e3) * seconds:.2g} {'µs' if small else 'ms'}"
-    steps = ((1, "s", 99.5), (60, "min", 99.5), (3600, "h", 47.5), (86400, "d", math.inf))
-    size_s, unit, _ = next(step for step in steps if seconds < step[2] * step[0])
-    value = seconds / size_s
-    return f"{value:.1f} {unit}" if 0 < value < 9.95 else f"{value:,.0f} {unit}"
 
 
 def predicted_words(prediction: Prediction | None) -> str:

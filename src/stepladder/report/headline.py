@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from stepladder.diagnosis.baseline import baseline_finding
-from stepladder.ladder.wording import rough_time
 from stepladder.report.bars import Part, stacked_bar
 from stepladder.report.tables import RunRecords, count, fraction, number
 from stepladder.train.events import redacted
@@ -19,6 +18,7 @@ from stepladder.train.wording import (
     examples_word,
     pace,
     percent,
+    rough_time,
     stop_words,
 )
 

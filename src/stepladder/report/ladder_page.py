@@ -6,13 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from stepladder.ladder.wording import (
-    gain,
-    loss_interval,
-    points_interval,
-    rough_time,
-    together_words,
-)
+from stepladder.ladder.wording import gain, loss_interval, points_interval, together_words
 from stepladder.records.climb import ClimbSummary, JointChange, NextStep
 from stepladder.records.ladder import Aim, Decision
 from stepladder.report.headline import Headline
@@ -29,6 +23,7 @@ from stepladder.report.ladder_table import (
     ladder_rows,
 )
 from stepladder.report.ladder_trials import TrialDetail, trial_details
+from stepladder.train.wording import rough_time
 
 _OTHER_MACHINES = frozenset({3, 9, 10, 11})  # levels: an accelerator, a larger one, more of them
 _ONE_TIME_WORDS = {

@@ -7,17 +7,13 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from stepladder.ladder.wording import (
-    decision_words,
-    gain,
-    gain_interval,
-    rough_time,
-)
+from stepladder.ladder.wording import decision_words, gain, gain_interval
 from stepladder.records.ladder import Decision, Trial
 from stepladder.report.charts import coordinate
 from stepladder.report.heatmap import short
 from stepladder.report.ladder import ClimbRecords, positive
 from stepladder.report.scales import Scale
+from stepladder.train.wording import rough_time
 
 _LENGTH, _HEIGHT, _MIDDLE = 1000, 40, 20  # of a strip; the page stretches it to the column
 _APART = 115  # of two labels, along the length: what "10 min" takes on a telephone

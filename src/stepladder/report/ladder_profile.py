@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stepladder.ladder.wording import rough_time
 from stepladder.records.profile import Profile, TrainingTime
 from stepladder.report.headline import PHASE_WORDS, TimeSpent, spent
 from stepladder.report.scales import tick_label
-from stepladder.train.wording import percent
+from stepladder.train.wording import percent, rough_time
 
 PART_WORDS = {
     "training": "training steps",

@@ -26,7 +26,6 @@ from stepladder.ladder.wording import (
     points,
     predicted_words,
     reason_words,
-    rough_time,
 )
 from stepladder.records.climb import ClimbSummary
 from stepladder.records.ladder import Aim, Decision, Interval, Trial
@@ -35,7 +34,7 @@ from stepladder.report.headline import Fact, Headline
 from stepladder.report.heatmap import short
 from stepladder.report.ladder import ClimbRecords, positive
 from stepladder.rungs import REMEDIES, RUNGS, Rung
-from stepladder.train.wording import percent
+from stepladder.train.wording import percent, rough_time
 
 MAX_ROWS = 60
 _MAX_REASON = 300

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepladder.ladder.wording import accuracy_words, decision_words, measured_words, rough_time
+from stepladder.ladder.wording import accuracy_words, decision_words, measured_words
 from stepladder.records.files import Json
 from stepladder.records.ladder import Prediction, Trial, Verdict
 from stepladder.records.profile import TrainingTime
@@ -16,6 +16,7 @@ from stepladder.report.ladder_charts import sample_chart, time_unit
 from stepladder.report.ladder_profile import PART_WORDS
 from stepladder.report.scales import tick_label
 from stepladder.train.events import redacted
+from stepladder.train.wording import rough_time
 
 MAX_TRIALS = 40
 _MAX_NUMBERS = 40

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepladder.ladder.wording import rough_time
 from stepladder.records.reading import Reading, reading_of
 from stepladder.report.tables import RunRecords, fraction
-from stepladder.train.wording import byte_rate, percent
+from stepladder.train.wording import byte_rate, percent, rough_time
 
 
 @dataclass(frozen=True, kw_only=True)

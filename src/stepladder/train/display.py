@@ -22,6 +22,7 @@ from stepladder.train.wording import (
     duration,
     pace,
     percent,
+    rough_time,
     summary_lines,
     validation_line,
 )
@@ -44,6 +45,8 @@ class ProgressState:
             memory, or it is not known.
         cache_hit_frac: share of a remote store's files that were in the cache when they were asked
             for; None: the data lies on this machine.
+        fetch_example_s, decode_example_s: seconds of one thread to get an example and to decode it,
+            in the mean so far; None: none was read.
         epoch_left_s, run_left_s: seconds left, as far as the pace so far tells; None: not known.
         may_stop_early: whether early stopping can make run_left_s an upper bound.
     """
@@ -59,6 +62,8 @@ class ProgressState:
     data_wait_frac: float
     read_bytes_per_s: float | None = None
     cache_hit_frac: float | None = None
+    fetch_example_s: float | None = None
+    decode_example_s: float | None = None
     epoch_left_s: float | None = None
     run_left_s: float | None = None
     may_stop_early: bool = True
@@ -75,11 +80,17 @@ class ProgressState:
             words.append(f"accuracy {percent(self.accuracy)}")
         words.append(f"{pace(self.samples_per_s)} samples/s")
         words.append(f"wait {percent(self.data_wait_frac, 0)}")
+        return words
+
+    def reading(self) -> list[str]:
+        """Say what reading takes, most wanted first; empty where nothing is read."""
+        words = []
         if self.read_bytes_per_s is not None:
             words.append(byte_rate(self.read_bytes_per_s))
         if self.cache_hit_frac is not None:
             words.append(f"cache {percent(self.cache_hit_frac, 0)}")
-        return words
+        of_one = {"fetch": self.fetch_example_s, "decode": self.decode_example_s}
+        return words + [f"{what} {rough_time(took_s)}" for what, took_s in of_one.items() if took_s]
 
 
 class Display:
@@ -183,7 +194,7 @@ class PlainDisplay(Display):
         epoch = f"epoch {state.epoch}/{state.max_epochs}"
         step = f"step {state.step_in_epoch}/{state.steps_per_epoch}"
         left = f"left: epoch {duration(state.epoch_left_s)}, run {state.run_left()}"
-        self.out.line(", ".join([f"{epoch} {step}", *state.measures(), left]))
+        self.out.line(", ".join([f"{epoch} {step}", *state.measures(), *state.reading(), left]))
 
     def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Show how many pictures are prepared."""

@@ -19,7 +19,9 @@ LIVE_EVERY_S = 0.25
 
 
 class LiveDisplay(Display):
-    """Two lines that stay at the bottom; validations, messages and warnings are kept above them.
+    """Lines that stay at the bottom; validations, messages and warnings are kept above them.
+
+    The first says how far it is, the second what steps measured, the third what reading takes.
 
     Drawn in the calling thread, four times a second at most: a thread of its own would wake up
     beside the readers and the step. NO_COLOR is respected by rich.
@@ -37,32 +39,32 @@ class LiveDisplay(Display):
             self._print(Text(f"  {clean(line)}"))
 
     def show(self, state: ProgressState) -> None:
-        """Draw the two lines."""
+        """Draw the lines."""
         left = f"{duration(state.epoch_left_s)} left, run {state.run_left()}"
         self._draw(
             head=f"epoch {state.epoch} of {state.max_epochs}",
             done=state.step_in_epoch,
             total=state.steps_per_epoch,
             tail=left,
-            below=f"step {state.step:,} · " + " · ".join(state.measures()),
+            below=([f"step {state.step:,}", *state.measures()], state.reading()),
         )
 
     def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Draw how many pictures are prepared."""
         tail = f"{done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
-        self._draw(head="preparing", done=done, total=total, tail=tail, below="")
+        self._draw(head="preparing", done=done, total=total, tail=tail)
         if done == total:
             self._freeze()
 
     def show_features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Draw how many examples have features."""
         tail = f"{done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
-        self._draw(head="features", done=done, total=total, tail=tail, below="")
+        self._draw(head="features", done=done, total=total, tail=tail)
 
     def show_upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:  # noqa: ARG002
         """Draw how many files have been sent."""
         tail = f"{done:,} of {total:,} files, {duration(left_s)} left"
-        self._draw(head="sending", done=done, total=total, tail=tail, below="")
+        self._draw(head="sending", done=done, total=total, tail=tail)
 
     def validation(self, values: Mapping[str, Any]) -> None:
         """Keep one validation above the progress; the best so far stands out."""
@@ -95,7 +97,9 @@ class LiveDisplay(Display):
     def _print(self, text: Text) -> None:
         self._console.print(text, soft_wrap=self._live is None)
 
-    def _draw(self, *, head: str, done: int, total: int, tail: str, below: str) -> None:
+    def _draw(
+        self, *, head: str, done: int, total: int, tail: str, below: Sequence[Sequence[str]] = ()
+    ) -> None:
         row = Table.grid(padding=(0, 1), expand=True)
         row.add_column(no_wrap=True)
         row.add_column(ratio=1)
@@ -103,8 +107,11 @@ class LiveDisplay(Display):
         bar = ProgressBar(total=max(total, 1), completed=min(done, total))
         row.add_row(Text(head, style="bold"), bar, Text(tail))
         lines: list[RenderableType] = [row]
-        if below:
-            lines.append(Text(below, style="dim", no_wrap=True, overflow="ellipsis"))
+        lines += [
+            Text(" · ".join(words), style="dim", no_wrap=True, overflow="ellipsis")
+            for words in below
+            if words
+        ]
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from stepladder.data.reader import Reader
+from stepladder.data.reader import Reader, ReaderStats
 from stepladder.train.clock import Phase
 from stepladder.train.display import ProgressState
 from stepladder.train.stage import stages_of
@@ -26,6 +26,7 @@ def progress_of(run: Session) -> ProgressState:
     epochs_left = max(max_epochs - at.epoch - 1, 0)
     is_free = run.device.type == "cpu"  # elsewhere a look waits for the device
     files = reader.files_stats()
+    stats = ReaderStats() if reader.is_held else reader.stats  # what memory holds is not read
     return ProgressState(
         epoch=at.epoch + 1,
         max_epochs=max_epochs,
@@ -38,6 +39,8 @@ def progress_of(run: Session) -> ProgressState:
         data_wait_frac=run.clock.truth().data_wait_frac(),
         read_bytes_per_s=_bytes_per_s(reader, per_s),
         cache_hit_frac=files.hit_frac if files is not None else None,
+        fetch_example_s=stats.fetch_example_s,
+        decode_example_s=stats.decode_example_s,
         epoch_left_s=left_s,
         may_stop_early=run.recipe.stopping.early and run.val_reader is not None,
         run_left_s=left_s + validation_s + epochs_left * (epoch_s + validation_s),

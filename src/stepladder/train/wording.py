@@ -49,6 +49,19 @@ def duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+def rough_time(seconds: float | None) -> str:
+    """Say a time to two digits, in one unit: `6.1 s`, `48 s`, `2.8 min`, `24 min`, `3.4 h`."""
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        return "unknown"
+    if 0 < seconds < 0.0995:
+        small = seconds < 9.95e-5
+        return f"{(1e6 if small else 1e3) * seconds:.2g} {'µs' if small else 'ms'}"
+    steps = ((1, "s", 99.5), (60, "min", 99.5), (3600, "h", 47.5), (86400, "d", math.inf))
+    size_s, unit, _ = next(step for step in steps if seconds < step[2] * step[0])
+    value = seconds / size_s
+    return f"{value:.1f} {unit}" if 0 < value < 9.95 else f"{value:,.0f} {unit}"
+
+
 def percent(fraction: float | None, digits: int = 1) -> str:
     """Say a fraction in percent, or `unknown`."""
     known = fraction is not None and math.isfinite(fraction)

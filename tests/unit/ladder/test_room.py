@@ -12,13 +12,13 @@ from stepladder.ladder.advise import advise_on
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.ledger import Ledger
 from stepladder.ladder.room import why_no_time, why_not_here
-from stepladder.ladder.wording import rough_time
 from stepladder.records.ladder import Decision
 from stepladder.rungs import RUNGS
 from stepladder.rungs.cached_features import CachedFeatures
 from stepladder.rungs.compile import Compile
 from stepladder.rungs.pixel_store import PixelStore
 from stepladder.train.display import Display
+from stepladder.train.wording import rough_time
 
 NUM = 90 + 30
 REFUSED = "takes 0.5 MB of disk, and ladder.max_cache_bytes allows 0.4 MB"

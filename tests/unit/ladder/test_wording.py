@@ -19,12 +19,12 @@ from stepladder.ladder.wording import (
     plus_minus,
     points,
     reason_words,
-    rough_time,
     row,
     row_json,
 )
 from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
 from stepladder.records.profile import Provenance
+from stepladder.train.wording import rough_time
 
 WIDE = 140
 

@@ -104,21 +104,40 @@ def test_a_plain_line_says_what_a_person_waits_for() -> None:
             {"read_bytes_per_s": 1.25e9, "cache_hit_frac": 0.92},
             ["wait 3 %", "1.2 GB/s", "cache 92 %"],
         ),
+        (
+            {"fetch_example_s": 42e-6, "decode_example_s": 0.00061},
+            ["wait 3 %", "fetch 42 µs", "decode 0.61 ms"],
+        ),
+        ({"fetch_example_s": 42e-6, "decode_example_s": 0.0}, ["wait 3 %", "fetch 42 µs"]),
     ],
 )
 def test_of_reading_a_line_says_what_there_is(told: dict[str, float], said: list[str]) -> None:
-    assert replace(STATE, **told).measures()[3:] == said
+    state = replace(STATE, **told)
+    assert [*state.measures(), *state.reading()][3:] == said
+    stream = io.StringIO()
+    PlainDisplay(stream).step(state)
+    assert f", {', '.join(said)}, left: " in stream.getvalue()
 
 
-def test_what_was_read_fits_on_the_second_line_of_a_terminal(
+def test_what_was_read_stands_on_a_line_of_its_own_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     stream = Terminal()
     with make_display(stream=stream) as display:
-        display.step(replace(STATE, step=123_456, read_bytes_per_s=123e6, cache_hit_frac=1.0))
-    assert "· wait 3 % · 123 MB/s · cache 100 %" in stream.getvalue()
+        display.step(
+            replace(
+                STATE,
+                step=123_456,
+                read_bytes_per_s=123e6,
+                cache_hit_frac=1.0,
+                fetch_example_s=0.0042,
+                decode_example_s=0.00061,
+            )
+        )
+    assert "1,234 samples/s · wait 3 %" in stream.getvalue()
+    assert "123 MB/s · cache 100 % · fetch 4.2 ms · decode 0.61 ms" in stream.getvalue()
 
 
 def test_time_left_is_a_bound_only_where_training_may_stop_early() -> None:

@@ -113,3 +113,6 @@ def test_progress_tells_the_bytes_that_steps_take(
     last = display.states[-1]
     assert last.read_bytes_per_s == pytest.approx(last.samples_per_s * 4 * 4 * 3)
     assert last.cache_hit_frac is None
+    assert last.fetch_example_s is not None
+    assert last.fetch_example_s > 0
+    assert last.decode_example_s == 0  # pixels
