@@ -22,6 +22,7 @@ from stepladder.data.containers.contract import (
 )
 from stepladder.data.containers.files import SourceFile
 from stepladder.data.containers.tar import Member, read_members
+from stepladder.data.sources import name_some
 from stepladder.data.walk import Skipped
 from stepladder.errors import DataError
 
@@ -133,20 +134,31 @@ class TarContainer(Container):
         return found[0] if found else None
 
     def _label(self, sample: _Sample, facts: dict[str, Any], where: str) -> str | int:
+        """Give the label: of the column that was named, else where WebDataset usually has it."""
         name = self._config.label_column
-        if "cls" in sample.fields:
-            text = _text(sample.fields["cls"], where).strip()
-            return checked_label(_number(text, where), "cls", where)
+        is_named = name != PrepareConfig.label_column
+        before, after = ("", name.lower().lstrip(".")) if is_named else ("cls", "txt")
+        if before in sample.fields:
+            return _label_of(sample.fields[before], before, where)
         if name in facts:
             return checked_label(facts[name], name, where)
-        if "txt" in sample.fields:
-            return checked_label(_text(sample.fields["txt"], where), "txt", where)
+        if after in sample.fields:
+            return _label_of(sample.fields[after], after, where)
+        looked_for = "neither " if is_named else "neither a .cls, nor "
+        of_json = f" Its .json has {name_some(sorted(facts))}." if facts else ""
         raise DataError(
-            f"no label: neither a .cls, nor {name!r} in a .json, nor a .txt",
+            f"no label: {looked_for}{name!r} in a .json, nor a .{after}",
             where=where,
-            why=f"It has {', '.join(sorted(sample.fields))}."[:300],
+            why=f"It has {', '.join(sorted(sample.fields))}.{of_json}"[:300],
             fix="Name the key of the JSON: --label-column NAME",
         )
+
+
+def _label_of(member: Member, ending: str, where: str) -> str | int:
+    """Read a label that is a member of its own: a number in .cls, a name in any other."""
+    text = _text(member, where).strip()
+    is_number = ending.rpartition(".")[2] == "cls"
+    return checked_label(_number(text, where) if is_number else text, ending, where)
 
 
 def _facts(sample: _Sample, where: str) -> dict[str, Any]:

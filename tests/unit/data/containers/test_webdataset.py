@@ -159,6 +159,41 @@ def test_a_tar_without_labels_says_what_it_has(shop: Any) -> None:
     assert "It has jpg." in str(caught.value)
 
 
+def with_all_labels(shop: Any) -> Path:
+    """Write samples that tell three labels: a number, a text and a key of the JSON."""
+    members = []
+    for row in range(20):
+        facts = json.dumps({"kind": ("ripe", "raw")[row % 2]})
+        members += [
+            (f"{row}.cls", str(row % 2).encode()),
+            (f"{row}.Shop.txt", ("here", "there")[row % 2].encode()),
+            (f"{row}.json", facts.encode()),
+            (f"{row}.jpg", shop.photo(row)),
+        ]
+    return shop.tar("all.tar", members)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("kind", {"ripe", "raw"}),
+        ("shop.txt", {"here", "there"}),
+        (".cls", {"0", "1"}),
+        ("label", {"0", "1"}),
+    ],
+)
+def test_a_label_column_that_is_named_wins(shop: Any, name: str, labels: set[str]) -> None:
+    result = shop.make(with_all_labels(shop), label_column=name)
+    assert set(result.manifest.classes) == labels
+
+
+def test_a_label_column_that_is_named_and_not_there_is_an_error(shop: Any) -> None:
+    with pytest.raises(DataError, match=r"neither 'foo' in a \.json, nor a \.foo") as caught:
+        shop.make(with_all_labels(shop), label_column="foo")
+    assert caught.value.where == "all.tar: sample 0"
+    assert "It has cls, jpg, json, shop.txt. Its .json has kind." in str(caught.value)
+
+
 def test_half_characters_of_json_are_written_as_escapes(shop: Any) -> None:
     members = []
     for row in range(20):
