@@ -16,6 +16,7 @@ import torch
 
 LENGTHS = "_lengths"
 Scalar = bool | int | float | str | bytes
+_LARGEST = (1 << 63) - 1  # of int64
 
 
 class BadCellError(Exception):
@@ -24,12 +25,14 @@ class BadCellError(Exception):
     Attributes:
         row: of the array that was decoded.
         what: is wrong with it.
+        cure: what else can be done about it than to write the file again.
     """
 
-    def __init__(self, row: int, what: str) -> None:
+    def __init__(self, row: int, what: str, *, cure: str = "leave the column out") -> None:
         super().__init__(what)
         self.row = row
         self.what = what
+        self.cure = cure
 
 
 class Part(NamedTuple):
@@ -44,7 +47,7 @@ class Column(ABC):
     """One column.
 
     Args:
-        fill: what takes the place of nulls; None: a null is an error.
+        fill: what takes the place of nulls, a value of the batch's type; None: a null is an error.
     """
 
     def __init__(self, name: str, *, fill: Scalar | None = None) -> None:
@@ -79,7 +82,11 @@ class Column(ABC):
     def _refuse_nulls(self, array: pa.Array) -> None:
         if array.null_count:
             row = int(np.argmax(pc.is_null(array).to_numpy(zero_copy_only=False)))
-            raise BadCellError(row, f"column {self.name} is null")
+            raise BadCellError(row, f"column {self.name} is null", cure=self._null_cure)
+
+    @property
+    def _null_cure(self) -> str:
+        return f"give open_table fill={{'{self.name}': VALUE}}, or leave the column out"
 
     def _filled(self, array: pa.Array) -> pa.Array:
         """Put the fill value in place of nulls."""
@@ -98,24 +105,28 @@ class _Numeric(Column):
         self.number = number
 
     def _numbers(self, array: pa.Array) -> np.ndarray:
-        """Turn an array without nulls into numbers that torch has a type for."""
+        """Turn an array into numbers that torch has a type for, nulls filled."""
         try:
             numbers = array.cast(self.number)
         except pa.ArrowInvalid:  # an unsigned one of 64 bits: the rest fits
-            row = int(np.argmax(array.to_numpy(zero_copy_only=False) >= 1 << 63))
+            is_over = pc.greater(array, pa.scalar(_LARGEST, array.type)).fill_null(False)
+            row = int(np.argmax(is_over.to_numpy(zero_copy_only=False)))
             raise BadCellError(row, f"column {self.name} is larger than 2^63 - 1") from None
-        result: np.ndarray = numbers.to_numpy(zero_copy_only=False)
+        result: np.ndarray = self._filled(numbers).to_numpy(zero_copy_only=False)
         return result
 
-    def _elements(self, lists: pa.Array, length: int | None = None) -> np.ndarray:
+    def _elements(self, lists: pa.Array) -> np.ndarray:
         """Give the numbers in lists; a null among them is filled, or refused with its row."""
         flat = pc.list_flatten(lists)
         if flat.null_count and self.fill is None:
-            place = int(np.argmax(pc.is_null(flat).to_numpy(zero_copy_only=False)))
-            ends = np.cumsum(pc.list_value_length(lists).to_numpy(zero_copy_only=False))
-            row = place // length if length else int(np.searchsorted(ends, place, "right"))
-            raise BadCellError(row, f"column {self.name} holds a null in its list")
-        return self._numbers(self._filled(flat))
+            row = _row_of(lists, int(np.argmax(pc.is_null(flat).to_numpy(zero_copy_only=False))))
+            what = f"column {self.name} holds a null in its list"
+            raise BadCellError(row, what, cure=self._null_cure)
+        try:
+            return self._numbers(flat)
+        except BadCellError as error:
+            error.row = _row_of(lists, error.row)
+            raise
 
 
 class NumberColumn(_Numeric):
@@ -123,7 +134,7 @@ class NumberColumn(_Numeric):
 
     def decode(self, values: pa.ChunkedArray) -> np.ndarray:
         """Give the numbers."""
-        return self._numbers(self._filled(joined(values)))
+        return self._numbers(joined(values))
 
     def concat(self, values: Sequence[np.ndarray]) -> np.ndarray:
         """Give one array."""
@@ -145,6 +156,8 @@ class NumberColumn(_Numeric):
 class VectorColumn(NumberColumn):
     """As many numbers in each row. Shapes: (n, k)."""
 
+    _length_cure = "take the column out of vectors: its lists are padded then"
+
     def __init__(
         self, name: str, number: pa.DataType, length: int, *, fill: Scalar | None = None
     ) -> None:
@@ -156,17 +169,24 @@ class VectorColumn(NumberColumn):
         array = joined(values)
         if self.fill is None:
             self._refuse_nulls(array)
-        lengths = pc.list_value_length(array).fill_null(self.length)
+        self._require_length(pc.list_value_length(array).fill_null(self.length))
+        return self._spread(self._elements(array), array)
+
+    def _require_length(self, lengths: pa.Array) -> None:
+        """Refuse a vector of another length; nulls have the right one."""
         other = pc.not_equal(lengths, self.length).to_numpy(zero_copy_only=False)
         if other.any():
             row = int(np.argmax(other))
             what = f"column {self.name} has {lengths[row]} values, and {self.length} in other rows"
-            raise BadCellError(row, what)
-        flat = self._elements(array, self.length)
+            raise BadCellError(row, what, cure=self._length_cure)
+
+    def _spread(self, flat: np.ndarray, array: pa.Array) -> np.ndarray:
+        """Give the numbers of those that are not null as rows of all, with the others filled."""
+        vectors = flat.reshape(len(array) - array.null_count, self.length)
         if not array.null_count:
-            return flat.reshape(-1, self.length)
+            return vectors
         out = np.full((len(array), self.length), self.fill, dtype=flat.dtype)
-        out[array.is_valid().to_numpy(zero_copy_only=False)] = flat.reshape(-1, self.length)
+        out[array.is_valid().to_numpy(zero_copy_only=False)] = vectors
         return out
 
 
@@ -261,26 +281,38 @@ class ObjectColumn(Column):
 class MlVectorColumn(VectorColumn):
     """A column of Spark's VectorUDT, dense or sparse. Shapes: (n, k)."""
 
+    _length_cure = "leave the column out"
+
     def decode(self, values: pa.ChunkedArray) -> np.ndarray:
         """Give the numbers, (rows, k); what a sparse vector does not name is 0."""
         array = joined(values)
-        self._refuse_nulls(array)
-        stored = array.field("values")
-        counts = pc.list_value_length(stored).to_numpy(zero_copy_only=False)
-        is_dense = pc.equal(array.field("type"), 1).to_numpy(zero_copy_only=False)
-        sizes = np.where(is_dense, counts, pc.fill_null(array.field("size"), 0))
-        if (sizes != self.length).any():
-            row = int(np.argmax(sizes != self.length))
-            what = f"column {self.name} has {sizes[row]} values, and {self.length} in other rows"
-            raise BadCellError(row, what)
+        if self.fill is None:
+            self._refuse_nulls(array)
+        stored, indices, sizes, kinds = (
+            pc.struct_field(array, name) for name in ("values", "indices", "size", "type")
+        )
+        counts = pc.list_value_length(stored).fill_null(0)
+        is_dense = pc.equal(kinds, 1)
+        lengths = pc.if_else(is_dense, counts.cast(pa.int32()), sizes)
+        self._require_length(lengths.fill_null(self.length))
+        counts = counts.to_numpy(zero_copy_only=False)
         before = np.cumsum(counts) - counts
         place = np.arange(counts.sum()) - np.repeat(before, counts)
-        named = pc.list_flatten(array.field("indices")).to_numpy(zero_copy_only=False)
-        place[np.repeat(~is_dense, counts)] = named
+        is_sparse = pc.invert(is_dense).fill_null(False).to_numpy(zero_copy_only=False)
+        named = pc.list_flatten(indices).to_numpy(zero_copy_only=False)
+        place[np.repeat(is_sparse, counts)] = named
         out = np.zeros((len(array), self.length))
         flat = pc.list_flatten(stored).to_numpy(zero_copy_only=False)
         out[np.repeat(np.arange(len(array)), counts), place] = flat
+        if array.null_count:
+            out[array.is_null().to_numpy(zero_copy_only=False)] = self.fill
         return out
+
+
+def _row_of(lists: pa.Array, place: int) -> int:
+    """Give the row of the list that a number at a place of the flattened lists is in."""
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    return int(np.searchsorted(np.cumsum(lengths), place, "right"))
 
 
 def joined(values: pa.ChunkedArray) -> pa.Array:

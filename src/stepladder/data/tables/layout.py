@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -98,9 +98,12 @@ class Layout:
                     fix="Write the file again, take it out of the table, or name other columns.",
                 )
 
-    def first_values(self, row_groups: RowGroups, name: str) -> pa.ChunkedArray:
-        """Give the first row group's values of a column."""
-        return row_groups.read(*self.groups[0], [name]).column(name)
+    def values_of(self, row_groups: RowGroups, name: str) -> Iterator[pa.ChunkedArray]:
+        """Yield the values of a column that are read, one row group after another that has some."""
+        for place, rows, kept in zip(self.groups, self.rows, self.kept, strict=True):
+            if rows:
+                values = row_groups.read(*place, [name]).column(name)
+                yield values if kept is None else values.take(pa.array(kept))
 
     def of_split(
         self, row_groups: RowGroups, schema: pa.Schema, split: Split, column: str

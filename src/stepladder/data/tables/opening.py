@@ -41,8 +41,9 @@ def open_table(
         version: of a Delta table; None: the latest, unless `data.table_version` says otherwise.
         vectors: columns of lists that all have one length, to be read as (n, k); other lists are
             padded to the longest of the batch, and NAME_lengths gives their lengths.
-        fill: what takes the place of nulls, by column; a null in another column is an error.
-        pad_value: behind the end of a shorter list.
+        fill: what takes the place of nulls, by column, as a batch holds it; a null in another
+            column is an error.
+        pad_value: behind the end of a shorter list; fits every list that is padded.
         max_cache_bytes: that this table's decoded row groups may take; None: all tables of the
             process share a quarter of the memory that is free when the first one is opened.
 
@@ -78,7 +79,7 @@ def open_table(
     layout.require_same(schema, names)
     row_groups = RowGroups(layout.listing, layout.footers)
     found = columns_of(
-        schema, names, choices, place=place, first=partial(layout.first_values, row_groups)
+        schema, names, choices, place=place, values=partial(layout.values_of, row_groups)
     )
     if wanted is not None and by_files is None:
         layout = layout.of_split(row_groups, schema, wanted, split_column)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stepladder.data.tables.columns import (
     LENGTHS,
@@ -24,6 +24,7 @@ from stepladder.data.tables.columns import (
     joined,
     number_type,
 )
+from stepladder.data.tables.values import fitting_fill, fitting_pad
 from stepladder.errors import DataError, UsageError
 
 _EXTENSION = b"ARROW:extension:name"
@@ -65,22 +66,23 @@ def columns_of(
     choices: Choices,
     *,
     place: str,
-    first: Callable[[str], pa.ChunkedArray],
+    values: Callable[[str], Iterable[pa.ChunkedArray]],
 ) -> tuple[Column, ...]:
     """Give the columns of a table.
 
     Args:
         names: of the columns to read.
-        first: gives the first row group of a column, where the length of a vector is looked up.
+        values: gives a column's values, where the length of its vectors is looked up: those of one
+            row group after another, of those that have rows.
 
     Raises:
         DataError: if a type cannot be a tensor or a list.
-        UsageError: if the target is no number, or names clash.
+        UsageError: if the target is no number, names clash, or a value of the user's does not fit.
     """
     columns = []
     for name in names:
         kind = plain_type(schema.field(name), place)
-        column = _column(name, kind, choices, first=first)
+        column = _column(name, kind, choices, place=place, values=values)
         if column is None:
             raise DataError(
                 f"column {name} is of type {kind}, which cannot be a tensor or a list",
@@ -139,36 +141,59 @@ def _is_same(a: pa.DataType, b: pa.DataType) -> bool:
 
 
 def _column(
-    name: str, kind: pa.DataType, choices: Choices, *, first: Callable[[str], pa.ChunkedArray]
+    name: str,
+    kind: pa.DataType,
+    choices: Choices,
+    *,
+    place: str,
+    values: Callable[[str], Iterable[pa.ChunkedArray]],
 ) -> Column | None:
-    fill = choices.fill.get(name)
+    fill = fitting_fill(choices.fill.get(name), name, kind, place)
     if is_text(kind) or is_bytes(kind):
         return ObjectColumn(name, fill=fill)
     if is_ml_vector(kind):
-        return MlVectorColumn(name, pa.float64(), _ml_length(first(name)))
+        length = _vector_length(name, values(name), fill, place)
+        return MlVectorColumn(name, pa.float64(), length, fill=fill)
     number = number_type(kind.value_type if is_list(kind) else kind)
     if number is None or not is_list(kind):
         return None if number is None else NumberColumn(name, number, fill=fill)
-    length = getattr(kind, "list_size", None)
-    if name in choices.vectors and length is None:
-        length = _list_length(first(name))
-    if length is not None:
+    if pa.types.is_fixed_size_list(kind):
+        return VectorColumn(name, number, kind.list_size, fill=fill)
+    if name in choices.vectors:
+        length = _vector_length(name, values(name), fill, place)
         return VectorColumn(name, number, length, fill=fill)
-    return ListColumn(name, number, pad=choices.pad_value, fill=fill)
+    pad = fitting_pad(choices.pad_value, name, kind, place)
+    return ListColumn(name, number, pad=pad, fill=fill)
 
 
-def _list_length(values: pa.ChunkedArray) -> int:
-    """Give the length of the first list that is not null."""
-    lengths = pc.list_value_length(joined(values)).drop_null()
-    return int(lengths[0].as_py()) if len(lengths) else 0
+def _vector_length(
+    name: str, groups: Iterable[pa.ChunkedArray], fill: Scalar | None, place: str
+) -> int:
+    """Give the length of the first vector that is not null; of a table without rows, 0.
+
+    Raises:
+        DataError: if all are null, and are to be filled.
+    """
+    has_rows = False
+    for values in groups:
+        has_rows = True
+        known = joined(values).drop_null()
+        if len(known):
+            return _length(known[0].as_py())
+    if has_rows and fill is not None:
+        raise DataError(
+            f"column {name} holds nulls only: how long its vectors are is not known",
+            where=place,
+            fix="Leave the column out, or write it as fixed-size lists.",
+        )
+    return 0  # a null that is not filled is refused where it is read
 
 
-def _ml_length(values: pa.ChunkedArray) -> int:
-    """Give the length of the first vector: a sparse one says it, a dense one has it."""
-    for value in joined(values)[:64].to_pylist():
-        if value is not None:
-            return int(value["size"] if value["type"] == 0 else len(value["values"]))
-    return 0
+def _length(vector: list[float] | dict[str, Any]) -> int:
+    """Give the length of a vector: one of Spark says it where it is sparse."""
+    if isinstance(vector, list):
+        return len(vector)
+    return int(vector["size"] if vector["type"] == 0 else len(vector["values"]))
 
 
 def _refuse_clashes(names: Sequence[str], place: str) -> None:

@@ -174,8 +174,7 @@ class _Decoder:
                 raise DataError(
                     error.what,
                     where=layout.row_name(number, row),
-                    fix="Write the file again, or leave the column out; for nulls, give open_table "
-                    f"fill={{'{column.name}': VALUE}}.",
+                    fix=f"Write the file again, or {error.cure}.",
                 ) from None
         return Block(tuple(values), sum(map(_num_bytes, self._columns, values)))
 

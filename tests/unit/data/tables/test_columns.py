@@ -29,6 +29,14 @@ NUMBERS = [
     ([True, False, True], pa.bool_(), torch.bool),
     ([Decimal("1.25"), Decimal("-3.50"), Decimal("0.00")], pa.decimal128(9, 2), torch.float64),
 ]
+ML_VECTOR = pa.struct(
+    [
+        ("type", pa.int8()),
+        ("size", pa.int32()),
+        ("indices", pa.list_(pa.int32())),
+        ("values", pa.list_(pa.float64())),
+    ]
+)
 
 
 def write(folder: Path, columns: dict[str, Any], *, rows_a_group: int = 4) -> Path:
@@ -93,22 +101,17 @@ def test_vectors_come_as_one_tensor(kind: pa.DataType, tmp_path: Path) -> None:
 
 
 def test_spark_ml_vectors_come_dense(tmp_path: Path) -> None:
-    kind = pa.struct(
-        [
-            ("type", pa.int8()),
-            ("size", pa.int32()),
-            ("indices", pa.list_(pa.int32())),
-            ("values", pa.list_(pa.float64())),
-        ]
-    )
     rows = [
         {"type": 1, "size": None, "indices": None, "values": [1.0, 2.0, 3.0]},
         {"type": 0, "size": 3, "indices": [2], "values": [5.0]},
         {"type": 0, "size": 3, "indices": [], "values": []},
     ]
-    source = open_table(write(tmp_path, {"v": pa.array(rows, kind)}))
+    source = open_table(write(tmp_path, {"v": pa.array(rows, ML_VECTOR)}))
     got = source.read(np.array([2, 1, 0])).inputs["v"]
     assert got.tolist() == [[0, 0, 0], [0, 0, 5], [1, 2, 3]]
+    column = pa.array([None, *rows[:2]], ML_VECTOR)
+    source = open_table(write(tmp_path, {"v": column}, rows_a_group=1), fill={"v": 7})
+    assert source.read(np.arange(3)).inputs["v"].tolist() == [[7, 7, 7], [1, 2, 3], [0, 0, 5]]
 
 
 @pytest.mark.parametrize(
@@ -148,10 +151,121 @@ def test_nulls_are_filled_where_a_value_is_given(tmp_path: Path) -> None:
     assert got["v"].tolist() == [[1, 9], [9, 9], [3, 4]]
 
 
-def test_a_number_too_large_for_its_tensor_is_refused(tmp_path: Path) -> None:
-    column = pa.array([1, 2**63], pa.uint64())
-    with pytest.raises(DataError, match="row 1: column x is larger than"):
-        open_table(write(tmp_path, {"x": column}))
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([None, 2**63 - 1, 2**63], pa.uint64()),
+        pa.array([[1, 2], None, [2**63]], pa.list_(pa.uint64())),
+    ],
+    ids=str,
+)
+def test_a_number_too_large_for_its_tensor_is_refused(column: pa.Array, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="row 2: column x is larger than"):
+        open_table(write(tmp_path, {"x": column}), fill={"x": 0})
+
+
+TIME = pa.timestamp("ms")
+FILLS = [
+    (pa.int64(), 3.0, 3),
+    (pa.int64(), np.int64(3), 3),
+    (pa.uint16(), -1, -1),  # a batch holds it as int32
+    (pa.float16(), 0.5, 0.5),
+    (pa.float32(), float("inf"), float("inf")),
+    (pa.bool_(), True, True),
+    (pa.bool_(), 0, False),
+    (pa.decimal128(9, 2), 0.125, 0.125),
+    (pa.date32(), datetime.date(1970, 1, 3), 2),
+    (TIME, datetime.datetime(1970, 1, 1, 0, 0, 1), 1000),
+    (TIME, 5, 5),
+    (pa.string(), "none", "none"),
+    (pa.dictionary(pa.int32(), pa.string()), "none", "none"),
+    (pa.binary(2), b"none", b"none"),
+]
+
+
+@pytest.mark.parametrize(("kind", "fill", "wanted"), FILLS, ids=str)
+def test_a_fill_value_is_one_of_the_batch(
+    kind: pa.DataType, fill: Any, wanted: Any, tmp_path: Path
+) -> None:
+    source = open_table(write(tmp_path, {"x": pa.array([None], kind)}), fill={"x": fill})
+    [got] = source.read(np.array([0])).inputs["x"]
+    assert got == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "fill", "give"),
+    [
+        (pa.int64(), "x", "a whole number from -9223372036854775808 to 9223372036854775807"),
+        (pa.int64(), 0.5, "a whole number"),
+        (pa.int64(), float("nan"), "a whole number"),
+        (pa.int64(), 2**63, "a whole number"),
+        (pa.list_(pa.int8()), 128, "a whole number from -128 to 127"),
+        (pa.uint16(), 2**31, "a whole number from -2147483648 to 2147483647"),
+        (TIME, 0.5, "a whole number"),
+        (pa.bool_(), 2, "True or False"),
+        (pa.float32(), 1e300, r"a number from -3.4e\+38 to 3.4e\+38"),
+        (pa.float64(), 10**400, "a number from"),
+        (pa.decimal128(9, 2), "0", "a number from"),
+        (ML_VECTOR, "0", "a number from"),
+        (pa.string(), 0, "a text, such as ''"),
+        (pa.binary(), "a", "bytes, such as b''"),
+    ],
+    ids=str,
+)
+def test_a_fill_value_of_another_type_is_refused_with_what_to_give(
+    kind: pa.DataType, fill: Any, give: str, tmp_path: Path
+) -> None:
+    write(tmp_path, {"x": pa.array([None], kind)})
+    with pytest.raises(UsageError, match=rf"does not fit column x, which is (.|\n)*Give {give}"):
+        open_table(tmp_path, fill={"x": fill})
+
+
+@pytest.mark.parametrize(
+    ("kind", "pad"),
+    [
+        (pa.uint8(), -100),
+        (pa.int64(), 0.5),
+        (pa.int64(), float("nan")),
+        (pa.int64(), "x"),
+        (pa.bool_(), 2),
+        (pa.float16(), 1e6),
+    ],
+    ids=str,
+)
+def test_a_pad_value_that_does_not_fit_is_refused(
+    kind: pa.DataType, pad: Any, tmp_path: Path
+) -> None:
+    write(tmp_path, {"t": pa.array([[1], [1, 0]]).cast(pa.list_(kind)), "x": [1, 2]})
+    said = r"pad_value=.* does not fit column t, which is list(.|\n)*Give (True|a)"
+    with pytest.raises(UsageError, match=said):
+        open_table(tmp_path, pad_value=pad)
+    assert open_table(tmp_path, columns=["x"], pad_value=pad).columns == ("x",)
+    assert open_table(tmp_path, pad_value=1).read(np.arange(2)).inputs["t"].tolist()[0] == [1, 1]
+
+
+def test_the_length_of_vectors_is_that_of_the_first_one_that_is_not_null(tmp_path: Path) -> None:
+    empty = pa.table({"v": pa.array([], pa.list_(pa.float64()))})
+    null = pa.table({"v": pa.array([None, None], pa.list_(pa.float64()))})
+    vector = pa.table({"v": pa.array([[1.0, 2.0]], pa.list_(pa.float64()))})
+    with pq.ParquetWriter(tmp_path / "a.parquet", empty.schema) as writer:
+        for table in (empty, null, vector):
+            writer.write_table(table)
+    source = open_table(tmp_path, vectors=["v"], fill={"v": 0})
+    assert source.block_rows == (0, 2, 1)
+    assert source.read(np.arange(3)).inputs["v"].tolist() == [[0, 0], [0, 0], [1, 2]]
+    with pytest.raises(DataError, match=r"a\.parquet, row 0: column v is null"):
+        open_table(tmp_path, vectors=["v"])
+    pq.write_table(null, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="how long its vectors are is not known"):
+        open_table(tmp_path, vectors=["v"], fill={"v": 0})
+
+
+def test_a_fill_value_is_no_cure_for_vectors_of_other_lengths(tmp_path: Path) -> None:
+    write(tmp_path, {"v": [[1, 2], [3]]})
+    with pytest.raises(DataError, match="has 1 values, and 2 in other rows") as caught:
+        open_table(tmp_path, vectors=["v"])
+    assert "take the column out of vectors" in str(caught.value.fix)
+    assert "fill=" not in str(caught.value)
 
 
 class Pickled(pa.ExtensionType):
