@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -82,18 +82,19 @@ class Layout:
         """Compare the columns of all files.
 
         Raises:
-            DataError: at the first file with others; names it.
+            DataError: at the first file with others, or with two of one name; names it.
         """
         for file_idx, (file, footer) in enumerate(
             zip(self.listing.files, self.footers, strict=True)
         ):
+            _refuse_twins(footer.schema, names, self.file_name(file_idx))
             for name in set(names) & set(footer.schema.names):
                 plain_type(footer.schema.field(name), self.file_name(file_idx))
             other = difference(schema, footer.schema, names, file.constants)
             if other is not None:
                 raise DataError(
                     other,
-                    where=f"{self.file_name(file_idx)}, row group 0",
+                    where=f"{self.file_name(file_idx)}, from row 0 on",
                     why="All files of a table hold the same columns.",
                     fix="Write the file again, take it out of the table, or name other columns.",
                 )
@@ -167,6 +168,19 @@ def lay_out(listing: Listing) -> tuple[Layout, pa.Schema]:
     ]
     layout = Layout(listing=listing, footers=tuple(footers), kept=tuple(kept))
     return layout, pa.schema(list(fields.values()))
+
+
+def _refuse_twins(schema: pa.Schema, names: Collection[str], where: str) -> None:
+    if len(set(schema.names)) == len(schema.names):
+        return
+    twins = [name for name in names if schema.names.count(name) > 1]
+    if twins:
+        raise DataError(
+            f"two columns are called {', '.join(twins)}",
+            where=where,
+            fix="Write the file again with a name for each, or name other columns to read, such as "
+            "columns=[...].",
+        )
 
 
 def _footer(listing: Listing, file: TableFile) -> Footer:

@@ -26,6 +26,8 @@ from stepladder.errors import DataError, ResourceError, StepladderError, UsageEr
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
 _GLOB = re.compile(r"[*?\[]")
+_ONE_OF = re.compile(r"\[!?+(?:\][^]/]*|[^]/]+)\]")  # `]` is one of them where it comes first
+_GLOB_WORD = re.compile(rf"(\*\*/|\*\*|\*|\?|{_ONE_OF.pattern})")
 _SPLIT_NAMES = {
     Split.TRAIN: ("train", "training"),
     Split.VAL: ("val", "valid", "validation", "dev"),
@@ -119,13 +121,20 @@ def list_table(place: str, version: int | None) -> Listing:
         [info] = file_system.get_file_info([posixpath.join(path, LOG_FOLDER)])
     if info.type == fs.FileType.Directory:
         return _list_pinned(place) if version is None else _list_delta(place, version)
-    if version is not None:
+    if version is not None and _is_there(file_system, path, place):
         raise UsageError(
             "only a Delta table has versions",
             where=place,
             fix=f"Leave version out, or give the folder that holds {LOG_FOLDER}.",
         )
     return list_files(place)
+
+
+def _is_there(file_system: fs.FileSystem, path: str, place: str) -> bool:
+    """Tell whether there is a file or a folder, or a glob that may stand for some."""
+    with _named_if_unreachable(place):
+        [info] = file_system.get_file_info([path])
+    return info.type != fs.FileType.NotFound or bool(_GLOB.search(path))
 
 
 def _list_pinned(place: str) -> Listing:
@@ -184,12 +193,13 @@ def list_files(place: str) -> Listing:
     `key=value` give columns.
 
     Raises:
+        UsageError: if the glob is none.
         DataError: if there are none, or a writer has not finished.
         ResourceError: if an object store does not answer, or refuses.
     """
     file_system, path = in_file_system(place)
     with _named_if_unreachable(place):
-        root, infos = _found(file_system, path)
+        root, infos = _found(file_system, path, place)
     if any("_temporary" in _parts(info.path, root) for info in infos):
         raise DataError(
             "a writer has not finished: there is a folder _temporary",
@@ -225,12 +235,13 @@ def _named_if_unreachable(place: str) -> Iterator[None]:
         ) from None
 
 
-def _found(file_system: fs.FileSystem, path: str) -> tuple[str, list[fs.FileInfo]]:
+def _found(file_system: fs.FileSystem, path: str, place: str) -> tuple[str, list[fs.FileInfo]]:
     """Give the folder that names are relative to, and what is in it."""
-    if _GLOB.search(path):
-        root = posixpath.dirname(path[: _GLOB.search(path).start()])  # type: ignore[union-attr]
-        infos = file_system.get_file_info(fs.FileSelector(root, recursive=True))
-        pattern = re.compile(_translated(path))
+    if (glob := _GLOB.search(path)) is not None:
+        root = posixpath.dirname(path[: glob.start()])
+        pattern = _pattern(path, place)
+        below = fs.FileSelector(root, recursive=True, allow_not_found=True)
+        infos = file_system.get_file_info(below)
         return root, [info for info in infos if pattern.fullmatch(info.path)]
     [info] = file_system.get_file_info([path])
     if info.type == fs.FileType.Directory:
@@ -238,14 +249,28 @@ def _found(file_system: fs.FileSystem, path: str) -> tuple[str, list[fs.FileInfo
     return posixpath.dirname(path), [info] if info.type == fs.FileType.File else []
 
 
-def _translated(glob: str) -> str:
+def _pattern(glob: str, place: str) -> re.Pattern[str]:
     """Turn a glob into an expression: `*` and `?` stay within a folder, `**` does not."""
     marks = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    words = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]+\])", glob)
-    return "".join(
-        marks.get(word) or (word if word[:1] == "[" and word[-1:] == "]" else re.escape(word))
-        for word in words
-    )
+    words = [
+        marks.get(word) or (_one_of(word) if _ONE_OF.fullmatch(word) else re.escape(word))
+        for word in _GLOB_WORD.split(glob)
+    ]
+    try:
+        return re.compile("".join(words))
+    except re.error as error:
+        raise UsageError(
+            f"the glob cannot be read ({error.msg})",
+            where=place,
+            fix="In [...] give letters, or ranges from a lower one to a higher one, such as [a-z].",
+        ) from None
+
+
+def _one_of(word: str) -> str:
+    """Turn `[...]` of a glob into an expression: `!` at its beginning means any other letter."""
+    is_negated = word[1] == "!"
+    letters = re.sub(r"([\\\[\]^&~|])", r"\\\1", word[1 + is_negated : -1])
+    return f"(?!/)[{'^' * is_negated}{letters}]"
 
 
 def _parts(path: str, root: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from stepladder.data.tables.layout import lay_out
 from stepladder.data.tables.listing import list_table, of_split, written
 from stepladder.data.tables.schema import Choices, columns_of
 from stepladder.data.tables.source import TableSource
-from stepladder.errors import DataError
+from stepladder.errors import DataError, UsageError
 
 
 def open_table(
@@ -72,7 +72,7 @@ def open_table(
         max_cache_bytes=max_cache_bytes,
     )
     listing = list_table(place, version)
-    wanted = None if split is None else Split(split)
+    wanted = None if split is None else _known(split)
     by_files = None if wanted is None else of_split(listing, wanted, split_column)
     layout, schema = lay_out(by_files or listing)
     names = choices.names(schema, place)
@@ -99,3 +99,12 @@ def open_table(
         at_version=lambda other: reopened(version=other),
         cache=None if max_cache_bytes is None else BlockCache(max_cache_bytes),
     )
+
+
+def _known(split: Split | str) -> Split:
+    try:
+        return Split(split)
+    except ValueError:
+        raise UsageError(
+            f"{split!r} is no split", where="split", fix=f"Give one of: {', '.join(Split)}."
+        ) from None

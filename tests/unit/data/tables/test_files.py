@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -59,6 +60,36 @@ def test_a_file_a_glob_and_a_folder_are_a_table(path: str, folder: Path) -> None
     assert all_x(open_table(f"file://{folder / path}" if path[:2] != ".." else folder))[:5] == [
         *range(5)
     ]
+
+
+GLOBS = [
+    "[!a]",
+    "[ab]",
+    "[a-c]",
+    "*[]b]",
+    "[]]",
+    "[^]",
+    "[!!-b]",
+    "t[[]1]",
+    "t[!/]1]",
+    "[\\]",
+    "[!]",
+]
+
+
+@pytest.mark.parametrize("glob", [f"{glob}.parquet" for glob in GLOBS])
+def test_a_glob_means_what_it_means_to_python(glob: str, folder: Path) -> None:
+    for name in ("]", "^", "t[1]", "\\", "[!]"):
+        write(folder / f"{name}.parquet", range(1))
+    wanted = sorted(path.name for path in folder.glob(glob) if path.name[0] not in "._")
+    if wanted:
+        source = open_table(folder / glob)
+        starts = [0, *itertools.accumulate(source.block_rows)][:-1]
+        found = dict.fromkeys(source.describe(row).split(",")[0] for row in starts)
+        assert list(found) == wanted
+    else:
+        with pytest.raises(DataError, match="there are no Parquet files"):
+            open_table(folder / glob)
 
 
 def test_folders_give_columns_and_splits(tmp_path: Path) -> None:
@@ -132,10 +163,11 @@ def test_a_flipped_byte_is_found_by_the_page_checksum(tmp_path: Path) -> None:
 def test_drift_of_the_columns_names_the_file(folder: Path) -> None:
     table = pa.table({"x": pa.array([1.5]), "y": [1]})
     pq.write_table(table, folder / "c.parquet")
-    with pytest.raises(DataError, match=r"c\.parquet, row group 0: column x is double, and int64"):
+    said = r"c\.parquet, from row 0 on: column x is double, and int64"
+    with pytest.raises(DataError, match=said):
         open_table(folder)
     pq.write_table(pa.table({"y": [1]}), folder / "c.parquet")
-    with pytest.raises(DataError, match=r"c\.parquet, row group 0: column x is missing"):
+    with pytest.raises(DataError, match=r"c\.parquet, from row 0 on: column x is missing"):
         open_table(folder)
 
 
@@ -158,11 +190,29 @@ def test_a_table_that_is_being_written_is_refused(folder: Path) -> None:
 
 
 def test_places_without_a_table_are_told(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "none", tmp_path / "*.parquet"):
+    for path in (tmp_path, tmp_path / "none", tmp_path / "*.parquet", tmp_path / "none" / "*"):
         with pytest.raises(DataError, match="there are no Parquet files"):
             open_table(path)
-    with pytest.raises(UsageError, match="only a Delta table has versions"):
-        open_table(tmp_path, version=1)
+    for path in (tmp_path, tmp_path / "*.parquet"):
+        with pytest.raises(UsageError, match="only a Delta table has versions"):
+            open_table(path, version=1)
+    with pytest.raises(DataError, match="no such file, folder or bucket"):
+        open_table(tmp_path / "none", version=1)
+    with pytest.raises(UsageError, match=r"the glob cannot be read \(bad character range z-a\)"):
+        open_table(tmp_path / "[z-a].parquet")
+
+
+def test_a_split_that_is_none_is_told(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"'bogus' is no split\n  Give one of: train, val, test"):
+        open_table(folder, split="bogus")
+
+
+def test_two_columns_of_one_name_are_told_where_they_are_read(folder: Path) -> None:
+    arrays = [pa.array([value], pa.int64()) for value in range(3)]
+    pq.write_table(pa.Table.from_arrays(arrays, names=["y", "y", "x"]), folder / "c.parquet")
+    with pytest.raises(DataError, match=r"c\.parquet: two columns are called y"):
+        open_table(folder / "c.parquet")
+    assert all_x(open_table(folder, columns=["x"]))[-1] == 2
 
 
 def test_a_password_in_an_address_is_refused_and_not_told() -> None:
