@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -110,10 +111,16 @@ def as_source(data: Source | Any) -> Source:
     """Give a Source as it is, or wrap a Dataset.
 
     Raises:
-        UsageError: if it is neither, or has no length.
+        UsageError: if it is neither, such as a path, or has no length.
     """
     if isinstance(data, Source):
         return data
+    if isinstance(data, (str, bytes, PurePath)):
+        raise UsageError(
+            f"{data!r} is the name of a place, and no data that can be read",
+            fix="Open it: open_table(path) of stepladder.data for a table, "
+            "Store.open(path).split(Split.TRAIN) for a store.",
+        )
     if isinstance(data, IterableDataset):
         return IterableSource(data)
     if hasattr(data, "__getitem__"):

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
-from stepladder.config.choices import OrderMode, Sampling, Where
+from stepladder.config.choices import OrderMode, Where
 from stepladder.config.recipe import DataConfig
+from stepladder.data.arguments import choice, require_at_least, require_rank
 from stepladder.data.batch import Batch
 from stepladder.data.datasets import as_source
 from stepladder.data.examples import Source
-from stepladder.data.order import ORDER_VERSION, Order
+from stepladder.data.loader_state import Place, facts_of, order_in, place_in
+from stepladder.data.memory import resolve_where
 from stepladder.data.order_choice import resolve_for_ranks
 from stepladder.data.reader import Reader, ReaderStats
-from stepladder.errors import UsageError
-
-_VERSION: Final = 1
-_SHUFFLED: Final = {OrderMode.GLOBAL.value, OrderMode.WINDOWED.value}
+from stepladder.errors import DataError, UsageError
 
 
 class Loader:
@@ -45,12 +44,15 @@ class Loader:
         num_epochs: that one iteration goes through, those before a restored place among them;
             None: it never ends.
         drop_last: leave out the last batch of an epoch if it is smaller.
+        min_last: leave it out if it has fewer examples than this: with world_size, no part of it is
+            empty.
         threads: that read and decode; 0: one a core.
         prefetch_batches: batches read ahead.
         order: how examples are shuffled; auto suits the source.
         window_rows: of windowed order; 0: those of four files.
         fraction: share of the examples to use, in (0, 1].
-        where: memory holds decoded pictures; stream reads them each epoch.
+        where: memory holds decoded pictures; stream reads them each epoch; auto: memory where
+            they take a quarter of it at most.
         transform: called with each `Batch`; what it gives is what the loader gives.
 
     Raises:
@@ -68,16 +70,22 @@ class Loader:
         world_size: int = 1,
         num_epochs: int | None = 1,
         drop_last: bool = False,
+        min_last: int = 0,
         threads: int = 0,
         prefetch_batches: int = 2,
-        order: OrderMode = OrderMode.AUTO,
+        order: OrderMode | str = OrderMode.AUTO,
         window_rows: int = 0,
         fraction: float = 1.0,
-        where: Where = Where.STREAM,
+        where: Where | str = Where.STREAM,
         transform: Callable[[Batch], Any] | None = None,
     ) -> None:
+        require_at_least(1, batch_size=batch_size, prefetch_batches=prefetch_batches)
+        require_at_least(0, threads=threads, min_last=min_last)
+        require_rank(rank, world_size)
+        _require_epochs(num_epochs)
+        mode = choice(OrderMode, order, where="order")
         wanted = DataConfig(
-            order=order if shuffle else OrderMode.SEQUENTIAL, window_rows=window_rows
+            order=mode if shuffle else OrderMode.SEQUENTIAL, window_rows=window_rows
         )
         read = as_source(source)
         chosen = resolve_for_ranks(wanted, read) if world_size > 1 else wanted
@@ -94,32 +102,26 @@ class Loader:
             fraction=fraction,
             sample=chosen.sample,
             window_rows=chosen.window_rows,
-            where=where,
+            where=resolve_where(read, choice(Where, where, where="where"), fraction=fraction),
         )
-        if drop_last and self._reader.num_examples < batch_size:
+        self._min_last = batch_size if drop_last else min(min_last, batch_size)
+        if self._reader.num_examples < self._min_last:
             raise UsageError(
-                f"{self._reader.num_examples} examples are fewer than a batch of {batch_size}, "
-                "and drop_last leaves it out",
-                fix="Give a smaller batch_size, or drop_last=False.",
-            )
-        if num_epochs is not None and num_epochs < 1:
-            raise UsageError(
-                f"num_epochs is {num_epochs}",
-                fix="Give 1 or more, or None for batches without end.",
+                f"{self._reader.num_examples} examples are fewer than a batch of {self._min_last}, "
+                f"and {'drop_last' if drop_last else 'min_last'} leaves it out",
+                fix="Give a smaller batch_size, or drop_last=False and min_last=0.",
             )
         self._num_epochs = num_epochs
-        self._drop_last = drop_last
         self._transform = transform or as_pair
         self._epoch = 0
         self._position = 0  # examples of the epoch that were given, over all ranks
         self._epochs_done = 0  # of the iteration
-        self._begin = _Begin()
+        self._begin = Place()
 
     @property
     def steps_per_epoch(self) -> int:
         """Batches of an epoch, the same for each rank."""
-        whole = self._reader.num_examples // self._reader.global_batch_size
-        return whole if self._drop_last else self._reader.steps_per_epoch
+        return -(-self._stop(0) // self._reader.global_batch_size)
 
     @property
     def validation_steps(self) -> int:
@@ -152,10 +154,15 @@ class Loader:
         return self.steps_per_epoch * self._num_epochs
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration begins with; a restored place in it stays."""
+        """Choose the epoch that the next iteration begins with; a restored place in it stays.
+
+        Raises:
+            UsageError: if it is not 0 or more.
+        """
+        require_at_least(0, epoch=epoch)
         if epoch != self._epoch:
             self._epoch, self._position, self._epochs_done = epoch, 0, 0
-            self._begin = _Begin()
+            self._begin = Place()
 
     def state_dict(self) -> dict[str, int | str]:
         """Say where the loader is: after the last batch that it gave; those read ahead are not.
@@ -167,7 +174,7 @@ class Loader:
             "position": self._position,
             "epochs_done": self._epochs_done,
         }
-        return place | _facts(self._reader.order)
+        return place | facts_of(self._reader.order)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from where a loader of the same data was, on any number of ranks and threads.
@@ -175,23 +182,16 @@ class Loader:
         What was left to `auto` becomes what it was there.
 
         Raises:
-            UsageError: if it was of other data or of another order.
+            UsageError: if it was of other data or of another order, or names no place.
         """
-        order = self._order_of(state)
-        here = _facts(order)
-        odd = [key for key in here if state.get(key) != here[key]]
-        if odd or not {"epoch", "position", "epochs_done"} <= state.keys():
-            named = ", ".join(f"{key} {state.get(key)!r}, here {here[key]!r}" for key in odd)
-            raise UsageError(
-                f"this state is of another loader ({named or 'it names no place'})",
-                fix="Make the loader with the data, seed and order that it had.",
-            )
+        order = order_in(state, self._reader.order, self._wanted)
+        place = place_in(state, num_examples=order.num_samples)
         if order != self._reader.order:
             self._reader.close()  # what it holds is of the other order
             self._reader.order = order
         most = 0 if self._num_epochs is None else self._num_epochs - 1
-        self._begin = _Begin(int(state["position"]), min(int(state["epochs_done"]), most))
-        self._epoch = int(state["epoch"])
+        self._begin = replace(place, epochs_done=min(place.epochs_done, most))
+        self._epoch = place.epoch
         self._position, self._epochs_done = self._begin.position, self._begin.epochs_done
 
     def __iter__(self) -> Iterator[Any]:
@@ -199,7 +199,7 @@ class Loader:
 
         When an epoch is over the next one begins, whether or not `set_epoch` is called.
         """
-        begin, self._begin = self._begin, _Begin()
+        begin, self._begin = self._begin, Place()
         self._position, self._epochs_done = begin.position, begin.epochs_done
         if self._num_epochs is None:
             epochs: Iterable[int] = itertools.count()
@@ -213,16 +213,17 @@ class Loader:
         self._reader.close()
 
     def _rest_of_epoch(self) -> Iterator[Any]:
-        size, total = self._reader.global_batch_size, self._reader.num_examples
-        begin = min(self._position, total)  # not always a multiple of size: it may be restored
-        stop = total - (total - begin) % size if self._drop_last else total
+        begin, size = self._position, self._reader.global_batch_size
+        stop = self._stop(begin)
         if begin >= stop:
             self._end_epoch()
             return
         batches = self._reader.epoch(self._epoch, begin)
         try:
             for position in range(begin, stop, size):
-                batch = next(batches)
+                batch = next(batches, None)
+                if batch is None:
+                    raise _ended_early(position, stop)
                 self._position = position + size
                 is_last = self._position >= stop
                 if is_last:
@@ -233,49 +234,37 @@ class Loader:
         finally:
             batches.close()
 
+    def _stop(self, begin: int) -> int:
+        """Give the position after the last batch that is not left out.
+
+        Args:
+            begin: where batches begin; not always a multiple of their size: it may be restored.
+        """
+        total = self._reader.num_examples
+        num_last = (total - begin) % self._reader.global_batch_size
+        return total - num_last if num_last < self._min_last else total
+
     def _end_epoch(self) -> None:
         self._epoch, self._position = self._epoch + 1, 0
         if self._num_epochs is not None:
             self._epochs_done = (self._epochs_done + 1) % self._num_epochs
 
-    def _order_of(self, state: dict[str, Any]) -> Order:
-        """Give our order, with what was left to `auto` as a state has it."""
-        order, wanted = self._reader.order, self._wanted
-        if not order.block_rows:
-            return order
-        mode, window_rows = order.mode, order.window_rows
-        if wanted.order is OrderMode.AUTO and state.get("mode") in _SHUFFLED:
-            mode = OrderMode(state["mode"])
-        if not wanted.window_rows and isinstance(state.get("window_rows"), int):
-            window_rows = max(state["window_rows"], 1 if mode is OrderMode.WINDOWED else 0)
-        return replace(
-            order,
-            mode=mode,
-            window_rows=window_rows,
-            is_sample_of_blocks=state.get("sample") == Sampling.FILES,
+
+def _require_epochs(num_epochs: int | None) -> None:
+    if num_epochs is not None and num_epochs < 1:
+        raise UsageError(
+            f"num_epochs is {num_epochs}",
+            fix="Give 1 or more, or None for batches without end.",
         )
 
 
-@dataclass(frozen=True)
-class _Begin:
-    """Where the next iteration begins in the epoch: after a restored batch."""
-
-    position: int = 0
-    epochs_done: int = 0
-
-
-def _facts(order: Order) -> dict[str, int | str]:
-    """Say of what loader a state is."""
-    return {
-        "version": _VERSION,
-        "order_version": ORDER_VERSION,
-        "seed": order.seed,
-        "mode": order.mode.value,
-        "window_rows": order.window_rows,
-        "sample": (Sampling.FILES if order.is_sample_of_blocks else Sampling.ROWS).value,
-        "num_examples": order.num_samples,
-        "fingerprint": order.fingerprint,
-    }
+def _ended_early(position: int, stop: int) -> DataError:
+    return DataError(
+        f"there are no more batches after example {position} of {stop}",
+        where="Loader",
+        why="It was closed meanwhile, or the dataset gave fewer examples than its __len__ says.",
+        fix="Take all batches before close(), or mend the __len__.",
+    )
 
 
 def as_pair(batch: Batch) -> Any:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from stepladder.config.choices import OrderMode, Sampling, Where
 from stepladder.config.recipe import DataConfig
+from stepladder.data.arguments import choice, require_at_least, require_rank
 from stepladder.data.batch import Batch
 from stepladder.data.buffers import Buffers
 from stepladder.data.examples import (
@@ -77,22 +78,22 @@ class Reader:
         *,
         seed: int,
         global_batch_size: int,
-        mode: OrderMode = OrderMode.AUTO,
+        mode: OrderMode | str = OrderMode.AUTO,
         rank: int = 0,
         world_size: int = 1,
         threads: int = 0,
         prefetch_batches: int = 2,
         fraction: float = 1.0,
         fraction_seed: int = 42,
-        sample: Sampling = Sampling.AUTO,
+        sample: Sampling | str = Sampling.AUTO,
         window_rows: int = 0,
-        where: Where = Where.STREAM,
+        where: Where | str = Where.STREAM,
         pin_memory: bool | None = None,
     ) -> None:
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} is not in [0, {world_size})")
-        if global_batch_size < 1 or prefetch_batches < 1:
-            raise ValueError("global_batch_size and prefetch_batches are 1 or more")
+        require_rank(rank, world_size)
+        require_at_least(1, global_batch_size=global_batch_size, prefetch_batches=prefetch_batches)
+        require_at_least(0, threads=threads)
+        self._where = choice(Where, where, where="where")
         self.source = source
         self.global_batch_size = global_batch_size
         self.rank, self.world_size = rank, world_size
@@ -101,17 +102,16 @@ class Reader:
         data = DataConfig(
             fraction=fraction,
             seed=fraction_seed,
-            sample=sample,
-            order=mode,
+            sample=choice(Sampling, sample, where="sample"),
+            order=choice(OrderMode, mode, where="mode"),
             window_rows=window_rows,
         )
+        _check_choices(source, self._where, fraction)
         self.order = order_of(data, source, seed=seed)
         self.num_examples = self.order.num_samples
         self.steps_per_epoch = -(-self.num_examples // global_batch_size)
-        _check_choices(source, where, fraction)
         self.num_threads = num_reading_threads(threads, source.default_threads)
         self._prefetch = prefetch_batches if self.num_threads else 0
-        self._where = where
         self._memory: MemoryPictures | None = None
         self._open: weakref.WeakSet[Generator[Batch]] = weakref.WeakSet()
         self._buffers: Buffers | None = None
@@ -334,6 +334,8 @@ def _timed_read(source: Source, rows: np.ndarray) -> tuple[Examples, ReadCost]:
 def _check_choices(source: Source, where: Where, fraction: float) -> None:
     if where is Where.AUTO:
         raise ValueError("resolve_where turns auto into memory or stream")
+    if len(source) < 1:
+        raise UsageError("there is no example in the data", fix="Give data that has one at least.")
     if fraction < 1 and isinstance(source, ArrivalSource):
         raise UsageError(
             "an IterableDataset cannot be sampled",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,3 +167,9 @@ def test_examples_of_any_kind_are_told_by_what_they_are(value: object) -> None:
     other = DatasetSource([(value, idx + 1) for idx in range(3)])
     assert one.some_examples == again.some_examples != other.some_examples
     assert not one.is_stochastic
+
+
+@pytest.mark.parametrize("place", ["rows.parquet", Path("store"), b"store"], ids=str)
+def test_a_path_is_no_dataset_of_letters(place: Any) -> None:
+    with pytest.raises(UsageError, match=r"name of a place.*\n.*open_table.*Store\.open"):
+        as_source(place)

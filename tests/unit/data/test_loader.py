@@ -12,14 +12,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
-from stepladder.config.choices import OrderMode, Split
+from stepladder.config.choices import OrderMode, Split, Where
 from stepladder.data.examples import Examples, Source
 from stepladder.data.loader import Loader
 from stepladder.data.shard_files import ShardFilesStats
 from stepladder.data.store import Store
-from stepladder.errors import UsageError
+from stepladder.errors import DataError, UsageError
 
 
 class Numbers(TensorDataset):
@@ -252,3 +252,95 @@ def test_an_iteration_that_is_gone_on_with_ends_with_the_same_epoch(num_steps: i
 def test_a_number_of_epochs_below_one_is_refused() -> None:
     with pytest.raises(UsageError, match="num_epochs is 0"):
         loader(40, num_epochs=0)
+
+
+@pytest.mark.parametrize("mode", list(OrderMode), ids=str)
+def test_an_order_may_be_given_by_its_name(mode: OrderMode) -> None:
+    made, named = (Loader(Blocks(), batch_size=64, threads=1, order=o) for o in (mode, mode.value))
+    assert made.state_dict() == named.state_dict()
+    assert numbers(made) == numbers(named)
+    assert (numbers(named) == list(range(2000))) is (mode is OrderMode.SEQUENTIAL)
+
+
+def test_a_place_may_be_given_by_its_name(split: Source) -> None:
+    for where in ("memory", "stream", "auto"):
+        made = Loader(split, batch_size=16, where=where)
+        assert (made._reader.is_held) is (where != "stream")
+        assert len(list(made)) == 4
+    assert not Loader(Blocks(), batch_size=16, where=Where.AUTO)._reader.is_held
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"order": "bogus"}, r"order: 'bogus' .*\n.*auto, global, windowed, sequential"),
+        ({"where": "disk"}, r"where: 'disk' .*\n.*auto, memory, stream"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": 2.5}, "batch_size is 2.5"),
+        ({"rank": 2, "world_size": 2}, "rank 2 is not in"),
+        ({"prefetch_batches": 0}, "prefetch_batches is 0"),
+        ({"threads": -1}, "threads is -1"),
+        ({"min_last": -1}, "min_last is -1"),
+        ({"min_last": 5, "n": 4}, "4 examples are fewer than a batch of 5, and min_last"),
+        ({"n": 0}, "there is no example"),
+    ],
+    ids=str,
+)
+def test_arguments_that_cannot_be_are_told(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Loader(Numbers(options.pop("n", 40)), **{"batch_size": 8, **options})
+
+
+def test_an_epoch_below_0_is_refused() -> None:
+    with pytest.raises(UsageError, match="epoch is -1"):
+        loader(40).set_epoch(-1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (None, "it is NoneType, and no dictionary"),
+        ({"position": 10**9}, "no place in an epoch of 40 examples .position 1000000000"),
+        ({"position": 40}, "position 40"),
+        ({"position": -1}, "position -1"),
+        ({"position": "8"}, "position '8'"),
+        ({"epoch": -1, "epochs_done": -2}, "epoch -1, epochs_done -2"),
+        ({"mode": ["global"]}, "another loader"),
+    ],
+    ids=str,
+)
+def test_a_state_that_names_no_place_is_refused(wrong: dict[str, Any] | None, said: str) -> None:
+    made = loader(40)
+    state = None if wrong is None else made.state_dict() | wrong
+    with pytest.raises(UsageError, match=said):
+        made.load_state_dict(state)  # type: ignore[arg-type]
+    assert sorted(numbers(made)) == list(range(40))
+
+
+@pytest.mark.parametrize(("min_last", "sizes"), [(0, [8, 8, 3]), (3, [8, 8, 3]), (4, [8, 8])])
+def test_a_last_batch_below_a_size_is_left_out(min_last: int, sizes: list[int]) -> None:
+    made = loader(19, min_last=min_last)
+    assert [len(batch) for batch in made] == sizes
+    assert len(made) == made.steps_per_epoch == len(sizes)
+    assert len(loader(19, min_last=1000)) == len(loader(19, drop_last=True)) == 2
+
+
+class Short(IterableDataset[int]):
+    """Says twenty, and gives ten."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __iter__(self) -> Any:
+        return iter(range(10))
+
+
+def test_batches_that_end_too_early_are_told() -> None:
+    with pytest.raises(DataError, match="no more batches after example 12 of 20"):
+        list(Loader(Short(), batch_size=4))
+    made = loader(40)
+    batches = iter(made)
+    next(batches)
+    made.close()
+    with pytest.raises(DataError, match="after example 8 of 40"):
+        next(batches)

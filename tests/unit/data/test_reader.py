@@ -251,7 +251,7 @@ def test_where_is_memory_if_a_quarter_of_it_suffices(monkeypatch: pytest.MonkeyP
 
 
 def test_choices_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(ValueError, match="rank 2"):
+    with pytest.raises(UsageError, match="rank 2"):
         reader(Counting(5), rank=2, world_size=2)
     with pytest.raises(ValueError, match="position 6"):
         reader(Counting(5)).epoch(0, 6)
@@ -261,3 +261,38 @@ def test_choices_that_do_not_go_together_are_refused() -> None:
 
     with pytest.raises(UsageError, match="only the pictures of a store"):
         reader(as_source([(1, 2), (3, 4)]), where=Where.MEMORY)
+
+
+def test_a_choice_may_be_given_by_its_name() -> None:
+    named = reader(Counting(40), mode="windowed", sample="rows", where="memory")
+    meant = reader(Counting(40), mode=OrderMode.WINDOWED, where=Where.MEMORY)
+    assert named.order == meant.order
+    assert named.is_held
+    assert named.order.samples(0, 0, 40).tolist() != list(range(40))
+
+
+@pytest.mark.parametrize("name", ["mode", "sample", "where"])
+def test_a_name_that_is_no_choice_is_told_with_those_that_are(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"{name}: 'bogus' is none .*\n.*one of: auto, "):
+        reader(Counting(40), **{name: "bogus"})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch": 0}, "global_batch_size is 0"),
+        ({"batch": 2.5}, "global_batch_size is 2.5"),
+        ({"prefetch_batches": 0}, "prefetch_batches is 0"),
+        ({"threads": -1}, "threads is -1"),
+        ({"rank": -1}, "rank is -1"),
+        ({"world_size": 0}, "world_size is 0"),
+    ],
+)
+def test_a_number_that_is_too_small_is_told(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=f"{said}\n.*or more"):
+        reader(Counting(5), **options)
+
+
+def test_data_without_an_example_is_told() -> None:
+    with pytest.raises(UsageError, match="there is no example"):
+        reader(Counting(0))
