@@ -43,7 +43,48 @@ def newest_state(folder: str = "run") -> Path:
 
 def test_a_missing_folder_is_a_usage_error(prepare: Run) -> None:
     said = prepare("phtos", code=2)
-    assert said.startswith("phtos: no such folder or CSV\n  Give --source a folder")
+    assert said.startswith("phtos: no such folder or file\n  Give --source a folder")
+
+
+@pytest.mark.parametrize("name", ["nothere.parquet", "nothere.tar", "table/"])
+def test_what_may_be_a_source_is_told_where_there_is_none(name: str, prepare: Run) -> None:
+    said = prepare(name, code=2)
+    assert "no such folder or file" in said
+    for kind in ("class folders", "CSV", "Parquet", "Delta", ".tar"):
+        assert kind in said
+
+
+@pytest.mark.parametrize("name", ["x.tar.bz2", "x.tar.xz", "x.tar.zst", "x.zip", "in"])
+def test_an_archive_that_is_not_read_is_told_with_what_is(
+    name: str, prepare: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    file = tmp_path / ("in/0.tar.zst" if name == "in" else name)
+    file.write_bytes(b"BZh91AY&SY")
+    said = prepare(name, code=2)
+    assert said.startswith(f"{file.name}: an archive of this kind is not read")
+    assert ".tar.gz" in said
+
+
+def test_places_of_other_kinds_are_refused_and_make_no_folder(
+    photos: Path, prepare: Run, train: Run, tmp_path: Path
+) -> None:
+    canary = "s3a://AKIA:canary@photos/store"
+    prepare()
+    before = {path.name for path in tmp_path.iterdir()}
+    said = [
+        prepare(code=2, out="gs://photos/store"),
+        prepare(code=2, out=canary),
+        prepare(canary, code=2),
+        prepare("hdfs://host/photos", code=2),
+        train("--run.mirror", "gs://photos/run", code=2),
+        train("--data.store", canary, code=2),
+        train(into="gs://photos/run", code=2),
+    ]
+    assert all("addresses are not supported here" in one for one in said)
+    assert not any("canary" in one for one in said)
+    assert "--engine spark" in said[3]
+    assert {path.name for path in tmp_path.iterdir()} - before <= {"run"}
 
 
 def test_an_empty_class_is_named(photos: Path, prepare: Run) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepladder.api.call import run_folder
-from stepladder.data.remote.places import object_place
+from stepladder.data.remote.places import supported_place
 from stepladder.errors import DataError, UsageError
 from stepladder.records import read_json
 from stepladder.records.diagnosis import Diagnosis
@@ -36,7 +36,7 @@ def verify(path: Path | str) -> list[str]:
         DataError: if the folder is none of them.
     """
     folder = Path(path)
-    if object_place(folder) is not None:
+    if supported_place(folder) is not None:
         from stepladder.data.remote.remote_store import verify_remote
 
         return verify_remote(folder)
@@ -63,7 +63,7 @@ def repair(path: Path | str, *, source: Path | str | None = None) -> list[str]:
         UsageError: if it lies in an object store.
         DataError: if the folder is no store, or a file cannot be made as it was.
     """
-    if (place := object_place(Path(path))) is not None:
+    if (place := supported_place(Path(path))) is not None:
         raise UsageError(
             "a store in an object store is not mended in its place",
             where=str(place),

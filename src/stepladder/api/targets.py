@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from stepladder.data.remote.places import address_refused, is_address
 from stepladder.errors import ResourceError, UsageError
 from stepladder.records import write_json
 from stepladder.records.run_files import JOB_MARKS, RUN_FILES, has_any
@@ -46,8 +47,11 @@ def refuse_to_replace(
         inputs: what the command reads.
 
     Raises:
-        UsageError: if it is an input, a file of a run, or an existing file that is not ours.
+        UsageError: if it is an input, a file of a run, an existing file that is not ours, or an
+            address.
     """
+    if is_address(target):
+        raise address_refused(target, fix=kind.fix.format(option=option))
     what = _why_not(target, kind, inputs)
     if what is not None:
         raise UsageError(

@@ -25,7 +25,7 @@ from stepladder.data.plan import Plan, make_plan
 from stepladder.data.progress import PreparePhase, PrepareProgress, Progress
 from stepladder.data.quarantine import Bad, check_share, read_quarantine, write_quarantine
 from stepladder.data.ready import num_summed
-from stepladder.data.remote.places import object_place, shown
+from stepladder.data.remote.places import shown, supported_place
 from stepladder.data.remote.upload import MARKER
 from stepladder.data.shard_record import Finished
 from stepladder.data.split import assign_splits, check_classes
@@ -83,7 +83,7 @@ def prepare(
     """
     started_s = time.perf_counter()
     out = config.out
-    if object_place(out) is None:
+    if supported_place(out) is None:
         out = out.expanduser().absolute()
         _check_place(out, config.source.expanduser())
     engine = open_engine(config, frame)

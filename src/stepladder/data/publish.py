@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepladder.data.delta import LOG_FOLDER, import_deltalake, is_delta, read_version
 from stepladder.data.manifest import load_manifest
-from stepladder.data.remote.places import object_place, shown
+from stepladder.data.remote.places import shown, supported_place
 from stepladder.data.verify import list_shards
 from stepladder.errors import DataError, UsageError
 from stepladder.records import Manifest
@@ -48,7 +48,7 @@ def publish_as_delta(store: Path) -> PublishedTable:
         UsageError: if the store is not on this machine, or another table's log lies in it.
         DataError: if it is no store, or files of it are missing.
     """
-    if object_place(store) is not None:
+    if supported_place(store) is not None:
         raise UsageError(
             "a store in an object store is not published from here",
             where=shown(store),

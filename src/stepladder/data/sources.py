@@ -81,10 +81,11 @@ def list_pictures(config: PrepareConfig) -> Listing:
         listing = _list_table(source, config)
     else:
         raise UsageError(
-            "no such folder or CSV" if not source.exists() else "neither a folder nor a file",
+            "no such folder or file" if not source.exists() else "neither a folder nor a file",
             where=str(source),
-            fix="Give --source a folder of class folders, of train/val/test folders of "
-            "class folders, or a CSV with the columns path and label.",
+            fix="Give --source a folder of class folders, of train/val/test folders of class "
+            "folders, a CSV with the columns path and label, or files that hold pictures: "
+            "Parquet, .tar, .tar.gz, a folder or a pattern of them, a Delta table.",
         )
     require_classes(listing, str(source))
     return listing

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.config.choices import OrderMode
 from stepladder.data.loader import Loader
+from stepladder.data.remote.places import address_shown, is_address
 from stepladder.data.spark.session import require_spark
 from stepladder.data.tables.columns import Scalar
 from stepladder.data.tables.hold import Hold
@@ -160,10 +161,10 @@ def _local(cache_dir: str | Path) -> Path:
     """Give the folder of this machine that is meant; Databricks mounts `dbfs:/` at `/dbfs`."""
     text = re.sub(r"^dbfs:/+", "/dbfs/", str(cache_dir))
     text = re.sub(r"^file:/+", "/", text)
-    if re.match(r"[a-z][a-z0-9+]*:/", text):
+    if is_address(text):
         raise UsageError(
             "the cache is a folder that every machine sees as its own",
-            where=text,
+            where=address_shown(text),
             why="Batches are read from its files in place.",
             fix="Give a mounted folder, such as file:///dbfs/... on Databricks.",
         )

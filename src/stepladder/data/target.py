@@ -12,7 +12,7 @@ from stepladder.data.findings import LOG_NAME, read_log_warnings
 from stepladder.data.manifest import MANIFEST_NAME, load_manifest, parse_manifest, publish
 from stepladder.data.remote.cache_folder import made_folder, scratch_folder
 from stepladder.data.remote.copies import Copies, FolderCopies, open_copies
-from stepladder.data.remote.places import object_place
+from stepladder.data.remote.places import supported_place
 from stepladder.data.remote.upload import publish_remote, require_own
 from stepladder.data.verify import list_shards, verify_store
 from stepladder.data.work_folder import WorkFolder
@@ -58,9 +58,9 @@ def open_target(out: Path) -> StoreTarget:
     """Find out how a store gets to its place.
 
     Raises:
-        UsageError: if something else lies there.
+        UsageError: if something else lies there, or it is an address that is not supported.
     """
-    place = object_place(out)
+    place = supported_place(out)
     if place is not None:
         work = WorkFolder(made_folder(None, place, ".partial"))
         return CopyTarget(open_copies(out), work)

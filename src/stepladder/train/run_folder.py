@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from stepladder.data.remote.places import object_place
+from stepladder.data.remote.places import supported_place
 from stepladder.errors import UsageError
 from stepladder.records import write_bytes
 from stepladder.records.ledger_file import CLIMB_FILE, LEDGER_FILE, set_ledger_aside
@@ -52,10 +52,10 @@ def make_folder(path: Path) -> None:
     """Make the folder of a run, if it is not there.
 
     Raises:
-        UsageError: if it is a file, or a place in an object store.
+        UsageError: if it is a file, a place in an object store, or another address.
         ResourceError: if it cannot be made.
     """
-    if (place := object_place(path)) is not None:
+    if (place := supported_place(path)) is not None:
         raise UsageError(
             "a run needs a folder of this machine, this is a place in an object store",
             where=str(place),

@@ -20,11 +20,23 @@ from stepladder.data.containers.tables import PARQUET_SUFFIXES, open_delta, open
 from stepladder.data.containers.webdataset import TAR_SUFFIXES, TarContainer
 from stepladder.data.delta import LOG_FOLDER, is_delta
 from stepladder.data.pictures import FilePictures, Pictures
-from stepladder.data.remote.places import ObjectPlace, object_place, shown
+from stepladder.data.remote.places import ObjectPlace, object_place, shown, supported_place
 from stepladder.data.walk import is_hidden, why_no_picture
 from stepladder.errors import UsageError
 
+_PACKED_BY_OTHERS = (".bz2", ".xz", ".zst", ".lz4", ".z")
+_PACKED_TARS = (
+    *(f".tar{packed}" for packed in _PACKED_BY_OTHERS),
+    ".tbz2",
+    ".tbz",
+    ".txz",
+    ".tzst",
+)
+_OTHER_ARCHIVES = (".zip", ".7z", ".rar")
 _PARQUET_MAGIC = b"PAR1"
+_ADDRESSES = (
+    "Let Spark read it: --engine spark. Or give a path of this machine, or s3://BUCKET/PREFIX."
+)
 
 
 def open_pictures(config: PrepareConfig) -> Pictures:
@@ -34,6 +46,7 @@ def open_pictures(config: PrepareConfig) -> Pictures:
         UsageError: if it is missing or ambiguous.
         DataError: if it holds nothing that can be used.
     """
+    place = supported_place(config.source, fix=_ADDRESSES)
     kind = config.source_format
     if kind is SourceFormat.TABLE:
         raise UsageError(
@@ -45,11 +58,12 @@ def open_pictures(config: PrepareConfig) -> Pictures:
         kind = find_format(config.source.expanduser())
     require_delta(config, kind)
     if kind in {SourceFormat.FOLDER, SourceFormat.CSV}:
-        if object_place(config.source) is not None:
+        if place is not None:
             raise UsageError(
                 "folders and tables of single pictures are not read from an object store",
                 where=shown(config.source),
-                fix="Copy them to this machine, or pack them into Parquet or tars.",
+                fix="Copy them to this machine, pack them into Parquet or tars, or let Spark read "
+                "a folder of class folders: --engine spark.",
             )
         return FilePictures(config)
     return ContainerPictures(config, opener(config, kind))
@@ -95,6 +109,8 @@ def find_format(source: Path) -> SourceFormat:
     if is_pattern(source):
         return kind_of_name(str(source)) or SourceFormat.FOLDER
     if source.is_file():
+        if source.name.lower().endswith(_OTHER_ARCHIVES):
+            raise _archive_refused(str(source))
         with source.open("rb") as file:
             is_parquet = file.read(4) == _PARQUET_MAGIC
         return SourceFormat.PARQUET if is_parquet else kind_of_name(source.name) or SourceFormat.CSV
@@ -124,10 +140,14 @@ def _of_folder(folder: Path) -> SourceFormat:
 def _first_below(folder: Path) -> SourceFormat | None:
     """Tell what the first folder holds that has files that can be told; pictures come first."""
     folders, names = _entries(folder)
-    if any(Path(name).suffix and why_no_picture(name) is None for name in names):
+    if any(map(_is_picture, names)):
         return SourceFormat.FOLDER
     kinds = chain(map(_first_below, folders), map(kind_of_name, names))  # no further than need be
     return next((kind for kind in kinds if kind), None)
+
+
+def _is_picture(name: str) -> bool:
+    return bool(Path(name).suffix) and why_no_picture(name) is None
 
 
 def _entries(folder: Path) -> tuple[list[Path], list[str]]:
@@ -157,6 +177,8 @@ def _of_objects(place: ObjectPlace) -> SourceFormat:
     kind = kind_of_name(place.key)
     if kind is not None:
         return kind
+    if place.key.lower().endswith(".csv"):
+        return SourceFormat.CSV
     filesystem = object_filesystem(place.bucket)
     root = f"{place.bucket}/{place.key}".rstrip("/")
     try:
@@ -166,8 +188,10 @@ def _of_objects(place: ObjectPlace) -> SourceFormat:
         infos = filesystem.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
     except OSError:
         return SourceFormat.PARQUET  # which says what is wrong
-    kinds = (kind_of_name(info.path) for info in infos if info.type == FileType.File)
-    return next((kind for kind in kinds if kind), SourceFormat.PARQUET)
+    names = [info.path for info in infos if info.type == FileType.File]
+    kind = next(filter(None, map(kind_of_name, names)), None)
+    is_folder = kind is None and any(map(_is_picture, names))
+    return SourceFormat.FOLDER if is_folder else kind or SourceFormat.PARQUET
 
 
 def kind_of_name(name: str) -> SourceFormat | None:
@@ -175,12 +199,25 @@ def kind_of_name(name: str) -> SourceFormat | None:
     lower = name.lower()
     if lower.endswith(PARQUET_SUFFIXES):
         return SourceFormat.PARQUET
-    return SourceFormat.WEBDATASET if lower.endswith(TAR_SUFFIXES) else None
+    is_tar = lower.endswith((*TAR_SUFFIXES, *_PACKED_TARS))
+    return SourceFormat.WEBDATASET if is_tar else None
+
+
+def _archive_refused(where: str) -> UsageError:
+    return UsageError(
+        "an archive of this kind is not read",
+        where=where,
+        fix="Unpack it and give the folder, or pack the pictures as .tar or .tar.gz.",
+    )
 
 
 def _open_tars(config: PrepareConfig) -> Opened:
     source = config.source.expanduser()
-    found = find_files(source, suffixes=TAR_SUFFIXES, follow_symlinks=config.follow_symlinks)
+    suffixes = (*TAR_SUFFIXES, *_PACKED_TARS)
+    found = find_files(source, suffixes=suffixes, follow_symlinks=config.follow_symlinks)
+    for file in found.files:
+        if file.name.lower().endswith(_PACKED_TARS):
+            raise _archive_refused(file.name)
     splits = splits_by_name([file.name for file in found.files], source)
     pairs = zip(found.files, splits, strict=True)
     options = (config.image_column, config.label_column, config.split_column, config.group_by)

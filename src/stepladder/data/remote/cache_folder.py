@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from stepladder.data.remote.places import ObjectPlace, object_place
+from stepladder.data.remote.places import ObjectPlace, supported_place
 from stepladder.errors import ResourceError, UsageError
 from stepladder.machine.filesystem import find_abilities
 
@@ -23,10 +23,10 @@ def cache_folder(named: Path | None) -> Path:
             or mapping, in the system's folder for temporary files.
 
     Raises:
-        UsageError: if it is a place in an object store.
+        UsageError: if it is a place in an object store, or another address.
     """
     if named is not None:
-        if (place := object_place(named)) is not None:
+        if (place := supported_place(named)) is not None:
             raise UsageError(
                 "a cache is a folder of this machine, this is a place in an object store",
                 where=str(place),

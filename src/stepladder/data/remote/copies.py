@@ -19,7 +19,7 @@ from stepladder.data.remote.objects import (
     NoSuchObjectError,
     ObjectStore,
 )
-from stepladder.data.remote.places import ObjectPlace, object_place
+from stepladder.data.remote.places import ObjectPlace, supported_place
 from stepladder.data.remote.s3 import S3Objects
 from stepladder.errors import ResourceError
 
@@ -62,8 +62,13 @@ class Copies(Protocol):
 
 
 def open_copies(path: Path, *, on_message: Callable[[str], None] | None = None) -> Copies:
-    """Open a folder of copies by a path of this machine or of an object store."""
-    place = object_place(path)
+    """Open a folder of copies by a path of this machine or of an object store.
+
+    Raises:
+        UsageError: if it is an address that is not supported.
+        MissingExtraError: if it is in an object store, and boto3 is not installed.
+    """
+    place = supported_place(path)
     if place is not None:
         return ObjectCopies(S3Objects(on_message=on_message), place)
     return FolderCopies(path)

@@ -6,6 +6,7 @@ same, so that a store, a mirror or an output may lie in either kind of place.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
@@ -13,6 +14,12 @@ from typing import Final
 from stepladder.errors import UsageError
 
 _ROOT: Final = "s3:"
+_ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
+_OF_S3: Final = {"s3", "s3a", "s3n"}
+_SUPPORTED: Final = (
+    "Give a folder of this machine or a mount, or s3://BUCKET/PREFIX; AWS_ENDPOINT_URL names any "
+    "store that speaks S3."
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,60 @@ def object_place(path: PurePath | str) -> ObjectPlace | None:
         where = str(ObjectPlace(parts[1], "/".join(parts[2:])))
         raise UsageError("a key has no .. in it", where=where, fix="Write the place in full.")
     return ObjectPlace(parts[1], "/".join(parts[2:]))
+
+
+def supported_place(path: PurePath | str, *, fix: str = _SUPPORTED) -> ObjectPlace | None:
+    """Read a path that is written to, or read where it lies; None for one of this machine.
+
+    Args:
+        fix: what to give in place of an address that means no such place.
+
+    Raises:
+        UsageError: as `object_place` does, and for an address of another kind, which would become a
+            folder here: `gs:/bucket`.
+    """
+    place = object_place(path)
+    if place is None and is_address(path):
+        raise address_refused(path, fix=_place_meant(path) or fix)
+    return place
+
+
+def is_address(path: PurePath | str) -> bool:
+    """Tell whether a path is an address with a scheme, such as hdfs://host/photos."""
+    return _ADDRESS.match(str(path)) is not None
+
+
+def address_refused(path: PurePath | str, *, fix: str) -> UsageError:
+    """Say that an address is not taken, without telling what may be secret in it."""
+    shown = address_shown(path)
+    scheme = shown.partition(":")[0]
+    return UsageError(f"{scheme}:// addresses are not supported here", where=shown, fix=fix)
+
+
+def _place_meant(path: PurePath | str) -> str | None:
+    """Say how a place is written that has another name among users of Spark."""
+    scheme, _, place = address_shown(path).partition("://")
+    if scheme.lower() in _OF_S3:
+        return f"Write s3://{place.removeprefix('…@')}"
+    if scheme.lower() in {"dbfs", "file"}:
+        return f"Write {'/dbfs' if scheme.lower() == 'dbfs' else ''}/{place}"
+    return None
+
+
+def address_shown(path: PurePath | str) -> str:
+    """Give an address as a person types it, without what may be secret in it."""
+    match = _ADDRESS.match(str(path))
+    if match is None:
+        return str(path)
+    return f"{match[1]}://{_without_secret(match[1], str(path)[match.end() :])}"
+
+
+def _without_secret(scheme: str, rest: str) -> str:
+    _, at, place = rest.rpartition("@")
+    place, query, _ = place.partition("?")  # it may hold a signature
+    if scheme.lower() in _OF_S3 and ":" in place.partition("/")[0]:
+        place = "…"  # a key without the bucket that it was for
+    return f"{'…@' if at else ''}{place}{'?…' if query else ''}"
 
 
 def secret_refused(scheme: str, rest: str) -> UsageError:

@@ -20,7 +20,7 @@ from stepladder.data.remote.cache import FileCache, HeldFile, WrongBytesError
 from stepladder.data.remote.cache_folder import cache_folder, scratch_folder
 from stepladder.data.remote.cache_part import WantedFile
 from stepladder.data.remote.objects import NoSuchObjectError, ObjectStore
-from stepladder.data.remote.places import ObjectPlace, object_place
+from stepladder.data.remote.places import ObjectPlace, supported_place
 from stepladder.data.remote.s3 import S3Objects
 from stepladder.data.shard_files import LocalShardFiles, ShardFiles, ShardFilesStats
 from stepladder.errors import DataError
@@ -42,8 +42,12 @@ def open_shard_files(
     Args:
         cache_dir: folder of the cache; None: `stepladder-cache` in the working folder.
         on_message: told of requests that are tried again, and of damage in the cache.
+
+    Raises:
+        UsageError: if it is an address that is not supported.
+        MissingExtraError: if it is in an object store, and boto3 is not installed.
     """
-    place = object_place(path)
+    place = supported_place(path)
     if place is None:
         return LocalShardFiles(path)
     objects = S3Objects(

@@ -18,6 +18,8 @@ FRAME = "DataFrame"  # the name of a source that is one
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])")
 _WITHOUT_HOST = {"file", "dbfs"}
 _SECRET = re.compile(r"[^/]*:[^/]*@")  # abfss://container@account/… is no secret
+_OF_S3 = {"s3", "s3a", "s3n"}
+_SECRET_OF_S3 = re.compile(r"[^/]*[:@]")  # it may have slashes; a bucket's name has neither sign
 _WILD = re.compile(r"[*?\[{]")
 
 
@@ -33,7 +35,8 @@ def spark_address(source: Path) -> str | None:
     match = _ADDRESS.match(text)
     if match is not None:
         rest = text[match.end() :]
-        if _SECRET.match(rest):
+        secret = _SECRET_OF_S3 if match[1].lower() in _OF_S3 else _SECRET
+        if secret.match(rest):
             raise secret_refused(match[1], rest)
         host = "" if match[1].lower() in _WITHOUT_HOST else "/"
         return f"{match[1]}:/{host}{rest}"

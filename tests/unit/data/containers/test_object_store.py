@@ -135,6 +135,16 @@ def test_a_delta_table_is_read_at_its_version(shop: Any, s3: Any) -> None:
         shop.make("s3://photos/table", "gone")
 
 
+@pytest.mark.parametrize("name", ["pictures", "pictures/table.csv"])
+def test_single_pictures_are_not_read_from_here(shop: Any, s3: Any, name: str) -> None:
+    s3.put_object(Bucket="photos", Key="pictures/apple/0.jpg", Body=shop.photo(0))
+    s3.put_object(Bucket="photos", Key="pictures/table.csv", Body=b"path,label\napple/0.jpg,a\n")
+    with pytest.raises(UsageError, match="single pictures are not read") as caught:
+        shop.make(f"s3://photos/{name}")
+    assert caught.value.where == f"s3://photos/{name}"
+    assert "--engine spark" in str(caught.value.fix)
+
+
 @pytest.mark.parametrize("place", ["s3://photos/nothing", "s3://no-such-bucket/x.parquet"])
 def test_what_is_not_there_is_named_and_no_secret_is_told(shop: Any, s3: Any, place: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -1,10 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from stepladder.data.remote.places import ObjectPlace, object_place, shown
+from stepladder.data.remote.cache_folder import cache_folder
+from stepladder.data.remote.copies import open_copies
+from stepladder.data.remote.places import (
+    ObjectPlace,
+    address_shown,
+    object_place,
+    shown,
+    supported_place,
+)
+from stepladder.data.spark_converter import _local
+from stepladder.data.store import Store
+from stepladder.data.target import open_target
 from stepladder.errors import UsageError
 
 
@@ -53,3 +65,66 @@ def test_a_key_in_an_address_is_refused_and_not_told(path: str, where: str) -> N
 def test_an_access_point_is_a_bucket() -> None:
     name = "arn:aws:s3:us-west-2:123456789012:accesspoint:one"
     assert object_place(f"s3://{name}/k@1") == ObjectPlace(name, "k@1")
+
+
+@pytest.mark.parametrize(
+    ("path", "fix"),
+    [
+        ("gs://photos/store", "s3://BUCKET/PREFIX"),
+        ("hdfs://host:9000/store", "s3://BUCKET/PREFIX"),
+        ("abfss://photos@account/store", "s3://BUCKET/PREFIX"),
+        ("s3a://photos/store", "Write s3://photos/store"),
+        ("S3://photos/store", "Write s3://photos/store"),
+        ("dbfs:/photos/store", "Write /dbfs/photos/store"),
+        ("file:///photos/store", "Write /photos/store"),
+    ],
+)
+@pytest.mark.parametrize("kind", [str, Path])
+def test_an_address_of_another_kind_is_refused_with_what_to_write(
+    path: str, fix: str, kind: type
+) -> None:
+    with pytest.raises(UsageError, match="addresses are not supported here") as caught:
+        supported_place(kind(path))
+    assert fix in str(caught.value.fix)
+
+
+@pytest.mark.parametrize("path", ["store", "/data/gs:/store", "a:/b", "data/gs:/b", "~/store"])
+def test_a_folder_of_this_machine_is_no_address(path: str) -> None:
+    assert supported_place(Path(path)) is None
+
+
+def test_s3_is_supported() -> None:
+    assert supported_place(Path("s3://photos/store")) == ObjectPlace("photos", "store")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3a://AKIA:wJalr/canary@photos/store",
+        "s3n://AKIA:canary",
+        "hdfs://AKIA:canary?canary@host/store",
+        "wasbs://host/store?sig=canary",
+    ],
+)
+def test_what_is_secret_in_an_address_is_not_told(address: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        supported_place(Path(address))
+    assert "canary" not in str(caught.value)
+    assert "AKIA" not in str(caught.value)
+    assert "canary" not in address_shown(Path(address))
+
+
+@pytest.mark.parametrize("opens", [open_target, open_copies, cache_folder, Store.open])
+def test_no_option_that_names_a_folder_takes_an_address_of_another_kind(
+    opens: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="gs:// addresses are not supported here"):
+        opens(Path("gs://photos/store"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_for_spark_is_no_address_and_no_secret_of_it_is_told() -> None:
+    with pytest.raises(UsageError, match="every machine sees") as caught:
+        _local("S3A://AKIA:canary@photos/cache")
+    assert caught.value.where == "S3A://…@photos/cache"

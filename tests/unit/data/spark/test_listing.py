@@ -15,7 +15,7 @@ from stepladder.data.spark.listing import (
     split_pattern,
 )
 from stepladder.data.walk import Skipped, Walk
-from stepladder.errors import DataError
+from stepladder.errors import DataError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,17 @@ from stepladder.errors import DataError
 )
 def test_an_address_is_told_from_a_folder(source: str, address: str | None) -> None:
     assert spark_address(Path(source)) == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["s3a://AKIA:can/canary@photos/x", "s3a://AKIA@photos/x", "hdfs://AKIA:canary@host/x"],
+)
+def test_a_key_in_an_address_is_refused_and_not_told(address: str) -> None:
+    with pytest.raises(UsageError, match="must not hold a key or a password") as caught:
+        spark_address(Path(address))
+    assert "AKIA" not in str(caught.value)
+    assert "canary" not in str(caught.value)
 
 
 def test_a_pattern_of_names_is_cut_off() -> None:
