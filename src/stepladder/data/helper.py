@@ -25,8 +25,9 @@ import numpy as np
 from stepladder.config.choices import Fit
 from stepladder.data.decode import decode_picture
 from stepladder.data.plan import ShardPlan
+from stepladder.data.shard_file import StoppedError
 from stepladder.data.shard_record import Finished
-from stepladder.data.shard_work import ShardMaker, StoppedError
+from stepladder.data.shard_work import ShardMaker
 from stepladder.data.threads import one_torch_thread
 from stepladder.errors import StepladderError
 from stepladder.machine.allocator import keep_freed_memory

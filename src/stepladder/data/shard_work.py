@@ -19,10 +19,12 @@ from stepladder.data.ordered import map_in_order
 from stepladder.data.pictures import ReadRow
 from stepladder.data.plan import Row, ShardPlan
 from stepladder.data.quarantine import Bad
-from stepladder.data.ready import ReadyPicture, Seen, ready_pictures
+from stepladder.data.ready import ready_pictures
+from stepladder.data.shard_file import Chunk, ShardFile
 from stepladder.data.shard_record import Finished
-from stepladder.data.writer import MAX_GROUP_ROWS, ShardWriter
-from stepladder.records import read_json, write_json
+from stepladder.data.threads import Inline
+from stepladder.data.writer import MAX_GROUP_ROWS
+from stepladder.records import read_json
 
 _AHEAD_PER_WRITER = 16  # of four workers: hashing and writing take a fifth of decoding's time
 _MIN_WRITERS = 2  # one goes on while another waits for the disk
@@ -31,17 +33,15 @@ _CHUNK = 16  # pictures that a thread decodes at a time: handing each over alone
 _CHUNK_BYTES = 4 << 20  # fewer where they are large: memory goes by what is under way
 _MAX_WAITING = 4  # chunks that a writer has not taken yet
 
-_Chunk = list[ReadyPicture | Bad]
-
 
 class _Chunks:
     """What a file is made of, handed from the thread that gathers it to the one that writes."""
 
     def __init__(self) -> None:
-        self._chunks: queue.SimpleQueue[_Chunk | None] = queue.SimpleQueue()
+        self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
         self._places = threading.Semaphore(_MAX_WAITING)
 
-    def put(self, chunk: _Chunk) -> None:
+    def put(self, chunk: Chunk) -> None:
         """Hand over; waits while the writer is behind."""
         self._places.acquire()
         self._chunks.put(chunk)
@@ -50,15 +50,11 @@ class _Chunks:
         """Say that this was all. Never waits: it may be an interrupt that ends it."""
         self._chunks.put(None)
 
-    def taken(self) -> Iterator[_Chunk]:
+    def taken(self) -> Iterator[Chunk]:
         """Give the chunks as they come; after the end, nothing."""
         for chunk in iter(self._chunks.get, None):
             self._places.release()
             yield chunk
-
-
-class StoppedError(Exception):
-    """The pictures of a file stopped coming; whoever handed them over knows why."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,8 @@ class ShardMaker:
         """Decode the pictures of shards and write them; the record of each comes last.
 
         Pictures are decoded in the order of the plans without a pause between files, while other
-        threads hash, write and sync the files before.
+        threads hash, write and sync the files before. Where this thread decodes (`Inline`), it
+        writes too, and others only sync.
 
         Args:
             plans: which pictures; each plan is taken when those before it have been decoded.
@@ -135,7 +132,7 @@ class ShardMaker:
         num_grouped = num_writers * MAX_GROUP_ROWS[self.config.encoding]
         squares = self._squares(num_chunks * _CHUNK + num_grouped)
 
-        def prepare(rows: Sequence[Row]) -> _Chunk:
+        def prepare(rows: Sequence[Row]) -> Chunk:
             return self._prepare(rows, squares)
 
         to_decode, to_write = itertools.tee(plans)
@@ -143,6 +140,9 @@ class ShardMaker:
         ready = map_in_order(self.pool, prepare, chunks, ahead=self.ahead)
         files: deque[Future[Finished]] = deque()
         finished: list[Finished] = []
+        # beside a single thread that decodes, another that writes costs more than it saves: both
+        # wait for the interpreter, and what was just decoded is written from another core
+        feed = self._fill if isinstance(self.pool, Inline) else self._feed
         with (
             ThreadPoolExecutor(num_writers, thread_name_prefix="write") as writers,
             contextlib.closing(ready),
@@ -150,7 +150,7 @@ class ShardMaker:
             for plan in to_write:
                 self._record(plan).unlink(missing_ok=True)
                 some = itertools.islice(ready, len(_chunks(plan)))
-                files.append(self._feed(writers, plan, some, on_row))
+                files.append(feed(writers, plan, some, on_row))
                 if on_done is not None:
                     files[-1].add_done_callback(on_done)
                 while len(files) > num_writers or (files and files[0].done()):
@@ -158,11 +158,26 @@ class ShardMaker:
             finished += [file.result() for file in files]
         return finished
 
+    def _fill(
+        self,
+        writers: Executor,
+        plan: ShardPlan,
+        ready: Iterator[Chunk],
+        on_row: Callable[[Bad | None], None],
+    ) -> Future[Finished]:
+        """Write a file in this thread; another waits for the disk."""
+        with self._open(plan) as file:
+            for chunk in ready:
+                file.add(chunk)
+                _tell(chunk, on_row)
+            file.seal()
+        return writers.submit(file.finish)
+
     def _feed(
         self,
         writers: Executor,
         plan: ShardPlan,
-        ready: Iterator[_Chunk],
+        ready: Iterator[Chunk],
         on_row: Callable[[Bad | None], None],
     ) -> Future[Finished]:
         """Begin a file, and hand its pictures over as they come."""
@@ -171,42 +186,26 @@ class ShardMaker:
             file = writers.submit(self._write, plan, chunks)
             for chunk in ready:
                 chunks.put(chunk)
-                for item in chunk:
-                    on_row(item if isinstance(item, Bad) else None)
+                _tell(chunk, on_row)
         finally:
             chunks.end()
         return file
 
     def _write(self, plan: ShardPlan, chunks: _Chunks) -> Finished:
         """Write a file of what comes, and its record if all of it came."""
-        seen: list[Seen] = []
-        bad: list[Bad] = []
-        info = None
         taken = chunks.taken()
         try:
-            with contextlib.ExitStack() as stack:
-                writer: ShardWriter | None = None
-                for item in itertools.chain.from_iterable(taken):
-                    if isinstance(item, Bad):
-                        bad.append(item)
-                        continue
-                    if writer is None:
-                        writer = stack.enter_context(self._writer(plan))
-                    row = item.seen.row
-                    writer.add_page(
-                        sha256=row.sha256, path=row.path, label=row.label, page=item.page
-                    )
-                    seen.append(item.seen)
-                if len(seen) + len(bad) < len(plan.rows):
-                    raise StoppedError
-                if writer is not None:
-                    info = writer.close()
-            finished = Finished.of(plan.key, info, seen, bad)
-            write_json(self._record(plan), finished.to_json())
+            with self._open(plan) as file:
+                for chunk in taken:
+                    file.add(chunk)
+                file.seal()
+            return file.finish()
         finally:
             for _ in taken:  # whoever hands pages over must not wait for one that has failed
                 pass
-        return finished
+
+    def _open(self, plan: ShardPlan) -> ShardFile:
+        return ShardFile(plan, folder=self.folder, record=self._record(plan), config=self.config)
 
     def _are_still_bad(self, plan: ShardPlan, bad: tuple[Bad, ...]) -> bool:
         rows = {row.path: row for row in plan.rows}
@@ -220,15 +219,13 @@ class ShardMaker:
     def _record(self, plan: ShardPlan) -> Path:
         return self.records / f"{plan.name}.json"
 
-    def _writer(self, plan: ShardPlan) -> ShardWriter:
-        path = self.folder / plan.name
-        config = self.config
-        return ShardWriter(
-            path, encoding=config.encoding, size=config.size, compression=config.compression
-        )
-
-    def _prepare(self, rows: Sequence[Row], squares: Buffers) -> _Chunk:
+    def _prepare(self, rows: Sequence[Row], squares: Buffers) -> Chunk:
         return ready_pictures(rows, self.read, config=self.config, squares=squares)
+
+
+def _tell(chunk: Chunk, on_row: Callable[[Bad | None], None]) -> None:
+    for item in chunk:
+        on_row(item if isinstance(item, Bad) else None)
 
 
 def _chunks(plan: ShardPlan) -> list[Sequence[Row]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,9 @@ __all__ = ["PicturePage", "ShardWriter", "picture_page", "publish"]
 MAX_GROUP_ROWS = {Encoding.PIXELS: 64, Encoding.JPEG: 512}
 MAX_GROUP_BYTES = 16 << 20
 _MAX_PARTS = 1024  # of one writev, as Linux has it
+_PIECE_BYTES = 2 << 20
+"""Of one writev, about: for larger ones the system's cache takes blocks of memory of 2 MiB, which a
+virtual machine may first have to get from its host; that took up to six times as long."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +109,7 @@ class ShardWriter:
         self._crcs: list[int] = []
         self._labels: list[int] = []
         self._info: ShardInfo | None = None
+        self._is_sealed = False
         self._start_group()
         self._write([MAGIC])
 
@@ -143,20 +147,26 @@ class ShardWriter:
         if full or self._group_bytes >= MAX_GROUP_BYTES:
             self._finish_group()
 
-    def close(self) -> ShardInfo:
-        """Finish the shard and its index, make both durable, and say what was written."""
-        if self._info is None:
+    def seal(self) -> None:
+        """Write the end of the shard; no row can follow."""
+        if not self._is_sealed:
             self._finish_group()
             groups, num_rows = tuple(self._groups), len(self._labels)
             footer = Footer(self._encoding, self._size, num_rows, groups, self._compression)
             self._write([footer_bytes(footer)])
+            self._is_sealed = True
+
+    def close(self) -> ShardInfo:
+        """Finish the shard and its index, make both durable, and say what was written."""
+        if self._info is None:
+            self.seal()
             os.fsync(self._file.fileno())
             self._file.close()
             self._info = self._publish()
         return self._info
 
     def abort(self) -> None:
-        """Remove what was written so far."""
+        """Remove what was written so far, unless it was published."""
         self._file.close()
         self._temporary.unlink(missing_ok=True)
 
@@ -226,16 +236,33 @@ class ShardWriter:
 
     def _write(self, parts: Sequence[bytes | memoryview]) -> None:
         """Write all of these, gathered by the system: pixels are copied once, into its cache."""
-        for part in parts:
-            self._digest.update(part)
-        left = [memoryview(part) for part in parts if len(part)]
-        while left:
-            num_written = os.writev(self._file.fileno(), left[:_MAX_PARTS])
-            self._num_bytes += num_written
-            while left and num_written >= len(left[0]):
-                num_written -= len(left.pop(0))
-            if num_written:
-                left[0] = left[0][num_written:]
+        for piece in _pieces(parts):
+            for part in piece:
+                self._digest.update(part)
+            left = [memoryview(part) for part in piece]
+            while left:
+                num_written = os.writev(self._file.fileno(), left)
+                self._num_bytes += num_written
+                while left and num_written >= len(left[0]):
+                    num_written -= len(left.pop(0))
+                if num_written:
+                    left[0] = left[0][num_written:]
+
+
+def _pieces(parts: Sequence[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
+    """Cut what is to be written into what one call writes."""
+    piece: list[bytes | memoryview] = []
+    num_bytes = 0
+    for part in parts:
+        if not len(part):
+            continue
+        piece.append(part)
+        num_bytes += len(part)
+        if num_bytes >= _PIECE_BYTES or len(piece) == _MAX_PARTS:
+            yield piece
+            piece, num_bytes = [], 0
+    if piece:
+        yield piece
 
 
 def _bytes_of(picture: bytes | memoryview | np.ndarray) -> memoryview:
