@@ -176,10 +176,9 @@ def run(args: argparse.Namespace, plan: Plan) -> None:
 
 
 def _memory_rows(store: Path, rounds: int) -> list[dict[str, Any]]:
-    """Stream few times: a pass over 20 GB takes long, and memory varies little."""
     alone = [torch_alone()["memory"] for _ in range(rounds)]
     base = summary(alone)["median"]
-    passes = [ask("stream", store) for _ in range(max(1, rounds // 3))]
+    passes = [ask("stream", store) for _ in range(rounds)]
     early = [one["samples"][1] - base for one in passes]
     late = [one["samples"][-1] - base for one in passes]
     most = [max(one["samples"]) - base for one in passes]
