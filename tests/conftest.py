@@ -288,8 +288,8 @@ def short_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let masks of rows end at the last deleted one, as older releases of deltalake give them."""
     rows_kept = delta._rows_kept
 
-    def shortened(table: Any) -> dict[str, list[bool]]:
-        masks = rows_kept(table)
+    def shortened(table: Any, option: delta.VersionOption) -> dict[str, list[bool]]:
+        masks = rows_kept(table, option)
         return {name: keep[: len(keep) - keep[::-1].index(False)] for name, keep in masks.items()}
 
     monkeypatch.setattr(delta, "_rows_kept", shortened)

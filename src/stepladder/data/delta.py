@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -24,6 +25,26 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _READ_FEATURES = frozenset(
     {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "deletionVectors"}
 )
+
+
+class VersionOption(StrEnum):
+    """Where the one who reads a table names its version; errors say what to type there."""
+
+    PREPARE = "--delta-version"
+    OPEN_TABLE = "version"
+    RUN = "--data.table-version"
+
+    def of(self, version: int | None = None) -> str:
+        """Say how to ask for a version; None: for any."""
+        number = "N" if version is None else version
+        if self is VersionOption.OPEN_TABLE:
+            return f"{self}={number}"
+        later = ", with --accept-new-data in a run that has begun" if self is self.RUN else ""
+        return f"{self} {number}{later}"
+
+    def latest(self, newest: int) -> str:
+        """Say how to ask for the latest version; a run that has begun goes on with its own."""
+        return self.of(newest) if self is VersionOption.RUN else f"leave {self} out"
 
 
 @dataclass(frozen=True)
@@ -64,7 +85,9 @@ def is_delta(source: Path) -> bool:
     return (source / LOG_FOLDER).is_dir()
 
 
-def read_version(source: Path, version: int | None) -> DeltaVersion:
+def read_version(
+    source: Path, version: int | None, option: VersionOption = VersionOption.PREPARE
+) -> DeltaVersion:
     """List the files of a table at a version; None: the latest whole one, found once.
 
     A commit that its writer left half-written is passed over, with a warning.
@@ -72,6 +95,7 @@ def read_version(source: Path, version: int | None) -> DeltaVersion:
     Args:
         source: folder of the table, or its place in an object store.
         version: the number, from 0.
+        option: that errors speak of.
 
     Raises:
         MissingExtraError: if deltalake is not installed.
@@ -86,12 +110,12 @@ def read_version(source: Path, version: int | None) -> DeltaVersion:
         warnings = (
             f"{shown(source)}: the log of version {torn} is half-written: {version} is read",
         )
-    table = _open(source, version, torn)
-    _refuse_features(table, source)
+    table = _open(source, version, torn, option)
+    _refuse_features(table, source, option)
     if version is not None and table.version() != version:
-        raise _no_version(source, version, table.version())
-    files = sorted(_files(table, source), key=lambda file: file.name)
-    _refuse_missing(files, source, table.version())
+        raise _no_version(source, version, table.version(), option)
+    files = sorted(_files(table, source, option), key=lambda file: file.name)
+    _refuse_missing(files, source, table.version(), option)
     return DeltaVersion(table.version(), files, warnings)
 
 
@@ -108,35 +132,60 @@ def import_deltalake(feature: str) -> Any:
     return deltalake
 
 
-def _open(source: Path, version: int | None, torn: int | None) -> DeltaTable:
-    deltalake = import_deltalake("reading a Delta table")
+def _open(source: Path, version: int | None, torn: int | None, option: VersionOption) -> DeltaTable:
+    import_deltalake("reading a Delta table")
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
-    place = object_place(source)
-    where = shown(source)
+    if object_place(source) is None and not is_delta(source):
+        raise _no_table(source)
     try:
-        table: DeltaTable = deltalake.DeltaTable(
-            str(place) if place else str(source.resolve()),
-            version=version,
-            storage_options=_storage_options() if place else None,
-        )
-    except TableNotFoundError:
-        raise UsageError(
-            "no Delta table is here",
-            where=where,
-            fix=f"Give the folder that holds {LOG_FOLDER}.",
-        ) from None
+        return _loaded(source, version)
     except (DeltaError, OSError, ValueError) as error:
-        newest = _newest(source)
-        if version is not None and version != torn and newest is not None and version > newest:
-            raise _no_version(source, version, newest) from None
-        at = "the latest version" if version is None else f"version {version}"
-        raise DataError(
-            f"{at} of the Delta table cannot be read ({_first_line(error)})",
-            where=where,
-            fix="Give a version that is whole: --delta-version N",
-        ) from None
-    return table
+        newest = None if version in (None, torn) else _newest(source)
+        if version is not None and newest is not None and version > newest:
+            raise _no_version(source, version, newest, option) from None
+        if not isinstance(error, TableNotFoundError):
+            raise _unreadable(source, version, _first_line(error), option) from None
+        if version is None or newest is None:
+            raise _no_table(source) from None
+        raise _cleaned_up(source, version, newest, option) from None
+
+
+def _loaded(source: Path, version: int | None) -> DeltaTable:
+    import deltalake
+
+    place = object_place(source)
+    return deltalake.DeltaTable(
+        str(place) if place else str(source.resolve()),
+        version=version,
+        storage_options=_storage_options() if place else None,
+    )
+
+
+def _no_table(source: Path) -> UsageError:
+    return UsageError(
+        "no Delta table is here",
+        where=shown(source),
+        fix=f"Give the folder that holds {LOG_FOLDER}.",
+    )
+
+
+def _unreadable(source: Path, version: int | None, why: str, option: VersionOption) -> DataError:
+    at = "the latest version" if version is None else f"version {version}"
+    return DataError(
+        f"{at} of the Delta table cannot be read ({why})",
+        where=shown(source),
+        fix=f"Give a version that is whole: {option.of()}.",
+    )
+
+
+def _cleaned_up(source: Path, version: int, newest: int, option: VersionOption) -> DataError:
+    return DataError(
+        f"version {version} of the Delta table cannot be read any more: its log was removed",
+        where=shown(source),
+        why="Writers remove the log before a checkpoint after delta.logRetentionDuration.",
+        fix=f"Read the latest version, {newest} ({option.latest(newest)}).",
+    )
 
 
 def _storage_options() -> dict[str, str]:
@@ -146,7 +195,7 @@ def _storage_options() -> dict[str, str]:
     return options | ({"AWS_ALLOW_HTTP": "true"} if endpoint.startswith("http://") else {})
 
 
-def _refuse_features(table: DeltaTable, source: Path) -> None:
+def _refuse_features(table: DeltaTable, source: Path, option: VersionOption) -> None:
     features = set(table.protocol().reader_features or ())
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mode == "none":
@@ -159,14 +208,14 @@ def _refuse_features(table: DeltaTable, source: Path) -> None:
             f"the Delta table uses {', '.join(unknown)}, which is not read without a JVM",
             where=shown(source),
             fix="Write it again without, as in Spark: df.write.format('delta').save(…), or give "
-            "an older version that has none: --delta-version N",
+            f"an older version that has none: {option.of()}.",
         )
 
 
-def _files(table: DeltaTable, source: Path) -> Iterator[DeltaFile]:
+def _files(table: DeltaTable, source: Path, option: VersionOption) -> Iterator[DeltaFile]:
     import pyarrow as pa
 
-    keep = _rows_kept(table)
+    keep = _rows_kept(table, option)
     prefix = "partition."
     for action in pa.table(table.get_add_actions(flatten=True)).to_pylist():
         name = unquote(action["path"])
@@ -191,7 +240,7 @@ def _files(table: DeltaTable, source: Path) -> Iterator[DeltaFile]:
         )
 
 
-def _rows_kept(table: DeltaTable) -> dict[str, list[bool]]:
+def _rows_kept(table: DeltaTable, option: VersionOption) -> dict[str, list[bool]]:
     """Give for each file that has a deletion vector which of its rows count, by its name."""
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return {}
@@ -210,7 +259,7 @@ def _rows_kept(table: DeltaTable) -> dict[str, list[bool]]:
         raise DataError(
             f"which rows were deleted cannot be read ({_first_line(error)})",
             where=table.table_uri,
-            fix="Give a version that is whole: --delta-version N, or write the table again, as by "
+            fix=f"Give a version that is whole: {option.of()}; or write the table again, as by "
             "REORG TABLE … APPLY (PURGE) in Spark.",
         ) from None
     root = table.table_uri.rstrip("/") + "/"
@@ -220,30 +269,43 @@ def _rows_kept(table: DeltaTable) -> dict[str, list[bool]]:
     return found
 
 
-def _refuse_missing(files: list[DeltaFile], source: Path, version: int) -> None:
+def _refuse_missing(
+    files: list[DeltaFile], source: Path, version: int, option: VersionOption
+) -> None:
     if object_place(source) is not None:
         return  # told when it is opened: a look at each would cost a request
     missing = [file.name for file in files if not (source / file.name).is_file()]
     if missing:
-        raise removed_file(missing[0], source, version, num_missing=len(missing))
+        raise removed_file(missing[0], source, version, num_missing=len(missing), option=option)
 
 
-def removed_file(name: str, source: Path, version: int, *, num_missing: int = 1) -> DataError:
+def removed_file(
+    name: str,
+    source: Path,
+    version: int,
+    *,
+    num_missing: int = 1,
+    option: VersionOption = VersionOption.PREPARE,
+) -> DataError:
     """Say that a file of a version is gone, most likely by VACUUM."""
     others = f", and {num_missing - 1} more" if num_missing > 1 else ""
+    newest = _newest(source)
+    other = f"another version ({option.of()})"
+    if newest is not None and newest != version:
+        other = f"the latest version, {newest} ({option.latest(newest)})"
     return DataError(
         f"a file of version {version} is gone: {name}{others}",
         where=shown(source),
         why="VACUUM removes the files that newer versions do not use.",
-        fix="Read the latest version (leave --delta-version out), or restore the file.",
+        fix=f"Read {other}, or restore the file.",
     )
 
 
-def _no_version(source: Path, version: int, newest: int) -> UsageError:
+def _no_version(source: Path, version: int, newest: int, option: VersionOption) -> UsageError:
     return UsageError(
         f"the Delta table has no version {version}; its latest is {newest}",
         where=shown(source),
-        fix=f"Give --delta-version {newest}, or leave it out.",
+        fix=f"Give {option.of(newest)}, or leave it out.",
     )
 
 
@@ -257,8 +319,16 @@ def _commits(source: Path) -> list[tuple[int, Path]]:
 
 
 def _newest(source: Path) -> int | None:
-    commits = _commits(source)
-    return commits[-1][0] if commits else None
+    """Give the number of the latest version that is whole; None: nobody knows."""
+    from deltalake.exceptions import DeltaError
+
+    if commits := _commits(source):
+        newest = commits[-1][0] - (_torn_version(source) is not None)
+        return newest if newest >= 0 else None
+    try:
+        return int(_loaded(source, None).version())
+    except (DeltaError, OSError, ValueError):
+        return None
 
 
 def _torn_version(source: Path) -> int | None:

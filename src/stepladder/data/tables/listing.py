@@ -18,11 +18,11 @@ from pyarrow import fs
 
 from stepladder.config.choices import Split
 from stepladder.data.containers.files import object_filesystem
-from stepladder.data.delta import LOG_FOLDER, DeltaVersion, read_version
+from stepladder.data.delta import LOG_FOLDER, DeltaVersion, VersionOption, read_version
 from stepladder.data.remote.places import object_place, secret_refused
 from stepladder.data.safe_arrow import require_safe_pyarrow
 from stepladder.data.tables.version_pin import pinned_version
-from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
+from stepladder.errors import DataError, ResourceError, UsageError
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
 _GLOB = re.compile(r"[*?\[]")
@@ -107,8 +107,13 @@ def is_address(place: str) -> bool:
     return "://" in place and not place.startswith("file://")
 
 
-def list_table(place: str, version: int | None) -> Listing:
+def list_table(
+    place: str, version: int | None, option: VersionOption = VersionOption.OPEN_TABLE
+) -> Listing:
     """List the files of a Delta table at a version, or of any other table.
+
+    Args:
+        option: that errors speak of.
 
     Raises:
         UsageError: if a version is asked of what has none, or pyarrow is too old.
@@ -120,7 +125,7 @@ def list_table(place: str, version: int | None) -> Listing:
     with _named_if_unreachable(place):
         [info] = file_system.get_file_info([posixpath.join(path, LOG_FOLDER)])
     if info.type == fs.FileType.Directory:
-        return _list_pinned(place) if version is None else _list_delta(place, version)
+        return _list_pinned(place) if version is None else _list_delta(place, version, option)
     if version is not None and _is_there(file_system, path, place):
         raise UsageError(
             "only a Delta table has versions",
@@ -139,19 +144,16 @@ def _is_there(file_system: fs.FileSystem, path: str, place: str) -> bool:
 
 def _list_pinned(place: str) -> Listing:
     version = pinned_version(place)
-    if version is not None:
-        with contextlib.suppress(UsageError):  # no such version: another table is meant
-            return _list_delta(place, version)
-    return _list_delta(place, None)
+    if version is None:
+        return _list_delta(place, None, VersionOption.OPEN_TABLE)
+    with contextlib.suppress(UsageError):  # no such version: another table is meant
+        return _list_delta(place, version, VersionOption.RUN)
+    return _list_delta(place, None, VersionOption.RUN)
 
 
-def _list_delta(place: str, version: int | None) -> Listing:
+def _list_delta(place: str, version: int | None, option: VersionOption) -> Listing:
     file_system, root = in_file_system(place)
-    try:
-        found = _delta_version(Path(place if is_address(place) else root), version)
-    except StepladderError as error:  # worded for `prepare`, which has a flag
-        error.fix = error.fix and error.fix.replace("--delta-version ", "version=")
-        raise
+    found = _delta_version(Path(place if is_address(place) else root), version, option)
     keys = sorted({key for file in found.files for key in file.values})
     values = {key: pa.array([file.values.get(key) for file in found.files]) for key in keys}
     files = [
@@ -167,18 +169,18 @@ def _list_delta(place: str, version: int | None) -> Listing:
         raise DataError(
             f"version {found.version} of the Delta table has no rows",
             where=place,
-            fix="Choose another version=.",
+            fix=f"Choose another one: {option.of()}.",
         )
     warning = " ".join(found.warnings) or None
     return Listing(place, file_system, tuple(files), version=found.version, warning=warning)
 
 
-def _delta_version(place: Path, version: int | None) -> DeltaVersion:
+def _delta_version(place: Path, version: int | None, option: VersionOption) -> DeltaVersion:
     """Read a version; a forked process goes by what its parent saw: deltalake fails in it."""
     key = place, version
     process, found = _seen.get(key, (os.getpid(), None))
     if found is None or process == os.getpid():
-        found = read_version(place, version)
+        found = read_version(place, version, option)
         _seen[key] = os.getpid(), found
     return found
 

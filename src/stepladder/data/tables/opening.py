@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 
 from stepladder.config.choices import Split
+from stepladder.data.delta import VersionOption
 from stepladder.data.tables.blocks import BlockCache
 from stepladder.data.tables.columns import Scalar
 from stepladder.data.tables.footers import RowGroups
@@ -59,21 +61,36 @@ def open_table(
         fill=dict(fill or {}),
         pad_value=pad_value,
     )
-    reopened = partial(
-        open_table,
-        path,
-        columns=columns,
-        target=target,
-        split=split,
+    opened = partial(
+        _opened,
+        place,
+        choices=choices,
+        split=None if split is None else _known(split),
         split_column=split_column,
-        vectors=tuple(vectors),
-        fill=fill,
-        pad_value=pad_value,
         max_cache_bytes=max_cache_bytes,
     )
-    listing = list_table(place, version)
-    wanted = None if split is None else _known(split)
-    by_files = None if wanted is None else of_split(listing, wanted, split_column)
+    return opened(None if version is None else _counted(version), VersionOption.OPEN_TABLE)
+
+
+def _opened(
+    place: str,
+    version: int | None,
+    option: VersionOption,
+    *,
+    choices: Choices,
+    split: Split | None,
+    split_column: str,
+    max_cache_bytes: int | None,
+) -> TableSource:
+    """Open a table; see `open_table`.
+
+    Args:
+        option: that errors speak of.
+    """
+    listing = list_table(place, version, option)
+    by_files = None if split is None else of_split(listing, split, split_column)
+    if by_files is not None and not by_files.files:
+        raise _no_rows(place, split)
     layout, schema = lay_out(by_files or listing)
     names = choices.names(schema, place)
     layout.require_same(schema, names)
@@ -81,23 +98,35 @@ def open_table(
     found = columns_of(
         schema, names, choices, place=place, values=partial(layout.values_of, row_groups)
     )
-    if wanted is not None and by_files is None:
-        layout = layout.of_split(row_groups, schema, wanted, split_column)
+    if split is not None and by_files is None:
+        layout = layout.of_split(row_groups, schema, split, split_column)
     if sum(layout.rows) == 0:
-        raise DataError(
-            f"there are no rows{'' if wanted is None else f' of the split {wanted}'}",
-            where=place,
-            fix="Give another path, or another split.",
-        )
+        raise _no_rows(place, split)
     return TableSource(
         layout,
         found,
         row_groups,
-        target=target,
-        key=repr((names, choices, wanted)),
+        target=choices.target,
+        key=repr((names, choices, split)),
         is_pinned=version is not None,
-        at_version=lambda other: reopened(version=other),
+        at_version=lambda other: _opened(
+            place,
+            other,
+            VersionOption.RUN,
+            choices=choices,
+            split=split,
+            split_column=split_column,
+            max_cache_bytes=max_cache_bytes,
+        ),
         cache=None if max_cache_bytes is None else BlockCache(max_cache_bytes),
+    )
+
+
+def _no_rows(place: str, split: Split | None) -> DataError:
+    return DataError(
+        f"there are no rows{'' if split is None else f' of the split {split}'}",
+        where=place,
+        fix="Give another path, or another split.",
     )
 
 
@@ -108,3 +137,11 @@ def _known(split: Split | str) -> Split:
         raise UsageError(
             f"{split!r} is no split", where="split", fix=f"Give one of: {', '.join(Split)}."
         ) from None
+
+
+def _counted(version: int) -> int:
+    if isinstance(version, bool) or not isinstance(version, Integral) or version < 0:
+        raise UsageError(
+            f"{version!r} is no version", where="version", fix="Give a whole number, 0 or more."
+        )
+    return int(version)

@@ -78,7 +78,7 @@ class TableSource(Source):
         return int(len(self) * self._decoder.row_bytes)
 
     def at_version(self, version: int) -> TableSource:
-        """Open the same columns of another version of the Delta table.
+        """Open the same columns of another version of the Delta table, which a run asks for.
 
         Raises:
             DataError: if there is no such version.

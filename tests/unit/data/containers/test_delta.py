@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from stepladder.cli.main import main
+from stepladder.config.choices import SourceFormat
 from stepladder.config.options import PrepareConfig
 from stepladder.data.containers import tables
 from stepladder.data.manifest import load_manifest
@@ -107,6 +108,12 @@ def test_a_version_means_nothing_elsewhere(shop: Any) -> None:
     source = shop.table("t.parquet", {"image": [shop.photo(0)], "label": ["a"]})
     with pytest.raises(UsageError, match="--delta-version is for a Delta table"):
         shop.make(source, delta_version=1)
+
+
+def test_a_file_that_is_said_to_be_a_table_is_none(shop: Any) -> None:
+    source = shop.table("t.parquet", {"image": [shop.photo(0)], "label": ["a"]})
+    with pytest.raises(UsageError, match="no Delta table is here"):
+        shop.make(source, source_format=SourceFormat.DELTA)
 
 
 def test_features_that_are_not_read_are_named(shop: Any, table: Path) -> None:

@@ -207,6 +207,49 @@ def test_a_version_that_is_not_there_and_a_vacuumed_file_are_told(place: Path) -
         open_table(place)
 
 
+def vacuum(place: Path) -> None:
+    """Remove the files that the latest version does not use."""
+    table = deltalake.DeltaTable(place)
+    rows = table.to_pyarrow_table()
+    deltalake.write_deltalake(place, rows, mode="overwrite", partition_by=["split"])
+    table = deltalake.DeltaTable(place)
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+
+def test_a_version_that_is_gone_is_told_in_the_words_of_who_asks(place: Path) -> None:
+    now = open_table(place)
+    vacuum(place)
+    newest = deltalake.DeltaTable(place).version()
+    with pytest.raises(DataError, match=rf"latest version, {newest} \(leave version out\), or"):
+        open_table(place, version=0)
+    with pytest.raises(UsageError, match=rf"Give version={newest}, or leave it out"):
+        open_table(place, version=99)
+    typed = f"--data.table-version {newest}, with --accept-new-data in a run that has begun"
+    for version in (0, 99):
+        with pytest.raises(StepladderError, match=typed):
+            open_at_version(Points(place), version)
+        with pytest.raises(StepladderError, match=typed):
+            now.at_version(version)
+
+
+def test_a_version_whose_log_was_removed_is_told_with_the_latest(place: Path) -> None:
+    append(place, 4, seed=5)
+    append(place, 4, seed=6)
+    deltalake.DeltaTable(place).create_checkpoint()
+    for version in (0, 1):
+        (place / "_delta_log" / f"{version:020}.json").unlink()
+    assert open_table(place).version == 2
+    with pytest.raises(DataError, match=r"version 1 .* its log was removed(.|\n)*version, 2 \("):
+        open_table(place, version=1)
+
+
+@pytest.mark.parametrize("version", [-1, "1", 1.5, True], ids=repr)
+def test_what_is_no_version_is_refused(version: Any, place: Path) -> None:
+    with pytest.raises(UsageError, match=r"is no version\n  Give a whole number, 0 or more"):
+        open_table(place, version=version)
+    assert open_table(place, version=np.int64(0)).version == 0
+
+
 def test_a_resumed_run_reads_the_version_that_it_began_with(place: Path, tmp_path: Path) -> None:
     run(job(tmp_path / "whole"), Points(place, version=0))
     task = Points(place)

@@ -107,6 +107,8 @@ def test_file_names_tell_splits_as_hugging_face_writes_them(tmp_path: Path) -> N
     write(tmp_path / "train-00000-of-00001.parquet", range(4))
     write(tmp_path / "test-00000-of-00001.parquet", range(4, 6))
     assert all_x(open_table(tmp_path, split=Split.TEST)) == [4, 5]
+    with pytest.raises(DataError, match="there are no rows of the split val"):
+        open_table(tmp_path, split="val")
 
 
 def test_a_column_tells_splits_where_names_do_not(tmp_path: Path) -> None:
