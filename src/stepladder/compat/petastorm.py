@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -77,7 +77,7 @@ class SparkDatasetConverter:
             batch_size: rows of a batch on each shard.
             num_epochs: None: without end.
             workers_count: threads that read; None: one a core.
-            cur_shard, shard_count: which part this is, from 0, of how many.
+            cur_shard, shard_count: which part this is, from 0, of how many; both or neither.
             transform_spec: applied to each batch as a pandas DataFrame.
             shuffling_queue_capacity: above 0: shuffle; so does the default shuffle_row_groups.
             data_loader_fn: without effect.
@@ -110,7 +110,7 @@ class SparkDatasetConverter:
         """Give, in a `with` block, a tf.data.Dataset of named tuples.
 
         Raises:
-            UsageError: if TensorFlow is not installed.
+            UsageError: if TensorFlow is not installed, or a column's name is none of Python's.
         """
         from stepladder.compat.tensorflow import dataset_of
 
@@ -118,15 +118,15 @@ class SparkDatasetConverter:
         loader = self._loader(
             kwargs,
             set(),
-            batch_size=batch_size or 32,
+            batch_size=32 if batch_size is None else batch_size,
             num_epochs=num_epochs,
             workers_count=workers_count,
             shard=(kwargs.pop("cur_shard", None), kwargs.pop("shard_count", None)),
             transform_spec=kwargs.pop("transform_spec", None),
             capacity=shuffling_queue_capacity or 0,
         )
-        with closing(loader):
-            yield dataset_of(loader, prefetch=prefetch)
+        with closing(loader), dataset_of(loader, prefetch=prefetch) as dataset:
+            yield dataset
 
     def delete(self) -> None:
         """Remove the files, unless another converter still uses them."""
@@ -145,6 +145,7 @@ class SparkDatasetConverter:
         capacity: int,
     ) -> Loader:
         _look_at(kwargs, without_effect)
+        cur_shard, shard_count = _shard(*shard)
         source: Source = self._converter.open(columns=self._columns(kwargs.get("schema_fields")))
         if transform_spec is not None:
             source = TransformedSource(source, transform_spec)
@@ -152,21 +153,28 @@ class SparkDatasetConverter:
         return shard_loader(
             source,
             batch_size=batch_size,
-            cur_shard=shard[0] or 0,
-            shard_count=shard[1] or 1,
+            cur_shard=cur_shard,
+            shard_count=shard_count,
             num_epochs=num_epochs,
-            seed=kwargs.get("seed") or kwargs.get("shard_seed") or 42,
+            seed=_seed(kwargs),
             shuffle=bool(is_shuffled or kwargs.get("shuffle_rows")),
             threads=workers_count or 0,
         )
 
-    def _columns(self, patterns: list[Any] | None) -> list[str] | None:
+    def _columns(self, schema_fields: Sequence[Any] | None) -> list[str] | None:
         """Give the columns whose names match one of Petastorm's schema_fields."""
-        if patterns is None:
+        if schema_fields is None:
             return None
         names = self._converter.open().columns
-        wanted = [getattr(pattern, "name", pattern) for pattern in patterns]
-        return [name for name in names if any(re.fullmatch(str(p), name) for p in wanted)]
+        patterns = _patterns(schema_fields)
+        found = [name for name in names if any(pattern.fullmatch(name) for pattern in patterns)]
+        if not found:
+            raise UsageError(
+                f"no column matches {', '.join(pattern.pattern for pattern in patterns)}",
+                where="schema_fields",
+                fix=f"The columns are: {', '.join(names)}.",
+            )
+        return found
 
 
 def make_spark_converter(
@@ -214,4 +222,44 @@ def _look_at(kwargs: Mapping[str, Any], without_effect: set[str]) -> None:
             else "Leave it out, or look at its spelling.",
         )
     if ignored := sorted(without_effect | (names & _WITHOUT_EFFECT)):
-        warnings.warn(f"without effect here: {', '.join(ignored)}", UserWarning, stacklevel=6)
+        warnings.warn(f"without effect here: {', '.join(ignored)}", UserWarning, stacklevel=5)
+
+
+def _shard(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
+    """Give which part is read, of how many; neither named: all."""
+    if cur_shard is None and shard_count is None:
+        return 0, 1
+    if cur_shard is None or shard_count is None:
+        given, missing = ("cur_shard", "shard_count")[:: 1 if shard_count is None else -1]
+        raise UsageError(
+            f"{given} is given without {missing}",
+            where="cur_shard, shard_count",
+            why="All processes would read the same rows.",
+            fix="Give both, such as cur_shard=rank and shard_count=world_size, or neither.",
+        )
+    return cur_shard, shard_count
+
+
+def _seed(kwargs: Mapping[str, Any]) -> int:
+    """Give what chooses the shuffles; Petastorm's shards had a seed of their own."""
+    named = (kwargs.get(name) for name in ("seed", "shard_seed"))
+    return next((seed for seed in named if seed is not None), 42)
+
+
+def _patterns(schema_fields: Sequence[Any]) -> list[re.Pattern[str]]:
+    """Read schema_fields: regular expressions, or fields with a name."""
+    if isinstance(schema_fields, str):
+        raise UsageError(
+            f"{schema_fields!r} is no list",
+            where="schema_fields",
+            fix=f"Type: schema_fields=[{schema_fields!r}]",
+        )
+    texts = [str(getattr(field, "name", field)) for field in schema_fields]
+    try:
+        return [re.compile(text) for text in texts]
+    except re.error as error:
+        raise UsageError(
+            f"{error.pattern!r} is no regular expression ({error})",
+            where="schema_fields",
+            fix="Give names of columns, or regular expressions that match them.",
+        ) from None

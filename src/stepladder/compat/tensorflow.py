@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from stepladder.data.loader import Loader
+from stepladder.data.tables.columns import LENGTHS
 from stepladder.errors import UsageError
 
+_Shapes = Mapping[str, tuple[int | None, ...]]
 
-def dataset_of(loader: Loader, *, prefetch: int | None) -> Any:
-    """Give a tf.data.Dataset of named tuples.
+
+@contextmanager
+def dataset_of(loader: Loader, *, prefetch: int | None) -> Iterator[Any]:
+    """Give, in a `with` block, a tf.data.Dataset of named tuples.
 
     Raises:
-        UsageError: if TensorFlow is not installed.
+        UsageError: if TensorFlow is not installed, or a column's name is none of Python's.
     """
     try:
         import tensorflow as tf
@@ -26,26 +32,73 @@ def dataset_of(loader: Loader, *, prefetch: int | None) -> Any:
             "make_tf_dataset needs TensorFlow, which is not installed",
             fix="pip install tensorflow",
         ) from None
-    example = loader.dataset.read(np.zeros(1, dtype=np.int64)).inputs
-    row = namedtuple("Row", list(example))  # type: ignore[misc]
-
-    def batches() -> Iterator[Any]:
-        for batch in loader:
-            yield row(**{name: _plain(values) for name, values in batch.items()})
-
-    signature = row(**{name: _spec(tf, name, example) for name in example})
+    source = loader.dataset
+    example = source.read(np.zeros(1, dtype=np.int64)).inputs
+    row = _row(list(example))
+    shapes: _Shapes = getattr(source, "cell_shapes", {})
+    signature = row(**{name: _spec(tf, name, example, shapes) for name in example})
+    batches = _Batches(loader, row)
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
-    return dataset.prefetch(tf.data.AUTOTUNE if prefetch is None else prefetch)
+    try:
+        yield dataset.prefetch(tf.data.AUTOTUNE if prefetch is None else prefetch)
+    finally:
+        batches.close()
+
+
+class _Batches:
+    """What TensorFlow's threads take batches from, also while the `with` block is left."""
+
+    def __init__(self, loader: Loader, row: Callable[..., Any]) -> None:
+        self._loader = loader
+        self._row = row
+        self._turn = threading.Lock()
+        self._is_closed = False
+
+    def __call__(self) -> Iterator[Any]:
+        batches = iter(self._loader)
+        while (batch := self._next(batches)) is not None:
+            yield self._row(**{name: _plain(values) for name, values in batch.items()})
+
+    def close(self) -> None:
+        """Wait for the batch that is being taken, and give no other."""
+        with self._turn:
+            self._is_closed = True
+            self._loader.close()
+
+    def _next(self, batches: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+        with self._turn:
+            if self._is_closed:
+                raise UsageError(
+                    "the dataset is read after the with block that made it",
+                    where="make_tf_dataset",
+                    fix="Take all batches within the block.",
+                )
+            return next(batches, None)
+
+
+def _row(names: list[str]) -> Any:
+    """Give the class of the named tuples."""
+    try:
+        return namedtuple("Row", names)
+    except ValueError as error:
+        raise UsageError(
+            f"a column cannot be a field of a named tuple ({error})",
+            where="make_tf_dataset",
+            fix="Rename it in the DataFrame, or leave it out by schema_fields.",
+        ) from None
 
 
 def _plain(values: Tensor | list[Any]) -> Any:
     return values.numpy() if isinstance(values, Tensor) else values
 
 
-def _spec(tf: Any, name: str, example: dict[str, Any]) -> Any:
+def _spec(tf: Any, name: str, example: Mapping[str, Any], shapes: _Shapes) -> Any:
+    """Say what is the same in all batches: the type of a column, and the shape of its cells."""
     values = example[name]
     if not isinstance(values, Tensor):
         return tf.TensorSpec((None,), tf.string)
-    is_padded = f"{name}_lengths" in example
-    shape = (None, None) if is_padded else (None, *values.shape[1:])
-    return tf.TensorSpec(shape, tf.as_dtype(values.numpy().dtype))
+    shape: tuple[int | None, ...] = (None,) if name + LENGTHS in example else values.shape[1:]
+    known = shapes.get(name, shape)
+    if len(known) == values.ndim - 1:
+        shape = known
+    return tf.TensorSpec((None, *shape), tf.as_dtype(values.numpy().dtype))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stepladder.data.examples import Examples, Source
 from stepladder.data.tables.columns import LENGTHS
-from stepladder.errors import DataError, UsageError
+from stepladder.errors import DataError, StepladderError, UsageError
 
 
 class TransformSpec:
@@ -68,6 +68,16 @@ class TransformedSource(Source):
     def __len__(self) -> int:
         return len(self._source)
 
+    @property
+    def cell_shapes(self) -> dict[str, tuple[int | None, ...]]:
+        """Shapes of cells by column, where it is known that they are not those of any row.
+
+        As edit_fields names them, where None stands for what varies; and lists of several lengths.
+        """
+        names = self._source.read(np.zeros(1, dtype=np.int64)).inputs
+        lists = {name: (None,) for name in names if name + LENGTHS in names}
+        return lists | {name: tuple(shape) for name, (_, shape) in self._fields.items() if shape}
+
     def expect(self, rows: np.ndarray) -> None:
         """Pass on which rows come next."""
         self._source.expect(rows)
@@ -80,22 +90,60 @@ class TransformedSource(Source):
         """Put rows together and transform them.
 
         Raises:
-            DataError: if the function gives another number of rows, or values of several shapes.
+            DataError: if the function fails, or gives other than a row for each row, or values of
+                several shapes.
+            UsageError: if the TransformSpec names a column that is not there.
         """
         columns = self._source.read(rows).inputs
         frame = self._pandas.DataFrame(_cells(columns))
         if self._spec.func is not None:
-            frame = self._spec.func(frame)
-        if len(frame) != len(rows):
+            frame = self._changed(frame, self._spec.func, where=self.describe(int(rows[0])))
+        return Examples(
+            {name: self._values(name, frame[name]) for name in self._names(frame)}, None
+        )
+
+    def _changed(self, frame: Any, function: Callable[[Any], Any], *, where: str) -> Any:
+        """Call the function, and look at what it gives."""
+        num_rows = len(frame)
+        try:
+            changed = function(frame)
+        except StepladderError:
+            raise
+        except Exception as error:
             raise DataError(
-                f"the function of the TransformSpec made {len(frame)} rows of {len(rows)}",
-                where=self.describe(int(rows[0])),
+                f"the function of the TransformSpec failed ({type(error).__name__}: {error})",
+                where=where,
+                fix="The fault is in that function, whose own error is shown above.",
+            ) from error
+        if not isinstance(changed, self._pandas.DataFrame):
+            raise DataError(
+                f"the function of the TransformSpec gave {type(changed).__name__}, no DataFrame",
+                where=where,
+                fix="Let it return the DataFrame that it has changed.",
+            )
+        if len(changed) != num_rows:
+            raise DataError(
+                f"the function of the TransformSpec made {len(changed)} rows of {num_rows}",
+                where=where,
                 fix="Let it give a row for each row; filter the DataFrame before.",
             )
-        names = self._spec.selected_fields
+        return changed
+
+    def _names(self, frame: Any) -> list[str]:
+        """Give the columns of a batch: those that are selected, or all but those removed."""
+        spec, given = self._spec, list(frame.columns)
+        names = spec.selected_fields
         if names is None:
-            names = [name for name in frame.columns if name not in self._spec.removed_fields]
-        return Examples({name: self._values(name, frame[name]) for name in names}, None)
+            every = dict.fromkeys([*given, *self._fields])
+            names = [name for name in every if name not in spec.removed_fields]
+        missing = [name for name in names if name not in given]
+        if missing or not names:
+            raise UsageError(
+                f"there is no column {', '.join(missing)}" if missing else "no column is left",
+                where="transform_spec",
+                fix=f"Its function gives: {', '.join(map(str, given))}.",
+            )
+        return names
 
     def _values(self, name: str, series: Any) -> Tensor | list[Any]:
         """Give a tensor where cells are numbers or arrays, else a list."""

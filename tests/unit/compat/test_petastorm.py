@@ -87,6 +87,12 @@ def test_a_transform_may_only_leave_fields_out(converter: SparkDatasetConverter)
     [
         (lambda frame: frame[1:], "made 19 rows of 20"),
         (lambda frame: frame.assign(pair=frame["tokens"]), "column pair .* cannot be a tensor"),
+        (lambda frame: frame["i"].sum(), "gave .*int64, no DataFrame"),
+        (lambda frame: None, "gave NoneType, no DataFrame"),
+        (
+            lambda frame: frame["zzz"],
+            r"row \d+: the function .* failed .KeyError: 'zzz'.*\n.*fault",
+        ),
     ],
 )
 def test_a_transform_that_goes_wrong_is_told(
@@ -96,11 +102,67 @@ def test_a_transform_that_goes_wrong_is_told(
         batches(converter, transform_spec=TransformSpec(function))
 
 
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"selected_fields": ["i", "q"]}, "there is no column q\n.*: i, half, pair, tokens, raw"),
+        ({"edit_fields": [("q", np.int64, (), False)]}, "there is no column q\n"),
+        ({"selected_fields": []}, "no column is left"),
+    ],
+    ids=str,
+)
+def test_a_field_that_is_not_there_is_told_with_those_that_are(
+    spec: dict[str, Any], said: str, converter: SparkDatasetConverter
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        batches(converter, transform_spec=TransformSpec(**spec))
+
+
+def test_half_a_shard_is_refused(converter: SparkDatasetConverter) -> None:
+    """One without the other would read the first shard on each rank."""
+    with pytest.raises(UsageError, match="shard_count is given without cur_shard"):
+        batches(converter, shard_count=2)
+    for cur_shard in (0, 1):
+        with pytest.raises(UsageError, match="cur_shard is given without shard_count"):
+            batches(converter, cur_shard=cur_shard)
+    with pytest.raises(UsageError, match="shard_count is 0"):
+        batches(converter, cur_shard=0, shard_count=0)
+
+
+def test_a_seed_of_0_is_a_seed(converter: SparkDatasetConverter) -> None:
+    def order(**seeds: Any) -> list[int]:
+        [batch] = batches(converter, **seeds)
+        return [int(i) for i in batch["i"]]
+
+    assert order(seed=0) == order(shard_seed=0) == order(seed=0, shard_seed=1)
+    assert order(seed=0) != order(seed=42)
+    assert order(seed=42) == order() == order(seed=None)
+
+
+@pytest.mark.parametrize(
+    ("schema_fields", "said"),
+    [
+        (["zzz"], "no column matches zzz\n.*are: i, half, pair, tokens, raw"),
+        ([], "no column matches"),
+        (["i", "("], r"'\(' is no regular expression"),
+        ("half", r"'half' is no list\n.*schema_fields=\['half'\]"),
+    ],
+    ids=str,
+)
+def test_fields_that_match_nothing_are_told_with_those_that_are_there(
+    schema_fields: Any, said: str, converter: SparkDatasetConverter
+) -> None:
+    with pytest.raises(UsageError, match=f"schema_fields: {said}"):
+        batches(converter, schema_fields=schema_fields)
+
+
 def test_arguments_are_heeded_named_or_refused(converter: SparkDatasetConverter) -> None:
     [batch] = batches(converter, schema_fields=["i", "ha.*"])
     assert sorted(batch) == ["half", "i"]
-    with pytest.warns(UserWarning, match="without effect here: hdfs_driver, reader_pool_type"):
+    said = "without effect here: hdfs_driver, reader_pool_type"
+    with pytest.warns(UserWarning, match=said) as told:
         batches(converter, reader_pool_type="process", hdfs_driver="libhdfs")
+    assert told[0].lineno == batches.__code__.co_firstlineno + 1  # the line of the with block
     with pytest.raises(UsageError, match="predicate chooses rows"):
         batches(converter, predicate=print)
     with pytest.raises(UsageError, match="shufle_rows is unknown"):
@@ -139,3 +201,27 @@ def test_tensorflow_gets_the_same_rows(converter: SparkDatasetConverter) -> None
     assert [len(row.i) for row in found] == [6, 4]
     assert found[0].pair.shape == (6, 2)
     assert [raw[0] for row in found for raw in row.raw] == [i for row in found for i in row.i]
+    lengths = [i % 4 for i in found[0].i]
+    assert found[0].tokens_lengths.tolist() == lengths
+    assert found[0].tokens.shape == (6, max(lengths))
+
+
+def test_tensorflow_takes_lists_that_a_transform_pads_and_may_be_left_while_it_reads_ahead(
+    converter: SparkDatasetConverter,
+) -> None:
+    pytest.importorskip("tensorflow")
+
+    def padded(frame: Any) -> Any:
+        longest = max(map(len, frame["tokens"]))
+        frame["tokens"] = [np.pad(cell, (0, longest - len(cell))) for cell in frame["tokens"]]
+        frame["text"] = [f"row {i}" for i in frame["i"]]
+        return frame
+
+    fields = [("tokens", np.int32, (None,), False), ("text", np.str_, (), False)]
+    spec = TransformSpec(padded, edit_fields=fields, selected_fields=["tokens", "text", "i"])
+    with converter.make_tf_dataset(batch_size=4, prefetch=8, transform_spec=spec) as data:
+        row = next(data.as_numpy_iterator())  # the epochs have no end
+    assert row.tokens.tolist() == [
+        [*range(i % 4), *[0] * (row.tokens.shape[1] - i % 4)] for i in row.i
+    ]
+    assert row.text.tolist() == [f"row {i}".encode() for i in row.i]
