@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from stepladder.compat.transform import TransformedSource, TransformSpec
 from stepladder.data.examples import Source
 from stepladder.data.loader import Loader
-from stepladder.data.spark_converter import SparkConverter, from_spark
+from stepladder.data.spark.session import require_spark
+from stepladder.data.spark_converter import SparkConverter, from_spark, require_frame
 from stepladder.data.tables.loading import shard_loader
 from stepladder.errors import UsageError
 
@@ -196,6 +197,8 @@ def make_spark_converter(
         UsageError: if no folder is named.
         ResourceError: if there is no room.
     """
+    require_spark()
+    require_frame(df)
     name = SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF
     folder = parent_cache_dir_url or df.sparkSession.conf.get(name, None)
     if not folder:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from stepladder.config.choices import OrderMode
+from stepladder.data.arguments import require_at_least
 from stepladder.data.loader import Loader
 from stepladder.data.remote.places import address_shown, is_address
 from stepladder.data.spark.session import require_spark
@@ -23,6 +24,7 @@ from stepladder.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_CODECS = ("snappy", "zstd", "lz4", "lz4_raw", "gzip", "uncompressed", "none")
 BLOCK_BYTES = 16 << 20  # of a row group: small enough for several in memory, large for few requests
 
 
@@ -69,7 +71,7 @@ class SparkConverter:
         threads: int = 0,
         columns: Sequence[str] | None = None,
         fill: Mapping[str, Scalar] | None = None,
-        order: OrderMode = OrderMode.AUTO,
+        order: OrderMode | str = OrderMode.AUTO,
         window_rows: int = 0,
     ) -> Loader:
         """Give batches of one shard, as dictionaries of tensors.
@@ -137,24 +139,86 @@ def from_spark(
         cache_dir: folder that the driver, the executors and the trainers share; a path, or
             `file:///...`, such as `file:///dbfs/...`.
         dtype: of floating-point columns and lists, float32 or float64; None: as they are.
-        compression: of the pages: snappy, zstd, lz4 or uncompressed.
+        compression: of the pages: snappy, zstd, lz4, gzip or uncompressed.
         block_bytes: of a row group.
-        max_bytes: that the DataFrame may take; None: what is free.
+        max_bytes: that the files may take; None: what is free. About how large the rows are is
+            compared with it before, by the first ones and how many there are; the files are while
+            Spark writes them, about each second, and at the end. What is too large is removed.
 
     Raises:
-        UsageError: if PySpark is missing, or the folder is not one of this machine.
+        UsageError: if PySpark is missing, the folder is not one of this machine, or the DataFrame
+            or an option cannot be written.
         ResourceError: if there is no room.
     """
     require_spark()
+    require_frame(frame)
+    require_at_least(1, block_bytes=block_bytes)
     if dtype not in (None, "float32", "float64"):
         raise UsageError(
             f"{dtype} is no type of floating-point columns",
             where="dtype",
             fix="Give 'float32', 'float64' or None.",
         )
+    if compression not in _CODECS:
+        raise UsageError(
+            f"{compression!r} is no compression of Parquet that Spark and its readers have",
+            where="compression",
+            fix=f"Give one of: {', '.join(_CODECS)}.",
+        )
+    _require_columns(frame)
     form = Form(dtype=dtype, compression=compression, block_bytes=block_bytes)
-    written, hold = materialise(frame, _local(cache_dir), form, max_bytes=max_bytes)
+    written, hold = materialise(frame, _folder(cache_dir), form, max_bytes=max_bytes)
     return SparkConverter(written, hold)
+
+
+def require_frame(frame: Any) -> None:
+    """Refuse what is no Spark DataFrame, such as a path.
+
+    Raises:
+        UsageError: if it is none.
+    """
+    from pyspark.sql import DataFrame
+
+    if not isinstance(frame, DataFrame):
+        raise UsageError(
+            f"{type(frame).__name__} is no Spark DataFrame",
+            why="What is written is computed by Spark.",
+            fix="Give a DataFrame, such as spark.read.parquet(path); files that are there already "
+            "are opened by stepladder.data.open_table(path).",
+        )
+
+
+def _require_columns(frame: DataFrame) -> None:
+    """Refuse columns that Parquet, or Spark's own names of columns, have no place for."""
+    is_by_case = frame.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
+    names = [name if is_by_case else name.lower() for name in frame.columns]
+    twice = [name for name, key in zip(frame.columns, names, strict=True) if names.count(key) > 1]
+    odd = [name for name in frame.columns if "`" in name]
+    if twice or odd or not names:
+        faults = {
+            "there is no column": not names,
+            f"several columns have one name: {', '.join(twice)}": twice,
+            f"a backtick is in the name of a column: {', '.join(odd)}": odd,
+        }
+        raise UsageError(
+            next(said for said, is_so in faults.items() if is_so),
+            where="DataFrame",
+            fix="Select the columns, each under a name of its own: df.select(..., "
+            "df.x.alias('name')), or df.toDF('a', 'b', ...).",
+        )
+
+
+def _folder(cache_dir: str | Path) -> Path:
+    """Give the folder of this machine, which may be yet to be made."""
+    folder = _local(cache_dir)
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        raise UsageError(
+            "this is a file, and no folder that could hold what is written",
+            where=str(there),
+            fix="Give another cache_dir.",
+        )
+    return folder
 
 
 def _local(cache_dir: str | Path) -> Path:

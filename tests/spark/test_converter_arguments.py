@@ -1,0 +1,85 @@
+"""What a DataFrame and its cache cannot be is told; an epoch is whole on other shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepladder.compat.petastorm import make_spark_converter
+from stepladder.data import from_spark
+from stepladder.errors import UsageError
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import functions as fn
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"compression": "bogus"}, "compression: 'bogus' is no compression .*\n.*snappy, zstd"),
+        ({"block_bytes": 0}, "block_bytes is 0"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_be_are_told_before_anything_is_made(
+    options: dict[str, Any], said: str, spark: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        from_spark(spark.range(3), tmp_path / "cache", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_that_cannot_be_written_are_told(spark: Any, tmp_path: Path) -> None:
+    rows = spark.range(3)
+    for names, said in (
+        (["id", "id"], "several columns have one name: id, id"),
+        (["id", "ID"], "several columns have one name: id, ID"),
+        (["a`b"], "a backtick is in the name of a column: a`b"),
+        ([], "there is no column"),
+    ):
+        frame = rows.select(*(fn.col("id").alias(name) for name in names))
+        with pytest.raises(UsageError, match=f"DataFrame: {said}"):
+            from_spark(frame, tmp_path)
+    odd = from_spark(rows.select(fn.col("id").alias("a b;.{}")), tmp_path)
+    assert sorted(next(iter(odd.loader(3)))["a b;.{}"].tolist()) == [0, 1, 2]
+
+
+def test_a_file_is_no_cache_and_no_dataframe(spark: Any, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for place in (file, file / "below"):
+        with pytest.raises(UsageError, match=f"{file}: this is a file"):
+            from_spark(spark.range(1), place)
+    for make in (make_spark_converter, lambda frame: from_spark(frame, tmp_path)):
+        with pytest.raises(UsageError, match=r"str is no Spark DataFrame\n.*\n.*open_table"):
+            make(str(file))
+    with pytest.raises(UsageError, match="'lzo' is no compression"):
+        make_spark_converter(spark.range(1), str(tmp_path), compression_codec="lzo")
+
+
+def test_an_epoch_is_gone_on_with_by_other_shards(spark: Any, tmp_path: Path) -> None:
+    """Of 103 rows five shards take 20; the other 83 are one batch of six."""
+    converter = from_spark(spark.range(103), tmp_path)
+
+    def shards(batch_size: int, shard_count: int) -> list[Any]:
+        return [
+            converter.loader(batch_size, cur_shard=k, shard_count=shard_count, num_epochs=1)
+            for k in range(shard_count)
+        ]
+
+    first = shards(4, 5)
+    seen = [int(i) for loader in first for i in next(iter(loader))["id"]]
+    later = shards(17, 6)
+    for loader in later:
+        loader.load_state_dict(first[0].state_dict())
+    given = [[batch["id"].tolist() for batch in loader] for loader in later]
+    assert [[len(batch) for batch in batches] for batches in given] == [[14]] * 5 + [[13]]
+    seen += [i for batches in given for batch in batches for i in batch]
+    assert sorted(seen) == list(range(103))
+    with pytest.raises(UsageError, match="batch_size is 0"):
+        converter.loader(0)
+    with pytest.raises(UsageError, match="order: 'bogus' is none of its choices"):
+        converter.loader(8, order="bogus")
