@@ -32,6 +32,14 @@ def test_options_that_cannot_be_are_told_before_anything_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("codec", ["SNAPPY", "zstd", "lz4", "lz4_raw", "gzip", "none"])
+def test_every_compression_that_is_named_is_read_again(
+    codec: str, spark: Any, tmp_path: Path
+) -> None:
+    [batch] = from_spark(spark.range(30), tmp_path, compression=codec).loader(30, num_epochs=1)
+    assert sorted(batch["id"].tolist()) == list(range(30))
+
+
 def test_columns_that_cannot_be_written_are_told(spark: Any, tmp_path: Path) -> None:
     rows = spark.range(3)
     for names, said in (

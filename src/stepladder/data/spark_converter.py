@@ -159,14 +159,15 @@ def from_spark(
             where="dtype",
             fix="Give 'float32', 'float64' or None.",
         )
-    if compression not in _CODECS:
+    codec = str(compression).lower()
+    if codec not in _CODECS:
         raise UsageError(
             f"{compression!r} is no compression of Parquet that Spark and its readers have",
             where="compression",
             fix=f"Give one of: {', '.join(_CODECS)}.",
         )
     _require_columns(frame)
-    form = Form(dtype=dtype, compression=compression, block_bytes=block_bytes)
+    form = Form(dtype=dtype, compression=codec, block_bytes=block_bytes)
     written, hold = materialise(frame, _folder(cache_dir), form, max_bytes=max_bytes)
     return SparkConverter(written, hold)
 
