@@ -36,6 +36,7 @@ from stepladder.data.remote.cache_part import (
 from stepladder.data.remote.cache_room import AHEAD_NS, INDEX, PART, CacheRoom, Room
 from stepladder.data.remote.objects import CancelledTransferError
 from stepladder.data.remote.parallel import run_all
+from stepladder.data.sizes import say_size
 from stepladder.errors import DataError, ResourceError, UsageError
 
 TAG: Final = "CACHEDIR.TAG"
@@ -255,11 +256,11 @@ class FileCache:
     def _no_room(self, file: WantedFile, room: Room) -> ResourceError:
         need_bytes = room.in_use_bytes + file.size_bytes
         is_disk = room.limit_bytes < self.max_bytes
-        limit = f"{room.limit_bytes / 1e6:,.0f} MB" + (" that the disk has" if is_disk else "")
+        limit = say_size(room.limit_bytes) + (" that the disk has" if is_disk else "")
         more = "free some space there" if is_disk else f"--data.max-cache-bytes {need_bytes}"
         return ResourceError(
-            f"the cache has no room for {file.where} ({file.size_bytes / 1e6:,.1f} MB): of the "
-            f"{limit}, {room.in_use_bytes / 1e6:,.1f} MB are in use",
+            f"the cache has no room for {file.where} ({say_size(file.size_bytes)}): of the "
+            f"{limit}, {say_size(room.in_use_bytes)} are in use",
             where=str(self.folder),
             why="Files in use are never removed.",
             fix=f"Give it more room ({more}), or {_ELSEWHERE}.",

@@ -89,7 +89,7 @@ def test_a_file_in_use_stays_and_a_limit_that_is_too_small_is_an_error(cache: Fi
     held = [cache.get(Elsewhere(name).wanted) for name in "abc"]
     with pytest.raises(ResourceError) as caught:
         cache.get(Elsewhere("d").wanted)
-    assert "s3://photos/d" in str(caught.value)
+    assert "s3://photos/d (1 kB): of the 3 kB, 3 kB are in use" in str(caught.value)
     assert "--data.max-cache-bytes 4000" in str(caught.value)
     assert entries(cache) == {"a", "b", "c"}  # nothing went in vain, and no part is left
     held[1].release()
