@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -27,6 +28,9 @@ from stepladder.config.choices import OrderMode
 from stepladder.data import from_spark
 from stepladder.data.spark.session import quiet_pandas
 from stepladder.data.spark_converter import SparkConverter
+from stepladder.data.tables import room
+from stepladder.data.tables.hold import MANIFEST
+from stepladder.data.tables.room import folder_bytes
 from stepladder.data.tables.spark_plan import content_of, plan_of, row_hash
 from stepladder.errors import ResourceError, UsageError
 
@@ -211,10 +215,34 @@ def test_a_users_function_is_never_found_again_by_its_name(
 
 def test_what_has_no_room_is_not_begun(spark: Any, files: Path, tmp_path: Path) -> None:
     frame = spark.read.parquet(str(files))
-    with pytest.raises(ResourceError, match="are allowed"):
+    with pytest.raises(ResourceError, match="takes about 800 bytes, and 799 bytes are allowed"):
         from_spark(frame, tmp_path, max_bytes=NUM_ROWS * 16 - 1)
     assert list(tmp_path.iterdir()) == []
-    assert len(from_spark(frame, tmp_path, max_bytes=NUM_ROWS * 16)) == NUM_ROWS
+    assert len(from_spark(frame, tmp_path, max_bytes=10_000)) == NUM_ROWS
+
+
+def test_rows_that_turn_out_larger_than_the_first_are_not_written_to_the_end(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "if(id < 100, 'x', repeat(sha2(cast(id as string), 512), 100))"
+    frame = spark.range(0, 8000, 1, 40).select(fn.expr(text).alias("text"))  # 100 MB
+    few = spark.range(0, 110, 1, 1).select(fn.expr(text).alias("text"))
+    seen = []
+
+    def spied(folder: Path) -> int:
+        seen.append(folder_bytes(folder))
+        return seen[-1]
+
+    monkeypatch.setattr(room, "folder_bytes", spied)
+    monkeypatch.setattr(room, "_LOOK_S", 0.01)
+    with pytest.raises(ResourceError, match=r"takes more than the 2 MB that are allowed"):
+        from_spark(frame, tmp_path, max_bytes=2_000_000, compression="uncompressed")
+    assert 2_000_000 < max(seen) < 50_000_000
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(room, "_LOOK_S", 1000)  # it is over before anybody looks
+    with pytest.raises(ResourceError, match=r"takes more than the 20 kB that are allowed"):
+        from_spark(few, tmp_path, max_bytes=20_000, compression="uncompressed")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_write_that_fails_leaves_nothing(spark: Any, files: Path, tmp_path: Path) -> None:
@@ -233,6 +261,48 @@ def test_a_cache_that_lost_a_file_is_written_again(spark: Any, files: Path, tmp_
     next(first.folder.glob("*.parquet")).unlink()
     again = from_spark(frame, f"file://{tmp_path}")
     assert ids(again) == list(range(NUM_ROWS))
+
+
+RECORDS = [
+    lambda text: text[: len(text) // 2],
+    lambda text: "",
+    lambda text: "{}",
+    lambda text: "[1]",
+    lambda text: text.replace("num_rows", "rows"),
+    lambda text: text.replace('"vectors": []', '"vectors": [1]'),
+    lambda text: re.sub(r'"files": {[^}]*}', '"files": [1]', text),
+]
+
+
+@pytest.mark.parametrize("damage", RECORDS)
+def test_a_cache_whose_record_is_damaged_is_written_again(
+    damage: Any, spark: Any, files: Path, tmp_path: Path
+) -> None:
+    frame = spark.read.parquet(str(files))
+    first = from_spark(frame, tmp_path)
+    first.close()
+    record = first.folder / MANIFEST
+    whole = record.read_text()
+    assert damage(whole) != whole
+    record.write_text(damage(whole))
+    again = from_spark(frame, tmp_path)
+    assert ids(again) == list(range(NUM_ROWS))
+    assert list(tmp_path.iterdir()) == [first.folder] == [again.folder]
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "_SUCCESS"])
+def test_what_is_damaged_and_in_use_is_left_to_its_users(
+    name: str, spark: Any, files: Path, tmp_path: Path
+) -> None:
+    frame = spark.read.parquet(str(files))
+    first = from_spark(frame, tmp_path)
+    (first.folder / name).write_text("{}") if name == MANIFEST else (first.folder / name).unlink()
+    other = from_spark(frame, tmp_path)
+    assert ids(other) == ids(first) == list(range(NUM_ROWS))
+    assert other.folder.name.startswith(f"{first.folder.name}.")
+    first.close()
+    assert from_spark(frame, tmp_path).folder == other.folder
+    assert list(tmp_path.iterdir()) == [other.folder]
 
 
 def test_a_mount_without_renames_and_locks_holds_a_cache(

@@ -1,24 +1,26 @@
 """Write a Spark DataFrame as Parquet files: whole or not there, and found again where it is known.
 
 A cache is `CACHE/KEY/`: the files that Spark wrote, its `_SUCCESS`, and `converter.json`, written
-last before the folder gets its name. Where folders cannot be renamed it is `CACHE/KEY.NUMBER/`.
+last before the folder gets its name. Where folders cannot be renamed, or what is there is damaged
+and in use, it is `CACHE/KEY.NUMBER/`.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepladder.data.tables.hold import MANIFEST, Hold, is_written, leave_mark
+from stepladder.data.tables.room import Room, find_room
 from stepladder.data.tables.spark_plan import Plan, content_of, key_of, plan_of, row_bytes
-from stepladder.errors import DataError, ResourceError
-from stepladder.machine import disk_free_bytes
+from stepladder.errors import DataError
 from stepladder.machine.filesystem import find_abilities
 from stepladder.records import read_json, write_json
 from stepladder.records.files import fsync_dir
@@ -26,7 +28,6 @@ from stepladder.records.files import fsync_dir
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_KEPT_FREE_FRAC = 0.01
 _NUM_SAMPLED = 64
 _made: dict[Path, tuple[DataFrame, Plan, Mapping[str, Any]]] = {}  # in this session, by folder
 
@@ -78,8 +79,9 @@ def materialise(
     while True:
         found = _find(cache, key)
         if found is None:
-            _require_room(frame, content_bytes, cache, max_bytes)
-            found = _write(frame, cache / key, form)
+            room = find_room(cache, max_bytes)
+            room.require(_sampled_bytes(frame) if content_bytes is None else content_bytes)
+            found = _write(frame, cache / key, form, room)
         try:
             hold = Hold(found.folder)
         except FileNotFoundError:  # removed in between by the last one that held it
@@ -123,50 +125,52 @@ def _find(cache: Path, key: str) -> Written | None:
 
 
 def _read(folder: Path) -> Written | None:
-    """Read what was written, if all of it is there."""
-    if not is_written(folder):
+    """Read what was written, if all of it is there; what is damaged goes if nobody holds it."""
+    if not (folder / MANIFEST).is_file():
         return None
-    known = read_json(folder / MANIFEST)
-    for name, num_bytes in known["files"].items():
-        file = folder / name
-        if not file.is_file() or file.stat().st_size != num_bytes:
-            shutil.rmtree(folder)  # a disk lost it: written again
-            return None
-    return Written(
-        folder=folder,
-        num_rows=known["num_rows"],
-        num_bytes=sum(known["files"].values()),
-        vectors=tuple(known["vectors"]),
-    )
+    found = _recorded(folder)
+    if found is None:
+        with contextlib.suppress(OSError):  # removed meanwhile, or not ours to remove
+            Hold(folder).release(is_removed=True)
+    return found
 
 
-def _require_room(
-    frame: DataFrame, content_bytes: int | None, cache: Path, max_bytes: int | None
-) -> None:
-    """Compare about the bytes of the rows with what may be taken, before anything is written."""
-    need = _sampled_bytes(frame) if content_bytes is None else content_bytes
-    free = int(disk_free_bytes(cache) / (1 + _KEPT_FREE_FRAC))
-    limit = free if max_bytes is None else min(free, max_bytes)
-    if need > limit:
-        what = "are free" if limit == free else "are allowed"
-        raise ResourceError(
-            f"the DataFrame takes about {_in_gb(need)}, and {_in_gb(limit)} {what}",
-            where=str(cache),
-            why="Nothing was written.",
-            fix="Select fewer columns or rows, give a cache_dir on a larger disk, or a larger "
-            "max_bytes.",
-        )
+def _recorded(folder: Path) -> Written | None:
+    """Read the record of what was written; None: it is damaged, or a disk lost some of the rest."""
+    try:
+        known = read_json(folder / MANIFEST)
+    except (DataError, OSError, RecursionError):
+        return None
+    if not isinstance(known, dict) or not is_written(folder):
+        return None
+    files, num_rows, vectors = (known.get(name) for name in ("files", "num_rows", "vectors"))
+    if not isinstance(files, dict) or not isinstance(num_rows, int):
+        return None
+    if not isinstance(vectors, list) or not all(isinstance(name, str) for name in vectors):
+        return None
+    if not all(_has_size(folder / name, num_bytes) for name, num_bytes in files.items()):
+        return None
+    num_bytes = sum(files.values())
+    return Written(folder=folder, num_rows=num_rows, num_bytes=num_bytes, vectors=tuple(vectors))
+
+
+def _has_size(file: Path, num_bytes: Any) -> bool:
+    return file.is_file() and file.stat().st_size == num_bytes
 
 
 def _sampled_bytes(frame: DataFrame) -> int:
-    """Forecast the bytes of the rows from how many there are and how large the first ones are."""
+    """Forecast the bytes of the rows from how many there are and how large the first ones are.
+
+    Rows spread over all partitions would have to be computed and read up to there: what is wrong
+    with the forecast is found while they are written.
+    """
     from pyspark.sql import functions as fn
 
     mean = frame.limit(_NUM_SAMPLED).select(fn.avg(row_bytes(frame)).alias("mean")).first()
     return int(frame.count() * (mean["mean"] or 0)) if mean is not None else 0
 
 
-def _write(frame: DataFrame, folder: Path, form: Form) -> Written:
+def _write(frame: DataFrame, folder: Path, form: Form, room: Room) -> Written:
     """Write into a hidden folder, and give it its name when all is there.
 
     Where folders cannot be renamed it has a name of its own from the start: the manifest, which
@@ -182,32 +186,40 @@ def _write(frame: DataFrame, folder: Path, form: Form) -> Written:
         partial = folder = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")
         partial.mkdir()
         mark = leave_mark(partial)
-    facts = None
+    found = None
     try:
         writer = in_form(frame, form.dtype).write.option("compression", form.compression)
         writer.option("parquet.block.size", form.block_bytes).mode("append")
-        writer.parquet(f"file://{partial}")
+        with room.kept(frame, partial):
+            writer.parquet(f"file://{partial}")
         if not (partial / "_SUCCESS").is_file():
             raise _not_seen(folder)
-        facts = _described(frame, partial)
+        found = _described(frame, partial)
         if mark is not None:
             mark.unlink(missing_ok=True)
         if is_renamed:
-            _put(partial, folder)
+            found = _put(found, folder)
     finally:
-        if is_renamed or facts is None:
+        if is_renamed or found is None:
             shutil.rmtree(partial, ignore_errors=True)
     fsync_dir(folder.parent)
-    return Written(folder=folder, **facts)
+    return found
 
 
-def _put(partial: Path, folder: Path) -> None:
-    fsync_dir(partial)
+def _put(found: Written, folder: Path) -> Written:
+    """Give what was written its name, or one beside it where something is that is held."""
+    fsync_dir(found.folder)
     try:
-        partial.rename(folder)
+        found.folder.rename(folder)
     except OSError:
-        if not is_written(folder):  # else another process was sooner
+        if not folder.is_dir():
             raise
+        sooner = _recorded(folder)  # of another process
+        if sooner is not None:
+            return sooner
+        folder = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")
+        found.folder.rename(folder)
+    return replace(found, folder=folder)
 
 
 def _not_seen(folder: Path) -> DataError:
@@ -219,21 +231,17 @@ def _not_seen(folder: Path) -> DataError:
     )
 
 
-def _described(frame: DataFrame, partial: Path) -> dict[str, Any]:
+def _described(frame: DataFrame, partial: Path) -> Written:
     """Count rows and bytes from the files, and write them down beside them."""
     import pyarrow.parquet as pq
 
     files = sorted(path for path in partial.iterdir() if path.suffix == ".parquet")
     num_rows = sum(pq.read_metadata(path).num_rows for path in files)
     vectors = _vectors(frame, partial)
-    facts = {
-        "num_rows": num_rows,
-        "vectors": vectors,
-        "files": {path.name: path.stat().st_size for path in files},
-    }
-    write_json(partial / MANIFEST, facts)
-    num_bytes = sum(facts["files"].values())
-    return {"num_rows": num_rows, "num_bytes": num_bytes, "vectors": tuple(vectors)}
+    sizes = {path.name: path.stat().st_size for path in files}
+    write_json(partial / MANIFEST, {"num_rows": num_rows, "vectors": vectors, "files": sizes})
+    num_bytes = sum(sizes.values())
+    return Written(folder=partial, num_rows=num_rows, num_bytes=num_bytes, vectors=tuple(vectors))
 
 
 def _vectors(frame: DataFrame, partial: Path) -> list[str]:
@@ -285,7 +293,3 @@ def in_form(frame: DataFrame, dtype: str | None) -> DataFrame:
             column = column.cast(ArrayType(target, kind.containsNull))
         columns.append(column.alias(field.name))
     return frame.select(*columns)
-
-
-def _in_gb(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.3g} GB"
