@@ -40,6 +40,7 @@ MODULES = (
     "petastorm_reader",
     "parquet_files",
     "bound",
+    "bound_hashed",
 )
 ANSWER_S = 240.0
 CLOSE_S = 20.0

@@ -16,10 +16,12 @@ from loader_contenders.contract import Job, Kind, Setting
 from loader_contenders.reading import Choices, Plan, whole_rounds
 
 BOUND = "bound: decode into place, one write a row group"
+BOUND_HASHED = "the same, with a sha256 of each file and a sync"
 OURS = "stepladder prepare"
 WRITERS = {
     "ours": OURS,
     "bound": BOUND,
+    "bound_hashed": BOUND_HASHED,
     "torch_loader": "flat file, no format",
     "parquet_files": "pyarrow ParquetWriter",
     "hugging_face": "Hugging Face from_generator",
