@@ -484,6 +484,19 @@ def test_a_pyarrow_below_the_floor_is_refused() -> None:
             refuse_older(found)
 
 
+@pytest.mark.parametrize(
+    "kind", [SourceFormat.PARQUET, SourceFormat.PETASTORM, SourceFormat.DELTA, SourceFormat.AUTO]
+)
+def test_an_old_pyarrow_opens_no_file_of_a_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: SourceFormat
+) -> None:
+    source = table(tmp_path / "in.parquet")
+    monkeypatch.setattr(pa, "__version__", "22.0.0")
+    require_safe_pyarrow.cache_clear()
+    with pytest.raises(UsageError, match=r"pyarrow 22\.0\.0 is older than 23\.0\.1"):
+        prepare(config_of(source, source_format=kind))
+
+
 # 27: Delta
 
 

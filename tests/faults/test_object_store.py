@@ -730,7 +730,7 @@ def test_a_mirror_without_a_bucket_stops_nothing_and_is_told(
 @pytest.fixture
 def table(objects: S3Objects, monkeypatch: pytest.MonkeyPatch) -> str:
     """A table of two files, by an Arrow that tries twice."""
-    monkeypatch.setattr("stepladder.data.containers.files._MAX_ATTEMPTS", 2)
+    monkeypatch.setattr("stepladder.data.remote.object_files._MAX_ATTEMPTS", 2)
     for name, start in (("a", 0), ("b", 5)):
         made = io.BytesIO()
         pq.write_table(pa.table({"x": range(start, start + 5)}), made, row_group_size=2)
@@ -758,21 +758,19 @@ def test_a_table_whose_connection_is_cut_again_and_again_is_not_called_damaged(
     source = open_table(table)
     proxy.faults = [Fault(is_read_of_b, cut_after=10)]
     for act in (lambda: open_table(table), lambda: source.read(np.array([7]))):
-        with pytest.raises(ResourceError, match="the object store did not answer") as caught:
+        with pytest.raises(
+            ResourceError, match="could not be read: the connection was cut"
+        ) as caught:
             act()
         assert str(caught.value.where).startswith(f"{table}: b.parquet")
         assert "Look at the network" in str(caught.value.fix)
 
 
-def test_a_table_that_may_not_be_listed_is_told_without_a_secret(
-    table: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_may_not_be_listed_is_told_without_a_secret(table: str, proxy: Proxy) -> None:
     proxy.faults = [Fault(anything, status=403, code="AccessDenied")]
-    for _ in range(2):
-        with pytest.raises(ResourceError, match="the files cannot be listed") as caught:
-            open_table(table)
-        assert caught.value.where == table
-        assert SECRET not in str(caught.value)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # nobody is there
+    with pytest.raises(ResourceError, match=r"access is denied \(AccessDenied\)") as caught:
+        open_table(table)
+    assert caught.value.where == table
+    assert SECRET not in str(caught.value)
     with pytest.raises(UsageError, match="must not hold a key"):
         open_table(f"s3://AKIAcanary:{SECRET}@{BUCKET}/table")

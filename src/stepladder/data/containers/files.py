@@ -8,15 +8,17 @@ import glob
 import io
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepladder.data.containers.names import expand_braces, fixed_part, is_open, is_pattern
+from stepladder.data.remote.object_files import object_filesystem, store_error
 from stepladder.data.remote.places import ObjectPlace, object_place
 from stepladder.data.sources import name_some
 from stepladder.data.walk import Skipped, is_hidden
-from stepladder.errors import DataError, ResourceError, UsageError
+from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -25,9 +27,6 @@ else:
 
 _AHEAD_BYTES = 1 << 20
 _FAR_AHEAD_BYTES = 8 << 20
-_MAX_ATTEMPTS = 8
-_CONNECT_TIMEOUT_S = 5.0
-_REQUEST_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class SourceFile:
 
         Raises:
             DataError: if it is gone, or may not be read.
-            ResourceError: if the object store does not answer.
+            ResourceError: if the object store does not answer, or refuses.
         """
         try:
             return self.filesystem.open_input_file(self.path)
@@ -64,7 +63,7 @@ class SourceFile:
             ) from None
         except OSError as error:
             reason = error.strerror or str(error)
-            raise cut_off(error, self.name) or DataError(
+            raise cut_off(error, self.place) or DataError(
                 f"cannot be opened: {reason.partition(chr(10))[0][:200]}",
                 where=self.name,
                 fix="Look at its permissions and those of its folder.",
@@ -75,6 +74,11 @@ class SourceFile:
         return io.BufferedReader(self.open(), self.ahead_bytes)
 
     @property
+    def place(self) -> ObjectPlace | None:
+        """Where it is in an object store; None: on this machine."""
+        return _place_of(self.filesystem, self.path)
+
+    @property
     def ahead_bytes(self) -> int:
         """How much is read at once."""
         return _FAR_AHEAD_BYTES if self.is_far else _AHEAD_BYTES
@@ -82,7 +86,7 @@ class SourceFile:
     @property
     def is_far(self) -> bool:
         """Whether each read is a request to another machine."""
-        return not self.filesystem.type_name.startswith("local")
+        return self.place is not None
 
     def refuse_changed(self) -> None:
         """Be sure that the file is still the one that was listed.
@@ -90,7 +94,10 @@ class SourceFile:
         Raises:
             DataError: if it is gone or was written to.
         """
-        info = self.filesystem.get_file_info(self.path)
+        try:
+            info = self.filesystem.get_file_info(self.path)
+        except OSError as error:
+            raise cut_off(error, self.place) or _unseen(error, self.name) from None
         if (info.size, info.mtime_ns) != (self.size_bytes, self.mtime_ns):
             raise DataError(
                 "changed while it was read",
@@ -143,55 +150,70 @@ def find_files(source: Path, *, suffixes: tuple[str, ...], follow_symlinks: bool
     return FoundFiles(root, sorted(found, key=lambda file: file.name), skipped)
 
 
-def object_filesystem(bucket: str) -> FileSystem:
-    """Give pyarrow's way to object stores, by the environment's endpoint and credentials.
+def cut_off(error: Exception, place: ObjectPlace | None, after: str = "") -> StepladderError | None:
+    """Say why an object store gave no more of a file; None if an error is not about one.
 
     Args:
-        bucket: what will be read from. On AWS its region is asked for where the environment names
-            none.
+        place: of the file; None: it is on this machine.
+        after: how far it was read, for a person.
     """
-    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
-
-    patience: dict[str, Any] = {
-        "retry_strategy": AwsStandardS3RetryStrategy(max_attempts=_MAX_ATTEMPTS),
-        "connect_timeout": _CONNECT_TIMEOUT_S,
-        "request_timeout": _REQUEST_TIMEOUT_S,
-    }
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if not endpoint:
-        if region is None:
-            with contextlib.suppress(OSError):  # what is wrong is told by the first request
-                patience["region"] = resolve_s3_region(bucket)
-        return S3FileSystem(**patience)
-    scheme, _, host = endpoint.rpartition("://")
-    return S3FileSystem(
-        endpoint_override=host.rstrip("/"),
-        scheme=scheme or "https",
-        region=region or "us-east-1",
-        **patience,
-    )
-
-
-def cut_off(error: Exception, name: str) -> ResourceError | None:
-    """Say that an object store did not answer; None if that is not what an error says."""
-    text = str(error)
-    if "AWS Error" not in text:
+    if place is None:
         return None
-    return ResourceError(
-        f"the object store did not answer ({text[text.index('AWS Error') :][:200]})",
-        where=name,
+    return store_error(
+        error,
+        place,
+        where=f"{place}: {after}" if after else None,
         why="What was read to its end is kept.",
         fix="Type the same command again: it goes on from there.",
     )
+
+
+@contextlib.contextmanager
+def listing_named(place: ObjectPlace) -> Iterator[None]:
+    """Turn what a listing raises into an error that says what to do.
+
+    Raises:
+        UsageError: if nothing is there, or the bucket is missing.
+        ResourceError: if the object store does not answer, or refuses.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise UsageError(
+            "nothing is there", where=str(place), fix="Look at the name of the object or prefix."
+        ) from None
+    except OSError as error:
+        raise store_error(error, place) or ResourceError(
+            f"it could not be listed ({str(error).partition(chr(10))[0][:200]})",
+            where=str(place),
+            fix="Look at AWS_ENDPOINT_URL, the bucket's name and your credentials "
+            "(AWS_ACCESS_KEY_ID, AWS_PROFILE).",
+        ) from None
 
 
 def file_of(filesystem: FileSystem, root: str, name: str) -> SourceFile | None:
     """Give a file by its name below a folder of a file system; None if it is not there."""
     from pyarrow.fs import FileType
 
-    info = filesystem.get_file_info(f"{root}/{name}")
+    path = f"{root}/{name}"
+    try:
+        info = filesystem.get_file_info(path)
+    except OSError as error:
+        raise cut_off(error, _place_of(filesystem, path)) or _unseen(error, name) from None
     return _remote_file(filesystem, info, name) if info.type == FileType.File else None
+
+
+def _place_of(filesystem: FileSystem, path: str) -> ObjectPlace | None:
+    bucket, _, key = path.partition("/")
+    return None if filesystem.type_name.startswith("local") else ObjectPlace(bucket, key)
+
+
+def _unseen(error: OSError, name: str) -> DataError:
+    return DataError(
+        f"cannot be looked at: {error.strerror or error}",
+        where=name,
+        fix="Look at its permissions and those of its folder.",
+    )
 
 
 def _is_note(name: str) -> bool:
@@ -251,18 +273,16 @@ def _local_file(path: Path, name: str) -> SourceFile:
 def _remote_files(place: ObjectPlace, suffixes: tuple[str, ...]) -> list[SourceFile]:
     from pyarrow.fs import FileSelector, FileType
 
-    filesystem = object_filesystem(place.bucket)
+    filesystem = object_filesystem(place)
     whole = f"{place.bucket}/{place.key}".rstrip("/")
     fixed = fixed_part(whole)
     root = whole if fixed == whole else fixed.rpartition("/")[0]
-    try:
+    with listing_named(place):
         if fixed == whole:
             info = filesystem.get_file_info(whole)
             if info.type == FileType.File:
                 return [_remote_file(filesystem, info, whole.rpartition("/")[2])]
         infos = filesystem.get_file_info(FileSelector(root, recursive=True))
-    except OSError as error:
-        raise _not_reached(place, error) from None
     patterns = expand_braces(whole) if fixed != whole else None
     files = []
     for info in infos:
@@ -286,12 +306,3 @@ def _remote_files(place: ObjectPlace, suffixes: tuple[str, ...]) -> list[SourceF
 def _remote_file(filesystem: FileSystem, info: FileInfo, name: str) -> SourceFile:
     key = f"{name} {info.size} {info.mtime_ns}"
     return SourceFile(name, info.size, info.mtime_ns, key, filesystem, info.path)
-
-
-def _not_reached(place: ObjectPlace, error: OSError) -> UsageError:
-    return UsageError(
-        f"cannot be listed ({str(error).partition(chr(10))[0][:200]})",
-        where=str(place),
-        fix="Look at AWS_ENDPOINT_URL, the bucket's name and your credentials "
-        "(AWS_ACCESS_KEY_ID, AWS_PROFILE).",
-    )

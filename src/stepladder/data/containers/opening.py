@@ -10,16 +10,14 @@ from pathlib import Path
 from stepladder.config.choices import SourceFormat
 from stepladder.config.options import PrepareConfig
 from stepladder.data.containers.contract import Opened
-from stepladder.data.containers.files import (
-    find_files,
-    object_filesystem,
-)
+from stepladder.data.containers.files import find_files, listing_named
 from stepladder.data.containers.names import is_pattern, splits_by_name
 from stepladder.data.containers.pictures import ContainerPictures, OpenSource
 from stepladder.data.containers.tables import PARQUET_SUFFIXES, open_delta, open_tables
 from stepladder.data.containers.webdataset import TAR_SUFFIXES, TarContainer
 from stepladder.data.delta import LOG_FOLDER, is_delta
 from stepladder.data.pictures import FilePictures, Pictures
+from stepladder.data.remote.object_files import object_filesystem
 from stepladder.data.remote.places import ObjectPlace, object_place, shown, supported_place
 from stepladder.data.walk import is_hidden, why_no_picture
 from stepladder.errors import UsageError
@@ -179,15 +177,13 @@ def _of_objects(place: ObjectPlace) -> SourceFormat:
         return kind
     if place.key.lower().endswith(".csv"):
         return SourceFormat.CSV
-    filesystem = object_filesystem(place.bucket)
+    filesystem = object_filesystem(place)
     root = f"{place.bucket}/{place.key}".rstrip("/")
-    try:
+    with listing_named(place):
         log = filesystem.get_file_info(f"{root}/{LOG_FOLDER}")
         if log.type == FileType.Directory:
             return SourceFormat.DELTA
         infos = filesystem.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
-    except OSError:
-        return SourceFormat.PARQUET  # which says what is wrong
     names = [info.path for info in infos if info.type == FileType.File]
     kind = next(filter(None, map(kind_of_name, names)), None)
     is_folder = kind is None and any(map(_is_picture, names))

@@ -52,7 +52,7 @@ def open_parquet(file: SourceFile) -> ParquetFile:
             arrow_extensions_enabled=False,
         )
     except (pa.ArrowException, OSError) as error:
-        raise cut_off(error, file.name) or DataError(
+        raise cut_off(error, file.place) or DataError(
             f"cannot be read as Parquet ({first_line(error)})", where=file.name, fix=_COPY_AGAIN
         ) from None
 
@@ -148,9 +148,11 @@ class ParquetPart(Container):
                 yield self._items_of(batch, row)
                 row += batch.num_rows
         except (pa.ArrowException, OSError) as error:
-            where = f"{self.name}: from row {row} on"
-            raise cut_off(error, where) or DataError(
-                f"cannot be read ({first_line(error)})", where=where, fix=_COPY_AGAIN
+            after = f"from row {row} on"
+            raise cut_off(error, self._source.file.place, after) or DataError(
+                f"cannot be read ({first_line(error)})",
+                where=f"{self.name}: {after}",
+                fix=_COPY_AGAIN,
             ) from None
         finally:
             parquet.close(force=True)

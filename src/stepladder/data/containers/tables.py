@@ -24,14 +24,15 @@ from stepladder.data.containers.files import (
     SourceFile,
     file_of,
     find_files,
-    object_filesystem,
 )
 from stepladder.data.containers.names import partition_values, splits_by_name
 from stepladder.data.containers.parquet import RowSource, open_parquet, parts_of
 from stepladder.data.delta import DeltaVersion, read_version, removed_file
 from stepladder.data.manifest import MANIFEST_NAME
 from stepladder.data.ordered import map_in_order
+from stepladder.data.remote.object_files import object_filesystem
 from stepladder.data.remote.places import object_place, shown
+from stepladder.data.safe_arrow import require_safe_pyarrow
 from stepladder.data.threads import reading_threads
 from stepladder.errors import DataError, UsageError
 
@@ -62,9 +63,11 @@ def open_tables(config: PrepareConfig, kind: SourceFormat) -> Opened:
     """Open Parquet files: plain ones, those of Hugging Face, a folder that Petastorm wrote.
 
     Raises:
-        UsageError: if there are none, they are not of the kind named, or columns cannot be told.
+        UsageError: if there are none, they are not of the kind named, columns cannot be told, or
+            pyarrow is too old.
         DataError: if one is damaged, or its columns are not those of the first.
     """
+    require_safe_pyarrow()
     source = config.source.expanduser()
     if (source / MANIFEST_NAME).is_file():
         raise UsageError(
@@ -90,18 +93,20 @@ def open_delta(config: PrepareConfig, work: Path | None) -> Opened:
 
     Raises:
         MissingExtraError: if deltalake is not installed.
-        UsageError: if there is no table, or no such version.
+        UsageError: if there is no table, no such version, or pyarrow is too old.
         DataError: if it cannot be read.
+        ResourceError: if the object store that it lies in does not answer.
     """
+    require_safe_pyarrow()
     source = config.source.expanduser()
-    table = _pinned(source, config.delta_version, work)
     place = object_place(source)
     if place is None:
         from pyarrow.fs import LocalFileSystem
 
         filesystem, root = LocalFileSystem(), str(source.resolve())
     else:
-        filesystem, root = object_filesystem(place.bucket), f"{place.bucket}/{place.key}"
+        filesystem, root = object_filesystem(place), f"{place.bucket}/{place.key}"
+    table = _pinned(source, config.delta_version, work)
     files = []
     for one in table.files:
         file = file_of(filesystem, root, one.name)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 from stepladder.data.containers.tar_stream import BLOCK, TarStream
+from stepladder.data.remote.places import ObjectPlace
 from stepladder.data.walk import Skipped, is_hidden
 
 _ZEROS: Final = bytes(BLOCK)
@@ -50,7 +51,12 @@ class Member:
 
 
 def read_members(
-    file: BinaryIO, where: str, *, max_bytes: int, skipped: Skipped
+    file: BinaryIO,
+    where: str,
+    *,
+    max_bytes: int,
+    skipped: Skipped,
+    place: ObjectPlace | None = None,
 ) -> Iterator[Member]:
     """Yield the regular files of a tar, or of one packed by gzip, in order.
 
@@ -59,11 +65,13 @@ def read_members(
         where: its name, for errors.
         max_bytes: largest member that is read.
         skipped: told of links, devices, files stored sparse, and names that lead out of a folder.
+        place: where it is in an object store; None: on this machine.
 
     Raises:
         DataError: if the tar is damaged or cut short; names it and the place in bytes.
+        ResourceError: if the object store does not answer, or refuses.
     """
-    stream = TarStream(file, where)
+    stream = TarStream(file, where, place)
     facts: dict[str, str] = {}  # what headers before a member say of it
     while True:
         start = stream.offset

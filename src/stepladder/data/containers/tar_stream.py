@@ -12,6 +12,7 @@ import zlib
 from typing import Any, BinaryIO, Final
 
 from stepladder.data.containers.files import cut_off
+from stepladder.data.remote.places import ObjectPlace
 from stepladder.errors import DataError
 
 BLOCK: Final = 512
@@ -30,15 +31,20 @@ class TarStream:
     Args:
         file: the tar, open.
         where: its name, for errors.
+        place: where it is in an object store; None: on this machine.
     """
 
-    def __init__(self, file: BinaryIO, where: str) -> None:
+    def __init__(self, file: BinaryIO, where: str, place: ObjectPlace | None = None) -> None:
+        self._file: Any = file
         self._where = where
-        self._is_packed = is_packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-        file.seek(0)
-        self._file: Any = gzip.GzipFile(fileobj=file) if is_packed else file
-        self._unit = "unpacked bytes" if is_packed else "bytes"
+        self._place = place
+        self._unit = "bytes"
         self.offset = 0
+        self._is_packed = self._read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+        file.seek(0)
+        if self._is_packed:
+            self._file = gzip.GzipFile(fileobj=file)
+            self._unit = "unpacked bytes"
 
     def read(self, size: int) -> bytes:
         """Read so many bytes.
@@ -58,8 +64,7 @@ class TarStream:
         try:
             return bytes(self._file.read(size))
         except (EOFError, zlib.error, OSError) as error:
-            where = f"{self._where}: after {self.offset} {self._unit}"
-            raise cut_off(error, where) or self.damaged(
+            raise cut_off(error, self._place, self._after(self.offset)) or self.damaged(
                 f"is cut short or damaged ({error})", self.offset
             ) from None
 
@@ -138,8 +143,11 @@ class TarStream:
         self, what: str, offset: int, *, why: str | None = None, fix: str = _COPY_AGAIN
     ) -> DataError:
         """Give the error that tells of damage at a place."""
-        where = f"{self._where}: after {offset} {self._unit}"
+        where = f"{self._where}: {self._after(offset)}"
         return DataError(what, where=where, why=why, fix=fix)
+
+    def _after(self, offset: int) -> str:
+        return f"after {offset} {self._unit}"
 
 
 def _fills_record(num_bytes: int, num_zeros: int) -> bool:

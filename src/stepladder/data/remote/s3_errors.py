@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import email.utils
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Final
 
 from stepladder.data.remote.objects import NoSuchObjectError
@@ -20,6 +21,7 @@ _PASSING_CODES: Final = {
     "BadDigest",
     "IncompleteBody",
     "InternalError",
+    "InternalFailure",
     "OperationAborted",
     "RequestLimitExceeded",
     "RequestThrottled",
@@ -95,7 +97,7 @@ def answers_named(place: ObjectPlace, retrier: Retrier) -> Iterator[None]:
         yield
     except raised.ClientError as error:
         retrier.has_answered = True
-        raise _named(error, place) from None
+        raise answer_named(_code(error), _status(error), place, _headers(error)) from None
     except (
         raised.NoCredentialsError,
         raised.PartialCredentialsError,
@@ -131,19 +133,25 @@ def answers_named(place: ObjectPlace, retrier: Retrier) -> Iterator[None]:
         ) from None
 
 
-def _named(error: Any, place: ObjectPlace) -> Exception:
-    code, status = _code(error), _status(error)
+def answer_named(
+    code: str, status: int, place: ObjectPlace, headers: Mapping[str, str] = MappingProxyType({})
+) -> PassingFailure | StepladderError:
+    """Say in our words what an answer means that is an error.
+
+    Args:
+        code: of the error, such as NoSuchBucket; the status, where there is none.
+        status: of HTTP; 0: unknown.
+        headers: of the answer, their names in small letters.
+    """
     if code in _PASSING_CODES or (status in _PASSING_STATUS and code not in _MISSING_CODES):
-        said = f"{status}" if code.isdigit() or not code else f"{status} ({code})"
-        return PassingFailure(
-            f"the server answered {said}", retry_after_s=_retry_after_s(_headers(error))
-        )
+        said = f"{status}" if code.isdigit() or not code else f"{status or ''} ({code})".strip()
+        return PassingFailure(f"the server answered {said}", retry_after_s=_retry_after_s(headers))
     return (
-        _skewed(error, place)
+        _skewed(code, headers, place)
         or _not_there(code, status, place)
         or _refused(code, status, place)
         or ResourceError(
-            f"the server refused the request: {status} ({code})",
+            f"the server refused the request: {status or ''} ({code})",
             where=str(place),
             fix="Look up the code in the documentation of your object store.",
         )
@@ -192,12 +200,12 @@ def _refused(code: str, status: int, place: ObjectPlace) -> StepladderError | No
     return None
 
 
-def _skewed(error: Any, place: ObjectPlace) -> StepladderError | None:
+def _skewed(code: str, headers: Mapping[str, str], place: ObjectPlace) -> StepladderError | None:
     """Name a clock that is wrong: requests carry the time, and S3 refuses what is far off."""
-    if _code(error) not in _SKEW_CODES and _code(error) != "403":
+    if code not in _SKEW_CODES and code != "403":
         return None
-    ahead_s = _clock_ahead_s(_headers(error))
-    is_sure = _code(error) in _SKEW_CODES
+    ahead_s = _clock_ahead_s(headers)
+    is_sure = code in _SKEW_CODES
     if not is_sure and (ahead_s is None or abs(ahead_s) < _MAX_SKEW_S):
         return None
     how = "differs from the server's"
@@ -211,7 +219,7 @@ def _skewed(error: Any, place: ObjectPlace) -> StepladderError | None:
     )
 
 
-def _clock_ahead_s(headers: dict[str, str]) -> float | None:
+def _clock_ahead_s(headers: Mapping[str, str]) -> float | None:
     try:
         there = email.utils.parsedate_to_datetime(headers["date"])
     except (KeyError, ValueError):
@@ -219,7 +227,7 @@ def _clock_ahead_s(headers: dict[str, str]) -> float | None:
     return time.time() - there.timestamp()
 
 
-def _retry_after_s(headers: dict[str, str]) -> float | None:
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Read Retry-After: seconds, or a date."""
     value = headers.get("retry-after", "").strip()
     if value.isdigit():

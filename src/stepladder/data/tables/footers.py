@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from stepladder.data.containers.files import cut_off
+from stepladder.data.remote.object_files import store_error
+from stepladder.data.remote.places import ObjectPlace, object_place
 from stepladder.data.tables.listing import Listing, TableFile
-from stepladder.errors import DataError, ResourceError
+from stepladder.errors import DataError, StepladderError
 
 _MAGIC = b"PAR1"
 _ASSUMED_BYTES = 1 << 16  # most footers fit: one request
@@ -48,7 +49,7 @@ def read_footer(
 
     Raises:
         DataError: if it is no whole Parquet file; names it.
-        ResourceError: if an object store does not answer.
+        ResourceError: if an object store does not answer, or refuses.
     """
     where = f"{place}: {file.name}"
     try:
@@ -65,7 +66,7 @@ def read_footer(
             fix="Read a version that is still whole, or write the table again.",
         ) from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _unanswered(error, where) or DataError(
+        raise _of_store(error, file, where) or DataError(
             f"is not a whole Parquet file ({_first_line(error)})",
             where=where,
             fix="Write it again, or take it out of the table.",
@@ -119,7 +120,7 @@ class RowGroups:
 
         Raises:
             DataError: if the file changed or is damaged; names file and row group.
-            ResourceError: if an object store does not answer.
+            ResourceError: if an object store does not answer, or refuses.
         """
         file, file_system = self._listing.files[file_idx], self._listing.file_system
         footer, metadata = self._footers[file_idx], self._metadata(file_idx)
@@ -138,7 +139,7 @@ class RowGroups:
                 table = reader.read_row_group(group, columns=held, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             where = f"{self._listing.place}: {file.name}, row group {group}"
-            raise _unanswered(error, where) or DataError(
+            raise _of_store(error, file, where) or DataError(
                 f"cannot be read ({_first_line(error)})",
                 where=where,
                 fix="Write the file again, or take it out of the table.",
@@ -174,13 +175,12 @@ class RowGroups:
         )
 
 
-def _unanswered(error: Exception, where: str) -> ResourceError | None:
-    """Say that an object store did not answer, if that is what an error says."""
-    found = cut_off(error, where)
-    if found is not None:  # worded for `prepare`, which keeps what it has read
-        found.why = None
-        found.fix = "Look at the network, the server and the credentials, and start again."
-    return found
+def _of_store(error: Exception, file: TableFile, where: str) -> StepladderError | None:
+    """Say what an object store answered; None if an error is not about one."""
+    if object_place(where) is None:
+        return None
+    bucket, _, key = file.path.partition("/")
+    return store_error(error, ObjectPlace(bucket, key), where=where)
 
 
 def _first_line(error: BaseException) -> str:

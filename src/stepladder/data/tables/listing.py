@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from stepladder.config.choices import Split
-from stepladder.data.containers.files import object_filesystem
 from stepladder.data.delta import LOG_FOLDER, DeltaVersion, VersionOption, read_version
+from stepladder.data.remote.object_files import object_filesystem, store_error
 from stepladder.data.remote.places import object_place, secret_refused
 from stepladder.data.safe_arrow import require_safe_pyarrow
 from stepladder.data.tables.version_pin import pinned_version
@@ -81,7 +81,7 @@ def in_file_system(place: str) -> tuple[fs.FileSystem, str]:
         return fs.LocalFileSystem(), str(Path(place.removeprefix("file://")).absolute())
     store = object_place(place)
     if store is not None:
-        return object_filesystem(store.bucket), f"{store.bucket}/{store.key}".rstrip("/")
+        return object_filesystem(store), f"{store.bucket}/{store.key}".rstrip("/")
     scheme, _, rest = place.partition("://")
     if re.match(r"[^/]*:[^/]*@", rest):
         raise secret_refused(scheme, rest)
@@ -229,11 +229,12 @@ def _named_if_unreachable(place: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ResourceError(
+        store = object_place(place)
+        raise (store and store_error(error, store)) or ResourceError(
             f"the files cannot be listed ({_first_line(error)})",
             where=place,
             fix="Look at the address, the credentials and the permissions"
-            + (", and at AWS_ENDPOINT_URL and AWS_REGION." if object_place(place) else "."),
+            + (", and at AWS_ENDPOINT_URL and AWS_REGION." if store else "."),
         ) from None
 
 

@@ -1,0 +1,228 @@
+"""Sources in an object store that refuses or stays away: told as what it is, and never a secret."""
+
+from __future__ import annotations
+
+import email.utils
+import io
+import logging
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import boto3
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from object_server import Fault, Proxy, Request, running_server
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data import open_table
+from stepladder.data.prepare import prepare
+from stepladder.data.remote import object_files
+from stepladder.data.remote.places import object_place
+from stepladder.data.remote.retries import RetryPolicy
+from stepladder.errors import MissingExtraError, ResourceError, StepladderError, UsageError
+
+SECRET = "wJalrXUtnFEMIcanary"
+QUICK = RetryPolicy(patience_s=0.6, first_patience_s=0.3, first_pause_s=0.01, max_pause_s=0.05)
+
+Act = Callable[[str], object]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Proxy]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with running_server() as proxy:
+        proxy.empty("photos")
+        for name, data in (("table/a.parquet", rows()), ("tars/0.tar", tar())):
+            client = boto3.client(
+                "s3",
+                endpoint_url=proxy.url,
+                region_name="us-east-1",
+                aws_access_key_id="test",
+                aws_secret_access_key="test",
+            )
+            client.put_object(Bucket="photos", Key=name, Body=data)
+        yield proxy
+
+
+@pytest.fixture
+def proxy(server: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Proxy:
+    """A server with a table and a tar in a bucket, and little patience."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": server.url,
+        "AWS_ACCESS_KEY_ID": "AKIAcanary",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": "/nonexistent",
+        "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(object_files, "_MAX_ATTEMPTS", 2)
+    monkeypatch.setattr(object_files, "_POLICY", QUICK)
+    monkeypatch.setattr(object_files, "_answered", set())
+    monkeypatch.chdir(tmp_path)
+    server.reset()
+    return server
+
+
+def rows() -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"image": [b"x" * 100] * 4, "label": [0, 1, 0, 1]}), file)
+    return file.getvalue()
+
+
+def tar() -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as made:
+        for row in range(60):
+            info = tarfile.TarInfo(f"{row}.cls")
+            info.size = 1
+            made.addfile(info, io.BytesIO(b"0"))
+    return file.getvalue()
+
+
+def prepared(place: str) -> object:
+    return prepare(PrepareConfig(source=Path(place), out=Path("store"), workers=1))
+
+
+def anything(request: Request) -> bool:
+    return True
+
+
+def is_read(request: Request) -> bool:
+    return request.method == "GET" and "list-type" not in request.path
+
+
+def refusal(act: Act, place: str) -> StepladderError:
+    """Give what is told, in which bucket and key are named and no key of an account."""
+    with pytest.raises(StepladderError) as caught:
+        act(place)
+    told = str(caught.value)
+    assert str(caught.value.where).startswith(place)
+    assert SECRET not in told
+    assert "AKIAcanary" not in told
+    return caught.value
+
+
+ACTS = pytest.mark.parametrize(
+    ("act", "place"),
+    [
+        (prepared, "s3://photos/table"),
+        (prepared, "s3://photos/table/a.parquet"),
+        (prepared, "s3://photos/tars/0.tar"),
+        (open_table, "s3://photos/table"),
+        (open_table, "s3://photos/table/a.parquet"),
+    ],
+)
+
+
+@ACTS
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "words"),
+    [
+        (403, "AccessDenied", ResourceError, "access is denied (AccessDenied)"),
+        (403, "InvalidAccessKeyId", ResourceError, "the access key is not known there"),
+        (403, "SignatureDoesNotMatch", ResourceError, "the secret key does not fit"),
+        (400, "ExpiredToken", ResourceError, "the credentials have expired"),
+        (301, "PermanentRedirect", UsageError, "the bucket photos is in another region"),
+    ],
+)
+def test_a_refusal_is_told_as_what_it_is(
+    act: Act, place: str, status: int, code: str, kind: type, words: str, proxy: Proxy
+) -> None:
+    proxy.faults = [Fault(anything, status=status, code=code)]
+    error = refusal(act, place)
+    assert isinstance(error, kind)
+    assert words in error.what
+    assert "did not answer" not in str(error)
+    assert "same command again" not in str(error)
+    assert "is kept" not in str(error)
+
+
+@pytest.mark.parametrize("key", ["src", "src/a.parquet", "0.tar", "*.parquet"])
+def test_a_bucket_that_is_not_there_is_named(key: str, proxy: Proxy) -> None:
+    for act in (prepared, open_table):
+        error = refusal(act, f"s3://absent/{key}")
+        assert "bucket" in error.what
+
+
+@ACTS
+def test_a_clock_that_is_wrong_is_told(act: Act, place: str, proxy: Proxy) -> None:
+    date = email.utils.formatdate(time.time() - 3600, usegmt=True)
+    skewed = Fault(anything, status=403, code="RequestTimeTooSkewed", headers={"Date": date})
+    proxy.faults = [skewed]
+    assert "the clock of this machine is 36" in refusal(act, place).what
+
+
+@ACTS
+def test_credentials_that_are_missing_are_told_where_they_are_asked_for(
+    act: Act, place: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    proxy.faults = [Fault(anything, status=403, code="AccessDenied")]
+    error = refusal(act, place)
+    assert error.what == "no credentials were found"
+    assert "AWS_PROFILE" in str(error.fix)
+
+
+@ACTS
+def test_what_only_may_be_listed_is_told(act: Act, place: str, proxy: Proxy) -> None:
+    proxy.faults = [Fault(is_read, status=403, code="AccessDenied")]
+    error = refusal(act, place)
+    assert "access is denied" in error.what
+    assert str(error.where).startswith(("s3://photos/table", "s3://photos/tars/0.tar"))
+
+
+def test_a_refusal_is_told_without_boto3_too(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(**_: object) -> None:
+        raise MissingExtraError("a path that begins with s3://", "s3")
+
+    monkeypatch.setattr(object_files, "S3Objects", missing)
+    proxy.faults = [Fault(anything, status=403, code="AccessDenied")]
+    assert "access is denied" in refusal(prepared, "s3://photos/table/a.parquet").what
+
+
+@ACTS
+def test_a_server_that_throttles_is_told_after_trying_again(
+    act: Act, place: str, proxy: Proxy
+) -> None:
+    proxy.faults = [Fault(anything, status=503, code="SlowDown")]
+    with pytest.warns(UserWarning, match="the server answered 503; trying again"):
+        error = refusal(act, place)
+    assert "the server answered 503" in error.what
+    assert "Nothing was ever heard" not in str(error)
+
+
+@ACTS
+def test_a_server_that_is_not_there_is_given_up_as_one_of_stores_is(
+    act: Act, place: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.warns(UserWarning, match="no connection could be made; trying again") as told:
+        error = refusal(act, place)
+    assert len(told) == 1  # and no other request waited in its turn
+    assert "no connection could be made" in error.what
+    assert "Nothing was ever heard from it: look at the address" in str(error.fix)
+    assert RetryPolicy().first_patience_s == 15
+
+
+def test_a_server_that_answered_once_is_not_asked_for_a_sign_of_life_again(proxy: Proxy) -> None:
+    for _ in range(2):
+        object_files.object_filesystem(object_place("s3://photos/table"))
+    assert [request.method for request in proxy.requests] == ["HEAD"]
+
+
+def test_a_tar_whose_connection_is_cut_is_told_with_the_place_and_goes_on(proxy: Proxy) -> None:
+    proxy.faults = [Fault(is_read, cut_after=10)]
+    error = refusal(prepared, "s3://photos/tars/0.tar")
+    assert error.what == "it could not be read: the connection was cut"
+    assert error.where == "s3://photos/tars/0.tar: after 0 bytes"
+    assert "What was read to its end is kept." in str(error)
+    assert "it goes on from there" in str(error.fix)
