@@ -27,7 +27,7 @@ else:
 _MAX_ATTEMPTS = 8
 _CONNECT_TIMEOUT_S: Final = 5.0
 _REQUEST_TIMEOUT_S: Final = 60.0
-_FIRST_TIMEOUT_S: Final = 7.5  # two of them are all the patience that there is at first
+_FIRST_TIMEOUT_S: Final = 8.0  # two of them use up the first patience
 _POLICY = RetryPolicy()
 _ONCE: Final = RetryPolicy(patience_s=0)
 _ERROR: Final = re.compile(
