@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 CONSTRAINTS := constraints.txt
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: demo test lint bench bench-gpu clean
 
@@ -11,9 +12,11 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "stepladder needs Python 3.11 or later: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch --constraint $(CONSTRAINTS)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--editable '.[dev,tensorboard,mlflow,onnx,gpu,spark,s3,delta]' --constraint $(CONSTRAINTS)
+	@# PySpark has no wheel: to make one takes a minute, in which torch is installed
+	$(PIP) wheel --no-deps --wheel-dir $(VENV)/wheels pyspark --constraint $(CONSTRAINTS) & \
+		$(PIP) install torch --constraint $(CONSTRAINTS) && wait $$!
+	$(PIP) install --find-links $(VENV)/wheels --constraint $(CONSTRAINTS) \
+		--editable '.[dev,tensorboard,mlflow,onnx,gpu,spark,s3,delta]'
 	touch $(STAMP)
 
 demo: $(STAMP)
@@ -33,8 +36,7 @@ lint: $(STAMP)
 	$(BIN)/codespell src tests docs examples bench README.md CHANGELOG.md
 
 bench: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--editable '.[bench]' --constraint $(CONSTRAINTS)
+	$(PIP) install --editable '.[bench]' --constraint $(CONSTRAINTS)
 	$(BIN)/python bench/run_all.py $(if $(CALTECH),--caltech $(CALTECH))
 
 # PYTHON is one whose torch sees the GPU; WHEELS a folder of what else it lacks
