@@ -7,6 +7,7 @@ import hashlib
 import io
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ from stepladder.data.index import SUFFIX, index_path, open_index
 from stepladder.data.manifest import MANIFEST_NAME
 from stepladder.data.prepare import PreparePhase, PrepareProgress, PrepareResult, prepare
 from stepladder.data.remote.cache import FileCache
+from stepladder.data.remote.cache_part import WantedFile
 from stepladder.data.remote.copies import ObjectCopies
 from stepladder.data.remote.feature_copies import remote_features_folder
 from stepladder.data.remote.objects import NoSuchObjectError
@@ -393,6 +395,29 @@ def test_a_store_is_read_file_by_file(files: RemoteShardFiles, store: Path, prox
     assert (stats.num_hits, stats.num_misses) == (2, len(manifest.shards))
     assert stats.num_bytes > sum(info.size_bytes for info in manifest.shards)
     assert stats.wait_s > 0
+
+
+def test_a_file_that_is_looked_at_ahead_is_a_hit_where_the_cache_had_it(
+    files: RemoteShardFiles, objects: S3Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = files.manifest().shards[0]
+    get_ahead = FileCache.get_ahead
+    begun = threading.Event()
+
+    def slow(cache: FileCache, file: WantedFile) -> bool:
+        begun.set()
+        time.sleep(0.2)  # so that it is under way when it is asked for
+        return get_ahead(cache, file)
+
+    monkeypatch.setattr(FileCache, "get_ahead", slow)
+    again = RemoteShardFiles(files.place, objects, FileCache(tmp_path / "cache", 10_000_000))
+    for reader, counts in ((files, (0, 1)), (again, (1, 0))):
+        begun.clear()
+        reader.expect([first])
+        assert begun.wait(10)
+        reader.path(first)
+        assert (reader.stats.num_hits, reader.stats.num_misses) == counts
+    again.release(first)
 
 
 def test_labels_of_a_far_split_fetch_no_picture(

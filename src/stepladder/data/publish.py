@@ -52,7 +52,7 @@ def publish_as_delta(store: Path) -> PublishedTable:
         raise UsageError(
             "a store in an object store is not published from here",
             where=shown(store),
-            fix="Publish it on the machine that made it, and copy the folder _delta_log too.",
+            fix="Prepare it into a folder here, publish that, and copy it with its _delta_log.",
         )
     store = store.expanduser().resolve()
     manifest = load_manifest(store)

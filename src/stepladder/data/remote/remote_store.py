@@ -114,6 +114,7 @@ class RemoteShardFiles:
         self._num_users: Counter[str] = Counter()
         self._num_hits = self._num_misses = 0
         self._wait_s = 0.0
+        self._streamed: set[str] = set()  # that the cache did not have, and nobody has taken yet
         self._ahead = FetchAhead(self._fetch_ahead, num_threads=_FILES_AHEAD)
 
     @property
@@ -154,7 +155,8 @@ class RemoteShardFiles:
             raise self._replaced(error) from None
         with self._lock:
             self._wait_s += time.perf_counter() - start_s
-            is_miss = was_under_way or held.was_fetched
+            is_miss = held.was_fetched or (was_under_way and info.name in self._streamed)
+            self._streamed.discard(info.name)
             self._num_misses += is_miss
             self._num_hits += not is_miss
             self._num_users[info.name] += 1
@@ -214,9 +216,15 @@ class RemoteShardFiles:
             sha256=info.sha256,
             size_bytes=info.size_bytes,
             where=str(place),
-            fetch=partial(self._objects.stream, place),
+            fetch=partial(self._stream, info.name, place),
             fetch_index=partial(self.index, info),
         )
+
+    def _stream(self, name: str, place: ObjectPlace, start: int, stop: int) -> Iterator[bytes]:
+        """Yield bytes of a file that the cache does not have."""
+        with self._lock:
+            self._streamed.add(name)
+        return self._objects.stream(place, start, stop)
 
     def _read_manifest(self) -> Manifest:
         place = self.place.join(MANIFEST_NAME)

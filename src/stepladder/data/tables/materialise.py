@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepladder.data.tables.hold import MANIFEST, Hold, is_written, leave_mark
-from stepladder.data.tables.room import Room, find_room
+from stepladder.data.tables.room import Room, find_room, remove_written
 from stepladder.data.tables.spark_plan import Plan, content_of, key_of, plan_of, row_bytes
 from stepladder.errors import DataError
 from stepladder.machine.filesystem import find_abilities
@@ -200,7 +200,9 @@ def _write(frame: DataFrame, folder: Path, form: Form, room: Room) -> Written:
         if is_renamed:
             found = _put(found, folder)
     finally:
-        if is_renamed or found is None:
+        if found is None:
+            remove_written(partial)
+        elif is_renamed:
             shutil.rmtree(partial, ignore_errors=True)
     fsync_dir(folder.parent)
     return found

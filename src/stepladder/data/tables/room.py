@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
 import time
 import uuid
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _KEPT_FREE_FRAC = 0.01
 _LOOK_S = 1.0
+_ENDING_S = 10.0
+_SETTLING_S = 0.2
 _MAX_LOOK_FRAC = 0.05  # of the time goes into looking, however slow the folder is
 _CURE = "Select fewer columns or rows, give a cache_dir on a larger disk, or a larger max_bytes."
 
@@ -127,6 +130,19 @@ class _Watch:
                 self._context.cancelJobsWithTag(self._tag)
                 return
             pause_s = max(_LOOK_S, (time.monotonic() - began_s) / _MAX_LOOK_FRAC)
+
+
+def remove_written(folder: Path) -> None:
+    """Remove a folder that Spark wrote to until just now.
+
+    Tasks that were cancelled end a moment later, and until then may write to it and make it anew.
+    """
+    until_s = time.monotonic() + _ENDING_S
+    while time.monotonic() < until_s:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(_SETTLING_S)
+        if not folder.exists():
+            return
 
 
 def folder_bytes(folder: Path) -> int:
