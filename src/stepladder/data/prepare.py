@@ -219,17 +219,19 @@ class _Job:
         def on_row(item: Bad | None) -> None:
             if item is not None:
                 bad.append(item)
-                self._check_bad(bad, num_pictures)  # at once: not after an hour of a wrong folder
+                # at once: not after an hour of a wrong folder
+                self._check_bad(bad, num_pictures, are_all_known=False)
             progress.advance()
 
         return self.engine.make(plan, self.work, on_found=on_found, on_row=on_row)
 
-    def _check_bad(self, bad: list[Bad], num_pictures: int) -> None:
+    def _check_bad(self, bad: list[Bad], num_pictures: int, *, are_all_known: bool = True) -> None:
         check_share(
             bad,
             num_pictures=num_pictures,
             max_bad=self.config.max_bad,
             source=self.config.source,
+            are_all_known=are_all_known,
         )
 
     def _clean_store(self, plan: Plan, finished: list[Finished]) -> None:

@@ -24,8 +24,18 @@ class Bad(NamedTuple):
     reason: str
 
 
-def check_share(bad: Sequence[Bad], *, num_pictures: int, max_bad: float, source: Path) -> None:
+def check_share(
+    bad: Sequence[Bad],
+    *,
+    num_pictures: int,
+    max_bad: float,
+    source: Path,
+    are_all_known: bool = True,
+) -> None:
     """Stop if more pictures are bad than allowed.
+
+    Args:
+        are_all_known: whether all pictures were looked at, so that no more will be bad.
 
     Raises:
         DataError: names the first five.
@@ -40,7 +50,8 @@ def check_share(bad: Sequence[Bad], *, num_pictures: int, max_bad: float, source
         f"over the limit of {100 * max_bad:g} %",
         where=str(source),
         why=shown,
-        fix="Mend or remove them, or allow more: --max-bad "
+        fix="Mend or remove them, or allow more"
+        f"{'' if are_all_known else ' (there may be others, these were met first)'}: --max-bad "
         f"{min(1.0, 1.1 * len(found) / num_pictures + 0.001):.3f}",
     )
 

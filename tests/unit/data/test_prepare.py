@@ -251,7 +251,7 @@ def test_too_many_bad_pictures_stop_it_and_leave_no_store(
     with pytest.raises(DataError, match=r"of 35 pictures \(.* %\) cannot be used") as caught:
         make(split_photos, tmp_path / "store")
     message = str(caught.value)
-    assert "--max-bad" in message
+    assert "(there may be others, these were met first): --max-bad" in message
     assert "train/class 0/bad" in message
     assert not (tmp_path / "store").exists()
 
