@@ -23,7 +23,10 @@ by" is the median ratio of rounds, and "at least" its lower 95 % bound. Made by
 
 ## Goals, and what was reached
 
-A goal is met where the lower bound reaches it, nearly where the median alone does.
+A goal is met where the lower bound reaches it, nearly where the median alone does. The contender
+named is the one that ours is least ahead of; "not slower" is a lower bound of 0.95. The flat file
+of pixels, which is no format, and FFCV's QUASI_RANDOM, which maps its file, are counted apart:
+their lines are in the tables, and ours is slower than the first at writing.
 """
 GROUPS = {
     "pixels": "Pixels, shuffled globally",
@@ -36,10 +39,10 @@ GROUPS = {
     "limits": "Memory, and the time to a first batch",
 }
 SPARK_RECIPE = "binaryFile, pandas function, Parquet"
-WHY = """Why those that are missed are missed. **Pixels, of a hot copy:** ours comes from all over a
-store that no cache of the processor holds, the hot copy from 17 MB that one holds in good part; on
-another day it was 0.66. **Pixels, against shard streamers:** all but two are more than five times
-slower. **JPEG, of twice one core:** two processes that share nothing reach no more (the line
+WHY = """Why those that are missed are missed. **Pixels, of a hot copy:** probably as ours comes
+from all over a store that no cache of the processor holds, the hot copy from 17 MB that one holds in good part; on
+another day it was 0.66. **Pixels, against shard streamers:** LitData and Ray Data come within five
+times. **JPEG, of twice one core:** two processes that share nothing reach no more (the line
 "decode, a process a core"), so what is missing is what this machine's cores take from each other.
 **Writing:** a store has a sha256 of each file in its manifest, and is on the disk before it can be
 seen. Those two alone take the bound down to the line "with a sha256 of each file and a sync". The
@@ -80,13 +83,13 @@ Lines = dict[str, dict[str, Any]]
 
 
 def best_of(lines: Lines, *, without: tuple[str, ...] = ()) -> str:
-    """Name the fastest line of another; limits are none."""
+    """Name the line of another that ours is least ahead of; limits are none."""
     others = {
-        name: line["per_s"]["median"]
+        name: line["ours_faster_by"]["median"]
         for name, line in lines.items()
         if not name.startswith(OURS) and name not in (*LIMITS, *without)
     }
-    return max(others, key=lambda name: others[name])
+    return min(others, key=lambda name: others[name])
 
 
 def against(lines: Lines, name: str, factor: float = 1.0) -> tuple[float, float]:

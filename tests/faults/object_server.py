@@ -158,3 +158,16 @@ def running_server() -> Iterator[Proxy]:
         proxy.server_close()
         thread.join()
         server.stop()
+
+
+def environment_of(server: Proxy, *, secret: str) -> dict[str, str]:
+    """Give the variables by which AWS tools find a server, and nothing of this machine's own."""
+    return {
+        "AWS_ENDPOINT_URL": server.url,
+        "AWS_ACCESS_KEY_ID": "AKIAcanary",
+        "AWS_SECRET_ACCESS_KEY": secret,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": "/nonexistent",
+        "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
+    }

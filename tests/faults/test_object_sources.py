@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from object_server import Fault, Proxy, Request, running_server
+from object_server import Fault, Proxy, Request, environment_of, running_server
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data import open_table
@@ -53,15 +53,7 @@ def server() -> Iterator[Proxy]:
 @pytest.fixture
 def proxy(server: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Proxy:
     """A server with a table and a tar in a bucket, and little patience."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": server.url,
-        "AWS_ACCESS_KEY_ID": "AKIAcanary",
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_CONFIG_FILE": "/nonexistent",
-        "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
-    }.items():
+    for name, value in environment_of(server, secret=SECRET).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(object_files, "_MAX_ATTEMPTS", 2)
     monkeypatch.setattr(object_files, "_POLICY", QUICK)

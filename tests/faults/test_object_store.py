@@ -21,7 +21,7 @@ import torch
 from botocore.exceptions import ReadTimeoutError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from object_server import Fault, Proxy, Request, running_server
+from object_server import Fault, Proxy, Request, environment_of, running_server
 
 from stepladder import api
 from stepladder.config.choices import Split
@@ -65,15 +65,7 @@ def server() -> Iterator[Proxy]:
 @pytest.fixture
 def proxy(server: Proxy, monkeypatch: pytest.MonkeyPatch) -> Proxy:
     """A server with an empty bucket and no faults, found by the usual ways of AWS."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": server.url,
-        "AWS_ACCESS_KEY_ID": "AKIAcanary",
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_CONFIG_FILE": "/nonexistent",
-        "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
-    }.items():
+    for name, value in environment_of(server, secret=SECRET).items():
         monkeypatch.setenv(name, value)
     server.reset()
     server.empty(BUCKET)
