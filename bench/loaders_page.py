@@ -40,7 +40,8 @@ GROUPS = {
 }
 SPARK_RECIPE = "binaryFile, pandas function, Parquet"
 WHY = """Why those that are missed are missed. **Pixels, of a hot copy:** probably as ours comes
-from all over a store that no cache of the processor holds, the hot copy from 17 MB that one holds in good part; on
+from all over a store that no cache of the processor holds, the hot copy from 17 MB
+that one holds in good part; on
 another day it was 0.66. **Pixels, against shard streamers:** LitData and Ray Data come within five
 times. **JPEG, of twice one core:** two processes that share nothing reach no more (the line
 "decode, a process a core"), so what is missing is what this machine's cores take from each other.
