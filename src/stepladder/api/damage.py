@@ -45,7 +45,7 @@ def verify(path: Path | str) -> list[str]:
 
         return verify_store(folder)
     if not any((folder / name).is_file() for name in (WATCH_FILE, _CHECKS_FILE)):
-        run_folder(folder)
+        _require_run(folder)
     return [*_damaged_checkpoints(folder / "checkpoints"), *_damaged_records(folder)]
 
 
@@ -72,6 +72,15 @@ def repair(path: Path | str, *, source: Path | str | None = None) -> list[str]:
     from stepladder.data.repair import repair_store
 
     return repair_store(Path(path), source=None if source is None else Path(source))
+
+
+def _require_run(folder: Path) -> None:
+    """Be sure that a folder, which is no store, is that of a run."""
+    try:
+        run_folder(folder)
+    except DataError as error:
+        fix = f"{error.fix} Or give a store, the folder that `stepladder prepare` wrote."
+        raise DataError(error.what, where=error.where, why=error.why, fix=fix) from None
 
 
 def _damaged_checkpoints(folder: Path) -> list[str]:

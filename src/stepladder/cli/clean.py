@@ -27,6 +27,7 @@ from stepladder.records.run_files import JOB_MARKS, has_any
 _EXAMPLES = """
   stepladder clean runs             lists, and removes nothing
   stepladder clean runs --yes       removes what it lists
+  stepladder clean --keep-caches    only what killed processes left
 """
 # A save, a climb or a prepare in progress has a hidden name with the number of its process, or ends
 # in .partial; see docs/store.md, docs/checkpoints.md and docs/run-folder.md.
@@ -45,8 +46,8 @@ _RENAMED_WITHIN_S = 60.0
 class Flags:
     """List what interrupted work left behind: half-written stores, saves, trials, discarded events.
 
-    Features, decoded copies of stores, written DataFrames and files fetched from elsewhere are
-    listed too: a run that wants them makes or fetches them again.
+    Caches are listed too: features, decoded copies of stores, written DataFrames, and files fetched
+    from elsewhere. A run that wants them makes or fetches them again.
     Nothing that a running process holds is listed. Checkpoints, stores, results and what was found
     of a job or a watched script stay.
     """
@@ -55,6 +56,8 @@ class Flags:
     """Folder to look in, and below."""
     yes: Switch = False
     """Remove what is listed."""
+    keep_caches: Switch = False
+    """Leave the caches out."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
@@ -67,13 +70,18 @@ def run(argv: list[str]) -> int:
             where=str(flags.path),
             fix="Give a folder that holds runs or stores, such as runs; or none for this one.",
         )
-    found = [_look_at(path) for path in leftovers(flags.path)]
+    found = [_look_at(path) for path in leftovers(flags.path, keep_caches=flags.keep_caches)]
     if flags.yes:
         for item in found:
             remove(item.path)
     if flags.output.json:
         rows = [
-            {"path": str(item.path), "size_bytes": item.size_bytes, "age_s": item.age_s}
+            {
+                "path": str(item.path),
+                "size_bytes": item.size_bytes,
+                "age_s": item.age_s,
+                "is_cache": item.is_cache,
+            }
             for item in found
         ]
         write(json.dumps({"removed": flags.yes, "leftovers": rows}))
@@ -84,14 +92,22 @@ def run(argv: list[str]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What may be removed: a file or folder, its size, and seconds since its last change or use."""
+    """What may be removed.
+
+    Attributes:
+        path: of a file or folder.
+        size_bytes: of all that is in it.
+        age_s: since its last change or use.
+        is_cache: whether a run that wants it makes or fetches it again.
+    """
 
     path: Path
     size_bytes: int
     age_s: float
+    is_cache: bool
 
 
-def leftovers(root: Path) -> Iterator[Path]:
+def leftovers(root: Path, *, keep_caches: bool = False) -> Iterator[Path]:
     """Yield what may be removed under a folder; looks into no symbolic link and no held folder."""
     for folder_name, folders, files in os.walk(root):
         folder = Path(folder_name)
@@ -100,8 +116,9 @@ def leftovers(root: Path) -> Iterator[Path]:
             continue
         for name in sorted([*folders, *files]):
             path = folder / name
-            is_leftover = _is_leftover(path)
-            if is_leftover:
+            is_kept = _is_cache(path)
+            is_leftover = is_kept or _is_left(path)
+            if is_leftover and not (is_kept and keep_caches):
                 yield path
             if name in folders and (is_leftover or _TEMPORARY.fullmatch(name)):
                 folders.remove(name)
@@ -129,18 +146,22 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _is_leftover(path: Path) -> bool:
+def _is_cache(path: Path) -> bool:
+    """Tell whether a run that wants this would make or fetch it again, and nobody uses it now."""
+    is_copied = path.parent.name.endswith(_COPIES_SUFFIX) and is_copy(path)
+    if is_copied or (is_cache(path) and is_idle(path)):
+        return True
+    is_features = _FEATURES_KEY.fullmatch(path.name) and (path / _FEATURES_FILE).is_file()
+    return bool(is_features or is_left(path)) and not path.is_symlink()
+
+
+def _is_left(path: Path) -> bool:
+    """Tell whether this is what work that was interrupted left."""
     temporary = _TEMPORARY.fullmatch(path.name)
     if temporary:
         return not psutil.pid_exists(int(temporary["pid"]))
     if path.name.endswith(_PARTIAL_SUFFIX) and path.is_dir() and not path.is_symlink():
         return not is_held(path)
-    is_copied = path.parent.name.endswith(_COPIES_SUFFIX) and is_copy(path)
-    if is_copied or (is_cache(path) and is_idle(path)):
-        return True
-    is_features = _FEATURES_KEY.fullmatch(path.name) and (path / _FEATURES_FILE).is_file()
-    if is_features or is_left(path):
-        return not path.is_symlink()
     if path.name == _WATCH_TEMPORARY:
         return _age_s(path) > _RENAMED_WITHIN_S
     return path.name in _LEFT_BY_RUNS and has_any(path.parent, JOB_MARKS)
@@ -149,7 +170,7 @@ def _is_leftover(path: Path) -> bool:
 def _look_at(path: Path) -> _Found:
     files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
     size_bytes = sum(file.lstat().st_size for file in files if not file.is_dir())
-    return _Found(path=path, size_bytes=size_bytes, age_s=_age_s(path))
+    return _Found(path=path, size_bytes=size_bytes, age_s=_age_s(path), is_cache=_is_cache(path))
 
 
 def _age_s(path: Path) -> float:
@@ -173,8 +194,11 @@ def _listing(found: list[_Found], *, is_removed: bool) -> str:
         return "nothing to remove"
     lines = [
         f"{item.size_bytes / 1e6:10,.1f} MB  {_age(item.age_s):>6} old  {item.path}"
+        f"{'  (cache)' if item.is_cache else ''}"
         for item in found
     ]
     total = sum(item.size_bytes for item in found) / 1e6
     last = "removed" if is_removed else "would be removed; --yes removes them"
+    if not is_removed and any(item.is_cache for item in found):
+        last += ", --keep-caches leaves caches, which runs would make or fetch again"
     return "\n".join([*lines, f"{total:10,.1f} MB  {last}"])

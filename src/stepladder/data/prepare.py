@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,9 +201,9 @@ class _Job:
             return None if problems else manifest
         if self.config.overwrite:
             return None
-        names = ["pictures" if key == "source" else key for key in differing]
         raise UsageError(
-            f"a store is here that was made with other {', '.join(names)}",
+            "a store is here that was made with other "
+            + ", ".join(_told(key, manifest.options, plan.options) for key in differing),
             where=shown(self.out),
             fix="Add --overwrite to replace it, or give another --out.",
         )
@@ -263,6 +263,15 @@ class _Job:
             options=plan.options,
             versions=decode_versions(),
         )
+
+
+def _told(key: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Name an option of a store that differs from the one that is asked for."""
+    if key == "source":
+        return "pictures"  # a digest says nothing to a person
+    values = [options.get(key) for options in (there, wanted)]
+    had, asked = ("none" if value is None else str(to_json(value)) for value in values)
+    return f"{key} ({had} there, {asked} asked for)"
 
 
 def _check_place(out: Path, source: Path) -> None:

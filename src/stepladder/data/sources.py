@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ SPLIT_NAMES = {
     "test": Split.TEST,
 }
 _MAX_NAMED = 10
+_MAX_SPLIT_FOLDERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ def list_walk(walk: Walk, root: Path) -> Listing:
     pictures: list[Picture] = []
     splits = _splits_of(folders, root)
     if splits is None:
+        _check_no_split_misspelt(walk, folders, root)
         pictures = _list_classes(walk, folders, split=None)
     else:
         others = [folder.path for folder in folders if folder not in splits]
@@ -164,6 +167,40 @@ def _splits_of(folders: list[Folder], root: Path) -> dict[Folder, Split] | None:
             fix=f"Name the folder of training pictures {root / 'train'}.",
         )
     return found
+
+
+def _check_no_split_misspelt(walk: Walk, folders: list[Folder], root: Path) -> None:
+    """Be sure that folders that are to be classes are not splits, of which one has another name.
+
+    "train" beside "tset" is two classes, unless both hold folders of the same names.
+
+    Raises:
+        DataError: if they do.
+    """
+    named = [folder for folder in folders if _names_split(folder)]
+    classes = {name for folder in named for name in _names_below(walk, folder)}
+    for folder in folders:
+        if folder in named or not classes & set(_names_below(walk, folder)):
+            continue
+        name = folder.path
+        near = difflib.get_close_matches(name.lower(), SPLIT_NAMES, n=1, cutoff=0.6)
+        if not near and len(folders) > _MAX_SPLIT_FOLDERS:
+            continue
+        meant = SPLIT_NAMES[near[0]] if near else Split.TEST
+        raise DataError(
+            f"{printable(named[0].path)!r} is a split and {printable(name)!r} is none, though "
+            "both hold the same class folders",
+            where=str(root),
+            why="As classes they would be two, each with pictures of all.",
+            fix=f"Rename it to {root / meant.value}, or move it out of the source. Where both are "
+            "classes, give a CSV with the columns path and label.",
+        )
+
+
+def _names_below(walk: Walk, folder: Folder) -> list[str]:
+    """Name the folders in a folder, without a record of what else it holds."""
+    found = replace(walk, skipped=Skipped()).entries(folder)
+    return [entry.path.rpartition("/")[2] for entry in found if isinstance(entry, Folder)]
 
 
 def _names_split(folder: Folder) -> bool:

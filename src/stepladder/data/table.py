@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import difflib
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,10 @@ _OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _MAX_ROWS_NAMED = 5
 _SAVE_AGAIN = "Save it as a comma-separated file, cells with commas or quotes in double quotes."
 _WANTED = "Write a header, as path,label, and below it one row for each picture."
+_ALSO_NAMED = {
+    "path": ("file", "filename", "file_name", "filepath", "file_path", "image", "image_path"),
+    "label": ("class", "class_name", "category", "target"),
+}
 _PICTURE_ENDS = (".jpg", ".jpeg", ".png")
 _NO_VALUE = frozenset({"nan", "<na>"})  # as pandas writes cells that hold nothing
 
@@ -57,8 +61,9 @@ def read_table(
     header, body = _read_rows(path)
     if not header:
         raise DataError("the table is empty", where=str(path), fix=_WANTED)
-    path_at = _column(header, path_column, option="path-column", path=path)
-    label_at = _column(header, label_column, option="label-column", path=path)
+    named = {path_column, label_column, split_column, group_column}
+    path_at = _column(header, path_column, option="path-column", path=path, named=named)
+    label_at = _column(header, label_column, option="label-column", path=path, named=named)
     split_at = header.index(split_column) if split_column in header else None
     group_at = header.index(group_column) if group_column in header else None
     if not body:
@@ -111,7 +116,10 @@ def _first_row_not_utf8(data: bytes) -> int:
     return 1
 
 
-def _column(header: Sequence[str], name: str, *, option: str, path: Path) -> int:
+def _column(
+    header: Sequence[str], name: str, *, option: str, path: Path, named: Set[str | None]
+) -> int:
+    """Find a column; an error says which other one may be meant, of those that nothing names."""
     if header.count(name) == 1:
         return header.index(name)
     if name in header:
@@ -133,12 +141,15 @@ def _column(header: Sequence[str], name: str, *, option: str, path: Path) -> int
             where=f"{path}: row 1",
             fix=_WANTED,
         )
-    near = difflib.get_close_matches(name, header, n=1, cutoff=0.5)
+    others = [column for column in header if column not in named]
+    near = [column for column in others if column.lower() in _ALSO_NAMED.get(name, ())]
+    near += difflib.get_close_matches(name, others, n=1, cutoff=0.5)
+    near += others if len(others) == 1 else []
     shown = ", ".join(repr(column) for column in header)
     raise DataError(
         f"no column {name!r} among {shown}",
         where=f"{path}: row 1",
-        fix=f"Name it: --{option} {near[0] if near else header[-1]!s}",
+        fix=f"Name it: --{option} {near[0] if near else 'COLUMN'}",
     )
 
 

@@ -60,7 +60,8 @@ def _of_files(reading: Reading) -> list[tuple[str, str, str]]:
     if not reading.num_requests:
         return []
     again = f", {reading.num_retries:,.0f} sent again" if reading.num_retries else ""
-    requests = f"{reading.num_requests:,.0f} requests{again}"
+    noun = "request" if reading.num_requests == 1 else "requests"
+    requests = f"{reading.num_requests:,.0f} {noun}{again}"
     rows = [("from the object store", _bytes(reading.received_bytes), requests)]
     if reading.hit_frac is not None:
         num_asked = reading.cache_hits + reading.cache_misses

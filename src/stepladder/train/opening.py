@@ -31,9 +31,11 @@ def opening_lines(run: Session, sources: Sources, job: JobConfig) -> tuple[str, 
         f"device    {run.device.type}, {recipe.device.precision}, {recipe.device.memory_format}",
     ]
     if recipe.stopping.early and run.val_reader is not None:
+        most = recipe.schedule.max_epochs
+        epochs = f"{most} epoch{'' if most == 1 else 's'}"
         lines.append(
             f"stopping  after {recipe.stopping.patience} validations without a clear improvement "
-            f"of {recipe.stopping.monitor}, at most {recipe.schedule.max_epochs} epochs"
+            f"of {recipe.stopping.monitor}, at most {epochs}"
         )
     if run.against.baseline is not None and run.val_reader is not None:
         lines.append("baseline  " + baseline_line(run.against.baseline, run.against.patience))

@@ -66,6 +66,20 @@ def test_yes_removes_exactly_the_leftovers(folder: Path) -> None:
     assert list(leftovers(folder)) == []
 
 
+def test_caches_are_marked_and_may_be_kept(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cached = folder / "store.features" / ("0" * 64)
+    cached.mkdir(parents=True)
+    (cached / "features.npy").write_text("x" * 10)
+    assert run([str(folder)]) == 0
+    out = capsys.readouterr().out
+    marked = [line for line in out.splitlines() if line.endswith("(cache)")]
+    assert [str(cached) in line for line in marked] == [True]
+    assert run([str(folder), "--keep-caches", "--yes"]) == 0
+    assert list(leftovers(folder)) == [cached]
+
+
 def test_features_are_listed_with_size_and_age(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

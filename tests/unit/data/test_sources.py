@@ -66,6 +66,31 @@ def test_a_class_may_be_named_train(tmp_path: Path) -> None:
     assert {picture.label for picture in listing.pictures} == {"train", "car", "plane"}
 
 
+@pytest.mark.parametrize(
+    ("folders", "meant"), [(("train", "tset"), "test"), (("trian", "val"), "train")]
+)
+def test_a_split_with_a_typing_error_is_no_class(
+    tmp_path: Path, folders: tuple[str, str], meant: str
+) -> None:
+    root = fill(tmp_path, *(f"{folder}/{label}/1.jpg" for folder in folders for label in "ab"))
+    with pytest.raises(DataError, match=f"Rename it to {root / meant},"):
+        listed(root)
+
+
+def test_a_lone_folder_beside_train_with_the_same_classes_is_no_class(tmp_path: Path) -> None:
+    root = fill(
+        tmp_path, *(f"{folder}/{label}/1.jpg" for folder in ("train", "x") for label in "ab")
+    )
+    with pytest.raises(DataError, match="'train' is a split and 'x' is none"):
+        listed(root)
+
+
+def test_classes_of_which_one_is_named_train_may_be_grouped_alike(tmp_path: Path) -> None:
+    folders = ("boat", "car", "plane", "train")
+    root = fill(tmp_path, *(f"{folder}/{year}/1.jpg" for folder in folders for year in (1, 2)))
+    assert {picture.label for picture in listed(root).pictures} == set(folders)
+
+
 def test_one_split_in_two_folders_is_an_error(tmp_path: Path) -> None:
     root = fill(tmp_path, "train/a/1.jpg", "val/a/1.jpg", "valid/a/1.jpg")
     with pytest.raises(UsageError, match="two folders for one split"):

@@ -96,3 +96,21 @@ def test_what_is_wrong_is_told_by_row_and_column(
     assert message.startswith(str(tmp_path / "labels.csv"))
     for part in parts:
         assert part in message
+
+
+@pytest.mark.parametrize(
+    ("header", "typed"),
+    [
+        ("filename,label", "--path-column filename"),
+        ("path,Class", "--label-column Class"),
+        ("paths,label", "--path-column paths"),
+        ("x,label", "--path-column x"),
+        ("x,y,label", "--path-column COLUMN"),
+    ],
+)
+def test_a_missing_column_names_one_that_is_like_it(
+    tmp_path: Path, header: str, typed: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        listed(tmp_path, f"{header}\na.jpg,cat\n")
+    assert caught.value.fix == f"Name it: {typed}"

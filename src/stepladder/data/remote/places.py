@@ -88,7 +88,7 @@ def supported_place(path: PurePath | str, *, fix: str = _SUPPORTED) -> ObjectPla
     """
     place = object_place(path)
     if place is None and is_address(path):
-        raise address_refused(path, fix=_place_meant(path) or fix)
+        raise address_refused(path, fix=place_meant(path) or fix)
     return place
 
 
@@ -104,7 +104,7 @@ def address_refused(path: PurePath | str, *, fix: str) -> UsageError:
     return UsageError(f"{scheme}:// addresses are not supported here", where=shown, fix=fix)
 
 
-def _place_meant(path: PurePath | str) -> str | None:
+def place_meant(path: PurePath | str) -> str | None:
     """Say how a place is written that has another name among users of Spark."""
     scheme, _, place = address_shown(path).partition("://")
     if scheme.lower() in _OF_S3:

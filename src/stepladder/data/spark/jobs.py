@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -98,22 +100,31 @@ def collect(
         thread.join(_STOP_S)
         raise
     if errors:
-        raise explain(errors[0]) from errors[0]
+        raise explain(errors[0], master=spark.sparkContext.master) from errors[0]
     on_poll()
     return tables[0]
 
 
-def explain(error: Exception) -> ResourceError:
-    """Say in one line why Spark gave up, and what to do."""
+def explain(error: Exception, *, master: str | None = None) -> ResourceError:
+    """Say in one line why Spark gave up, and what to do.
+
+    Args:
+        error: as Spark raised it.
+        master: of the session; executors of a local one can run the Python that this is.
+    """
     text = str(error)
     if re.search(r"No module named '(stepladder|torch|simplejpeg|pyarrow|numpy)", text):
         missing = re.findall(r"No module named '([\w.]+)'", text)[-1]
+        if master is not None and master.startswith("local"):
+            return _other_python(f"Spark runs another Python than this, which lacks {missing}")
         return ResourceError(
             f"the executors' Python lacks {missing}",
             where="spark",
             fix="Install stepladder there (pip install stepladder), or name a Python that has it: "
             "PYSPARK_PYTHON, or --archives of spark-submit.",
         )
+    if "PYTHON_VERSION_MISMATCH" in text:
+        return _other_python("the executors' Python is of another version than this")
     if "ExecutorLostFailure" in text:
         why = "An executor was lost again and again: killed from outside, or out of memory."
         fix = f"Give executors more memory (spark.executor.memoryOverhead). {_GO_ON}"
@@ -123,3 +134,13 @@ def explain(error: Exception) -> ResourceError:
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     told = (named or lines or [type(error).__name__])[-1]
     return ResourceError("Spark gave up", where="spark", why=told[:300], fix=_GO_ON)
+
+
+def _other_python(what: str) -> ResourceError:
+    return ResourceError(
+        what,
+        where="spark",
+        why="Spark takes python3 as the PATH has it, unless it is told another.",
+        fix="Name one before the session begins, and begin anew: "
+        f"export PYSPARK_PYTHON={shlex.quote(sys.executable)}",
+    )

@@ -19,7 +19,12 @@ from pyarrow import fs
 from stepladder.config.choices import Split
 from stepladder.data.delta import LOG_FOLDER, DeltaVersion, VersionOption, read_version
 from stepladder.data.remote.object_files import object_filesystem, store_error
-from stepladder.data.remote.places import object_place, secret_refused
+from stepladder.data.remote.places import (
+    address_refused,
+    object_place,
+    place_meant,
+    secret_refused,
+)
 from stepladder.data.safe_arrow import require_safe_pyarrow
 from stepladder.data.tables.version_pin import pinned_version
 from stepladder.errors import DataError, ResourceError, UsageError
@@ -75,8 +80,11 @@ def in_file_system(place: str) -> tuple[fs.FileSystem, str]:
 
     Raises:
         DataError: if the place is no address.
-        UsageError: if it holds a secret.
+        UsageError: if it holds a secret, or has another name here.
     """
+    meant = None if place.startswith("file://") else place_meant(place)
+    if meant is not None and object_place(place) is None:
+        raise address_refused(place, fix=meant)
     if not is_address(place):
         return fs.LocalFileSystem(), str(Path(place.removeprefix("file://")).absolute())
     store = object_place(place)

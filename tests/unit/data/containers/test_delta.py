@@ -201,7 +201,8 @@ def test_the_command_line_reads_a_table_and_says_the_version(
     assert main(["prepare", *words]) == 0
     assert "version 2 of the Delta table" in capsys.readouterr().out
     assert main(["prepare", f"--from={table}", *words[2:], "--delta-version", "0"]) == 2
-    assert "made with other delta_version, pictures" in capsys.readouterr().err
+    words_said = capsys.readouterr().err
+    assert "made with other delta_version (2 there, 0 asked for), pictures" in words_said
     assert main(["publish", out, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["event"], told["num_rows"], told["version"]) == ("published", 30, 0)

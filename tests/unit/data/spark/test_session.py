@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,19 @@ def test_why_spark_gave_up_is_one_line(text: str, words: str) -> None:
     assert words in str(error)
     assert error.fix
     assert len(str(error).splitlines()) <= 3
+
+
+@pytest.mark.parametrize(
+    ("text", "master", "words"),
+    [
+        ("No module named 'torch'", "local[2]", "runs another Python than this, which lacks torch"),
+        ("[PYTHON_VERSION_MISMATCH] other", "spark://host:7077", "of another version than this"),
+    ],
+)
+def test_another_python_of_executors_is_mended_by_naming_this_one(
+    text: str, master: str, words: str
+) -> None:
+    error = explain(RuntimeError(text), master=master)
+    assert words in str(error)
+    assert error.fix is not None
+    assert error.fix.endswith(f"export PYSPARK_PYTHON={shlex.quote(sys.executable)}")

@@ -223,6 +223,19 @@ def test_a_password_in_an_address_is_refused_and_not_told() -> None:
     assert "canary" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("s3a://bucket/table", "Write s3://bucket/table"),
+        ("dbfs:/tables/one", "Write /dbfs/tables/one"),
+        ("dbfs:///tables/one", "Write /dbfs/tables/one"),
+    ],
+)
+def test_sparks_names_of_places_are_told_as_ours(typed: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"not supported here\n.*{meant}$"):
+        open_table(typed)
+
+
 def test_an_old_pyarrow_opens_no_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pa, "__version__", "22.0.0")
     require_safe_pyarrow.cache_clear()
