@@ -252,11 +252,12 @@ class Reader:
         out = pictures.numpy()
         ahead_per_thread = len(ids) * max(1, self._prefetch) // max(1, self.num_threads)
         step = max(1, min(source.rows_per_task, ahead_per_thread))  # so that all have some
+        labels = np.empty(len(ids), dtype=np.int64)
         tasks: list[Future[Any]] = [
-            pool.submit(source.read_into, ids[s : s + step], out[s : s + step])
+            pool.submit(_read_pictures, source, ids, slice(s, s + step), out, labels)
             for s in range(0, len(ids), step)
         ]
-        return _Pending(ids, pool.submit(source.labels_of, ids), pictures, tasks)
+        return _Pending(ids, labels, pictures, tasks)
 
     def _finish(self, pending: _Pending) -> Batch:
         start_s = time.perf_counter()
@@ -275,7 +276,7 @@ class Reader:
             for cost in results:
                 self.stats.add(cost)
             self.stats.num_read += len(ids)
-        targets = torch.from_numpy(pending.labels.result())
+        targets = torch.from_numpy(pending.labels)
         return Batch(pending.pictures.permute(0, 3, 1, 2), targets, ids)
 
     def _arrivals(self, source: ArrivalSource, start: int) -> Generator[Batch]:
@@ -294,10 +295,10 @@ class Reader:
 
 @dataclass(frozen=True)
 class _Pending:
-    """A batch under way: its rows, its buffer (pictures only) and what fills it."""
+    """A batch under way: its rows, its labels and buffer (pictures only) and what fills them."""
 
     ids: np.ndarray
-    labels: Future[np.ndarray] | None
+    labels: np.ndarray | None
     pictures: Tensor | None  # (n, h, w, c)
     tasks: list[Future[Any]]
 
@@ -316,6 +317,19 @@ def _starts_of_tasks(source: Source, rows: np.ndarray, *, num_told: int) -> Iter
     for start in range(0, len(rows), step):
         source.expect(rows[start : start + 2 * step])
         yield from range(start, min(start + step, len(rows)), size)
+
+
+def _read_pictures(
+    source: PictureSource, ids: np.ndarray, part: slice, out: np.ndarray, labels: np.ndarray
+) -> ReadCost:
+    """Fill a part of a batch's pictures, and with the first part its labels.
+
+    They are no task of their own: to hand one over takes longer than to look them up.
+    """
+    cost = source.read_into(ids[part], out[part])
+    if part.start == 0:
+        labels[:] = source.labels_of(ids)
+    return cost
 
 
 def _read(source: Source, rows: np.ndarray) -> Examples:
