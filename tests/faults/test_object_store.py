@@ -427,6 +427,24 @@ def test_labels_of_a_far_split_fetch_no_picture(
     assert files.stats.num_misses > 0
 
 
+def test_indexes_that_the_cache_has_are_not_fetched_again(
+    files: RemoteShardFiles, objects: S3Objects, proxy: Proxy, tmp_path: Path
+) -> None:
+    first, *others = files.manifest().shards
+    told = files.index(first)
+    files.path(first)
+    files.release(first)
+    proxy.requests.clear()
+    again = RemoteShardFiles(files.place, objects, FileCache(tmp_path / "cache", 10_000_000))
+    assert again.index(first) == told
+    assert proxy.requests == []
+    (kept,) = (tmp_path / "cache").glob(f"*{first.name}{SUFFIX}")
+    kept.write_bytes(b"x" + kept.read_bytes()[1:])
+    assert again.index(first) == told
+    assert [again.index(info) is None for info in others] == [False] * len(others)
+    assert len(proxy.requests) == 1 + len(others)
+
+
 def test_what_is_expected_comes_in_its_order_before_it_is_asked_for(
     files: RemoteShardFiles, proxy: Proxy
 ) -> None:

@@ -128,6 +128,14 @@ class FileCache:
             if self._closed.wait(_POLL_S):
                 raise CancelledTransferError
 
+    def index(self, file: WantedFile) -> bytes | None:
+        """Read what belongs to a file, unchecked; None where the cache does not have it."""
+        path = self.folder / file.entry
+        try:
+            return path.with_name(path.name + INDEX).read_bytes()
+        except OSError:
+            return None
+
     def get_ahead(self, file: WantedFile) -> bool:
         """Fetch a file that will be wanted; nothing holds it afterwards but its turn.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.config.recipe import DataConfig
-from stepladder.data.index import SUFFIX
+from stepladder.data.index import SUFFIX, parse_index
 from stepladder.data.manifest import MANIFEST_NAME, parse_manifest
 from stepladder.data.remote.ahead import FetchAhead
 from stepladder.data.remote.cache import FileCache, HeldFile, WrongBytesError
@@ -172,6 +172,12 @@ class RemoteShardFiles:
         Raises:
             ResourceError: if it cannot be fetched.
         """
+        kept = self._cache.index(self._wanted(info))
+        if kept is not None and parse_index(kept, info) is not None:
+            return kept
+        return self._fetch_index(info)
+
+    def _fetch_index(self, info: ShardInfo) -> bytes | None:
         try:
             return self._objects.read(self.place.join(info.name + SUFFIX))
         except NoSuchObjectError:
@@ -217,7 +223,7 @@ class RemoteShardFiles:
             size_bytes=info.size_bytes,
             where=str(place),
             fetch=partial(self._stream, info.name, place),
-            fetch_index=partial(self.index, info),
+            fetch_index=partial(self._fetch_index, info),
         )
 
     def _stream(self, name: str, place: ObjectPlace, start: int, stop: int) -> Iterator[bytes]:
