@@ -38,6 +38,7 @@ def go_on_features(
     loaded: Loaded | None,
     display: Display,
     guard: SignalGuard,
+    is_test_wanted: bool = False,
     engine: FeatureEngine | None = None,
 ) -> tuple[Task, Sources]:
     """Give the task and the sources to train on, features in place of the examples.
@@ -46,6 +47,7 @@ def go_on_features(
 
     Args:
         loaded: the checkpoint that the run goes on from; its frozen weights are the trunk's.
+        is_test_wanted: compute those of test now, and not at their first read.
         engine: that computes them; None: this process does.
 
     Raises:
@@ -69,6 +71,7 @@ def go_on_features(
             on_message=display.warning,
             is_cancelled=lambda: bool(guard.requested),
             is_checked=True,
+            is_test_wanted=is_test_wanted,
             engine=engine,
         )
     return FeatureTask(task, num_views=num_views(job.recipe, task)), features

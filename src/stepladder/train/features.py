@@ -149,21 +149,24 @@ def open_features(
     on_message: Callable[[str], None] | None = None,
     is_cancelled: Callable[[], bool] = lambda: False,
     is_checked: bool = False,
+    is_test_wanted: bool = False,
     engine: FeatureEngine | None = None,
 ) -> Sources:
     """Give the splits as features: read where they lie under a folder, computed where they do not.
 
-    Those of test are opened at their first read. With random views, train has features of shape
-    (rows, views, ...), of which `FeatureTask.augment` takes one.
+    Those of test are opened at their first read, unless they are wanted at once. With random views,
+    train has features of shape (rows, views, ...), of which `FeatureTask.augment` takes one.
 
     Args:
         task: the task on examples.
         model: with the weights that its trunk will keep, on the device.
         folder: of all features of this data; each key has a folder in it.
-        on_progress: told how many examples of train and val are done, and of how many.
+        on_progress: told how many examples are done, and of how many; of test only where it is
+            wanted.
         on_message: told what a person should know.
         is_cancelled: asked before each batch.
         is_checked: `require_features` has been asked before.
+        is_test_wanted: open those of test now.
         engine: that computes them; None: this process does.
 
     Raises:
@@ -173,12 +176,13 @@ def open_features(
     """
     if not is_checked:
         require_features(recipe, task, model, sources.train)
-    held_out = [] if sources.val is None else [sources.val]
+    held_out = [sources.val, sources.test] if is_test_wanted else [sources.val]
     opener = FeatureOpener(
         way=TrunkPass(recipe=recipe, task=task, model=model, device=device),
         folder=folder,
         trunk=hash_trunk(_trunk(task, model)),
-        total=_num_used(recipe, sources.train) + sum(len(source) for source in held_out),
+        total=_num_used(recipe, sources.train)
+        + sum(len(source) for source in held_out if source is not None),
         on_progress=on_progress or _ignore,
         on_message=on_message or _ignore,
         is_cancelled=is_cancelled,
@@ -186,11 +190,16 @@ def open_features(
     )
     train = opener.open(Split.TRAIN, sources.train)
     val = opener.open(Split.VAL, sources.val) if sources.val is not None else None
-    test = None
-    if (source := sources.test) is not None:
-        quiet = replace(opener, on_progress=_ignore)
-        test = LazyFeatures(source, lambda: quiet.open(Split.TEST, source))
-    return Sources(train=train, val=val, test=test)
+    return Sources(train=train, val=val, test=_test(opener, sources.test, is_wanted=is_test_wanted))
+
+
+def _test(opener: FeatureOpener, source: Source | None, *, is_wanted: bool) -> Source | None:
+    if source is None:
+        return None
+    if is_wanted:
+        return opener.open(Split.TEST, source)
+    quiet = replace(opener, on_progress=_ignore)
+    return LazyFeatures(source, lambda: quiet.open(Split.TEST, source))
 
 
 def fresh_features(

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from stepladder.config.options import JobConfig
 from stepladder.machine import keep_freed_memory
 from stepladder.task.contract import Task
 from stepladder.train.build import choose_device, make_model, use_threads
 from stepladder.train.display import Display
 from stepladder.train.feature_opener import FeatureEngine
-from stepladder.train.feature_stage import go_on_features, interruption_told
+from stepladder.train.feature_stage import go_on_features
 from stepladder.train.features import features_folder, require_features
 from stepladder.train.signals import SignalGuard
 from stepladder.train.table_version import name_table_version, open_at_version
@@ -69,11 +67,9 @@ def compute_features(
             loaded=None,
             display=display,
             guard=guard,
+            is_test_wanted=True,
             engine=engine,
         )
-        splits = {"train": features.train, "val": features.val, "test": features.test}
-        if features.test is not None:
-            with interruption_told(guard):
-                features.test.read(np.arange(1))  # they are computed at the first read
+    splits = {"train": features.train, "val": features.val, "test": features.test}
     num_rows = {name: len(source) for name, source in splits.items() if source is not None}
     return ComputedFeatures(folder=features_folder(job, task), num_rows=num_rows)

@@ -250,6 +250,24 @@ def test_a_signal_while_features_of_test_are_computed_ahead_is_told(
     assert made.num_rows == {"train": 37, "val": 20, "test": 15}
 
 
+@pytest.mark.parametrize(("is_test_wanted", "total"), [(False, 57), (True, 72)])
+def test_progress_counts_what_is_computed_now(
+    is_test_wanted: bool, total: int, tmp_path: Path, cached: MakeJob, still: Any
+) -> None:
+    told: list[tuple[int, int]] = []
+    sources = opened(
+        still(),
+        tmp_path / "features",
+        cached(tmp_path).recipe,
+        on_progress=lambda done, of: told.append((done, of)),
+        is_test_wanted=is_test_wanted,
+    )
+    assert told[-1] == (total, total)
+    assert sources.test is not None
+    sources.test.read(np.arange(3))
+    assert told[-1] == (total, total)
+
+
 def test_what_is_computed_before_a_signal_is_not_computed_again(
     tmp_path: Path, cached: MakeJob, still: Any
 ) -> None:
