@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stepladder.records.reading import Reading, reading_of
-from stepladder.report.tables import RunRecords, fraction
-from stepladder.train.wording import byte_rate, percent, rough_time
+from stepladder.report.tables import RunRecords, fraction, number
+from stepladder.train.wording import byte_rate, duration, percent, rough_time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +20,10 @@ class ReadingRow:
 
 
 def reading_rows(records: RunRecords) -> list[ReadingRow]:
-    """Give what a run's reader counted; empty where nothing was read in training."""
+    """Give what a run's reader counted; of one that read nothing, why, or nothing."""
     reading = reading_of(records.of("reader"))
     if reading is None:
-        return []
+        return _of_features(records)
     wait = fraction(records.summary.get("data_wait_frac"))
     found = [
         ("examples read", f"{reading.num_read:,.0f}", _stored(reading)),
@@ -33,6 +34,16 @@ def reading_rows(records: RunRecords) -> list[ReadingRow]:
         *_of_files(reading),
     ]
     return [ReadingRow(name=name, value=value, note=note) for name, value, note in found if value]
+
+
+def _of_features(records: RunRecords) -> list[ReadingRow]:
+    """Say that steps learnt from features, which are read by nobody."""
+    phases = records.summary.get("phases_s")
+    seconds = number(phases.get("features")) if isinstance(phases, Mapping) else None
+    if seconds is None:
+        return []
+    note = f"steps learn from features in memory; to compute or load them took {duration(seconds)}"
+    return [ReadingRow(name="examples read while training", value="none", note=note)]
 
 
 def _stored(reading: Reading) -> str:

@@ -56,6 +56,14 @@ def test_what_was_not_read_has_no_table(build_run: Callable[..., Path], tmp_path
     assert "<h2>Reading</h2>" not in page
 
 
+def test_steps_that_learn_from_features_read_nothing() -> None:
+    found = rows(phases_s={"features": 8.2, "forward": 1.0})
+    value, note = found["examples read while training"]
+    assert value == "none"
+    assert note.endswith("to compute or load them took 8.2 s")
+    assert rows(phases_s={"features": "<b>"}) == {}
+
+
 def test_the_page_shows_it(build_run: Callable[..., Path], tmp_path: Path) -> None:
     run = build_run(tmp_path / "run")
     evil = {"event": "reader", "num_read": "<script>", "attempt": "<script>"}
