@@ -6,6 +6,7 @@ import email.utils
 import hashlib
 import io
 import logging
+import re
 import sys
 import threading
 import time
@@ -24,13 +25,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from object_server import Fault, Proxy, Request, environment_of, running_server
 
 from stepladder import api
-from stepladder.config.choices import Split
+from stepladder.config.choices import OrderMode, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data import open_table
 from stepladder.data.feature_files import FeatureFolder
 from stepladder.data.index import SUFFIX, index_path, open_index
 from stepladder.data.manifest import MANIFEST_NAME
 from stepladder.data.prepare import PreparePhase, PrepareProgress, PrepareResult, prepare
+from stepladder.data.reader import Reader
 from stepladder.data.remote.cache import FileCache
 from stepladder.data.remote.cache_part import WantedFile
 from stepladder.data.remote.copies import ObjectCopies
@@ -425,6 +427,44 @@ def test_labels_of_a_far_split_fetch_no_picture(
     rows = np.array([5, 0, 3])
     assert np.array_equal(far.read(rows).inputs, near.read(rows).inputs)
     assert files.stats.num_misses > 0
+
+
+def test_files_of_a_closed_reader_make_room_for_another_split(
+    objects: S3Objects, store: Path, tmp_path: Path
+) -> None:
+    place = ObjectPlace(BUCKET, "stores/food")
+    for path in store.iterdir():
+        objects.put_bytes(place.join(path.name), path.read_bytes())
+    sizes = [info.size_bytes for info in Store.open(store).manifest.shards]
+    cache = FileCache(tmp_path / "cache", sum(sizes) - min(sizes) // 2)  # all but one
+    files = RemoteShardFiles(place, objects, cache)
+    opened = Store.open(store, files=files)
+    for split in (Split.TRAIN, Split.VAL, Split.TRAIN):
+        source = opened.split(split)
+        assert source is not None
+        reader = Reader(source, seed=0, global_batch_size=8, mode=OrderMode.SEQUENTIAL, threads=1)
+        assert sum(len(batch.ids) for batch in reader.epoch(0)) == len(source)
+        reader.close()
+    files.close()
+
+
+def test_the_room_that_a_small_cache_is_told_to_have_is_enough(
+    files: RemoteShardFiles, objects: S3Objects, store: Path, tmp_path: Path
+) -> None:
+    def read_all(max_bytes: int) -> None:
+        far = RemoteShardFiles(files.place, objects, FileCache(tmp_path / "small", max_bytes))
+        opened = Store.open(store, files=far)
+        for split in (Split.TRAIN, Split.VAL):  # none of them is closed
+            source = opened.split(split)
+            assert source is not None
+            source.expect(np.arange(len(source)))
+            source.read(np.arange(len(source)))
+
+    with pytest.raises(ResourceError) as caught:
+        read_all(1000)
+    told = re.search(r"--data.max-cache-bytes (\d+)", str(caught.value.fix))
+    assert told is not None
+    read_all(int(told[1]))
 
 
 def test_indexes_that_the_cache_has_are_not_fetched_again(

@@ -25,6 +25,7 @@ from stepladder.config.recipe import Recipe, ScheduleConfig
 from stepladder.data.feature_files import FeatureFolder
 from stepladder.data.manifest import MANIFEST_NAME
 from stepladder.data.prepare import prepare
+from stepladder.data.publish import publish_as_delta
 from stepladder.data.remote.cache import FileCache
 from stepladder.data.remote.cache_folder import cache_folder
 from stepladder.data.remote.copies import FolderCopies, copy_folder
@@ -34,7 +35,7 @@ from stepladder.data.store import Store
 from stepladder.data.tables.hold import MANIFEST as WRITTEN
 from stepladder.data.tables.hold import Hold, is_left
 from stepladder.data.verify import verify_store
-from stepladder.errors import UsageError
+from stepladder.errors import ResourceError, UsageError
 from stepladder.machine.filesystem import find_abilities
 from stepladder.train.checkpoint import Checkpoints
 from stepladder.train.display import Display
@@ -209,3 +210,13 @@ def test_what_a_killed_process_began_to_write_there_is_left(mount: Path) -> None
         pass
     (folder / f"_held.{socket.gethostname()}.{gone.pid}.abcd").touch()
     assert is_left(folder)
+
+
+def test_a_log_that_cannot_be_written_leaves_nothing(mount: Path, photos: Path) -> None:
+    store = mount / "store"
+    prepare(PrepareConfig(source=photos, out=store, size=16))
+    before = sorted(store.iterdir())
+    with pytest.raises(ResourceError, match="the log cannot be written here") as caught:
+        publish_as_delta(store)
+    assert "Copy the store" in str(caught.value.fix)
+    assert sorted(store.iterdir()) == before

@@ -109,8 +109,12 @@ def prepare_job(
     with display or default_display() as shown:
 
         def on_progress(progress: PrepareProgress) -> None:
-            show = shown.upload if progress.phase is PreparePhase.UPLOAD else shown.prepare
-            show(progress.done, progress.total, progress.per_s, progress.left_s)
+            show = {
+                PreparePhase.HASH: shown.hash,
+                PreparePhase.WRITE: shown.prepare,
+                PreparePhase.UPLOAD: shown.upload,
+            }
+            show[progress.phase](progress.done, progress.total, progress.per_s, progress.left_s)
 
         result = prepare_store(job.prepare, frame=frame, on_progress=on_progress)
         for warning in result.warnings:

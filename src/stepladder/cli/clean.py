@@ -20,8 +20,9 @@ from stepladder.cli.parse import Output, Switch, Unprefixed, parse, write
 from stepladder.data.manifest import is_copy
 from stepladder.data.remote.cache import is_cache
 from stepladder.data.remote.cache_room import is_idle
+from stepladder.data.remote.places import shown, supported_place
 from stepladder.data.tables.hold import is_left
-from stepladder.errors import DataError
+from stepladder.errors import DataError, UsageError
 from stepladder.records.run_files import JOB_MARKS, has_any
 
 _EXAMPLES = """
@@ -64,6 +65,13 @@ class Flags:
 def run(argv: list[str]) -> int:
     """List the leftovers, and remove them if told to."""
     flags = parse(Flags, argv, command="clean", examples=_EXAMPLES, default=Flags())
+    if supported_place(flags.path) is not None:
+        raise UsageError(
+            "what lies in an object store is not cleaned from here",
+            where=shown(flags.path),
+            fix="Give the folder here that holds the cache, such as the one you work in: "
+            "stepladder clean .",
+        )
     if not flags.path.is_dir():
         raise DataError(
             "there is no such folder",

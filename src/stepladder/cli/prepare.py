@@ -52,10 +52,11 @@ _FROM = re.compile(r"^--from(?=$|=)")
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Make a store of a folder or a CSV of pictures."""
+    """Make a store of pictures: of folders, a CSV, Parquet, Hugging Face, tars or a Delta table."""
 
     place: Annotated[Positional[Path | None], tyro.conf.arg(metavar="[SOURCE|CONFIG.yaml]")] = None
-    """Folder of class folders, folder of train/val/test folders, CSV; or a file of options."""
+    """Folder of class folders or of train/val/test folders of them, CSV, files or folder of Parquet
+    or WebDataset tars, Delta table; or a file of options."""
     config_flag: Annotated[Path | None, CONFIG_FLAG] = None
     """A file of options; flags go over it."""
     show_config: Switch = False
@@ -74,7 +75,11 @@ def run(argv: list[str]) -> int:
     from stepladder.train.display import make_display
 
     display = make_display(json=flags.output.json, quiet=flags.output.quiet)
-    result = api.prepare_job(resolved.job, display=display)
+    try:
+        result = api.prepare_job(resolved.job, display=display)
+    except KeyboardInterrupt:
+        display.warning("what is finished is kept: the same command goes on from it")
+        raise
     if flags.output.json:
         write(json.dumps({"event": "prepared", **to_json(dataclasses.asdict(result))}))
     elif not flags.output.quiet:
@@ -106,8 +111,10 @@ def _result(result: PrepareResult) -> str:
     if result.is_up_to_date:
         lines.append("it holds these pictures already; nothing was written")
     else:
-        pace = f"{num_pictures / wall_s:,.0f}/s"
+        pace = f"{(num_pictures - result.num_kept) / wall_s:,.0f}/s"
         lines.append(f"{num_pictures:,} pictures in {wall_s:.1f} s, {pace}")
+        if result.num_kept:
+            lines[-1] += f"; {result.num_kept:,} were there from a run that had been stopped"
     if version is not None:
         lines.append(f"version {version} of the Delta table")
     if result.num_bad:

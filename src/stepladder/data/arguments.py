@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from enum import StrEnum
-from typing import TypeVar
+from numbers import Real
+from typing import Any, TypeVar
 
 from stepladder.errors import UsageError
 
@@ -43,6 +44,31 @@ def require_at_least(least: int, **numbers: int) -> None:
             is_fit = False
         if not is_fit:
             raise UsageError(f"{name} is {number!r}", fix=f"Give a whole number, {least} or more.")
+
+
+def whole(name: str, number: Any) -> int:
+    """Give a whole number, such as one of NumPy, as Python's own, which JSON can hold.
+
+    Raises:
+        UsageError: if it is none.
+    """
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise UsageError(f"{name} is {number!r}", fix="Give a whole number.") from None
+
+
+def require_share(**numbers: float) -> None:
+    """Refuse what is no number in (0, 1].
+
+    Raises:
+        UsageError: at the first of them; names it.
+    """
+    for name, number in numbers.items():
+        if not isinstance(number, Real) or not 0 < number <= 1:
+            raise UsageError(
+                f"{name} is {number!r}", fix="Give a number above 0, and 1 at most, such as 0.5."
+            )
 
 
 def require_rank(rank: int, world_size: int) -> None:

@@ -125,6 +125,12 @@ def as_source(data: Source | Any) -> Source:
         return IterableSource(data)
     if hasattr(data, "__getitem__"):
         return DatasetSource(data)
+    if data is None:
+        raise UsageError(
+            "None is no data that can be read",
+            why="A store has no test, or no val, where its source has none.",
+            fix="Give another split, or prepare the store with one.",
+        )
     raise UsageError(
         f"{type(data).__name__} is no data that can be read",
         fix="Return a split of a Store, or a torch Dataset with __len__ and __getitem__.",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from stepladder.data.remote.object_files import asked_again
 from stepladder.data.remote.places import object_place, shown
 from stepladder.errors import DataError, MissingExtraError, UsageError
 
@@ -110,6 +111,8 @@ def read_version(
         warnings = (
             f"{shown(source)}: the log of version {torn} is half-written: {version} is read",
         )
+    if torn is not None and version == torn:
+        raise _unreadable(source, version, "its commit is half-written", option)
     table = _open(source, version, torn, option)
     _refuse_features(table, source, option)
     if version is not None and table.version() != version:
@@ -144,6 +147,8 @@ def _open(source: Path, version: int | None, torn: int | None, option: VersionOp
         newest = None if version in (None, torn) else _newest(source)
         if version is not None and newest is not None and version > newest:
             raise _no_version(source, version, newest, option) from None
+        if (place := object_place(source)) is not None and (refused := asked_again(place)):
+            raise refused from None
         if not isinstance(error, TableNotFoundError):
             raise _unreadable(source, version, _first_line(error), option) from None
         if version is None or newest is None:

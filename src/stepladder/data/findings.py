@@ -138,7 +138,8 @@ def _split_warnings(config: PrepareConfig, listing: Listing) -> list[str]:
     if Split.TEST not in {picture.split for picture in listing.pictures}:
         return [
             f"the source names no split: {100 * config.val_frac:g} % of it became val, and "
-            "there is no test; a test set is chosen, not drawn"
+            "there is no test; a test set is chosen, not drawn (folders train, val and test, or a "
+            "column: --split-column)"
         ]
     return []
 

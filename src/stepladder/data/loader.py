@@ -9,7 +9,7 @@ from typing import Any
 
 from stepladder.config.choices import OrderMode, Where
 from stepladder.config.recipe import DataConfig
-from stepladder.data.arguments import choice, require_at_least, require_rank
+from stepladder.data.arguments import choice, require_at_least, require_rank, whole
 from stepladder.data.batch import Batch
 from stepladder.data.datasets import as_source
 from stepladder.data.examples import Source
@@ -82,7 +82,8 @@ class Loader:
         require_at_least(1, batch_size=batch_size, prefetch_batches=prefetch_batches)
         require_at_least(0, threads=threads, min_last=min_last)
         require_rank(rank, world_size)
-        _require_epochs(num_epochs)
+        if num_epochs is not None:
+            num_epochs = _counted(num_epochs)
         mode = choice(OrderMode, order, where="order")
         wanted = DataConfig(
             order=mode if shuffle else OrderMode.SEQUENTIAL, window_rows=window_rows
@@ -104,6 +105,7 @@ class Loader:
             window_rows=chosen.window_rows,
             where=resolve_where(read, choice(Where, where, where="where"), fraction=fraction),
         )
+        batch_size = self._reader.global_batch_size
         self._min_last = batch_size if drop_last else min(min_last, batch_size)
         if self._reader.num_examples < self._min_last:
             raise UsageError(
@@ -160,6 +162,7 @@ class Loader:
             UsageError: if it is not 0 or more.
         """
         require_at_least(0, epoch=epoch)
+        epoch = whole("epoch", epoch)
         if epoch != self._epoch:
             self._epoch, self._position, self._epochs_done = epoch, 0, 0
             self._begin = Place()
@@ -250,12 +253,17 @@ class Loader:
             self._epochs_done = (self._epochs_done + 1) % self._num_epochs
 
 
-def _require_epochs(num_epochs: int | None) -> None:
-    if num_epochs is not None and num_epochs < 1:
+def _counted(num_epochs: int) -> int:
+    try:
+        num = whole("num_epochs", num_epochs)
+    except UsageError:
+        num = 0
+    if num < 1:
         raise UsageError(
-            f"num_epochs is {num_epochs}",
+            f"num_epochs is {num_epochs!r}",
             fix="Give 1 or more, or None for batches without end.",
         )
+    return num
 
 
 def _ended_early(position: int, stop: int) -> DataError:

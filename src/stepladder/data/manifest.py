@@ -53,7 +53,11 @@ def load_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST_NAME
     if not path.is_file():
         raise _no_store(folder)
-    return parse_manifest(read_json(path), where=str(path))
+    try:
+        value = read_json(path)
+    except DataError as error:
+        raise DataError(error.what, where=error.where, fix=PREPARE_AGAIN) from None
+    return parse_manifest(value, where=str(path))
 
 
 def parse_manifest(value: Any, *, where: str) -> Manifest:
@@ -101,7 +105,8 @@ def _no_store(folder: Path) -> DataError:
     return DataError(
         f"{what} (a store has a {MANIFEST_NAME})",
         where=str(folder),
-        fix="Make one with stepladder prepare, or name its folder with --data.store.",
+        fix="Make one (stepladder prepare PHOTOS --out STORE), or give the folder of one; in a run "
+        "by --data.store.",
     )
 
 

@@ -52,6 +52,7 @@ class PrepareResult:
         num_bad: pictures in quarantine.csv.
         warnings: what a person should know, one sentence each.
         wall_s: time taken.
+        num_kept: pictures in files that an earlier run had finished.
         is_up_to_date: whether the store was there already and nothing was written.
     """
 
@@ -60,6 +61,7 @@ class PrepareResult:
     num_bad: int
     warnings: tuple[str, ...]
     wall_s: float
+    num_kept: int = 0
     is_up_to_date: bool = False
 
 
@@ -85,7 +87,8 @@ def prepare(
     out = config.out
     if supported_place(out) is None:
         out = out.expanduser().absolute()
-        _check_place(out, config.source.expanduser())
+        with disk_errors_named(WorkFolder.beside(out)):
+            _check_place(out, config.source.expanduser())
     engine = open_engine(config, frame)
     target = open_target(out)
     work = target.work
@@ -142,7 +145,7 @@ class _Job:
                 wall_s=wall_s,
                 is_up_to_date=True,
             )
-        finished = self._make_shards(plan, unread, len(listing.pictures))
+        finished, num_kept = self._make_shards(plan, unread, len(listing.pictures))
         findings = find(self.config, listing, plan, finished, unread)
         self._clean_store(plan, finished)
         write_quarantine(self.work.store, findings.bad)
@@ -160,6 +163,7 @@ class _Job:
             num_bad=len(findings.bad),
             warnings=findings.warnings,
             wall_s=time.perf_counter() - started_s,
+            num_kept=num_kept,
         )
 
     def _hash(self) -> HashedListing:
@@ -208,11 +212,17 @@ class _Job:
             fix="Add --overwrite to replace it, or give another --out.",
         )
 
-    def _make_shards(self, plan: Plan, unread: list[Bad], num_pictures: int) -> list[Finished]:
+    def _make_shards(
+        self, plan: Plan, unread: list[Bad], num_pictures: int
+    ) -> tuple[list[Finished], int]:
+        """Give what is known of each file, and how many pictures those had that were there."""
         bad = list(unread)
+        num_kept = 0
         progress = Progress(PreparePhase.WRITE, plan.num_rows, self.on_progress)
 
         def on_found(done: Finished) -> None:
+            nonlocal num_kept
+            num_kept += len(done.labels)
             bad.extend(done.bad)
             progress.skip(len(done.labels) + len(done.bad))
 
@@ -223,7 +233,8 @@ class _Job:
                 self._check_bad(bad, num_pictures, are_all_known=False)
             progress.advance()
 
-        return self.engine.make(plan, self.work, on_found=on_found, on_row=on_row)
+        finished = self.engine.make(plan, self.work, on_found=on_found, on_row=on_row)
+        return finished, num_kept
 
     def _check_bad(self, bad: list[Bad], num_pictures: int, *, are_all_known: bool = True) -> None:
         check_share(

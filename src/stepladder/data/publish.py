@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from stepladder.data.delta import LOG_FOLDER, import_deltalake, is_delta, read_v
 from stepladder.data.manifest import load_manifest
 from stepladder.data.remote.places import shown, supported_place
 from stepladder.data.verify import list_shards
-from stepladder.errors import DataError, UsageError
+from stepladder.errors import DataError, ResourceError, UsageError
 from stepladder.records import Manifest
 
 _PROPERTIES = {
@@ -61,14 +62,10 @@ def publish_as_delta(store: Path) -> PublishedTable:
         raise DataError(
             problems[0], where=str(store), fix=f"Look for more: stepladder verify {store}"
         )
-    deltalake = import_deltalake("publishing a store as a Delta table")
+    import_deltalake("publishing a store as a Delta table")
     is_new = not _has_commits(store)
     if is_new:
-        deltalake.convert_to_deltalake(
-            str(store),
-            description=f"stepladder store {manifest.fingerprint}",
-            configuration=_PROPERTIES,
-        )
+        _write_log(store, manifest)
     version = _published_version(store, manifest)
     return PublishedTable(
         folder=store,
@@ -77,6 +74,32 @@ def publish_as_delta(store: Path) -> PublishedTable:
         num_rows=sum(shard.num_rows for shard in manifest.shards),
         is_new=is_new,
     )
+
+
+def _write_log(store: Path, manifest: Manifest) -> None:
+    """Write the first version of the table.
+
+    Raises:
+        ResourceError: if it cannot be written; nothing is left of it.
+    """
+    from deltalake import convert_to_deltalake
+    from deltalake.exceptions import DeltaError
+
+    try:
+        convert_to_deltalake(
+            str(store),
+            description=f"stepladder store {manifest.fingerprint}",
+            configuration=_PROPERTIES,
+        )
+    except (DeltaError, OSError) as error:
+        if not _has_commits(store):
+            shutil.rmtree(store / LOG_FOLDER, ignore_errors=True)
+        raise ResourceError(
+            f"the log cannot be written here ({str(error).partition(chr(10))[0][:200]})",
+            where=str(store / LOG_FOLDER),
+            why="It takes a folder that may be written, on a file system that can rename.",
+            fix="Copy the store to such a disk, and publish it there.",
+        ) from None
 
 
 def _has_commits(store: Path) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stepladder.config.choices import OrderMode, Sampling, Where
 from stepladder.config.recipe import DataConfig
-from stepladder.data.arguments import choice, require_at_least, require_rank
+from stepladder.data.arguments import choice, require_at_least, require_rank, require_share, whole
 from stepladder.data.batch import Batch
 from stepladder.data.buffers import Buffers
 from stepladder.data.examples import (
@@ -93,10 +93,12 @@ class Reader:
         require_rank(rank, world_size)
         require_at_least(1, global_batch_size=global_batch_size, prefetch_batches=prefetch_batches)
         require_at_least(0, threads=threads)
+        require_share(fraction=fraction)
+        seed, global_batch_size = whole("seed", seed), whole("batch_size", global_batch_size)
         self._where = choice(Where, where, where="where")
         self.source = source
         self.global_batch_size = global_batch_size
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size = whole("rank", rank), whole("world_size", world_size)
         self.stats = ReaderStats()
         self._files_before = source.files_stats()
         data = DataConfig(
@@ -160,10 +162,12 @@ class Reader:
             yield from self.epoch(later)
 
     def close(self) -> None:
-        """End the iterators that are still open, and let go of pictures held in memory."""
+        """End the iterators that are still open, and let go of files and pictures that are held."""
         for batches in list(self._open):
             batches.close()
         self._memory = None
+        for _ in range(2):  # what was told before stays once
+            self.source.expect(np.zeros(0, dtype=np.int64))
 
     def _batches(self, epoch: int, start: int) -> Generator[Batch]:
         ids_of = self._local_ids(epoch, start)

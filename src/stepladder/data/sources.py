@@ -85,12 +85,23 @@ def list_pictures(config: PrepareConfig) -> Listing:
         raise UsageError(
             "no such folder or file" if not source.exists() else "neither a folder nor a file",
             where=str(source),
-            fix="Give --source a folder of class folders, of train/val/test folders of class "
+            fix=_did_you_mean(source)
+            + "Give --source a folder of class folders, of train/val/test folders of class "
             "folders, a CSV with the columns path and label, or files that hold pictures: "
             "Parquet, .tar, .tar.gz, a folder or a pattern of them, a Delta table.",
         )
     require_classes(listing, str(source))
     return listing
+
+
+def _did_you_mean(source: Path) -> str:
+    """Name what stands beside a place that is not there, and is written almost like it."""
+    try:
+        names = [path.name for path in source.parent.iterdir()]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(source.name, names, n=1)
+    return f"Did you mean {source.with_name(near[0])}? " if near else ""
 
 
 def require_classes(listing: Listing, source: str) -> None:
@@ -105,7 +116,8 @@ def require_classes(listing: Listing, source: str) -> None:
             f"only one class, {printable(classes.pop())!r}",
             where=source,
             why="A classifier tells at least two classes apart.",
-            fix="Put the pictures of each class in a folder of its own.",
+            fix="Put the pictures of each class in a folder of its own; in a table, give each row "
+            "the label of its class.",
         )
 
 

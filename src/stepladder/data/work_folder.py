@@ -143,6 +143,13 @@ def _try_lock(handle: int, kind: int) -> bool:
     return True
 
 
+def _is_missing(error: OSError, root: Path) -> bool:
+    """Tell whether what could not be found is the folder itself, or one around it."""
+    if error.errno != errno.ENOENT or not isinstance(error.filename, (str, os.PathLike)):
+        return False
+    return root.is_relative_to(error.filename)
+
+
 @contextlib.contextmanager
 def disk_errors_named(work: WorkFolder) -> Iterator[None]:
     """Turn a full or read-only disk into an error that says what is kept and what to do.
@@ -159,6 +166,12 @@ def disk_errors_named(work: WorkFolder) -> Iterator[None]:
                 where=str(work.root),
                 why="What is finished is kept there.",
                 fix="Free space and type the same command again: it goes on from here.",
+            ) from error
+        if error.errno in {errno.ENOTDIR, errno.ENAMETOOLONG} or _is_missing(error, work.root):
+            raise ResourceError(
+                f"no folder can be made here ({error.strerror})",
+                where=str(error.filename or work.root),
+                fix=f"Look at the path, or {work.elsewhere}.",
             ) from error
         if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
             raise ResourceError(

@@ -123,6 +123,12 @@ class Display:
             self._shown_at = self._clock()
             self.show(state)
 
+    def hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show how many pictures have been read once, if it is time or the last one has."""
+        if self.is_due() or (done == total and self._every_s != math.inf):
+            self._shown_at = self._clock()
+            self.show_hash(done, total, per_s, left_s)
+
     def prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Show how many pictures are prepared, if it is time or the last one is done."""
         if self.is_due() or (done == total and self._every_s != math.inf):
@@ -143,6 +149,9 @@ class Display:
 
     def show(self, state: ProgressState) -> None:
         """Show progress now."""
+
+    def show_hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show the progress of the first pass of prepare now."""
 
     def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Show the progress of prepare now."""
@@ -196,6 +205,10 @@ class PlainDisplay(Display):
         left = f"left: epoch {duration(state.epoch_left_s)}, run {state.run_left()}"
         self.out.line(", ".join([f"{epoch} {step}", *state.measures(), *state.reading(), left]))
 
+    def show_hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show how many pictures have been read once."""
+        self.out.line(f"hashed {done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left")
+
     def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Show how many pictures are prepared."""
         self.out.line(f"prepared {done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left")
@@ -245,6 +258,10 @@ class JsonDisplay(Display):
     def show(self, state: ProgressState) -> None:
         """Write a `progress` object with the fields of ProgressState."""
         self._write("progress", asdict(state))
+
+    def show_hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Write a `hash` object."""
+        self._write("hash", {"done": done, "total": total, "per_s": per_s, "left_s": left_s})
 
     def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Write a `prepare` object."""

@@ -38,6 +38,9 @@ def finish_run(
     _warn_of_validations(run, folder)
     restore_best(run)
     results: dict[str, tuple[Evaluation, Any]] = {}
+    for held in (run.train_reader, run.val_reader):
+        if held is not None:
+            held.close()  # a small cache needs the room of its files for those of test
     with run.clock.phase(Phase.TEST):
         for split, source in (("val", sources.val), ("test", sources.test)):
             reader = make_held_out_reader(run.recipe, source)

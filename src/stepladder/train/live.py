@@ -49,6 +49,11 @@ class LiveDisplay(Display):
             below=([f"step {state.step:,}", *state.measures()], state.reading()),
         )
 
+    def show_hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Draw how many pictures have been read once."""
+        tail = f"{done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
+        self._draw(head="hashing", done=done, total=total, tail=tail)
+
     def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
         """Draw how many pictures are prepared."""
         tail = f"{done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"

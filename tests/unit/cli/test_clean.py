@@ -15,6 +15,7 @@ import pytest
 from stepladder.cli.clean import leftovers, run
 from stepladder.data.remote.cache import FileCache
 from stepladder.data.remote.cache_part import WantedFile
+from stepladder.errors import UsageError
 
 
 @pytest.fixture
@@ -163,3 +164,8 @@ def test_a_cache_is_listed_unless_a_process_uses_it(folder: Path) -> None:
     assert run([str(folder), "--yes", "--quiet"]) == 0
     assert not cache.folder.exists()
     assert names(folder) < before
+
+
+def test_an_object_store_is_not_cleaned_from_here() -> None:
+    with pytest.raises(UsageError, match="s3://photos/store: what lies in an object store"):
+        run(["s3://photos/store"])

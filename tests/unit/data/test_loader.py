@@ -344,3 +344,29 @@ def test_batches_that_end_too_early_are_told() -> None:
     made.close()
     with pytest.raises(DataError, match="after example 8 of 40"):
         next(batches)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    made = Loader(Blocks(), batch_size=np.int64(8), seed=np.int32(3), world_size=np.int8(1))
+    made.set_epoch(np.int64(2))
+    next(iter(made))
+    state = json.loads(json.dumps(made.state_dict()))
+    other = Loader(Blocks(), batch_size=8, seed=3)
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"seed": 1.5}, {"num_epochs": 1.5}, {"fraction": "0.5"}, {"fraction": 0.0}],
+    ids=str,
+)
+def test_numbers_that_cannot_be_are_told_by_name(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(UsageError, match=f"{name} is {wrong[name]!r}"):
+        Loader(Blocks(), batch_size=8, **wrong)
+
+
+def test_a_split_that_a_store_lacks_is_told_so() -> None:
+    with pytest.raises(UsageError, match="A store has no test, or no val"):
+        Loader(None, batch_size=8)

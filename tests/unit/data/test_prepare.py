@@ -399,3 +399,17 @@ def test_a_file_that_changes_meanwhile_is_put_aside(
     assert path == "train/class 0/5.png"
     assert reason in {"does not exist", "changed while the store was made"}
     assert verify_store(result.folder) == []
+
+
+def test_what_a_stopped_run_had_finished_is_kept_and_told(
+    split_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("stepladder.data.prepare.find", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            make(split_photos, tmp_path / "store")
+    assert make(split_photos, tmp_path / "store").num_kept == 28
+    assert make(split_photos, tmp_path / "other").num_kept == 0

@@ -224,3 +224,10 @@ def test_an_empty_class_folder_in_val_is_no_error(tmp_path: Path) -> None:
     root = fill(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg")
     (root / "val" / "b").mkdir()
     assert len(listed(root).pictures) == 3
+
+
+def test_a_place_that_is_mistyped_names_the_one_that_is_there(tmp_path: Path) -> None:
+    fill(tmp_path / "photos", "a/1.jpg", "b/1.jpg")
+    with pytest.raises(UsageError) as caught:
+        listed(tmp_path / "fotos")
+    assert str(caught.value.fix).startswith(f"Did you mean {tmp_path / 'photos'}? ")

@@ -227,6 +227,14 @@ def test_prepare_always_shows_its_end() -> None:
     )
 
 
+def test_the_first_pass_of_prepare_has_a_word_of_its_own() -> None:
+    lines, objects = io.StringIO(), io.StringIO()
+    for display in (PlainDisplay(lines), JsonDisplay(objects)):
+        display.hash(100, 100, 10.0, 0.0)
+    assert lines.getvalue() == "hashed 100 of 100, 10/s, 0 s left\n"
+    assert json.loads(objects.getvalue())["event"] == "hash"
+
+
 def test_files_of_a_store_are_shown_as_they_are_sent() -> None:
     lines, objects = io.StringIO(), io.StringIO()
     for display in (PlainDisplay(lines), JsonDisplay(objects)):

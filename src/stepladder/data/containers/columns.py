@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -98,17 +100,18 @@ def choose_columns(
         "height": "height" if "height" in schema.names else None,
         "width": "width" if "width" in schema.names else None,
     }
-    kind = image_kind(schema.field(image).type)
-    assert kind is not None
     names = [name for name in chosen.values() if name is not None]
     in_file = [name for name in dict.fromkeys(names) if name in schema.names]
     for name in in_file:
+        _refuse_twins(schema, name, where)
         _refuse_extension(schema, name, where)
+    kind = image_kind(schema.field(image).type)
+    assert kind is not None
     _check_label(schema, label, constants, where)
     return Columns(
         **chosen,  # type: ignore[arg-type]
         kind=kind,
-        types={name: str(schema.field(name).type) for name in in_file},
+        types={name: _plain(schema.field(name).type) for name in in_file},
         class_names=_class_names(features, label),
     )
 
@@ -121,7 +124,7 @@ def check_drift(schema: Schema, columns: Columns, *, where: str, first: str) -> 
     """
     refuse_pickled(schema, where)
     for name, wanted in columns.types.items():
-        found = str(schema.field(name).type) if name in schema.names else None
+        found = _plain(schema.field(name).type) if name in schema.names else None
         if found != wanted:
             raise DataError(
                 f"column {name!r} is {f'of type {found}' if found else 'missing'}; "
@@ -231,6 +234,7 @@ def _choose_label(
     is_default = config.label_column == _DEFAULTS["label_column"]
     coded = [name for name in features if name in present and _class_names(features, name)]
     usual = [name for name in _LABEL_NAMES if name in present]
+    near = difflib.get_close_matches(config.label_column, present, n=1, cutoff=0.5)
     for found in (coded, usual):
         if is_default and len(found) == 1:
             return found[0]
@@ -238,7 +242,7 @@ def _choose_label(
         f"no column {config.label_column!r}",
         where=where,
         why=_columns_are(schema, constants),
-        fix=f"Name it: --label-column {(coded or usual or ['NAME'])[0]}",
+        fix=f"Name it: --label-column {(coded or usual or near or ['NAME'])[0]}",
     )
 
 
@@ -281,6 +285,23 @@ def _optional(
         why=_columns_are(schema, constants),
         fix=f"Name another column: --{option.replace('_', '-')} NAME",
     )
+
+
+def _refuse_twins(schema: Schema, name: str, where: str) -> None:
+    if schema.names.count(name) > 1:
+        raise DataError(
+            f"two columns are named {name!r}",
+            where=where,
+            fix="Write the file again, each column under a name of its own.",
+        )
+
+
+def _plain(kind: DataType) -> str:
+    """Name a type as Parquet knows it: how wide offsets are in memory says nothing of a file."""
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return re.sub(r"\b(?:large_)?(string|binary|list)(?:_view)?\b", r"\1", str(kind))
 
 
 def _refuse_extension(schema: Schema, name: str, where: str) -> None:

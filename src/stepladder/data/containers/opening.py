@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from functools import partial
 from itertools import chain
@@ -16,6 +17,7 @@ from stepladder.data.containers.pictures import ContainerPictures, OpenSource
 from stepladder.data.containers.tables import PARQUET_SUFFIXES, open_delta, open_tables
 from stepladder.data.containers.webdataset import TAR_SUFFIXES, TarContainer
 from stepladder.data.delta import LOG_FOLDER, is_delta
+from stepladder.data.manifest import MANIFEST_NAME
 from stepladder.data.pictures import FilePictures, Pictures
 from stepladder.data.remote.object_files import object_filesystem
 from stepladder.data.remote.places import ObjectPlace, object_place, shown, supported_place
@@ -45,6 +47,7 @@ def open_pictures(config: PrepareConfig) -> Pictures:
         DataError: if it holds nothing that can be used.
     """
     place = supported_place(config.source, fix=_ADDRESSES)
+    refuse_store(config.source)
     kind = config.source_format
     if kind is SourceFormat.TABLE:
         raise UsageError(
@@ -65,6 +68,37 @@ def open_pictures(config: PrepareConfig) -> Pictures:
             )
         return FilePictures(config)
     return ContainerPictures(config, opener(config, kind))
+
+
+def refuse_store(source: Path) -> None:
+    """Refuse a store, of which the files alone would be seen: its splits and crops would be lost.
+
+    Raises:
+        UsageError: if it is one, here or in an object store.
+    """
+    place = object_place(source)
+    try:
+        data = (
+            (source.expanduser() / MANIFEST_NAME).read_bytes()
+            if place is None
+            else _read_object(place.join(MANIFEST_NAME))
+        )
+        found = json.loads(data)
+    except (OSError, ValueError, RecursionError):
+        return  # there is none; what is wrong with the source itself is told by who reads it
+    if isinstance(found, dict) and found.keys() >= {"shards", "encoding", "class_counts"}:
+        raise UsageError(
+            "this is a store already",
+            where=shown(source),
+            fix=f"Train on it: stepladder train --data.store {shown(source)}",
+        )
+
+
+def _read_object(place: ObjectPlace) -> bytes:
+    filesystem = object_filesystem(place)
+    with filesystem.open_input_stream(f"{place.bucket}/{place.key}") as file:
+        data: bytes = file.read()
+    return data
 
 
 def require_delta(config: PrepareConfig, kind: SourceFormat) -> None:

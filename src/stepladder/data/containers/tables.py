@@ -28,9 +28,8 @@ from stepladder.data.containers.files import (
 from stepladder.data.containers.names import partition_values, splits_by_name
 from stepladder.data.containers.parquet import RowSource, open_parquet, parts_of
 from stepladder.data.delta import DeltaVersion, read_version, removed_file
-from stepladder.data.manifest import MANIFEST_NAME
 from stepladder.data.ordered import map_in_order
-from stepladder.data.remote.object_files import object_filesystem
+from stepladder.data.remote.object_files import object_filesystem, store_error
 from stepladder.data.remote.places import object_place, shown
 from stepladder.data.safe_arrow import require_safe_pyarrow
 from stepladder.data.threads import reading_threads
@@ -69,12 +68,6 @@ def open_tables(config: PrepareConfig, kind: SourceFormat) -> Opened:
     """
     require_safe_pyarrow()
     source = config.source.expanduser()
-    if (source / MANIFEST_NAME).is_file():
-        raise UsageError(
-            "this is a store already",
-            where=str(source),
-            fix=f"Train on it: stepladder train --data.store {source}",
-        )
     if kind is SourceFormat.PETASTORM:
         _require_unischema(source)
     found = find_files(source, suffixes=PARQUET_SUFFIXES, follow_symlinks=config.follow_symlinks)
@@ -236,14 +229,19 @@ def _require_unischema(source: Path) -> None:
     import pyarrow as pa
     from pyarrow.parquet import read_schema
 
+    place = object_place(source)
+    root = source if place is None else f"{place.bucket}/{place.key}"
+    far = None if place is None else object_filesystem(place)
     try:
-        metadata = read_schema(source / "_common_metadata").metadata or {}
-    except (pa.ArrowException, OSError):
+        metadata = read_schema(f"{root}/_common_metadata", filesystem=far).metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        if place is not None and (refused := store_error(error, place)) is not None:
+            raise refused from None
         metadata = {}
     if _UNISCHEMA not in metadata:
         raise UsageError(
             "no Unischema of Petastorm is here",
-            where=str(source),
+            where=shown(source),
             fix="Give the folder that holds _common_metadata, or --source-format parquet.",
         )
 

@@ -262,7 +262,7 @@ class FileCache:
             return open_part(path.with_name(path.name + PART))
 
     def _no_room(self, file: WantedFile, room: Room) -> ResourceError:
-        need_bytes = room.in_use_bytes + file.size_bytes
+        need_bytes = max(room.in_use_bytes + file.size_bytes, file.enough_bytes)
         is_disk = room.limit_bytes < self.max_bytes
         limit = say_size(room.limit_bytes) + (" that the disk has" if is_disk else "")
         more = "free some space there" if is_disk else f"--data.max-cache-bytes {need_bytes}"

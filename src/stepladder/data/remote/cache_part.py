@@ -30,6 +30,7 @@ class WantedFile:
         where: its place, for errors.
         fetch: yields bytes of it; called from several threads.
         fetch_index: gives the small file that belongs to it, or None if there is none.
+        enough_bytes: room in which all that is read at once fits, about; 0: not known.
     """
 
     name: str
@@ -38,6 +39,7 @@ class WantedFile:
     where: str
     fetch: Fetch
     fetch_index: Callable[[], bytes | None] | None = None
+    enough_bytes: int = 0
 
     @property
     def entry(self) -> str:

@@ -94,7 +94,7 @@ def store_error(
         what = "it could not be listed" if is_listing else "it could not be read"
         named = ResourceError(f"{what}: {named.reason}", where=str(place), why=why, fix=fix)
     elif match["name"] == "ACCESS_DENIED" or match["status"] in {"400", "403"}:
-        named = _asked_again(place) or named
+        named = asked_again(place) or named
     named.where = where or str(place)
     return named
 
@@ -160,8 +160,12 @@ def _named(match: re.Match[str], text: str, place: ObjectPlace) -> PassingFailur
     return answer_named(str(status) if code == "Unknown" else code, status, place)
 
 
-def _asked_again(place: ObjectPlace) -> StepladderError | None:
-    """Ask by our own client, which sees more of an answer, why a request was refused."""
+def asked_again(place: ObjectPlace) -> StepladderError | None:
+    """Ask by our own client, which sees more of an answer, why a request was refused.
+
+    Returns:
+        None where it is not refused, or boto3 is not installed.
+    """
     try:
         objects = S3Objects(policy=_ONCE)
     except MissingExtraError:

@@ -28,6 +28,7 @@ from stepladder.records import Manifest, ShardInfo
 
 _FILES_AHEAD: Final = 6  # under way at once; each by several connections
 _CONNECTIONS_PER_FILE: Final = 8
+_ENOUGH_FILES: Final = 40  # two windows of sixteen, and those of a validation
 
 
 def open_shard_files(
@@ -109,6 +110,7 @@ class RemoteShardFiles:
         self._objects = objects
         self._cache = cache
         self._fingerprint = ""
+        self._enough_bytes = 0
         self._lock = threading.RLock()  # the garbage collector may release within our own calls
         self._held: dict[str, HeldFile] = {}
         self._num_users: Counter[str] = Counter()
@@ -138,6 +140,8 @@ class RemoteShardFiles:
         """
         manifest = self._read_manifest()
         self._fingerprint = manifest.fingerprint
+        sizes = [info.size_bytes for info in manifest.shards]
+        self._enough_bytes = min(sum(sizes), _ENOUGH_FILES * max(sizes, default=0)) * 11 // 10
         return manifest
 
     def path(self, info: ShardInfo) -> Path:
@@ -224,6 +228,7 @@ class RemoteShardFiles:
             where=str(place),
             fetch=partial(self._stream, info.name, place),
             fetch_index=partial(self._fetch_index, info),
+            enough_bytes=self._enough_bytes,
         )
 
     def _stream(self, name: str, place: ObjectPlace, start: int, stop: int) -> Iterator[bytes]:

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.config.choices import SourceFormat
 from stepladder.config.options import PrepareConfig
-from stepladder.data.containers.opening import find_format, kind_of_name, opener, require_delta
+from stepladder.data.containers.opening import (
+    find_format,
+    kind_of_name,
+    opener,
+    refuse_store,
+    require_delta,
+)
 from stepladder.data.remote.places import object_place
 from stepladder.data.sources import list_pictures
 from stepladder.data.spark.containers import ContainersOnSpark
@@ -43,6 +49,8 @@ def open_spark_engine(config: PrepareConfig, frame: DataFrame | None = None) -> 
     if frame is not None:
         return FrameOnSpark(config, frame=frame)
     source, kind = config.source, config.source_format
+    if kind is not SourceFormat.TABLE:
+        refuse_store(source)
     if kind is SourceFormat.AUTO:
         found = kind_of_name(str(source)) if is_url(source) else find_format(source.expanduser())
         kind = found or SourceFormat.FOLDER

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from moto.server import ThreadedMotoServer
 
+from stepladder.config.choices import SourceFormat
 from stepladder.data.containers.files import SourceFile
-from stepladder.errors import DataError, UsageError
+from stepladder.data.delta import read_version
+from stepladder.errors import DataError, ResourceError, UsageError
 
 KINDS = ("apple", "bread")
 
@@ -151,3 +156,37 @@ def test_what_is_not_there_is_named_and_no_secret_is_told(shop: Any, s3: Any, pl
         shop.make(place)
     assert place.rpartition("/")[0] in str(caught.value)
     assert "canary-secret" not in str(caught.value)
+
+
+def test_a_store_elsewhere_is_no_source(shop: Any, s3: Any) -> None:
+    made = shop.make(shop.table("in/all.parquet", columns(shop, range(20)))).folder
+    for path in made.iterdir():
+        s3.upload_file(str(path), "photos", f"made/{path.name}")
+    with pytest.raises(UsageError, match="this is a store already") as caught:
+        shop.make("s3://photos/made", "again")
+    assert caught.value.fix == "Train on it: stepladder train --data.store s3://photos/made"
+
+
+def test_a_delta_table_without_credentials_is_told_so(
+    shop: Any, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"AWS_ENDPOINT_URL": os.environ["AWS_ENDPOINT_URL"], "AWS_ALLOW_HTTP": "true"}
+    table = pa.table(columns(shop, range(20)))
+    write_deltalake("s3://photos/table", table, storage_options=options)
+    assert len(shop.labels(shop.make("s3://photos/table").folder)) == 20
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(ResourceError, match="credentials"):
+        read_version(Path("s3://photos/table"), None)
+
+
+def test_what_petastorm_wrote_is_known_elsewhere(shop: Any, s3: Any) -> None:
+    source = shop.table("in/all.parquet", columns(shop, range(20)))
+    schema = pa.schema([("label", pa.string())], {b"dataset-toolkit.unischema.v1": b"x"})
+    pq.write_metadata(schema, shop.folder / "_common_metadata")
+    options = {"source_format": SourceFormat.PETASTORM}
+    s3.upload_file(str(source), "photos", "pet/all.parquet")
+    with pytest.raises(UsageError, match="s3://photos/pet: no Unischema"):
+        shop.make("s3://photos/pet", **options)
+    s3.upload_file(str(shop.folder / "_common_metadata"), "photos", "pet/_common_metadata")
+    assert len(shop.labels(shop.make("s3://photos/pet", **options).folder)) == 20

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from stepladder.config.choices import Encoding, Fit, JpegSize, SourceFormat
 from stepladder.data.containers.pixels import npy_bytes
 from stepladder.data.decode import decode_picture
+from stepladder.data.publish import publish_as_delta
 from stepladder.errors import DataError, UsageError
 
 SIZE = 24
@@ -330,16 +332,65 @@ def test_named_columns_win(shop: Any) -> None:
         assert len({grouped[f"{4 * scene + at}.jpg"][0] for at in range(4)}) == 1
 
 
-def test_a_store_is_no_source(shop: Any) -> None:
-    columns = {"image": [shop.photo(row) for row in range(20)], "label": [0, 1] * 10}
-    store = shop.make(shop.table("t.parquet", columns)).folder
-    with pytest.raises(UsageError, match="a store already"):
-        shop.make(store, "again")
-
-
 def test_a_second_prepare_finds_its_store(shop: Any) -> None:
     columns = {"image": [shop.photo(row) for row in range(20)], "label": [0, 1] * 10}
     source = shop.table("t.parquet", columns)
     shop.make(source)
     assert shop.make(source).is_up_to_date
     assert not (shop.folder / "store.partial").exists()
+
+
+def test_a_store_is_no_source(shop: Any) -> None:
+    columns = {
+        "image": [shop.photo(row) for row in range(20)],
+        "label": [KINDS[row % 2] for row in range(20)],
+    }
+    made = shop.make(shop.table("in/all.parquet", columns)).folder
+    publish_as_delta(made)
+    for kind in (SourceFormat.AUTO, SourceFormat.PARQUET, SourceFormat.DELTA):
+        with pytest.raises(UsageError, match="this is a store already"):
+            shop.make(made, "again", source_format=kind)
+
+
+def test_a_manifest_of_others_makes_no_store(shop: Any) -> None:
+    columns = {
+        "image": [shop.photo(row) for row in range(20)],
+        "label": [KINDS[row % 2] for row in range(20)],
+    }
+    source = shop.table("in/all.parquet", columns).parent
+    (source / "manifest.json").write_text('{"shards": 3}')
+    assert len(shop.labels(shop.make(source).folder)) == 20
+
+
+def test_two_columns_of_one_name_are_told(shop: Any) -> None:
+    image = pa.array([shop.photo(row) for row in range(4)])
+    label = pa.array(["a", "b", "a", "b"])
+    table = pa.Table.from_arrays([image, label, label], ["image", "label", "label"])
+    path = shop.folder / "twins.parquet"
+    pq.write_table(table, path)
+    with pytest.raises(DataError, match=r"two columns are named 'label'"):
+        shop.make(path)
+
+
+@pytest.mark.parametrize(
+    ("image", "label"),
+    [
+        (pa.large_binary(), pa.large_string()),
+        (pa.binary_view(), pa.string_view()),
+        (pa.binary(), pa.dictionary(pa.int8(), pa.string())),
+    ],
+    ids=str,
+)
+def test_types_that_are_alike_in_a_file_are_no_drift(
+    image: pa.DataType, label: pa.DataType, shop: Any
+) -> None:
+    for part, kinds in enumerate(((pa.binary(), pa.string()), (image, label))):
+        rows = range(10 * part, 10 * part + 10)
+        shop.table(
+            f"in/{part}.parquet",
+            {
+                "image": pa.array([shop.photo(row) for row in rows]).cast(kinds[0]),
+                "label": pa.array([KINDS[row % 2] for row in rows]).cast(kinds[1]),
+            },
+        )
+    assert len(shop.labels(shop.make(shop.folder / "in").folder)) == 20
