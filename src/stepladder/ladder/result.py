@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from stepladder.errors import UsageError
 from stepladder.ladder.advise import advise_on, gain_of
 from stepladder.ladder.budget import allows_after
 from stepladder.ladder.climb import Climb
+from stepladder.ladder.ending import FAR_APART
 from stepladder.ladder.fault import faults_told
 from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.keys import prices_key
@@ -77,7 +79,7 @@ def measure_baseline(climbing: Climb) -> Baseline:
 def _extrapolated(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
     """Time a part of the job as written, and extrapolate it to the baseline's length.
 
-    The total is the mean of this look and those before.
+    The total is that of this look and those before; see `of_looks`.
     """
     recipe, epochs = lab.job.recipe, baseline.epochs or 0.0
     share = epochs / profile.time.epochs if profile.time.epochs else 1.0
@@ -94,7 +96,18 @@ def _extrapolated(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
     )
     runs_s = (*baseline.runs_s, time.total_s)
     measured_epochs = (baseline.measured_epochs or 0.0) + times.num_steps / time.steps_per_epoch
-    return replace(baseline, total_s=fmean(runs_s), runs_s=runs_s, measured_epochs=measured_epochs)
+    return replace(
+        baseline, total_s=of_looks(runs_s), runs_s=runs_s, measured_epochs=measured_epochs
+    )
+
+
+def of_looks(runs_s: Sequence[float]) -> float:
+    """Give the time that looks at one job agree on, in seconds: their mean.
+
+    Others on the machine only make it slower: where one look took more than twice as long as
+    another, the shorter counts, so that no climb gains what they took.
+    """
+    return min(runs_s) if max(runs_s) > FAR_APART * min(runs_s) else fmean(runs_s)
 
 
 def refuse_end_by_clock(recipe: Recipe, forecast: TrainingTime) -> None:
@@ -175,7 +188,7 @@ def _once_more(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
     if whole is None:
         return baseline
     runs_s = (*baseline.runs_s, whole.total_s)
-    return replace(baseline, total_s=sum(runs_s) / len(runs_s), runs_s=runs_s)
+    return replace(baseline, total_s=of_looks(runs_s), runs_s=runs_s)
 
 
 def with_accuracy(climbing: Climb, baseline: Baseline) -> Baseline:

@@ -21,8 +21,9 @@ class Baseline:
         epochs_are: where that number comes from.
         global_batch_size: examples of an optimiser step.
         is_extrapolated: total_s is more than what was timed.
-        runs_s: total_s as found before the climb and after it, whose mean it is; of a short job
-            each is a whole run. Empty: it was found once.
+        runs_s: total_s as found before the climb and after it, whose mean it is, or the shorter
+            where they are more than twice apart; of a short job each is a whole run. Empty: it was
+            found once.
         val_accuracy, test_accuracy: in [0, 1]; None: not measured, or no classes.
         test_loss: mean over the test examples; None: not measured, or not finite.
         provenance: of the accuracies; REPLAYED or MEASURED.

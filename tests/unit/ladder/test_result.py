@@ -31,6 +31,7 @@ from stepladder.ladder import result as result_module
 from stepladder.ladder import run as run_module
 from stepladder.ladder.budget import allows_after, budget_warning
 from stepladder.ladder.lab import Lab
+from stepladder.ladder.result import of_looks
 from stepladder.ladder.run import climb
 from stepladder.ladder.trainings import Trainings
 from stepladder.ladder.whole import outside_clock_s, run_whole
@@ -170,7 +171,13 @@ def test_a_short_job_that_changed_is_run_once_more_beside_its_result(climbed) ->
     assert not summary.is_as_written, "it waits a fraction of the time"
     runs_s = summary.baseline.runs_s
     assert len(runs_s) == 2
-    assert summary.baseline.total_s == pytest.approx(sum(runs_s) / 2)
+    assert summary.baseline.total_s == pytest.approx(of_looks(runs_s))
+
+
+def test_a_look_that_others_slowed_down_does_not_count() -> None:
+    assert of_looks((10.0, 12.0)) == pytest.approx(11.0)
+    assert of_looks((17280.0, 600.0)) == 600.0
+    assert of_looks((5.0,)) == 5.0
 
 
 def test_what_is_short_but_does_not_fit_the_budget_is_run_whole_at_the_end(

@@ -262,6 +262,12 @@ def test_an_end_within_the_noise_of_the_beginning_says_so() -> None:
     assert "(9.0 s → 7.7 s; as written 8.2 s and 9.8 s)" in said
 
 
+def test_looks_that_are_far_apart_say_which_counts() -> None:
+    ends = {"result": {"total_s": 3.0}, "speedup": 3.0}
+    said = end_line(ends | {"baseline": {"total_s": 9.0, "runs_s": [90.0, 9.0]}}, 300)
+    assert "as written 90 s and 9.0 s: something else used the machine, and the shorter" in said
+
+
 def test_what_no_time_was_left_for_is_named() -> None:
     ends = {"baseline": {"total_s": 9.0}, "result": {"total_s": 3.0}, "speedup": 3.0}
     said = end_line(ends | {"untried": ["larger_batch", "early_stopping"]}, 300)
