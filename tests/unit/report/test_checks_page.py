@@ -30,8 +30,10 @@ FINDINGS = (
 )
 
 
-def page_of(findings: Sequence[Finding]) -> str:
-    report = CheckReport(tier="full", key="k", findings=tuple(findings), took_s=1.0)
+def page_of(findings: Sequence[Finding], left_out: tuple[str, ...] = ()) -> str:
+    report = CheckReport(
+        tier="full", key="k", findings=tuple(findings), took_s=1.0, left_out=left_out
+    )
     return template("checks_page.html").render(checks=view_of(report), name="run")
 
 
@@ -90,3 +92,13 @@ def test_the_caption_says_how_many_checks_no_time_was_left_for() -> None:
     assert "no time was left" not in view_of(report).caption
     late = replace(report, left_out=("distribution", "duplicates"))
     assert view_of(late).caption.endswith("no time was left for 2")
+
+
+def test_what_passed_is_not_all_where_no_time_was_left_for_others() -> None:
+    passed = (Finding(check="labels", outcome=Outcome.PASSED, evidence="from 0 to 1"),)
+    page = page_of(passed)
+    assert "1 of 1 checks passed; nothing is to be done." in page
+    assert "1 other (" in page
+    page = page_of(passed, left_out=("duplicates", "shift"))
+    assert "nothing is to be done" not in page
+    assert "1 of 1 checks passed; no time was left for 2 others" in page
