@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -22,6 +23,8 @@ from stepladder.config.schema import build, options
 from stepladder.errors import UsageError
 
 T = TypeVar("T")
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]B)", re.ASCII | re.IGNORECASE)
 _TRUTHS = frozenset({"true", "false", "yes", "no", "on", "off"})
 Switch = Annotated[bool, FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 """A flag that is given or not; it has no `--no-` form."""
@@ -197,6 +200,32 @@ def _none_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None
         is_instance=lambda value: value is None,
         str_from_instance=lambda _: ["none"],
     )
+
+
+@_REGISTRY.primitive_rule
+def _whole_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
+    """Take whole numbers, and say in words what is none; sizes may have a unit."""
+    if info.type is not int:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=_whole_of,
+        is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _whole_of(words: list[str]) -> int:
+    try:
+        return int(words[0])
+    except ValueError:
+        size = _SIZE.fullmatch(words[0].strip())
+        if size is None:
+            raise ValueError(
+                f"{words[0]!r} is no whole number, such as 64, nor a size, such as 20GB"
+            ) from None
+        return round(float(size[1]) * _UNITS[size[2].upper()])
 
 
 def _none_of(words: list[str]) -> None:

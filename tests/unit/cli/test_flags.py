@@ -251,3 +251,21 @@ def test_fit_recipe_has_an_aim_of_its_own(capsys: pytest.CaptureFixture[str]) ->
     assert shown["ladder.aim"] == {"value": "fit", "origin": "fit-recipe"}
     with pytest.raises(UsageError, match="fit-recipe sets it itself"):
         fit_recipe.run(["job.yaml", "--ladder.aim", "accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"), [("20GB", 20 * 10**9), ("1.5 mb", 1_500_000), ("123", 123)]
+)
+def test_a_size_may_have_a_unit(text: str, num_bytes: int) -> None:
+    _, resolved = train.read(["run.yaml", "--data.max-cache-bytes", text])
+    assert resolved.job.recipe.data.max_cache_bytes == num_bytes
+
+
+@pytest.mark.parametrize("text", ["big", "1.5", "GB", "1 GiB"])
+def test_what_is_no_whole_number_is_told_in_words(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        train.read(["run.yaml", "--data.max-cache-bytes", text])
+    assert caught.value.code == 2
+    assert f"{text!r} is no whole number" in capsys.readouterr().err
