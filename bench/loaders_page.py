@@ -39,10 +39,12 @@ GROUPS = {
     "limits": "Memory, and the time to a first batch",
 }
 SPARK_RECIPE = "binaryFile, pandas function, Parquet"
-WHY = """Why those that are missed are missed. **Pixels, of a hot copy:** probably as ours comes
-from all over a store that no cache of the processor holds, the hot copy from 17 MB
-that one holds in good part; on
-another day it was 0.66. **Pixels, against shard streamers:** LitData and Ray Data come within five
+WHY = """Why those that are missed are missed. **Pixels, of a hot copy:** a hot copy
+reads and writes the same 34 MB again and again, about what a cache of the processor here holds
+(32 MB); a reader fills buffers in turn, as its consumer holds one, from all over a store. Copies of
+rows with nothing around them, by two threads into four buffers, were 0.72 of a hot copy; by one
+thread 0.51, and 0.78 where it wrote into one buffer alone (n = 8, a script outside `bench/`).
+**Pixels, against shard streamers:** LitData and Ray Data come within five
 times. **JPEG, of twice one core:** two processes that share nothing reach no more (the line
 "decode, a process a core"), so what is missing is what this machine's cores take from each other.
 **Writing:** a store has a sha256 of each file in its manifest, and is on the disk before it can be

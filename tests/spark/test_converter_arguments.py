@@ -21,6 +21,8 @@ from pyspark.sql import functions as fn
     [
         ({"compression": "bogus"}, "compression: 'bogus' is no compression .*\n.*snappy, zstd"),
         ({"block_bytes": 0}, "block_bytes is 0"),
+        ({"max_bytes": "10"}, "max_bytes is '10'\n.*whole number, 1 or more"),
+        ({"max_bytes": 0}, "max_bytes is 0"),
     ],
     ids=str,
 )
@@ -55,6 +57,32 @@ def test_columns_that_cannot_be_written_are_told(spark: Any, tmp_path: Path) -> 
     assert sorted(next(iter(odd.loader(3)))["a b;.{}"].tolist()) == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("parse_json('{}')", "column v is of type variant, .*\n.*df.drop.'v'.*variant_get.v"),
+        ("array(parse_json('1'))", "column v is of type variant"),
+        ("named_struct('a', map('b', parse_json('1')))", "column v is of type variant"),
+        ("make_interval(1, 2)", "column v is of type interval"),
+    ],
+)
+def test_types_that_cannot_be_written_are_told(
+    sql: str, said: str, spark: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=f"DataFrame: {said}"):
+        from_spark(spark.sql(f"select {sql} as v"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["ca[1]", "ca*x", "ca?", "{a,b}", "a\\b"])
+def test_a_cache_is_named_as_it_is_written(name: str, spark: Any, tmp_path: Path) -> None:
+    frame = spark.range(3).select("id", fn.array("id", "id").alias("pair"))
+    with from_spark(frame, tmp_path / name) as converter:
+        [batch] = converter.loader(3, num_epochs=1)
+        assert list(batch) == ["id", "pair"]  # whose lists were seen to have one length
+        assert converter.folder.parent == tmp_path / name
+
+
 def test_a_file_is_no_cache_and_no_dataframe(spark: Any, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
@@ -62,8 +90,10 @@ def test_a_file_is_no_cache_and_no_dataframe(spark: Any, tmp_path: Path) -> None
         with pytest.raises(UsageError, match=f"{file}: this is a file"):
             from_spark(spark.range(1), place)
     for make in (make_spark_converter, lambda frame: from_spark(frame, tmp_path)):
-        with pytest.raises(UsageError, match=r"str is no Spark DataFrame\n.*\n.*open_table"):
-            make(str(file))
+        with pytest.raises(UsageError, match=r"Path.* is no Spark DataFrame\n.*\n.*open_table"):
+            make(file)
+    with pytest.raises(UsageError, match="str is no Spark DataFrame"):
+        from_spark(str(file), tmp_path)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="'lzo' is no compression"):
         make_spark_converter(spark.range(1), str(tmp_path), compression_codec="lzo")
 

@@ -13,14 +13,23 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stepladder.compat.transform import TransformedSource, TransformSpec
-from stepladder.data.examples import Source
 from stepladder.data.loader import Loader
 from stepladder.data.spark.session import require_spark
-from stepladder.data.spark_converter import SparkConverter, from_spark, require_frame
+from stepladder.data.spark_converter import (
+    SparkConverter,
+    from_spark,
+    local_folder,
+    require_frame,
+)
 from stepladder.data.tables.loading import shard_loader
+from stepladder.data.tables.opening import open_chosen
+from stepladder.data.tables.schema import Choices
+from stepladder.data.tables.source import TableSource
 from stepladder.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +37,10 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkDatasetConverter", "TransformSpec", "make_spark_converter"]
 
+_NULL_CURE = (
+    "fill it: in the DataFrame, such as by df.fillna(0), or in the function of a TransformSpec; or "
+    "leave the column out by schema_fields"
+)
 _SHUFFLES = ("shuffle_row_groups", "shuffle_rows")
 _HONOURED = {"schema_fields", "seed", "shard_seed", *_SHUFFLES}
 _CHOOSE_ROWS = {"predicate", "rowgroup_selector", "filters"}
@@ -50,7 +63,7 @@ class SparkDatasetConverter:
 
     PARENT_CACHE_DIR_URL_CONF: ClassVar[str] = "petastorm.spark.converter.parentCacheDirUrl"
 
-    def __init__(self, converter: SparkConverter) -> None:
+    def __init__(self, converter: SparkConverter | _Folder) -> None:
         self._converter = converter
         self.cache_dir_url = converter.folder.as_uri()
         self.file_urls = [path.as_uri() for path in sorted(converter.folder.glob("*.parquet"))]
@@ -130,8 +143,9 @@ class SparkDatasetConverter:
             yield dataset
 
     def delete(self) -> None:
-        """Remove the files, unless another converter still uses them."""
-        self._converter.delete()
+        """Remove the files that were written, unless another converter still uses them."""
+        if isinstance(self._converter, SparkConverter):
+            self._converter.delete()
 
     def _loader(
         self,
@@ -147,9 +161,14 @@ class SparkDatasetConverter:
     ) -> Loader:
         _look_at(kwargs, without_effect)
         cur_shard, shard_count = _shard(*shard)
-        source: Source = self._converter.open(columns=self._columns(kwargs.get("schema_fields")))
-        if transform_spec is not None:
-            source = TransformedSource(source, transform_spec)
+        columns = self._columns(kwargs.get("schema_fields"))
+        choices = Choices(
+            columns=None if columns is None else tuple(columns),
+            as_cells=transform_spec is not None,
+            null_cure=_NULL_CURE,
+        )
+        table = self._converter.open_chosen(choices)
+        source = table if transform_spec is None else TransformedSource(table, transform_spec)
         is_shuffled = capacity > 0 or kwargs.get("shuffle_row_groups", True)
         return shard_loader(
             source,
@@ -166,7 +185,7 @@ class SparkDatasetConverter:
         """Give the columns whose names match one of Petastorm's schema_fields."""
         if schema_fields is None:
             return None
-        names = self._converter.open().columns
+        names = self._converter.open_chosen(Choices(as_cells=True)).columns
         patterns = _patterns(schema_fields)
         found = [name for name in names if any(pattern.fullmatch(name) for pattern in patterns)]
         if not found:
@@ -178,8 +197,21 @@ class SparkDatasetConverter:
         return found
 
 
+@dataclass(frozen=True)
+class _Folder:
+    """Files that were there before, which nobody removes."""
+
+    folder: Path
+
+    def __len__(self) -> int:
+        return len(self.open_chosen(Choices(as_cells=True)))
+
+    def open_chosen(self, choices: Choices) -> TableSource:
+        return open_chosen(self.folder, choices)
+
+
 def make_spark_converter(
-    df: DataFrame,
+    df: DataFrame | str,
     parent_cache_dir_url: str | None = None,
     compression_codec: str | None = None,
     dtype: str | None = "float32",
@@ -187,7 +219,8 @@ def make_spark_converter(
     """Write a DataFrame once; see `stepladder.data.from_spark`.
 
     Args:
-        df: what is written.
+        df: what is written; or a folder of Parquet files, `file:///...` or a path, which is read as
+            it lies, whatever the other arguments say, and which `delete` leaves.
         parent_cache_dir_url: a folder, `file:///...` or a path; None: as the Spark setting
             `petastorm.spark.converter.parentCacheDirUrl` says.
         compression_codec: of the pages; None: uncompressed.
@@ -196,7 +229,10 @@ def make_spark_converter(
     Raises:
         UsageError: if no folder is named.
         ResourceError: if there is no room.
+        DataError: if the folder to be read holds no Parquet files.
     """
+    if isinstance(df, str):
+        return SparkDatasetConverter(_Folder(local_folder(df)))
     require_spark()
     require_frame(df)
     name = SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF

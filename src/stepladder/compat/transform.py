@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stepladder.data.examples import Examples, Source
-from stepladder.data.tables.columns import LENGTHS
+from stepladder.data.tables.source import TableSource
 from stepladder.errors import DataError, StepladderError, UsageError
 
 
@@ -44,9 +44,13 @@ class TransformSpec:
 
 
 class TransformedSource(Source):
-    """A table whose batches go through a TransformSpec, in the threads that read them."""
+    """A table whose batches go through a TransformSpec, in the threads that read them.
 
-    def __init__(self, source: Source, spec: TransformSpec) -> None:
+    Args:
+        source: that gives cells, nulls among them; see `Choices.as_cells`.
+    """
+
+    def __init__(self, source: TableSource, spec: TransformSpec) -> None:
         try:
             import pandas
         except ModuleNotFoundError:
@@ -74,8 +78,7 @@ class TransformedSource(Source):
 
         As edit_fields names them, where None stands for what varies; and lists of several lengths.
         """
-        names = self._source.read(np.zeros(1, dtype=np.int64)).inputs
-        lists = {name: (None,) for name in names if name + LENGTHS in names}
+        lists: dict[str, tuple[int | None, ...]] = dict.fromkeys(self._source.padded, (None,))
         return lists | {name: tuple(shape) for name, (_, shape) in self._fields.items() if shape}
 
     def expect(self, rows: np.ndarray) -> None:
@@ -90,16 +93,45 @@ class TransformedSource(Source):
         """Put rows together and transform them.
 
         Raises:
-            DataError: if the function fails, or gives other than a row for each row, or values of
-                several shapes.
+            DataError: if the function fails, or gives other than a row for each row, or nulls, or
+                values of several shapes.
             UsageError: if the TransformSpec names a column that is not there.
         """
         columns = self._source.read(rows).inputs
-        frame = self._pandas.DataFrame(_cells(columns))
+        given = self._pandas.DataFrame({name: _cells(values) for name, values in columns.items()})
+        whole = {name for name in given if not self._has_null(name, given[name])}
+        frame, has_nulls = given, len(whole) < len(columns)
         if self._spec.func is not None:
-            frame = self._changed(frame, self._spec.func, where=self.describe(int(rows[0])))
-        return Examples(
-            {name: self._values(name, frame[name]) for name in self._names(frame)}, None
+            frame = self._changed(given, self._spec.func, where=self.describe(int(rows[0])))
+        values = {}
+        for name in self._names(frame):
+            # where nothing was null before, NaN is a number that was stored or computed
+            may_be_nan = not has_nulls or name in whole
+            self._refuse_nulls(name, frame[name], rows, may_be_nan=may_be_nan)
+            values[name] = self._values(name, frame[name])
+        return Examples(values, None)
+
+    def _has_null(self, name: str, series: Any) -> bool:
+        is_number = series.dtype.kind in "biuf"
+        return bool((not is_number or name in self._source.nullable) and series.isna().any())
+
+    def _refuse_nulls(self, name: str, series: Any, rows: np.ndarray, *, may_be_nan: bool) -> None:
+        """Refuse nulls that are left; of columns of floats, NaN is one where it may not be a NaN.
+
+        Raises:
+            DataError: at the first of them; names its row, unless the function changed the index.
+        """
+        is_null = series.isna().to_numpy()
+        if not is_null.any() or (may_be_nan and series.dtype.kind == "f"):
+            return
+        label = series.index[int(is_null.argmax())]
+        is_row = isinstance(label, (int, np.integer)) and 0 <= label < len(rows)
+        after = " after the function of the TransformSpec" if self._spec.func else ""
+        raise DataError(
+            f"column {name} is null{after}",
+            where=self.describe(int(rows[label if is_row else 0])),
+            fix=f"Let the TransformSpec's function fill it, such as by df['{name}'].fillna(0), or "
+            f"name it in removed_fields; or fill the DataFrame that is converted.",
         )
 
     def _changed(self, frame: Any, function: Callable[[Any], Any], *, where: str) -> Any:
@@ -125,7 +157,10 @@ class TransformedSource(Source):
             raise DataError(
                 f"the function of the TransformSpec made {len(changed)} rows of {num_rows}",
                 where=where,
-                fix="Let it give a row for each row; filter the DataFrame before.",
+                why="All shards give as many batches, of rows that are counted before, so that "
+                "none waits for another and an interrupted epoch is gone on with.",
+                fix="Let it give a row for each row; filter the DataFrame before, such as by "
+                "df.filter(...) or df.dropna(), and convert what is left.",
             )
         return changed
 
@@ -165,23 +200,9 @@ class TransformedSource(Source):
             ) from None
 
 
-def _cells(columns: dict[str, Any]) -> dict[str, Any]:
-    """Give columns of single cells: arrays of several numbers become an array a row."""
-    cells = {}
-    for name, values in columns.items():
-        if name.endswith(LENGTHS) and name.removesuffix(LENGTHS) in columns:
-            continue
-        lengths = columns.get(name + LENGTHS)
-        if not isinstance(values, Tensor):
-            cells[name] = values
-        elif values.ndim == 1:
-            cells[name] = values.numpy()
-        elif lengths is None:
-            cells[name] = list(values.numpy())
-        else:
-            pairs = zip(values.numpy(), lengths.tolist(), strict=True)
-            cells[name] = [row[:length] for row, length in pairs]
-    return cells
+def _cells(values: Any) -> Any:
+    """Give the cells of a column; of Spark's vectors, which come as one tensor, an array a row."""
+    return list(values.numpy()) if isinstance(values, Tensor) else values
 
 
 def _for_torch(array: np.ndarray, dtype: Any) -> np.ndarray:

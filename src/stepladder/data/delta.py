@@ -18,8 +18,9 @@ from stepladder.errors import DataError, MissingExtraError, UsageError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+    from pyarrow import Schema
 else:
-    DeltaTable = Any
+    DeltaTable = Schema = Any
 
 LOG_FOLDER = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -73,11 +74,13 @@ class DeltaVersion:
     Attributes:
         version: its number.
         files: sorted by name.
+        schema: columns that the log names, whether or not a file holds them.
         warnings: what a person should know.
     """
 
     version: int
     files: list[DeltaFile]
+    schema: Schema
     warnings: tuple[str, ...] = ()
 
 
@@ -104,6 +107,8 @@ def read_version(
         DataError: if its log is damaged, it has a feature that is not read, or a file of it was
             removed.
     """
+    import pyarrow as pa
+
     torn = _torn_version(source)
     warnings: tuple[str, ...] = ()
     if torn is not None and version is None and torn > 0:
@@ -119,7 +124,8 @@ def read_version(
         raise _no_version(source, version, table.version(), option)
     files = sorted(_files(table, source, option), key=lambda file: file.name)
     _refuse_missing(files, source, table.version(), option)
-    return DeltaVersion(table.version(), files, warnings)
+    schema = pa.schema(table.schema().to_arrow())
+    return DeltaVersion(table.version(), files, schema, warnings)
 
 
 def import_deltalake(feature: str) -> Any:

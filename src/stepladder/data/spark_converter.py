@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from stepladder.data.tables.columns import Scalar
 from stepladder.data.tables.hold import Hold
 from stepladder.data.tables.loading import shard_loader
 from stepladder.data.tables.materialise import Form, Written, materialise
-from stepladder.data.tables.opening import open_table
+from stepladder.data.tables.opening import open_chosen, open_table
+from stepladder.data.tables.schema import Choices
 from stepladder.data.tables.source import TableSource
 from stepladder.errors import UsageError
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _CODECS = ("snappy", "zstd", "lz4", "lz4_raw", "gzip", "uncompressed", "none")
+_ODD = ("VariantType", "CalendarIntervalType", "GeometryType", "GeographyType")
 BLOCK_BYTES = 16 << 20  # of a row group: small enough for several in memory, large for few requests
 
 
@@ -58,6 +61,13 @@ class SparkConverter:
         if columns is not None:
             vectors &= {*columns, options.get("target")}
         return open_table(self.folder, vectors=vectors, **options)
+
+    def open_chosen(self, choices: Choices) -> TableSource:
+        """Open the files as a source, for another interface than ours."""
+        vectors = {*self._written.vectors, *choices.vectors}
+        if choices.columns is not None:
+            vectors &= {*choices.columns, choices.target}
+        return open_chosen(self.folder, replace(choices, vectors=frozenset(vectors)))
 
     def loader(
         self,
@@ -153,6 +163,8 @@ def from_spark(
     require_spark()
     require_frame(frame)
     require_at_least(1, block_bytes=block_bytes)
+    if max_bytes is not None:
+        require_at_least(1, max_bytes=max_bytes)
     if dtype not in (None, "float32", "float64"):
         raise UsageError(
             f"{dtype} is no type of floating-point columns",
@@ -167,6 +179,7 @@ def from_spark(
             fix=f"Give one of: {', '.join(_CODECS)}.",
         )
     _require_columns(frame)
+    _require_types(frame)
     form = Form(dtype=dtype, compression=codec, block_bytes=block_bytes)
     written, hold = materialise(frame, _folder(cache_dir), form, max_bytes=max_bytes)
     return SparkConverter(written, hold)
@@ -209,9 +222,33 @@ def _require_columns(frame: DataFrame) -> None:
         )
 
 
+def _require_types(frame: DataFrame) -> None:
+    """Refuse columns of types that Spark cannot hash or write, or whose cells are no values."""
+    for field in frame.schema.fields:
+        odd = next((kind for kind in _types(field.dataType) if type(kind).__name__ in _ODD), None)
+        if odd is not None:
+            raise UsageError(
+                f"column {field.name} is of type {odd.simpleString()}, which cannot be a tensor or "
+                "a list",
+                where="DataFrame",
+                fix=f"Leave it out: df.drop('{field.name}'); or take what is wanted out of it, as "
+                f"by variant_get({field.name}, '$.name', 'double') of a variant.",
+            )
+
+
+def _types(kind: Any) -> Iterator[Any]:
+    """Yield a type of Spark and those that it is made of."""
+    yield kind
+    inner = [getattr(kind, name, None) for name in ("elementType", "keyType", "valueType")]
+    inner += [field.dataType for field in getattr(kind, "fields", ())]
+    for part in inner:
+        if part is not None:
+            yield from _types(part)
+
+
 def _folder(cache_dir: str | Path) -> Path:
     """Give the folder of this machine, which may be yet to be made."""
-    folder = _local(cache_dir)
+    folder = local_folder(cache_dir)
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         raise UsageError(
@@ -222,8 +259,12 @@ def _folder(cache_dir: str | Path) -> Path:
     return folder
 
 
-def _local(cache_dir: str | Path) -> Path:
-    """Give the folder of this machine that is meant; Databricks mounts `dbfs:/` at `/dbfs`."""
+def local_folder(cache_dir: str | Path) -> Path:
+    """Give the folder of this machine that is meant; Databricks mounts `dbfs:/` at `/dbfs`.
+
+    Raises:
+        UsageError: if it is on no file system of this machine.
+    """
     text = re.sub(r"^dbfs:/+", "/dbfs/", str(cache_dir))
     text = re.sub(r"^file:/+", "/", text)
     if is_address(text):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +137,7 @@ def _pinned(source: Path, version: int | None, work: Path | None) -> DeltaVersio
             raise
         table = read_version(source, None)
         told = f"{shown(source)}: version {began_with}, with which this prepare began, is gone"
-        table = DeltaVersion(table.version, table.files, (*table.warnings, told))
+        table = replace(table, warnings=(*table.warnings, told))
     pin.write_text(str(table.version))
     return table
 

@@ -50,6 +50,8 @@ class Column(ABC):
         fill: what takes the place of nulls, a value of the batch's type; None: a null is an error.
     """
 
+    null_cure: str | None = None  # what can be done about a null, where that is not fill
+
     def __init__(self, name: str, *, fill: Scalar | None = None) -> None:
         self.name = name
         self.fill = fill
@@ -86,7 +88,8 @@ class Column(ABC):
 
     @property
     def _null_cure(self) -> str:
-        return f"give open_table fill={{'{self.name}': VALUE}}, or leave the column out"
+        fill = f"give open_table fill={{'{self.name}': VALUE}}, or leave the column out"
+        return self.null_cure or fill
 
     def _filled(self, array: pa.Array) -> pa.Array:
         """Put the fill value in place of nulls."""
@@ -104,15 +107,23 @@ class _Numeric(Column):
         super().__init__(name, fill=fill)
         self.number = number
 
-    def _numbers(self, array: pa.Array) -> np.ndarray:
-        """Turn an array into numbers that torch has a type for, nulls filled."""
+    def as_numbers(self, array: pa.Array) -> pa.Array:
+        """Turn an array into numbers that torch has a type for; nulls stay.
+
+        Raises:
+            BadCellError: if one is too large.
+        """
         try:
-            numbers = array.cast(self.number)
+            return array.cast(self.number)
         except pa.ArrowInvalid:  # an unsigned one of 64 bits: the rest fits
             is_over = pc.greater(array, pa.scalar(_LARGEST, array.type)).fill_null(False)
             row = int(np.argmax(is_over.to_numpy(zero_copy_only=False)))
             raise BadCellError(row, f"column {self.name} is larger than 2^63 - 1") from None
-        result: np.ndarray = self._filled(numbers).to_numpy(zero_copy_only=False)
+
+    def _numbers(self, array: pa.Array) -> np.ndarray:
+        """Turn an array into numbers, nulls filled."""
+        filled = self._filled(self.as_numbers(array))
+        result: np.ndarray = filled.to_numpy(zero_copy_only=False)
         return result
 
     def _elements(self, lists: pa.Array) -> np.ndarray:

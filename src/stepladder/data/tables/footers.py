@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from stepladder.errors import DataError, StepladderError
 _MAGIC = b"PAR1"
 _ASSUMED_BYTES = 1 << 16  # most footers fit: one request
 _NUM_PARSED = 32  # footers that are kept: those of wide tables are large
+_INT96_UNIT = "us"  # in nanoseconds, as they are stored, those after 2262 would overflow
+_TAKEABLE = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Footer:
         changed_ns: when the file was changed, where that costs no request; else 0.
         sha256: of the footer's bytes.
         rows: of each row group.
-        schema: of the file.
+        schema: of the file, in the types that its row groups come in.
+        has_int96: whether times are stored as INT96, which are counted in microseconds.
     """
 
     size_bytes: int
@@ -40,6 +43,7 @@ class Footer:
     sha256: str
     rows: tuple[int, ...]
     schema: pa.Schema
+    has_int96: bool
 
 
 def read_footer(
@@ -57,7 +61,8 @@ def read_footer(
             size_bytes, changed_ns = stream.size(), _changed_ns(file_system, file)
             tail = _tail(stream, size_bytes)
         metadata = pq.read_metadata(pa.BufferReader(tail))
-        schema = metadata.schema.to_arrow_schema()
+        has_int96 = _has_int96(metadata)
+        schema = _int96_schema(tail, metadata) if has_int96 else metadata.schema.to_arrow_schema()
     except FileNotFoundError:
         raise DataError(
             "the file is gone",
@@ -77,8 +82,21 @@ def read_footer(
         sha256=hashlib.sha256(tail).hexdigest(),
         rows=tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)),
         schema=schema,
+        has_int96=has_int96,
     )
     return footer, metadata
+
+
+def _has_int96(metadata: pq.FileMetaData) -> bool:
+    columns = metadata.schema
+    return any(columns.column(i).physical_type == "INT96" for i in range(metadata.num_columns))
+
+
+def _int96_schema(tail: bytes, metadata: pq.FileMetaData) -> pa.Schema:
+    reader = pq.ParquetFile(
+        pa.BufferReader(tail), metadata=metadata, coerce_int96_timestamp_unit=_INT96_UNIT
+    )
+    return reader.schema_arrow
 
 
 def _changed_ns(file_system: fs.FileSystem, file: TableFile) -> int:
@@ -135,6 +153,7 @@ class RowGroups:
                     metadata=metadata,
                     pre_buffer=not isinstance(file_system, fs.LocalFileSystem),
                     page_checksum_verification=True,
+                    coerce_int96_timestamp_unit=_INT96_UNIT,
                 )
                 table = reader.read_row_group(group, columns=held, use_threads=False)
         except (pa.ArrowException, OSError) as error:
@@ -148,7 +167,16 @@ class RowGroups:
             if name not in held:
                 column = pa.repeat(file.constants[name], footer.rows[group])
                 table = table.append_column(name, column)
-        return table.select(list(columns))
+        return _takeable(table.select(list(columns)))
+
+    def nullable(self, names: Collection[str]) -> frozenset[str]:
+        """Name the columns of single values that hold nulls, or may where no statistics say."""
+        found: set[str] = set()
+        for file_idx, file in enumerate(self._listing.files):
+            left = set(names) - found
+            found |= {name for name in left if _is_null(file.constants.get(name))}
+            found |= _with_nulls(self._metadata(file_idx), left)
+        return frozenset(found)
 
     def _metadata(self, file_idx: int) -> pq.FileMetaData:
         with self._lock:
@@ -173,6 +201,38 @@ class RowGroups:
             why="Rows would be other ones than those that were counted.",
             fix="Start again; a Delta table may be written while a version of it is read.",
         )
+
+
+def _is_null(constant: pa.Scalar | None) -> bool:
+    return constant is not None and not constant.is_valid
+
+
+def _with_nulls(metadata: pq.FileMetaData, names: Collection[str]) -> set[str]:
+    columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    return {
+        column.path
+        for i, column in enumerate(columns)
+        if column.path in names
+        and column.max_definition_level
+        and any(
+            _may_hold_nulls(metadata.row_group(group).column(i))
+            for group in range(metadata.num_row_groups)
+        )
+    }
+
+
+def _may_hold_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
+    known = chunk.statistics
+    return known is None or not known.has_null_count or known.null_count > 0
+
+
+def _takeable(table: pa.Table) -> pa.Table:
+    """Copy what pyarrow cannot take rows of: views of texts and bytes."""
+    kinds = [_TAKEABLE.get(field.type) for field in table.schema]
+    for i, kind in enumerate(kinds):
+        if kind is not None:
+            table = table.set_column(i, table.schema.names[i], table.column(i).cast(kind))
+    return table
 
 
 def _of_store(error: Exception, file: TableFile, where: str) -> StepladderError | None:

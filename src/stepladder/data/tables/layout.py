@@ -68,11 +68,16 @@ class Layout:
         return f"{self.listing.place}: {self.listing.files[file_idx].name}"
 
     def fingerprint(self, key: str) -> str:
-        """Identify the rows by the footers, which name sizes and, by statistics, content."""
+        """Identify the rows by the footers, and where it is known by when files were changed.
+
+        Footers name sizes and, by statistics, content: rows in another order may have the same.
+        """
         digest = hashlib.sha256(json.dumps([_FORMAT, self.listing.version, key]).encode())
         for file, footer in zip(self.listing.files, self.footers, strict=True):
             constants = {name: str(value) for name, value in file.constants.items()}
             facts = [file.name, footer.size_bytes, footer.sha256, constants]
+            facts += [] if file.changed_ns is None else [file.changed_ns]
+            facts += ["INT96 as us"] if footer.has_int96 else []
             digest.update(json.dumps(facts, sort_keys=True).encode())
         for kept in self.kept:
             digest.update(b"all" if kept is None else kept.tobytes())
@@ -140,7 +145,8 @@ class Layout:
 def lay_out(listing: Listing) -> tuple[Layout, pa.Schema]:
     """Read the footers of a table's files.
 
-    A column that came into a Delta table later is null in the files before.
+    A column that came into a Delta table later is null in the files before: it has the type of
+    the files that hold it, or where none does that of the log.
 
     Returns:
         Where the rows lie, and the fields of the table.
@@ -157,6 +163,9 @@ def lay_out(listing: Listing) -> tuple[Layout, pa.Schema]:
     if listing.version is not None:
         for footer in footers:
             for field in footer.schema:
+                fields.setdefault(field.name, field)
+        for field in listing.schema or ():
+            if field.name not in listing.files[0].constants:  # those come last
                 fields.setdefault(field.name, field)
         listing = _with_missing(listing, footers, fields)
     for name, value in listing.files[0].constants.items():

@@ -26,6 +26,7 @@ from stepladder.data.remote.places import (
     secret_refused,
 )
 from stepladder.data.safe_arrow import require_safe_pyarrow
+from stepladder.data.tables.hold import MANIFEST
 from stepladder.data.tables.version_pin import pinned_version
 from stepladder.errors import DataError, ResourceError, UsageError
 
@@ -50,12 +51,15 @@ class TableFile:
         path: on the table's file system.
         constants: columns that the file does not hold, as its folder or the Delta log gives them.
         keep: for each row whether it was not deleted since; see `DeltaFile.keep`.
+        changed_ns: when the file was changed, where its rows may become others under its name;
+            None: they may not, as those of a Delta table.
     """
 
     name: str
     path: str
     constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
     keep: np.ndarray | None = None
+    changed_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Listing:
     Attributes:
         place: the table, as a person writes it.
         version: of a Delta table; None: plain files.
+        schema: that the log of a Delta table names.
         warning: what a person should know of it.
     """
 
@@ -72,6 +77,7 @@ class Listing:
     file_system: fs.FileSystem
     files: tuple[TableFile, ...]
     version: int | None = None
+    schema: pa.Schema | None = None
     warning: str | None = None
 
 
@@ -162,8 +168,12 @@ def _list_pinned(place: str) -> Listing:
 def _list_delta(place: str, version: int | None, option: VersionOption) -> Listing:
     file_system, root = in_file_system(place)
     found = _delta_version(Path(place if is_address(place) else root), version, option)
+    kinds = {field.name: field.type for field in found.schema}
     keys = sorted({key for file in found.files for key in file.values})
-    values = {key: pa.array([file.values.get(key) for file in found.files]) for key in keys}
+    values = {
+        key: pa.array([file.values.get(key) for file in found.files], kinds.get(key))
+        for key in keys
+    }
     files = [
         TableFile(
             file.name,
@@ -180,7 +190,14 @@ def _list_delta(place: str, version: int | None, option: VersionOption) -> Listi
             fix=f"Choose another one: {option.of()}.",
         )
     warning = " ".join(found.warnings) or None
-    return Listing(place, file_system, tuple(files), version=found.version, warning=warning)
+    return Listing(
+        place,
+        file_system,
+        tuple(files),
+        version=found.version,
+        schema=found.schema,
+        warning=warning,
+    )
 
 
 def _delta_version(place: Path, version: int | None, option: VersionOption) -> DeltaVersion:
@@ -217,18 +234,24 @@ def list_files(place: str) -> Listing:
             why="What is there may be half of the table.",
             fix="Wait for it; where it was killed, remove the folder and write again.",
         )
-    names = sorted(
-        posixpath.relpath(info.path, root)
+    found = {
+        posixpath.relpath(info.path, root): info
         for info in infos
         if info.type == fs.FileType.File and _is_data(_parts(info.path, root), info.path == path)
-    )
-    if not names:
+    }
+    if not found:
         raise DataError(
             "there are no Parquet files" + ("" if infos else ": no such file, folder or bucket"),
             where=place,
             fix=f"Give a file, a folder of files that end in {_SUFFIXES[0]}, or a glob.",
         )
-    files = [TableFile(name, posixpath.join(root, name)) for name in names]
+    is_ours = isinstance(file_system, fs.LocalFileSystem) and (Path(root) / MANIFEST).is_file()
+    files = [
+        TableFile(
+            name, posixpath.join(root, name), changed_ns=None if is_ours else info.mtime_ns or 0
+        )
+        for name, info in sorted(found.items())
+    ]
     return Listing(place, file_system, tuple(_with_partitions(files)))
 
 
@@ -248,16 +271,30 @@ def _named_if_unreachable(place: str) -> Iterator[None]:
 
 def _found(file_system: fs.FileSystem, path: str, place: str) -> tuple[str, list[fs.FileInfo]]:
     """Give the folder that names are relative to, and what is in it."""
-    if (glob := _GLOB.search(path)) is not None:
-        root = posixpath.dirname(path[: glob.start()])
-        pattern = _pattern(path, place)
-        below = fs.FileSelector(root, recursive=True, allow_not_found=True)
-        infos = file_system.get_file_info(below)
-        return root, [info for info in infos if pattern.fullmatch(info.path)]
     [info] = file_system.get_file_info([path])
     if info.type == fs.FileType.Directory:
         return path, file_system.get_file_info(fs.FileSelector(path, recursive=True))
+    if info.type == fs.FileType.NotFound and _GLOB.search(path) is not None:
+        root = _root_of_glob(file_system, path)
+        pattern = _pattern(path[len(root) :].lstrip("/"), place)
+        below = fs.FileSelector(root, recursive=True, allow_not_found=True)
+        infos = file_system.get_file_info(below)
+        return root, [i for i in infos if pattern.fullmatch(i.path[len(root) :].lstrip("/"))]
     return posixpath.dirname(path), [info] if info.type == fs.FileType.File else []
+
+
+def _root_of_glob(file_system: fs.FileSystem, glob: str) -> str:
+    """Give the folder that a glob looks in; one that is there is taken as it is, `[` and all."""
+    first = _GLOB.search(glob)
+    assert first is not None
+    root = posixpath.dirname(glob[: first.start()])
+    for name in glob[len(root) :].strip("/").split("/")[:-1]:
+        folder = posixpath.join(root, name)
+        [info] = file_system.get_file_info([folder])
+        if info.type != fs.FileType.Directory:
+            break
+        root = folder
+    return root
 
 
 def _pattern(glob: str, place: str) -> re.Pattern[str]:

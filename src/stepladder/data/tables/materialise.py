@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Mapping
@@ -26,9 +27,12 @@ from stepladder.records import read_json, write_json
 from stepladder.records.files import fsync_dir
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructField
 
 _NUM_SAMPLED = 64
+_GLOB = re.compile(r"[\\*?\[\]{}]")  # what Spark takes for more than a letter where it reads
+_MICROSECONDS = "timestamp_ntz'1970-01-01 00:00:00' + unix_micros({}) * interval '0.000001' second"
 _made: dict[Path, tuple[DataFrame, Plan, Mapping[str, Any]]] = {}  # in this session, by folder
 
 
@@ -251,11 +255,13 @@ def _vectors(frame: DataFrame, partial: Path) -> list[str]:
     from pyspark.sql import functions as fn
     from pyspark.sql.types import ArrayType
 
-    written = frame.sparkSession.read.parquet(f"file://{partial}")
+    place = _GLOB.sub(r"\\\g<0>", str(partial))
+    written = frame.sparkSession.read.parquet(f"file://{place}")
     names = [f.name for f in written.schema.fields if isinstance(f.dataType, ArrayType)]
     if not names:
         return []
-    sizes = [fn.size(written[f"`{name}`"]) for name in names]
+    lists = [written[f"`{name}`"] for name in names]
+    sizes = [fn.when(column.isNotNull(), fn.size(column)) for column in lists]  # else -1, maybe
     bounds = written.select(
         *(
             bound(size).alias(f"{bound.__name__}{i}")
@@ -272,26 +278,33 @@ def _vectors(frame: DataFrame, partial: Path) -> list[str]:
 
 
 def in_form(frame: DataFrame, dtype: str | None) -> DataFrame:
-    """Turn ML vectors into arrays, and floating-point columns into one type."""
+    """Turn ML vectors into arrays, floats into one type, and times into microseconds in UTC.
+
+    As they are, Spark would write times as INT96, unless a setting of the session says otherwise.
+    """
+    columns = [_in_form(frame, field, dtype).alias(field.name) for field in frame.schema.fields]
+    return frame.select(*columns)
+
+
+def _in_form(frame: DataFrame, field: StructField, dtype: str | None) -> Column:
     from pyspark.ml.functions import vector_to_array
     from pyspark.ml.linalg import VectorUDT
     from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
-    from pyspark.sql.types import ArrayType, DoubleType, FloatType
+    from pyspark.sql import functions as fn
+    from pyspark.sql.types import ArrayType, DoubleType, FloatType, TimestampType
 
-    floats = (FloatType, DoubleType)
+    name, kind = f"`{field.name}`", field.dataType
+    column = frame[name]
+    if isinstance(kind, (VectorUDT, OldVectorUDT)):
+        return fn.when(column.isNotNull(), vector_to_array(column, dtype or "float64"))
+    of_lists = isinstance(kind, ArrayType)
+    cell = kind.elementType if isinstance(kind, ArrayType) else kind
+    if isinstance(cell, TimestampType):
+        counted = _MICROSECONDS.format("item" if of_lists else name)
+        return fn.expr(f"transform({name}, item -> {counted})" if of_lists else counted)
     target = {"float32": FloatType(), "float64": DoubleType()}.get(dtype or "")
-    columns = []
-    for field in frame.schema.fields:
-        column, kind = frame[f"`{field.name}`"], field.dataType
-        if isinstance(kind, (VectorUDT, OldVectorUDT)):
-            column = vector_to_array(column, dtype or "float64")
-        elif target is not None and isinstance(kind, floats):
-            column = column.cast(target)
-        elif (
-            target is not None
-            and isinstance(kind, ArrayType)
-            and isinstance(kind.elementType, floats)
-        ):
-            column = column.cast(ArrayType(target, kind.containsNull))
-        columns.append(column.alias(field.name))
-    return frame.select(*columns)
+    if target is None or not isinstance(cell, (FloatType, DoubleType)):
+        return column
+    if isinstance(kind, ArrayType):
+        return column.cast(ArrayType(target, kind.containsNull))
+    return column.cast(target)

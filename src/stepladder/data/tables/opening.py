@@ -10,6 +10,7 @@ from pathlib import Path
 from stepladder.config.choices import Split
 from stepladder.data.delta import VersionOption
 from stepladder.data.tables.blocks import BlockCache
+from stepladder.data.tables.cells import cells_of
 from stepladder.data.tables.columns import Scalar
 from stepladder.data.tables.footers import RowGroups
 from stepladder.data.tables.layout import lay_out
@@ -53,7 +54,6 @@ def open_table(
         DataError: if there is no such table, or a file of it is damaged, or other than the first.
         UsageError: if the choices do not fit its columns.
     """
-    place = written(path)
     choices = Choices(
         columns=None if columns is None else tuple(columns),
         target=target,
@@ -61,9 +61,34 @@ def open_table(
         fill=dict(fill or {}),
         pad_value=pad_value,
     )
+    return open_chosen(
+        path,
+        choices,
+        split=split,
+        split_column=split_column,
+        version=version,
+        max_cache_bytes=max_cache_bytes,
+    )
+
+
+def open_chosen(
+    path: str | Path,
+    choices: Choices,
+    *,
+    split: Split | str | None = None,
+    split_column: str = "split",
+    version: int | None = None,
+    max_cache_bytes: int | None = None,
+) -> TableSource:
+    """Read rows as `open_table` does, for an interface that chooses more than it lets choose.
+
+    Raises:
+        DataError: if there is no such table, or a file of it is damaged, or other than the first.
+        UsageError: if the choices do not fit its columns.
+    """
     opened = partial(
         _opened,
-        place,
+        written(path),
         choices=choices,
         split=None if split is None else _known(split),
         split_column=split_column,
@@ -98,6 +123,8 @@ def _opened(
     found = columns_of(
         schema, names, choices, place=place, values=partial(layout.values_of, row_groups)
     )
+    if choices.as_cells:
+        found = cells_of(found, row_groups.nullable(names))
     if split is not None and by_files is None:
         layout = layout.of_split(row_groups, schema, split, split_column)
     if sum(layout.rows) == 0:

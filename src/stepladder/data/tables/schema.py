@@ -32,13 +32,20 @@ _EXTENSION = b"ARROW:extension:name"
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What a user chose of a table; see `open_table`."""
+    """What a user chose of a table; see `open_table`.
+
+    Attributes:
+        as_cells: give batches as cells of a pandas DataFrame, nulls among them.
+        null_cure: what can be done about a null, where that is not fill.
+    """
 
     columns: tuple[str, ...] | None = None
     target: str | None = None
     vectors: frozenset[str] = frozenset()
     fill: Mapping[str, Scalar] = field(default_factory=dict)
     pad_value: float = 0
+    as_cells: bool = field(default=False, repr=False)  # repr is part of what rows are known by
+    null_cure: str | None = field(default=None, repr=False)
 
     def names(self, schema: pa.Schema, place: str) -> tuple[str, ...]:
         """Give the columns to read, the target among them, and refuse names that are not there.
@@ -90,6 +97,7 @@ def columns_of(
                 fix="Name the columns to read, such as columns=[...], or write it as numbers, "
                 "text, bytes or lists of numbers.",
             )
+        column.null_cure = choices.null_cure
         columns.append(column)
     _refuse_clashes([name for column in columns for name in column.names], place)
     if choices.target is not None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from stepladder.data.examples import Examples, Source
 from stepladder.data.tables.blocks import Block, BlockCache, Blocks
+from stepladder.data.tables.cells import CellColumn
 from stepladder.data.tables.columns import BadCellError, Column, Part
 from stepladder.data.tables.footers import RowGroups
 from stepladder.data.tables.layout import Layout
@@ -32,6 +33,8 @@ class TableSource(Source):
         version: of a Delta table; None: it is none.
         is_pinned: whether the version was named, and not the latest one taken.
         columns: names, in the order of the batches.
+        nullable: names of those whose nulls are among their cells; see `Choices.as_cells`.
+        padded: names of those whose cells are lists of several lengths.
         block_rows: rows of each row group: rows of one are cheap to read together.
         is_near: whether the whole table is held decoded, as where it fits in the cache.
     """
@@ -52,6 +55,9 @@ class TableSource(Source):
         self.warning = layout.listing.warning
         self.is_pinned = is_pinned
         self.columns = tuple(column.name for column in columns)
+        cells = [column for column in columns if isinstance(column, CellColumn)]
+        self.nullable = frozenset(column.name for column in cells if column.is_nullable)
+        self.padded = frozenset(column.name for column in cells if column.is_padded)
         self.block_rows: tuple[int, ...] = layout.rows
         self.fingerprint = layout.fingerprint(key)
         self._layout = layout

@@ -71,6 +71,24 @@ def test_times_are_counted_in_the_units_of_their_column(tmp_path: Path) -> None:
     }
 
 
+def test_times_of_any_year_that_are_stored_as_int96_are_counted_in_microseconds(
+    tmp_path: Path,
+) -> None:
+    times = [datetime.datetime(year, 12, 31, 1, 2, 3, 4) for year in (1, 1677, 1970, 2262, 9999)]
+    columns = {
+        "t": pa.array([*times, None], pa.timestamp("us")),
+        "l": pa.array([[time] for time in times] + [None], pa.list_(pa.timestamp("us"))),
+    }
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns), file, use_deprecated_int96_timestamps=True)
+    begin = datetime.datetime(1970, 1, 1)
+    wanted = [(time - begin) // datetime.timedelta(microseconds=1) for time in times]
+    source = open_table(tmp_path, vectors=["l"], fill={"t": begin, "l": 0})
+    got = source.read(np.arange(6)).inputs
+    assert got["t"].tolist() == [*wanted, 0]
+    assert got["l"].tolist() == [[count] for count in [*wanted, 0]]
+
+
 def test_texts_and_bytes_come_as_lists(tmp_path: Path) -> None:
     texts = [f"text {i}" for i in range(10)]
     columns = {

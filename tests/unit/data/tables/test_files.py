@@ -15,6 +15,7 @@ import pytest
 from stepladder.config.choices import Split
 from stepladder.data import open_table
 from stepladder.data.safe_arrow import require_safe_pyarrow
+from stepladder.data.tables.hold import MANIFEST
 from stepladder.data.tables.source import TableSource
 from stepladder.errors import DataError, UsageError
 
@@ -92,6 +93,18 @@ def test_a_glob_means_what_it_means_to_python(glob: str, folder: Path) -> None:
             open_table(folder / glob)
 
 
+@pytest.mark.parametrize("name", ["g[1]", "g*", "g?", "[!a]", "{a,b}", "**"])
+def test_a_path_that_is_there_is_no_glob(name: str, folder: Path) -> None:
+    shutil.copytree(folder, folder.parent / "g1")
+    odd = folder.parent / name
+    write(odd / f"{name}.parquet", range(20, 23))
+    write(odd / "~other.parquet", range(23, 25))
+    assert all_x(open_table(odd)) == list(range(20, 25))
+    assert all_x(open_table(odd / f"{name}.parquet")) == [20, 21, 22]
+    assert all_x(open_table(f"file://{odd}/~o*.parquet")) == [23, 24]
+    assert open_table(odd).describe(4) == "~other.parquet, row 1"
+
+
 def test_folders_give_columns_and_splits(tmp_path: Path) -> None:
     for split, start in (("train", 0), ("validation", 10)):
         for day in (7, 11):
@@ -124,13 +137,52 @@ def test_a_column_tells_splits_where_names_do_not(tmp_path: Path) -> None:
         open_table(tmp_path, split="val")
 
 
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.large_string(), pa.string()], ids=str)
+def test_a_column_of_texts_of_any_kind_tells_splits(kind: pa.DataType, tmp_path: Path) -> None:
+    columns = {
+        "s": pa.array(["a", None, "c"], kind),
+        "raw": pa.array([b"a", b"b", b"c"], pa.binary_view()),
+        "split": pa.array(["train", "val", "val"], kind),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    source = open_table(tmp_path, split="val", fill={"s": "?"})
+    assert source.read(np.array([1, 0])).inputs == {
+        "s": ["c", "?"],
+        "raw": [b"c", b"b"],
+        "split": ["val", "val"],
+    }
+
+
 def test_the_fingerprint_is_of_the_rows_and_of_what_is_read(folder: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(folder, tmp_path / "copy")
+    copy = shutil.copytree(folder, tmp_path / "copy")  # which keeps the times of the files
     first = open_table(folder).fingerprint
     assert open_table(copy).fingerprint == first
     assert open_table(folder, target="x").fingerprint != first
     write(copy / "b.parquet", range(6, 10))
     assert open_table(copy).fingerprint != first
+
+
+@pytest.mark.parametrize("path", ["", "a.parquet", "*.parquet"])
+def test_rows_that_took_the_place_of_others_are_other_data(path: str, tmp_path: Path) -> None:
+    """Of as many bytes, with the same smallest and largest value: no footer tells them apart."""
+    file = tmp_path / "a.parquet"
+
+    def written(values: list[int], changed_s: int) -> str:
+        pq.write_table(pa.table({"x": values}), file, compression="none", use_dictionary=False)
+        os.utime(file, (changed_s, changed_s))
+        return open_table(tmp_path / path).fingerprint
+
+    first, other = written([1, 2, 3, 9], 1000), written([1, 3, 2, 9], 1001)
+    assert first != other
+    assert written([1, 2, 3, 9], 1000) == first
+
+
+def test_what_a_converter_wrote_is_the_same_data_whenever_it_was_written(folder: Path) -> None:
+    (folder / MANIFEST).write_text("{}")
+    for path in (folder, folder / "*.parquet"):
+        first = open_table(path).fingerprint
+        (folder / "b.parquet").touch()
+        assert open_table(path).fingerprint == first
 
 
 @pytest.mark.parametrize(
