@@ -14,7 +14,7 @@ from stepladder.data.remote.places import (
     shown,
     supported_place,
 )
-from stepladder.data.spark_converter import _local
+from stepladder.data.spark_converter import local_folder
 from stepladder.data.store import Store
 from stepladder.data.target import open_target
 from stepladder.errors import UsageError
@@ -126,5 +126,5 @@ def test_no_option_that_names_a_folder_takes_an_address_of_another_kind(
 
 def test_a_cache_for_spark_is_no_address_and_no_secret_of_it_is_told() -> None:
     with pytest.raises(UsageError, match="every machine sees") as caught:
-        _local("S3A://AKIA:canary@photos/cache")
+        local_folder("S3A://AKIA:canary@photos/cache")
     assert caught.value.where == "S3A://…@photos/cache"
