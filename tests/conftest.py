@@ -68,12 +68,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run two files more at a time than there are cores: a sixth of the time is spent waiting.
-
-    With one more, a fifth of two cores stayed idle: a cluster of Spark, and processes that are
-    killed, are waited for by two of three files at once.
-    """
-    return num_cores() + 2
+    """Run one file more at a time than there are cores: a sixth of the time is spent waiting."""
+    return num_cores() + 1
 
 
 @pytest.hookimpl(optionalhook=True)
