@@ -48,7 +48,7 @@ from stepladder.records import to_json
 from stepladder.records.ladder import Decision
 from stepladder.rungs import RUNGS, Rung
 from stepladder.task.load import BUILT_IN, load_task
-from stepladder.train.build import choose_device, open_sources, resolve_auto
+from stepladder.train.build import open_device, open_sources, resolve_auto
 from stepladder.train.display import Display
 
 ROUNDS = "rounds"
@@ -114,7 +114,7 @@ def climb_and_search(job: JobConfig, workload: Workload, folder: Path) -> Ends:
     task = load_task(workload.task or BUILT_IN, store=job.recipe.data.store, recipe=job.recipe)
     sources = open_sources(task)
     job = resolve_auto(job, sources)
-    device = choose_device(job.recipe.device.kind)
+    device = open_device(job.recipe.device.kind)
     keep_freed_memory()
     folder.mkdir(parents=True)
     with Lab(

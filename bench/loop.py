@@ -27,7 +27,7 @@ from stepladder.config.options import JobConfig, RunConfig
 from stepladder.config.recipe import BatchConfig, DataConfig, Recipe, ScheduleConfig
 from stepladder.data.batch import Batch
 from stepladder.task import Task
-from stepladder.train.build import choose_device, make_clock, make_model, open_sources
+from stepladder.train.build import open_device, make_clock, make_model, open_sources
 from stepladder.train.checkpoint import Checkpoints
 from stepladder.train.display import Display
 from stepladder.train.events import EventLog
@@ -76,7 +76,7 @@ class Replay:
 
 
 def make_session(task: Mlp, folder: Path, steps: int) -> Session:
-    device = choose_device(Recipe().device.kind)
+    device = open_device(Recipe().device.kind)
     job = JobConfig(
         recipe=Recipe(
             train=TrainMode.ALL,

@@ -30,10 +30,10 @@ from stepladder.task.contract import Task
 from stepladder.train.build import (
     MEMORY_FORMATS,
     Sources,
-    choose_device,
     make_held_out_reader,
     make_model,
     make_train_reader,
+    open_device,
 )
 from stepladder.train.stage import enter_stage, stages_of
 from stepladder.train.step import autocast
@@ -286,7 +286,7 @@ def open_job(config: JobConfig, task: Task, *, task_name: str) -> CheckedJob:
         task=task,
         task_name=task_name,
         sources=open_at_version(task, config.recipe.data.table_version),
-        device=choose_device(config.recipe.device.kind),
+        device=open_device(config.recipe.device.kind),
     )
 
 

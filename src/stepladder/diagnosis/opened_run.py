@@ -28,9 +28,9 @@ from stepladder.task.load import BUILT_IN, name_of
 from stepladder.train.build import (
     MEMORY_FORMATS,
     Sources,
-    choose_device,
     make_held_out_reader,
     make_model,
+    open_device,
     use_threads,
 )
 from stepladder.train.checkpoint import check_fits, load_best, load_last
@@ -206,5 +206,5 @@ def open_run(run: Path, job: JobConfig, task: Task) -> OpenedRun:
         job=job,
         task=task,
         sources=open_at_version(task, job.recipe.data.table_version),
-        device=choose_device(job.recipe.device.kind),
+        device=open_device(job.recipe.device.kind),
     )

@@ -42,7 +42,7 @@ from stepladder.ladder.result import (
 )
 from stepladder.ladder.task_key import task_facts
 from stepladder.ladder.wording import baseline_row, header, row, row_json
-from stepladder.machine import disk_free_bytes, keep_freed_memory
+from stepladder.machine import disk_free_bytes
 from stepladder.records import Json, read_json, to_json, write_json
 from stepladder.records.climb import Baseline, ClimbSummary
 from stepladder.records.from_json import from_json
@@ -50,7 +50,7 @@ from stepladder.records.ladder import Trial
 from stepladder.records.profile import Provenance
 from stepladder.rungs import REMEDIES, RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
-from stepladder.train.build import Sources, choose_device, resolve_auto, use_threads
+from stepladder.train.build import Sources, open_device, resolve_auto, use_threads
 from stepladder.train.display import Display
 from stepladder.train.features import features_folder
 from stepladder.train.run_folder import RunFolder
@@ -215,10 +215,8 @@ def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConf
             fix="Climb with --train head, then with --train all.",
         )
     _rungs(job)  # so that a list of prices that cannot be read is told of before anything is done
-    device = choose_device(job.recipe.device.kind)
+    device = open_device(job.recipe.device.kind)
     use_threads(job.recipe)
-    if device.type == "cpu":
-        keep_freed_memory()
     sources = open_at_version(task, job.recipe.data.table_version)
     for source in vars(sources).values():
         if isinstance(source, ArrivalSource):

@@ -23,7 +23,7 @@ from stepladder.data.feature_source import FeatureSource
 from stepladder.data.order_choice import resolve_order
 from stepladder.data.reader import Reader, Source, resolve_where
 from stepladder.errors import DataError, ResourceError, UsageError
-from stepladder.machine import num_cores
+from stepladder.machine import keep_freed_memory, num_cores
 from stepladder.models.freezing import set_training
 from stepladder.optim.master import MasterWeights, halve_
 from stepladder.optim.optimizers import build_optimizer
@@ -46,8 +46,8 @@ MEMORY_FORMATS = {
 }
 
 
-def choose_device(choice: DeviceChoice) -> torch.device:
-    """Give the device of a choice.
+def open_device(choice: DeviceChoice) -> torch.device:
+    """Give the device of a choice; on a CPU, memory that is freed stays with this process.
 
     Raises:
         ResourceError: if CUDA is asked for and there is none.
@@ -59,8 +59,10 @@ def choose_device(choice: DeviceChoice) -> torch.device:
             where="device.kind",
             fix="Use --device.kind auto, or look at `stepladder doctor` for the driver.",
         )
-    is_cuda = has_cuda and choice is not DeviceChoice.CPU
-    return torch.device("cuda" if is_cuda else "cpu")
+    if has_cuda and choice is not DeviceChoice.CPU:
+        return torch.device("cuda")
+    keep_freed_memory()
+    return torch.device("cpu")
 
 
 def make_clock(device: torch.device) -> Clock:

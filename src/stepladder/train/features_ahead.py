@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepladder.config.options import JobConfig
-from stepladder.machine import keep_freed_memory
 from stepladder.task.contract import Task
-from stepladder.train.build import choose_device, make_model, use_threads
+from stepladder.train.build import make_model, open_device, use_threads
 from stepladder.train.display import Display
 from stepladder.train.feature_opener import FeatureEngine
 from stepladder.train.feature_stage import go_on_features
@@ -49,10 +48,8 @@ def compute_features(
     """
     recipe = replace(job.recipe, features=replace(job.recipe.features, cached=True))
     job = replace(job, recipe=recipe)
-    device = choose_device(recipe.device.kind)
+    device = open_device(recipe.device.kind)
     use_threads(recipe)
-    if device.type == "cpu":
-        keep_freed_memory()
     sources = open_at_version(task, recipe.data.table_version)
     job = name_table_version(job, sources)  # so that executors read the same
     model = make_model(recipe, task, device)

@@ -14,15 +14,15 @@ from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
 from stepladder.config.show import dump_job, values_of
 from stepladder.errors import DivergedError, StepladderError
-from stepladder.machine import EnergyMeter, SystemSampler, keep_freed_memory
+from stepladder.machine import EnergyMeter, SystemSampler
 from stepladder.records import read_json, to_json, write_json
 from stepladder.task.contract import Task
 from stepladder.train.against import STOP_REASON, read_baseline
 from stepladder.train.build import (
     Sources,
-    choose_device,
     make_clock,
     make_model,
+    open_device,
     resolve_auto,
     use_threads,
 )
@@ -87,11 +87,9 @@ def train(
         DivergedError: at a loss that is not finite.
         InterruptedRun: after a signal; the run is saved and resumes.
     """
-    device = choose_device(job.recipe.device.kind)
+    device = open_device(job.recipe.device.kind)
     clock = make_clock(device)
     use_threads(job.recipe)
-    if device.type == "cpu":
-        keep_freed_memory()
     with clock.phase(Phase.SETUP):  # a store may be decoded here
         earlier = None if overwrite else earlier_version(job.run.dir)
         sources = open_at_version(task, job.recipe.data.table_version, earlier=earlier)
