@@ -27,7 +27,7 @@ from stepladder.config.options import JobConfig, RunConfig
 from stepladder.config.recipe import BatchConfig, DataConfig, Recipe, ScheduleConfig
 from stepladder.data.batch import Batch
 from stepladder.task import Task
-from stepladder.train.build import open_device, make_clock, make_model, open_sources
+from stepladder.train.build import make_clock, make_model, open_device, open_sources
 from stepladder.train.checkpoint import Checkpoints
 from stepladder.train.display import Display
 from stepladder.train.events import EventLog
