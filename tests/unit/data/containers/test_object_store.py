@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from moto.server import ThreadedMotoServer
 
 from stepladder.config.choices import SourceFormat
 from stepladder.data.containers.files import SourceFile
@@ -21,34 +18,6 @@ from stepladder.data.delta import read_version
 from stepladder.errors import DataError, ResourceError, UsageError
 
 KINDS = ("apple", "bread")
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    """A server; its address."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture
-def s3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A client of the server, which the environment names; its bucket is empty."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "canary-secret",
-        "AWS_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
-    client.create_bucket(Bucket="photos")
-    for item in client.list_objects_v2(Bucket="photos").get("Contents", ()):
-        client.delete_object(Bucket="photos", Key=item["Key"])
-    return client
 
 
 def columns(shop: Any, span: range) -> dict[str, Any]:
