@@ -39,17 +39,17 @@ from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.ladder.advise import advise_on
 from stepladder.ladder.climb import Climb
-from stepladder.ladder.guard import TrialFailed
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
+from stepladder.ladder.limits.guard import TrialFailed
 from stepladder.ladder.trial import change_between
 from stepladder.machine import keep_freed_memory
 from stepladder.records import to_json
 from stepladder.records.ladder import Decision
 from stepladder.rungs import RUNGS, Rung
 from stepladder.task.load import BUILT_IN, load_task
-from stepladder.train.build import open_device, open_sources, resolve_auto
-from stepladder.train.display import Display
+from stepladder.training.output.display import Display
+from stepladder.training.setup.build import open_device, open_sources, resolve_auto
 
 ROUNDS = "rounds"
 """Key of what a row of the log rests on; it goes beside the rows."""

@@ -48,12 +48,12 @@ from stepladder.config.recipe import (
     StoppingConfig,
 )
 from stepladder.data.batch import Batch
-from stepladder.data.store import Store
+from stepladder.data.store.store import Store
 from stepladder.models.classifier import build_classifier
 from stepladder.task import Metrics, Task
-from stepladder.train.against import STOP_REASON
-from stepladder.train.display import Display
-from stepladder.train.run import train
+from stepladder.training.baseline import STOP_REASON
+from stepladder.training.output.display import Display
+from stepladder.training.run import train
 
 TIMES = 30
 SOUND, TOO_SMALL, TOO_LARGE = "sound", f"lr / {TIMES}", f"lr x {TIMES}"

@@ -19,9 +19,9 @@ from rows import write_rows
 from torch import Tensor
 
 from stepladder.config.options import RunConfig
-from stepladder.train.checkpoint import Checkpoints
-from stepladder.train.file_system import probe
-from stepladder.train.randomness import capture_random_state
+from stepladder.training.checkpoint.checkpoint import Checkpoints
+from stepladder.training.checkpoint.file_system import probe
+from stepladder.training.randomness import capture_random_state
 
 # Millions of weights: (frozen, learning). The first two are the default model's.
 CASES = {

@@ -10,7 +10,7 @@ from stepladder.ladder.ledger import LEDGER_FILE, trials_of
 from stepladder.records import read_json, to_json
 from stepladder.records.climb import Baseline, Result
 from stepladder.records.ladder import Decision, Trial
-from stepladder.report.ladder import read_climb
+from stepladder.reporting.ladder.climb_data import read_climb
 
 ENVIRONMENT_FILE = "env.json"
 

@@ -29,11 +29,11 @@ from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
 from stepladder.config.show import dump_job
 from stepladder.models.torchvision_shim import import_timm
-from stepladder.report import page as _page  # noqa: F401  (imported before the clock)
+from stepladder.reporting import page as _page  # noqa: F401  (imported before the clock)
 from stepladder.task import image_classification as _built_in  # noqa: F401
-from stepladder.train import run as _run  # noqa: F401
-from stepladder.train.clock import Phase
-from stepladder.train.display import Display
+from stepladder.training import run as _run  # noqa: F401
+from stepladder.training.clock import Phase
+from stepladder.training.output.display import Display
 
 KEPT_KEYS = (
     "epochs",

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stepladder.diagnosis.curves import Curves, Point
-from stepladder.diagnosis.fit import judge_fit
+from stepladder.diagnosis.fit.curves import Curves, Point
+from stepladder.diagnosis.fit.fit import judge_fit
 from stepladder.records.diagnosis import Fit, FitKind
 
 NUM_FEATURES, NUM_CLASSES, SEEDS = 20, 5, (0, 1, 2)

@@ -41,7 +41,7 @@ from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
 from stepladder.config.resolve import resolve, settings_of_call
 from stepladder.records import read_jsonl
-from stepladder.train.display import Display
+from stepladder.training.output.display import Display
 
 STEP4 = Path(__file__).parent.parent / "examples" / "six_steps" / "step4.yaml"
 NUM_ROWS = {"train": 27_546, "val": 3_061}  # 30,607 pictures, nine tenths of them learn

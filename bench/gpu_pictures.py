@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stepladder.config.choices import Encoding
-from stepladder.data.manifest import publish
-from stepladder.data.writer import ShardWriter
+from stepladder.data.prepare.writer import ShardWriter
+from stepladder.data.store.manifest import publish
 from stepladder.records import Manifest, ShardInfo
 
 NUM_SHARDS = 16

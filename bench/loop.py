@@ -27,14 +27,14 @@ from stepladder.config.options import JobConfig, RunConfig
 from stepladder.config.recipe import BatchConfig, DataConfig, Recipe, ScheduleConfig
 from stepladder.data.batch import Batch
 from stepladder.task import Task
-from stepladder.train.build import make_clock, make_model, open_device, open_sources
-from stepladder.train.checkpoint import Checkpoints
-from stepladder.train.display import Display
-from stepladder.train.events import EventLog
-from stepladder.train.loop import fit
-from stepladder.train.open_session import Surroundings, open_session
-from stepladder.train.session import Session
-from stepladder.train.signals import SignalGuard
+from stepladder.training.checkpoint.checkpoint import Checkpoints
+from stepladder.training.loop import fit
+from stepladder.training.output.display import Display
+from stepladder.training.output.events import EventLog
+from stepladder.training.session import Session
+from stepladder.training.setup.build import make_clock, make_model, open_device, open_sources
+from stepladder.training.setup.open_session import Surroundings, open_session
+from stepladder.training.signals import SignalGuard
 
 BATCH = 32
 

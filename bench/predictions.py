@@ -28,7 +28,7 @@ from climb_record import climb_record, environment_of
 from rows import markdown, write_rows
 from workloads import ADVISED_FILE, WORKLOADS, by_name
 
-from stepladder.ladder.calibration import Case, calibration_of
+from stepladder.ladder.summary.calibration import Case, calibration_of
 
 SCRIPT = Path(__file__).parent / "workloads.py"
 PUBLISHED = {

@@ -34,7 +34,7 @@ from measure import environment, ratio, rotated_trials, summary, write_results
 from PIL import Image
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.prepare import prepare
+from stepladder.data.prepare.prepare import prepare
 
 WIDTH, HEIGHT = 1600, 1200
 NUM_WORKERS = 2

@@ -26,10 +26,10 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from stepladder.config.choices import Encoding, Fit, Split, Where
-from stepladder.data.decode import decode_picture
-from stepladder.data.reader import Reader
-from stepladder.data.store import Store, StoreSplit
-from stepladder.data.writer import ShardWriter, publish
+from stepladder.data.decoding.decode import decode_picture
+from stepladder.data.prepare.writer import ShardWriter, publish
+from stepladder.data.reading.reader import Reader
+from stepladder.data.store.store import Store, StoreSplit
 from stepladder.records import Manifest
 
 BATCH = 64

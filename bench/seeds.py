@@ -31,13 +31,13 @@ from stepladder.config.choices import OrderMode, Split
 from stepladder.config.load import load_job
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
-from stepladder.data.reader import Reader
-from stepladder.data.store import Store
+from stepladder.data.reading.reader import Reader
+from stepladder.data.store.store import Store
 from stepladder.machine import keep_freed_memory
 from stepladder.models.classifier import build_classifier
 from stepladder.task import Metrics, Task
-from stepladder.train.display import Display
-from stepladder.train.run import train
+from stepladder.training.output.display import Display
+from stepladder.training.run import train
 
 CONFIG = Path(__file__).parent.parent / "examples" / "demo" / "train.yaml"
 

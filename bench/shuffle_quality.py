@@ -19,7 +19,7 @@ import numpy as np
 from measure import environment, write_results
 
 from stepladder.config.choices import OrderMode
-from stepladder.data.order import Order
+from stepladder.data.order.order import Order
 
 BATCH = 64
 NUM_CLASSES = 100

@@ -29,7 +29,7 @@ import stepladder
 from stepladder.config.choices import WeightsSource
 from stepladder.config.load import load_job
 from stepladder.config.recipe import ModelConfig
-from stepladder.train.display import Display
+from stepladder.training.output.display import Display
 
 ROOT = Path(__file__).parent.parent
 STEPS = ROOT / "examples" / "six_steps"

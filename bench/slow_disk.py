@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from stepladder.config.choices import Split
-from stepladder.data.store import StoreSplit
+from stepladder.data.store.store import StoreSplit
 from stepladder.task.image_classification import ImageClassification
 
 DISK_S = 0.008

@@ -44,13 +44,13 @@ from stepladder.data.batch import Batch
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.trial import run_trial
 from stepladder.machine import keep_freed_memory
-from stepladder.measure.profile import take_profile
+from stepladder.measuring.profile import take_profile
 from stepladder.records.ladder import Decision, Prediction, Trial
 from stepladder.records.profile import Profile, Provenance
 from stepladder.rungs import Rung
 from stepladder.task import Task
 from stepladder.task.image_classification import ImageClassification
-from stepladder.train.build import open_sources, resolve_auto
+from stepladder.training.setup.build import open_sources, resolve_auto
 
 NOTE = "A/A: a rung that changes nothing, tried again and again. Goal: kept at most 5 times of 100."
 STORE = Path(__file__).parent.parent / "demo_data" / "store"

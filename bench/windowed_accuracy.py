@@ -34,14 +34,14 @@ from stepladder.config.recipe import (
     StoppingConfig,
 )
 from stepladder.data.batch import Batch
-from stepladder.data.examples import Examples, Source
-from stepladder.data.store import Store
+from stepladder.data.reading.examples import Examples, Source
+from stepladder.data.store.store import Store
 from stepladder.machine import keep_freed_memory
 from stepladder.models.classifier import build_classifier
 from stepladder.stats import mean_estimate
 from stepladder.task import Metrics, Task
-from stepladder.train.display import Display
-from stepladder.train.run import train
+from stepladder.training.output.display import Display
+from stepladder.training.run import train
 
 WINDOW_FILES = 4
 

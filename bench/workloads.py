@@ -28,14 +28,14 @@ from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import resolve, settings_of_call
-from stepladder.data.pixel_copy import copies_folder
+from stepladder.data.store.pixel_copy import copies_folder
 from stepladder.ladder.advise import advise_on
 from stepladder.ladder.ledger import LEDGER_FILE, trials_of
-from stepladder.report.ladder import read_climb
+from stepladder.reporting.ladder.climb_data import read_climb
 from stepladder.rungs import RUNGS
 from stepladder.task.load import BUILT_IN, load_task
-from stepladder.train.build import open_sources, resolve_auto
-from stepladder.train.display import Display
+from stepladder.training.output.display import Display
+from stepladder.training.setup.build import open_sources, resolve_auto
 
 ROOT = Path(__file__).parent.parent
 ADVISED_FILE = "advised.json"
@@ -293,7 +293,7 @@ def forget_artefacts(store: Path | None) -> None:
     """
     if store is None:
         return
-    features = store.with_name(f"{store.name}.features")  # as in train/features.py
+    features = store.with_name(f"{store.name}.features")  # as in training/features/feature_cache.py
     for folder in (features, copies_folder(store)):
         if folder.is_dir():
             shutil.rmtree(folder)

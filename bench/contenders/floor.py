@@ -16,7 +16,7 @@ from contest import frozen_trunk, now, parser_of, read_pictures, report
 from torch import Tensor, nn
 
 from stepladder.config.choices import Fit
-from stepladder.data.decode import decode_picture
+from stepladder.data.decoding.decode import decode_picture
 from stepladder.machine import keep_freed_memory
 from stepladder.models.folding import fold_batchnorm
 

@@ -15,9 +15,9 @@ from contest import now, parser_of, read_pictures, report
 
 import stepladder
 from stepladder.config.load import load_job
-from stepladder.data import prepare as _prepare  # noqa: F401
-from stepladder.train import run as _run  # noqa: F401
-from stepladder.train.display import Display
+from stepladder.data.prepare import prepare as _prepare  # noqa: F401
+from stepladder.training import run as _run  # noqa: F401
+from stepladder.training.output.display import Display
 
 IMPORTED_AT = now()
 

@@ -34,7 +34,7 @@ def _write_part(job: Job, folder: Path, part_idx: int, part: range, *, is_hashed
     import torch
 
     from stepladder.config.choices import Fit
-    from stepladder.data.decode import decode_content
+    from stepladder.data.decoding.decode import decode_content
     from stepladder.machine.allocator import keep_freed_memory
 
     keep_freed_memory()

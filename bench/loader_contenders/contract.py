@@ -96,7 +96,7 @@ class Job:
     def decode(self, data: bytes) -> np.ndarray:
         """Decode a JPEG to the square, by the function that all share."""
         from stepladder.config.choices import Fit
-        from stepladder.data.decode import decode_picture
+        from stepladder.data.decoding.decode import decode_picture
 
         return decode_picture(data, size=self.size, fit=Fit.PAD)
 

@@ -30,10 +30,10 @@ from loader_contenders.child import BENCH, SOURCE
 from loader_contenders.contract import BATCH
 from loader_contenders.reading import Plan
 from stepladder.config.choices import Encoding, OrderMode, Split
-from stepladder.data.index import index_path
-from stepladder.data.reader import Reader
-from stepladder.data.store import Store
-from stepladder.data.writer import ShardWriter, publish
+from stepladder.data.prepare.writer import ShardWriter, publish
+from stepladder.data.reading.reader import Reader
+from stepladder.data.store.index import index_path
+from stepladder.data.store.store import Store
 from stepladder.records import Manifest
 
 LARGE_BYTES = 20_000_000_000

@@ -108,9 +108,9 @@ def read(url: str, cache: Path) -> dict[str, Any]:
     import boto3  # noqa: F401 - an import like any other: before the clock starts
 
     from stepladder.config.choices import OrderMode, Split
-    from stepladder.data.reader import Reader
+    from stepladder.data.reading.reader import Reader
     from stepladder.data.remote.remote_store import open_shard_files
-    from stepladder.data.store import Store
+    from stepladder.data.store.store import Store
 
     start_s = time.perf_counter()
     files = open_shard_files(Path(url), cache_dir=cache, max_cache_bytes=MAX_CACHE_BYTES)

@@ -33,7 +33,7 @@ WRITE_SETTINGS = ({"workers": 2},)
 def write(job: Job, setting: Setting) -> None:
     from stepladder.config.choices import Encoding
     from stepladder.config.options import PrepareConfig
-    from stepladder.data.prepare import prepare
+    from stepladder.data.prepare.prepare import prepare
 
     folder = job.place("ours")
     shutil.rmtree(folder, ignore_errors=True)
@@ -62,8 +62,8 @@ def write(job: Job, setting: Setting) -> None:
 def open_epochs(job: Job, setting: Setting) -> Epoch:
 
     from stepladder.config.choices import OrderMode, Split, VerifyPages
-    from stepladder.data.reader import Reader
-    from stepladder.data.store import Store
+    from stepladder.data.reading.reader import Reader
+    from stepladder.data.store.store import Store
 
     verify = VerifyPages(setting["verify"])
     split = Store.open(job.place("ours") / "store", verify_pages=verify).split(Split.TRAIN)

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from stepladder.config.choices import Fit
-from stepladder.data.decode import decode_picture
+from stepladder.data.decoding.decode import decode_picture
 
 LONGER_SIDE = 400
 QUALITY, PRESIZED_QUALITY = 85, 90

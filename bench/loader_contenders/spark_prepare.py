@@ -115,7 +115,7 @@ def _session(photos: Path, out: Path, size: int, plan: Plan) -> Iterator[Callabl
 def ours(photos: Path, out: Path, size: int, *, engine: str) -> None:
     from stepladder.config.choices import EngineName
     from stepladder.config.options import PrepareConfig
-    from stepladder.data.prepare import prepare
+    from stepladder.data.prepare.prepare import prepare
 
     prepare(
         PrepareConfig(

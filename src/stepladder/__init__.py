@@ -106,7 +106,7 @@ class _Package(ModuleType):
     """Keeps the names of four functions from the rooms that share them.
 
     When Python loads stepladder/train/, it binds the package as `stepladder.train`: the function
-    would be gone after its first call. `from stepladder.train.run import …` does not use that name.
+    would be gone after its first call. `from stepladder.training.run import …` does not use that name.
     """
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -22,7 +22,7 @@ def server() -> ForkServerContext:
     context = get_context("forkserver")
     # it does not look into the folder of the tests; an optimizer's first step imports the second
     context.set_forkserver_preload(
-        ["stepladder.train.run", "torch._dynamo", "stepladder.data.prepare"]
+        ["stepladder.training.run", "torch._dynamo", "stepladder.data.prepare.prepare"]
     )
     warm = context.Process(target=int)  # nothing: once it has ended, the server is there
     warm.start()

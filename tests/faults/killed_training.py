@@ -17,8 +17,8 @@ from stepladder.config.options import JobConfig, RunConfig
 from stepladder.config.recipe import BatchConfig, Recipe, ScheduleConfig, StoppingConfig
 from stepladder.data.batch import Batch
 from stepladder.task import Metrics, Task
-from stepladder.train.display import Display
-from stepladder.train.run import train
+from stepladder.training.output.display import Display
+from stepladder.training.run import train
 
 
 class Killed(Task):

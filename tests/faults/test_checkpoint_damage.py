@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from stepladder.errors import DataError
-from stepladder.train.checkpoint import Checkpoints
+from stepladder.training.checkpoint.checkpoint import Checkpoints
 
 NUM_FLIPS_A_FILE = 34
 OLD, NEW = "step-000000001", "step-000000002"

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from stepladder.errors import ResourceError
-from stepladder.train.checkpoint import Checkpoints
-from stepladder.train.file_system import probe
-from stepladder.train.run_folder import RunFolder
+from stepladder.training.checkpoint.checkpoint import Checkpoints
+from stepladder.training.checkpoint.file_system import probe
+from stepladder.training.setup.run_folder import RunFolder
 
 NOBODY = 65534
 SMALL, LARGE = torch.zeros(1000), torch.zeros(1_000_000)  # 4 kB, 4 MB

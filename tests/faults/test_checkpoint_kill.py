@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stepladder.train.checkpoint import Checkpoints
-from stepladder.train.file_system import FileSystem
+from stepladder.training.checkpoint.checkpoint import Checkpoints
+from stepladder.training.checkpoint.file_system import FileSystem
 
 NUM_KILLS = 20
 MAX_WAIT_S = 0.25
@@ -23,8 +23,8 @@ NURSERY = """
 import os, sys
 import torch
 from pathlib import Path
-from stepladder.train.checkpoint import Checkpoints
-from stepladder.train.file_system import FileSystem
+from stepladder.training.checkpoint.checkpoint import Checkpoints
+from stepladder.training.checkpoint.file_system import FileSystem
 
 torch.set_num_threads(1)
 

@@ -27,20 +27,20 @@ from PIL import Image
 
 from stepladder.config.choices import SourceFormat
 from stepladder.config.options import PrepareConfig
-from stepladder.data.containers import files as files_module
-from stepladder.data.containers import parquet as parquet_module
-from stepladder.data.containers.opening import open_pictures
-from stepladder.data.containers.spool import Buckets, Spool
-from stepladder.data.containers.tables import open_tables
-from stepladder.data.containers.tar import read_members
-from stepladder.data.containers.webdataset import TarContainer
-from stepladder.data.pictures import FilePictures, Workers
-from stepladder.data.prepare import prepare
-from stepladder.data.safe_arrow import refuse_older, require_safe_pyarrow
-from stepladder.data.store import Store
-from stepladder.data.verify import verify_store
-from stepladder.data.walk import Skipped
-from stepladder.data.work_folder import WorkFolder
+from stepladder.data.prepare.prepare import prepare
+from stepladder.data.prepare.work_folder import WorkFolder
+from stepladder.data.sources.containers import files as files_module
+from stepladder.data.sources.containers import parquet as parquet_module
+from stepladder.data.sources.containers.opening import open_pictures
+from stepladder.data.sources.containers.spool import Buckets, Spool
+from stepladder.data.sources.containers.tables import open_tables
+from stepladder.data.sources.containers.tar import read_members
+from stepladder.data.sources.containers.webdataset import TarContainer
+from stepladder.data.sources.pictures import FilePictures, Workers
+from stepladder.data.sources.safe_arrow import refuse_older, require_safe_pyarrow
+from stepladder.data.sources.walk import Skipped
+from stepladder.data.store.store import Store
+from stepladder.data.store.verify import verify_store
 from stepladder.errors import DataError, ResourceError, UsageError
 
 KINDS = ("apple", "bread")
@@ -85,10 +85,10 @@ import os, signal, sys
 from pathlib import Path
 from stepladder.config.choices import SourceFormat
 from stepladder.config.options import PrepareConfig
-from stepladder.data import plan, prepare
-from stepladder.data.containers import parquet
-from stepladder.data.containers.spool import Spool
-from stepladder.data.shard_work import ShardMaker
+from stepladder.data.prepare import (plan, prepare)
+from stepladder.data.sources.containers import parquet
+from stepladder.data.sources.containers.spool import Spool
+from stepladder.data.prepare.shard_work import ShardMaker
 import PIL.JpegImagePlugin, PIL.PngImagePlugin, pyarrow.parquet, simplejpeg, torch
 
 parquet.MIN_PART_BYTES = 10_000  # a part a row group
@@ -157,7 +157,7 @@ def stop_before_writing(config: PrepareConfig, monkeypatch: pytest.MonkeyPatch) 
         raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr("stepladder.data.engine.ShardMaker.make", stop)
+        patch.setattr("stepladder.data.prepare.engine.ShardMaker.make", stop)
         with pytest.raises(Stopped):
             prepare(config)
     return config.out.with_name(f"{config.out.name}.partial") / "spool"
@@ -282,7 +282,7 @@ def test_room_for_the_pictures_is_looked_for_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = table(tmp_path / "t.parquet")
-    monkeypatch.setattr("stepladder.data.forecast.disk_free_bytes", lambda _: 1000)
+    monkeypatch.setattr("stepladder.data.prepare.forecast.disk_free_bytes", lambda _: 1000)
     added = count_added(monkeypatch)
     with pytest.raises(ResourceError, match="unpacking the pictures of the source needs"):
         prepare(config_of(source))

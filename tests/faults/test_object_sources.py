@@ -21,7 +21,7 @@ from object_server import Fault, Proxy, Request, environment_of, running_server
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data import open_table
-from stepladder.data.prepare import prepare
+from stepladder.data.prepare.prepare import prepare
 from stepladder.data.remote import object_files
 from stepladder.data.remote.places import object_place
 from stepladder.data.remote.retries import RetryPolicy

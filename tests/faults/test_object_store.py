@@ -28,11 +28,9 @@ from stepladder import api
 from stepladder.config.choices import OrderMode, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data import open_table
-from stepladder.data.feature_files import FeatureFolder
-from stepladder.data.index import SUFFIX, index_path, open_index
-from stepladder.data.manifest import MANIFEST_NAME
-from stepladder.data.prepare import PreparePhase, PrepareProgress, PrepareResult, prepare
-from stepladder.data.reader import Reader
+from stepladder.data.features.feature_files import FeatureFolder
+from stepladder.data.prepare.prepare import PreparePhase, PrepareProgress, PrepareResult, prepare
+from stepladder.data.reading.reader import Reader
 from stepladder.data.remote.cache import FileCache
 from stepladder.data.remote.cache_part import WantedFile
 from stepladder.data.remote.copies import ObjectCopies
@@ -43,12 +41,14 @@ from stepladder.data.remote.remote_store import RemoteShardFiles, open_shard_fil
 from stepladder.data.remote.retries import RetryPolicy
 from stepladder.data.remote.s3 import S3Objects
 from stepladder.data.remote.upload import MARKER
-from stepladder.data.store import Store
+from stepladder.data.store.index import SUFFIX, index_path, open_index
+from stepladder.data.store.manifest import MANIFEST_NAME
+from stepladder.data.store.store import Store
 from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
 from stepladder.task.image_classification import ImageClassification
-from stepladder.train.checkpoint import Checkpoints
-from stepladder.train.file_system import FileSystem
-from stepladder.train.mirror import Mirror, bring_back
+from stepladder.training.checkpoint.checkpoint import Checkpoints
+from stepladder.training.checkpoint.file_system import FileSystem
+from stepladder.training.checkpoint.mirror import Mirror, bring_back
 
 BUCKET = "photos"
 SECRET = "wJalrXUtnFEMIcanary"

@@ -22,25 +22,25 @@ import odd_mount
 from stepladder.config.choices import Split
 from stepladder.config.options import JobConfig, PrepareConfig, RunConfig
 from stepladder.config.recipe import Recipe, ScheduleConfig
-from stepladder.data.feature_files import FeatureFolder
-from stepladder.data.manifest import MANIFEST_NAME
-from stepladder.data.prepare import prepare
-from stepladder.data.publish import publish_as_delta
+from stepladder.data.features.feature_files import FeatureFolder
+from stepladder.data.prepare.prepare import prepare
 from stepladder.data.remote.cache import FileCache
 from stepladder.data.remote.cache_folder import cache_folder
 from stepladder.data.remote.copies import FolderCopies, copy_folder
 from stepladder.data.remote.upload import MARKER
-from stepladder.data.repair import repair_store
-from stepladder.data.store import Store
+from stepladder.data.store.manifest import MANIFEST_NAME
+from stepladder.data.store.publish import publish_as_delta
+from stepladder.data.store.repair import repair_store
+from stepladder.data.store.store import Store
+from stepladder.data.store.verify import verify_store
 from stepladder.data.tables.hold import MANIFEST as WRITTEN
 from stepladder.data.tables.hold import Hold, is_left
-from stepladder.data.verify import verify_store
 from stepladder.errors import ResourceError, UsageError
 from stepladder.machine.filesystem import find_abilities
-from stepladder.train.checkpoint import Checkpoints
-from stepladder.train.display import Display
-from stepladder.train.file_system import probe
-from stepladder.train.run import train
+from stepladder.training.checkpoint.checkpoint import Checkpoints
+from stepladder.training.checkpoint.file_system import probe
+from stepladder.training.output.display import Display
+from stepladder.training.run import train
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,10 @@ import pytest
 from PIL import Image
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.prepare import prepare
-from stepladder.data.verify import verify_store
-from stepladder.data.work_folder import WorkFolder, disk_errors_named
-from stepladder.data.writer import ShardWriter
+from stepladder.data.prepare.prepare import prepare
+from stepladder.data.prepare.work_folder import WorkFolder, disk_errors_named
+from stepladder.data.prepare.writer import ShardWriter
+from stepladder.data.store.verify import verify_store
 from stepladder.errors import DataError, ResourceError
 
 
@@ -60,7 +60,7 @@ os.dup2(1, 2)
 SMALL_FILES = """
 import resource
 from stepladder.config.options import PrepareConfig
-from stepladder.data.prepare import prepare
+from stepladder.data.prepare.prepare import prepare
 from stepladder.errors import ResourceError
 resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
 try:
@@ -88,7 +88,7 @@ def test_a_file_that_may_not_grow_is_a_loud_error_and_work_is_kept(
 def test_one_of_several_files_that_fails_ends_all_and_the_rest_is_kept(
     source: Path, row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepladder.data.plan.MAX_MEAN_SHARD_BYTES", 12_000)  # many files
+    monkeypatch.setattr("stepladder.data.prepare.plan.MAX_MEAN_SHARD_BYTES", 12_000)  # many files
     add_page = ShardWriter.add_page
     rows = itertools.count(1)
 
@@ -140,7 +140,7 @@ def test_a_lock_of_a_dead_process_holds_nothing(source: Path) -> None:
 AS_NOBODY = """
 import os, sys
 from stepladder.config.options import PrepareConfig
-from stepladder.data.prepare import prepare
+from stepladder.data.prepare.prepare import prepare
 from stepladder.errors import StepladderError
 source, out, max_bad = words
 if os.getuid() == 0:

@@ -20,11 +20,11 @@ from PIL import Image
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data import helpers
-from stepladder.data.hashing import Hashed
-from stepladder.data.helpers import Helpers, num_helpers
-from stepladder.data.plan import Row, ShardPlan
-from stepladder.data.prepare import PreparePhase, PrepareProgress, prepare
+from stepladder.data.prepare import shard_workers as helpers
+from stepladder.data.prepare.hashing import Hashed
+from stepladder.data.prepare.plan import Row, ShardPlan
+from stepladder.data.prepare.prepare import PreparePhase, PrepareProgress, prepare
+from stepladder.data.prepare.shard_workers import Helpers, num_helpers
 from stepladder.errors import DataError
 
 NUM_PICTURES = 60
@@ -39,7 +39,7 @@ helpers.Helpers._ours = all_by_others
 """
 STANDING_STILL = """
 import signal
-from stepladder.data import helper
+from stepladder.data.prepare import shard_worker as helper
 helper._try_decoding = signal.pause
 helpers._END_S = 0.2
 """
@@ -48,8 +48,8 @@ SCRIPT = f"""
 import resource, sys
 from pathlib import Path
 from stepladder.config.options import PrepareConfig
-from stepladder.data import helpers, plan
-from stepladder.data.prepare import prepare
+from stepladder.data.prepare import (shard_workers as helpers, plan)
+from stepladder.data.prepare.prepare import prepare
 from stepladder.errors import StepladderError
 
 print("begun", flush=True)
@@ -92,7 +92,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def config(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareConfig:
-    monkeypatch.setattr("stepladder.data.plan.MAX_MEAN_SHARD_BYTES", 12_000)  # many files
+    monkeypatch.setattr("stepladder.data.prepare.plan.MAX_MEAN_SHARD_BYTES", 12_000)  # many files
     return PrepareConfig(source=source, out=tmp_path / "s", size=24, workers=3, max_bad=0.1)
 
 
@@ -335,7 +335,7 @@ def test_a_fork_that_stands_still_is_given_nothing_and_killed(
 
 MEMORY_SHORT = f"""
 import os
-from stepladder.data import writer
+from stepladder.data.prepare import writer
 parent, close = os.getpid(), writer.ShardWriter.close
 
 def fail(self):

@@ -18,9 +18,9 @@ import pytest
 from PIL import Image
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.manifest import load_manifest
-from stepladder.data.prepare import prepare
-from stepladder.data.verify import verify_store
+from stepladder.data.prepare.prepare import prepare
+from stepladder.data.store.manifest import load_manifest
+from stepladder.data.store.verify import verify_store
 
 NUM_KILLS = 20
 MAX_TRIES = 200
@@ -33,7 +33,7 @@ NURSERY = """
 import os, sys
 from pathlib import Path
 from stepladder.config.options import PrepareConfig
-from stepladder.data import plan, prepare
+from stepladder.data.prepare import (plan, prepare)
 import PIL.JpegImagePlugin, simplejpeg, torch
 
 plan.MAX_MEAN_SHARD_BYTES = 12_000  # some ten shards of so few pictures
@@ -165,7 +165,8 @@ def test_killed_while_an_old_store_is_replaced_either_stands_whole(
 import os, signal
 from pathlib import Path
 from stepladder.config.options import PrepareConfig
-from stepladder.data import manifest, prepare
+from stepladder.data.store import manifest
+from stepladder.data.prepare import prepare
 source, out = Path({str(source)!r}), Path({str(place / f"replaced {moment}")!r})
 prepare.prepare(PrepareConfig(source=source, out=out, size=24, max_bad=0.1))
 exchange = manifest._exchange
@@ -186,8 +187,8 @@ IMPATIENT = """
 import signal, sys, threading, time
 from pathlib import Path
 from stepladder.config.options import PrepareConfig
-from stepladder.data import plan, prepare
-from stepladder.data.writer import ShardWriter
+from stepladder.data.prepare import (plan, prepare)
+from stepladder.data.prepare.writer import ShardWriter
 import PIL.JpegImagePlugin, simplejpeg, torch
 
 plan.MAX_MEAN_SHARD_BYTES = 40_000

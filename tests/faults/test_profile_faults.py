@@ -17,14 +17,14 @@ from stepladder.config.choices import Split, TrainMode, Where
 from stepladder.config.recipe import BatchConfig, DataConfig, Recipe
 from stepladder.data.batch import Batch
 from stepladder.errors import DataError
-from stepladder.measure import profile as profile_module
-from stepladder.measure import sweep as sweep_module
-from stepladder.measure.profile import take_profile
-from stepladder.measure.subject import Subject, open_subject
-from stepladder.measure.sweep import measure_sweep
+from stepladder.measuring import profile as profile_module
+from stepladder.measuring import sweep as sweep_module
+from stepladder.measuring.profile import take_profile
+from stepladder.measuring.subject import Subject, open_subject
+from stepladder.measuring.sweep import measure_sweep
 from stepladder.records.profile import Profile
 from stepladder.task import Task
-from stepladder.train.build import open_sources
+from stepladder.training.setup.build import open_sources
 
 CPU = torch.device("cpu")
 RECIPE = Recipe(
@@ -245,6 +245,6 @@ def test_readers_of_a_failed_profile_are_closed() -> None:
 
 
 def _take_steps(subject: Subject) -> None:
-    from stepladder.measure.steps import measure_steps
+    from stepladder.measuring.steps import measure_steps
 
     measure_steps(subject, budget_s=0.05)

@@ -29,15 +29,15 @@ from PIL import Image, ImageCms, ImageOps
 from stepladder.cli.main import main
 from stepladder.config.choices import Encoding, Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.decode import BadPictureError, decode_picture
-from stepladder.data.index import encode_index, index_path
-from stepladder.data.manifest import fingerprint_of
-from stepladder.data.pages import decode_path, page_header
-from stepladder.data.prepare import prepare
-from stepladder.data.progress import PreparePhase, PrepareProgress
-from stepladder.data.source_file import read_file
-from stepladder.data.sources import list_pictures
-from stepladder.data.store import Store, StoreSplit
+from stepladder.data.decoding.decode import BadPictureError, decode_picture
+from stepladder.data.prepare.prepare import prepare
+from stepladder.data.prepare.progress import PreparePhase, PrepareProgress
+from stepladder.data.sources.listing import list_pictures
+from stepladder.data.sources.source_file import read_file
+from stepladder.data.store.index import encode_index, index_path
+from stepladder.data.store.manifest import fingerprint_of
+from stepladder.data.store.pages import decode_path, page_header
+from stepladder.data.store.store import Store, StoreSplit
 from stepladder.errors import DataError
 from stepladder.records import Manifest, ShardInfo, read_json, write_json
 
@@ -275,7 +275,7 @@ BOMBS = """
 import resource, sys
 from pathlib import Path
 from stepladder.config.options import PrepareConfig
-from stepladder.data.prepare import prepare
+from stepladder.data.prepare.prepare import prepare
 def make(out, source):
     config = PrepareConfig(source=Path(source), out=Path(out), size=32, val_frac=0.3, max_bad=0.5)
     return prepare(config)

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from stepladder.config.choices import Encoding, Split
-from stepladder.data.manifest import load_manifest
-from stepladder.data.reader import Reader
-from stepladder.data.store import Store, StoreSplit, verify_store
-from stepladder.data.verify import damaged_shards
+from stepladder.data.reading.reader import Reader
+from stepladder.data.store.manifest import load_manifest
+from stepladder.data.store.store import Store, StoreSplit, verify_store
+from stepladder.data.store.verify import damaged_shards
 from stepladder.errors import DataError, ResourceError
 
 NUM_FLIPS = 200
@@ -92,7 +92,7 @@ CUT_INDEX = """
 import os, sys
 from pathlib import Path
 from stepladder.config.choices import Split
-from stepladder.data.store import Store
+from stepladder.data.store.store import Store
 from stepladder.errors import DataError
 folder = Path(sys.argv[1])
 rows = Store.open(folder).split(Split.TRAIN)
@@ -164,7 +164,7 @@ def test_a_hard_limit_of_file_handles_is_an_error_with_a_way_out(
     tmp_path: Path, build_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_store(tmp_path / "s", num_rows={"train": 200}, shards=64)
-    monkeypatch.setattr("stepladder.data.store._allow_files", lambda num_more: None)
+    monkeypatch.setattr("stepladder.data.store.store._allow_files", lambda num_more: None)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         free = os.open(os.devnull, os.O_RDONLY)
@@ -184,6 +184,6 @@ def test_a_folder_that_cannot_be_written_to_is_read_without_its_index(
 
     pictures = build_store(tmp_path / "s")
     (tmp_path / "s" / "train-0.parquet.index").unlink()
-    monkeypatch.setattr("stepladder.data.shard.write_bytes", refuse)
+    monkeypatch.setattr("stepladder.data.store.shard.write_bytes", refuse)
     assert np.array_equal(train_of(tmp_path / "s").picture(0), pictures["train"][0])
     assert not (tmp_path / "s" / "train-0.parquet.index").exists()

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import killed_training
 
 from stepladder.records import read_json, read_jsonl
-from stepladder.train.checkpoint import Checkpoints, load_best
+from stepladder.training.checkpoint.checkpoint import Checkpoints, load_best
 
 NUM_KILLS = 20
 

@@ -32,15 +32,15 @@ from stepladder.config.recipe import (
 )
 from stepladder.data.batch import Batch
 from stepladder.ladder import trial as trial_module
-from stepladder.ladder.guard import Watchdog
 from stepladder.ladder.lab import Lab
+from stepladder.ladder.limits.guard import Watchdog
 from stepladder.ladder.trial import TrialResult, run_trial
-from stepladder.measure import workload as workload_module
+from stepladder.measuring.blocks import workload as workload_module
 from stepladder.records.ladder import Decision, Exactness, Prediction
 from stepladder.records.profile import Profile, Provenance, TrainingTime
 from stepladder.rungs import Rung
 from stepladder.task import Task
-from stepladder.train.build import open_sources
+from stepladder.training.setup.build import open_sources
 
 RECIPE = Recipe(
     train=TrainMode.ALL,

@@ -34,9 +34,9 @@ from stepladder.config.recipe import (
 from stepladder.data.batch import Batch
 from stepladder.errors import DivergedError
 from stepladder.task import Metrics, Task
-from stepladder.train.clock import STEP_PHASES
-from stepladder.train.display import Display
-from stepladder.train.run import train
+from stepladder.training.clock import STEP_PHASES
+from stepladder.training.output.display import Display
+from stepladder.training.run import train
 
 pytestmark = [
     pytest.mark.gpu,

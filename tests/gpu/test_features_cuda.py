@@ -19,8 +19,8 @@ from stepladder.config.options import JobConfig, RunConfig
 from stepladder.config.recipe import DeviceConfig, FeaturesConfig, Recipe, ScheduleConfig
 from stepladder.data.batch import Batch
 from stepladder.task import Task
-from stepladder.train.display import Display
-from stepladder.train.run import train
+from stepladder.training.output.display import Display
+from stepladder.training.run import train
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,11 +13,11 @@ from torch.utils.data import TensorDataset
 from stepladder.config.choices import DeviceChoice, Split
 from stepladder.config.recipe import DeviceConfig, FeaturesConfig, Recipe
 from stepladder.data.batch import Batch
-from stepladder.ladder.exactness import Material, compute
+from stepladder.ladder.accuracy.exactness import Material, compute
 from stepladder.models.folding import fold_batchnorm
 from stepladder.task import Task
-from stepladder.train.build import make_model, open_sources
-from stepladder.train.features import why_no_features
+from stepladder.training.features.feature_cache import why_no_features
+from stepladder.training.setup.build import make_model, open_sources
 
 pytestmark = [
     pytest.mark.gpu,

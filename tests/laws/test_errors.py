@@ -14,8 +14,12 @@ ERRORS = {
     "NoAdvice",  # TrialFailed is a verdict's reason: nobody has to do anything
 }
 READERS = {
-    *("records/from_json.py", "train/checkpoint_files.py", "train/checkpoint_folders.py"),
-    *("train/feature_opener.py", "train/tensor_file.py"),
+    *(
+        "records/from_json.py",
+        "training/checkpoint/checkpoint_files.py",
+        "training/checkpoint/checkpoint_folders.py",
+    ),
+    *("training/features/split_features.py", "training/checkpoint/tensor_file.py"),
 }
 """They say what is wrong with a file, in one line of a list; their callers say what to do."""
 

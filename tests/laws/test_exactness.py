@@ -30,12 +30,12 @@ from stepladder.config.recipe import (
     OptimizerConfig,
     Recipe,
 )
-from stepladder.ladder.exactness import Computed, Material, compute, describe_difference
+from stepladder.ladder.accuracy.exactness import Computed, Material, compute, describe_difference
 from stepladder.records.ladder import Exactness
 from stepladder.records.profile import Profile, TrainingTime
 from stepladder.rungs import RUNGS, Rung
 from stepladder.task.image_classification import ImageClassification
-from stepladder.train.build import open_sources
+from stepladder.training.setup.build import open_sources
 
 CPU = torch.device("cpu")
 SIZE = 32

@@ -38,19 +38,19 @@ from stepladder.config.recipe import (
     StoppingConfig,
 )
 from stepladder.data.batch import Batch
-from stepladder.data.reader import Reader
+from stepladder.data.reading.reader import Reader
 from stepladder.models.features import evaluating
 from stepladder.records import read_json
 from stepladder.task import Metrics, Task
 from stepladder.task.image_classification import ImageClassification
-from stepladder.train.build import make_model, open_sources
-from stepladder.train.checkpoint import load_best
-from stepladder.train.display import Display
-from stepladder.train.feature_pass import TrunkPass, num_views, read_batch
-from stepladder.train.features import FeatureTask, open_features
-from stepladder.train.run import train
-from stepladder.train.stage import enter_stage, stages_of
-from stepladder.train.step import autocast
+from stepladder.training.checkpoint.checkpoint import load_best
+from stepladder.training.features.feature_cache import FeatureTask, open_features
+from stepladder.training.features.feature_pass import TrunkPass, num_views, read_batch
+from stepladder.training.output.display import Display
+from stepladder.training.run import train
+from stepladder.training.setup.build import make_model, open_sources
+from stepladder.training.stage import enter_stage, stages_of
+from stepladder.training.step import autocast
 
 CPU = torch.device("cpu")
 SIZE = 32

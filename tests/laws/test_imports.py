@@ -84,7 +84,7 @@ def test_showing_the_config_brings_in_no_torch() -> None:
 def test_public_names_are_what_they_say() -> None:
     code = (
         "import stepladder, inspect\n"
-        "import stepladder.api, stepladder.train.wording, stepladder.report.page\n"
+        "import stepladder.api, stepladder.training.output.wording, stepladder.reporting.page\n"
         "from stepladder.cli.main import COMMANDS\n"
         "functions = [name for name in COMMANDS if name in stepladder.api.__all__]\n"
         "assert {'prepare', 'train', 'ledger'} <= set(functions)\n"

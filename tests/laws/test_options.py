@@ -40,15 +40,15 @@ from stepladder.config.recipe import (
 )
 from stepladder.data.batch import Batch
 from stepladder.errors import ResourceError, UsageError
-from stepladder.export import load_trained
+from stepladder.exporting import load_trained
 from stepladder.models.forwards import FrozenForward
 from stepladder.task import Metrics, Task
 from stepladder.task.image_classification import ImageClassification
-from stepladder.train.build import make_clock, make_model, make_stage_parts, open_sources
-from stepladder.train.checkpoint import load_best
-from stepladder.train.display import Display
-from stepladder.train.run import train
-from stepladder.train.stage import stages_of
+from stepladder.training.checkpoint.checkpoint import load_best
+from stepladder.training.output.display import Display
+from stepladder.training.run import train
+from stepladder.training.setup.build import make_clock, make_model, make_stage_parts, open_sources
+from stepladder.training.stage import stages_of
 
 CPU = torch.device("cpu")
 MODEL = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)

@@ -26,15 +26,19 @@ from stepladder.config.recipe import (
     Recipe,
 )
 from stepladder.data.batch import Batch
-from stepladder.measure.arithmetic import estimate_noise_scale, measure_flops, measure_replays
-from stepladder.measure.probe import untouched
-from stepladder.measure.profile import take_profile
-from stepladder.measure.saving import measure_saves
-from stepladder.measure.subject import Subject, open_subject
+from stepladder.measuring.model.arithmetic import (
+    estimate_noise_scale,
+    measure_flops,
+    measure_replays,
+)
+from stepladder.measuring.probe import untouched
+from stepladder.measuring.profile import take_profile
+from stepladder.measuring.saving import measure_saves
+from stepladder.measuring.subject import Subject, open_subject
 from stepladder.optim.state import flatten_state
 from stepladder.records.profile import Profile, Provenance
 from stepladder.task import Task
-from stepladder.train.build import open_sources
+from stepladder.training.setup.build import open_sources
 
 CPU = torch.device("cpu")
 

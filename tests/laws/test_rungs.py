@@ -40,14 +40,14 @@ from stepladder.config.recipe import (
 )
 from stepladder.ladder import climb as climb_module
 from stepladder.ladder import trial
+from stepladder.ladder.accuracy.comparison import Comparison
 from stepladder.ladder.advise import flags_of
 from stepladder.ladder.climb import Climb
-from stepladder.ladder.comparison import Comparison
 from stepladder.ladder.keys import recipe_key, recipe_values
 from stepladder.ladder.lab import Lab
-from stepladder.ladder.learning import learning_key
 from stepladder.ladder.ledger import Ledger
-from stepladder.ladder.speed import Speed
+from stepladder.ladder.recipe_keys import learning_key
+from stepladder.ladder.timing.speedup import Speed
 from stepladder.ladder.trial import change_between
 from stepladder.ladder.variants import Choice
 from stepladder.ladder.verdict import Evidence
@@ -56,7 +56,7 @@ from stepladder.records.ladder import Aim, Exactness, Interval
 from stepladder.records.profile import Curve, Profile, Provenance, TrainingTime
 from stepladder.rungs import REMEDIES, RUNGS, Against, Rung
 from stepladder.rungs.reference import page
-from stepladder.train.display import Display
+from stepladder.training.output.display import Display
 
 FOLDER = Path(stepladder.rungs.__file__).parent
 PAGE = FOLDER.parents[2] / "docs" / "rungs.md"

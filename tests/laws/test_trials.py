@@ -12,10 +12,10 @@ import pytest
 
 from stepladder.config.options import LadderConfig
 from stepladder.ladder.lab import Lab
-from stepladder.ladder.race import Race, Side
-from stepladder.ladder.speed import Length, bound_gain
+from stepladder.ladder.timing.interleaved_blocks import Race, Side
+from stepladder.ladder.timing.speedup import Length, bound_gain
 from stepladder.ladder.verdict import Evidence, judge
-from stepladder.measure.workload import BlockTimes, Workload
+from stepladder.measuring.blocks.workload import BlockTimes, Workload
 from stepladder.records.ladder import Aim, Decision, Exactness
 from stepladder.records.profile import TrainingTime
 

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data import plan
-from stepladder.data.prepare import prepare
+from stepladder.data.prepare import plan
+from stepladder.data.prepare.prepare import prepare
 
 pytest.importorskip("pyspark")
 
@@ -24,8 +24,8 @@ from pathlib import Path
 import psutil
 from stepladder.config.choices import EngineName
 from stepladder.config.options import PrepareConfig
-from stepladder.data import plan
-from stepladder.data.prepare import prepare
+from stepladder.data.prepare import plan
+from stepladder.data.prepare.prepare import prepare
 
 plan.MAX_MEAN_SHARD_BYTES = 12_000
 source, out = map(Path, sys.argv[1:])

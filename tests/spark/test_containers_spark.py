@@ -18,13 +18,13 @@ from PIL import Image
 
 from stepladder.config.choices import EngineName, SourceFormat
 from stepladder.config.options import PrepareConfig
-from stepladder.data import plan
-from stepladder.data.containers import parquet
-from stepladder.data.containers.kept import ContainerRecords
-from stepladder.data.prepare import PrepareResult, prepare
-from stepladder.data.repair import repair_store
+from stepladder.data.prepare import plan
+from stepladder.data.prepare.prepare import PrepareResult, prepare
+from stepladder.data.sources.containers import parquet
+from stepladder.data.sources.containers.kept import ContainerRecords
 from stepladder.data.spark.containers import ContainerTasks
 from stepladder.data.spark.site import open_site
+from stepladder.data.store.repair import repair_store
 from stepladder.errors import DataError, UsageError
 from stepladder.records import read_json
 
@@ -181,10 +181,10 @@ def test_tasks_carry_the_way_to_their_files_and_no_secret(
     """As they travel to another machine, which has credentials of its own."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-secret")
-    from stepladder.data.containers.files import SourceFile
-    from stepladder.data.containers.webdataset import TarContainer
     from stepladder.data.remote import object_files
     from stepladder.data.remote.places import ObjectPlace
+    from stepladder.data.sources.containers.files import SourceFile
+    from stepladder.data.sources.containers.webdataset import TarContainer
 
     monkeypatch.setattr(object_files, "_answered", {("127.0.0.1:9", "photos")})  # as if it had
     filesystem = object_files.object_filesystem(ObjectPlace("photos", "a.tar"))

@@ -27,10 +27,10 @@ from stepladder.compat.petastorm import (
 from stepladder.config.choices import OrderMode
 from stepladder.data import from_spark
 from stepladder.data.spark.session import quiet_pandas
-from stepladder.data.spark_converter import SparkConverter
 from stepladder.data.tables import room
 from stepladder.data.tables.hold import MANIFEST
 from stepladder.data.tables.room import folder_bytes
+from stepladder.data.tables.spark_converter import SparkConverter
 from stepladder.data.tables.spark_plan import content_of, plan_of, row_hash
 from stepladder.errors import ResourceError, UsageError
 

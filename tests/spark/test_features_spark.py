@@ -24,8 +24,8 @@ from stepladder.config.recipe import (
 from stepladder.data.spark import site
 from stepladder.errors import UsageError
 from stepladder.records import read_json
-from stepladder.train import features_spark
-from stepladder.train.feature_rules import agree
+from stepladder.training.features import spark as features_spark
+from stepladder.training.features.feature_rules import agree
 
 NUM_ROWS = {"train": 70, "val": 20, "test": 5}
 

@@ -20,14 +20,14 @@ from PIL import Image
 import stepladder
 from stepladder.config.choices import EngineName, Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data import plan
-from stepladder.data import target as target_module
-from stepladder.data.prepare import PrepareResult, prepare
-from stepladder.data.repair import repair_store
+from stepladder.data.prepare import plan
+from stepladder.data.prepare import target as target_module
+from stepladder.data.prepare.prepare import PrepareResult, prepare
 from stepladder.data.spark.jobs import run_tasks
 from stepladder.data.spark.session import spark_session
 from stepladder.data.spark.site import open_site, run_told
-from stepladder.data.store import Store
+from stepladder.data.store.repair import repair_store
+from stepladder.data.store.store import Store
 from stepladder.errors import DataError, ResourceError, UsageError
 from stepladder.records import read_json
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
-from stepladder.report.schema import check_summary
+from stepladder.reporting.schema import check_summary
 
 pytestmark = pytest.mark.slow
 EPOCHS = 6

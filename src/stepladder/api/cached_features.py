@@ -12,8 +12,8 @@ from stepladder.config.recipe import Recipe
 
 if TYPE_CHECKING:
     from stepladder.task.contract import Task
-    from stepladder.train.display import Display
-    from stepladder.train.features_ahead import ComputedFeatures
+    from stepladder.training.features.precompute import ComputedFeatures
+    from stepladder.training.output.display import Display
 
 
 def features(
@@ -52,13 +52,13 @@ def features_job(
     display: Display | None = None,
 ) -> ComputedFeatures:
     """Compute features by a resolved config."""
-    from stepladder.train.feature_opener import FeatureEngine
-    from stepladder.train.features_ahead import compute_features
+    from stepladder.training.features.precompute import compute_features
+    from stepladder.training.features.split_features import FeatureEngine
 
     made, name = made_task(task, job.recipe)
     by: FeatureEngine | None = None
     if engine is EngineName.SPARK:
-        from stepladder.train.features_spark import SparkFeatures
+        from stepladder.training.features.spark import SparkFeatures
 
         by = SparkFeatures(name)
     with display or default_display() as shown:

@@ -23,7 +23,7 @@ from stepladder.records.watch import WATCH_FILE
 
 if TYPE_CHECKING:
     from stepladder.task.contract import Task
-    from stepladder.train.display import Display
+    from stepladder.training.output.display import Display
 
 _WROTE = {
     False: "Give the folder that `stepladder train` or `climb` wrote, such as runs/run.",
@@ -81,7 +81,7 @@ def task_of(run: Path, task: Task | str | None) -> Task | None:
 
 def default_display() -> Display:
     """Show progress on stderr where a person looks at it, and else only warnings."""
-    from stepladder.train.display import make_display
+    from stepladder.training.output.display import make_display
 
     return make_display(stream=sys.stderr, quiet=not sys.stderr.isatty())
 

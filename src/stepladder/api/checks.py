@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from stepladder.task.contract import Task
-    from stepladder.train.build import Sources
+    from stepladder.training.setup.build import Sources
 
     _Look = Callable[[JobConfig, Sources, nn.Module, torch.device], list[str]]
 
@@ -70,13 +70,13 @@ def check_job(
     """
     from stepladder.checks.contract import Tier
     from stepladder.checks.job import open_job
-    from stepladder.checks.kept import add_checks, find_some, missing, write_checks
     from stepladder.checks.order import CHECKS
+    from stepladder.checks.report_file import add_checks, find_some, missing, write_checks
     from stepladder.checks.run import FAST_S, FULL_S, run_checks
-    from stepladder.report.checks_page import write_checks_page
-    from stepladder.train.build import use_threads
-    from stepladder.train.file_system import probe
-    from stepladder.train.run_folder import make_folder
+    from stepladder.reporting.pages.checks_page import write_checks_page
+    from stepladder.training.checkpoint.file_system import probe
+    from stepladder.training.setup.build import use_threads
+    from stepladder.training.setup.run_folder import make_folder
 
     made, name = made_task(task, job.recipe)
     use_threads(job.recipe)
@@ -121,8 +121,8 @@ def checks_before_training(job: JobConfig, task: Task, name: str) -> _Look | Non
         config: JobConfig, sources: Sources, model: nn.Module, device: torch.device
     ) -> list[str]:
         from stepladder.checks.job import CheckedJob
-        from stepladder.checks.kept import add_checks
         from stepladder.checks.preflight import check_before_training
+        from stepladder.checks.report_file import add_checks
         from stepladder.checks.wording import sentence
         from stepladder.task.blame import exits_told
 

@@ -41,7 +41,7 @@ def verify(path: Path | str) -> list[str]:
 
         return verify_remote(folder)
     if (folder / _STORE_FILE).is_file():
-        from stepladder.data.store import verify_store
+        from stepladder.data.store.store import verify_store
 
         return verify_store(folder)
     if not any((folder / name).is_file() for name in (WATCH_FILE, _CHECKS_FILE)):
@@ -69,7 +69,7 @@ def repair(path: Path | str, *, source: Path | str | None = None) -> list[str]:
             where=str(place),
             fix="Type the command that made it again with --overwrite: sound files are not sent.",
         )
-    from stepladder.data.repair import repair_store
+    from stepladder.data.store.repair import repair_store
 
     return repair_store(Path(path), source=None if source is None else Path(source))
 
@@ -86,7 +86,7 @@ def _require_run(folder: Path) -> None:
 def _damaged_checkpoints(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
-    from stepladder.train.checkpoint import Checkpoints
+    from stepladder.training.checkpoint.checkpoint import Checkpoints
 
     return Checkpoints(folder, keep_last=1).verify()
 

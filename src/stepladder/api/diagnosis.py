@@ -72,7 +72,7 @@ def diagnose_text(
     from stepladder.diagnosis.diagnose import MAX_TIME_S, Wishes
     from stepladder.diagnosis.diagnose import diagnose as diagnose_run
     from stepladder.diagnosis.wording import text_of
-    from stepladder.report.diagnosis_page import write_diagnosis_page
+    from stepladder.reporting.pages.diagnosis_page import write_diagnosis_page
     from stepladder.task.load import name_of
 
     folder = run_folder(run)
@@ -105,9 +105,9 @@ def diagnose_text(
 
 def _against_baselines(folder: Path) -> Finding:
     """Compare what a run predicted on validation with what needs no training."""
-    from stepladder.checks.kept import read_checks
-    from stepladder.diagnosis.baseline import baseline_finding
-    from stepladder.report.tables import read_run
+    from stepladder.checks.report_file import read_checks
+    from stepladder.diagnosis.fit.baseline import baseline_finding
+    from stepladder.reporting.tables import read_run
 
     probe = None
     report = read_checks(folder)
@@ -138,7 +138,7 @@ def _maker(folder: Path, task: Task | str | None) -> Callable[[], Task] | None:
 def _task_name(folder: Path) -> str:
     """Read from the newest checkpoint what the run was trained with."""
     from stepladder.task.load import BUILT_IN
-    from stepladder.train.checkpoint import Checkpoints
+    from stepladder.training.checkpoint.checkpoint import Checkpoints
 
     with suppress(StepladderError, OSError):
         loaded = Checkpoints(folder / "checkpoints").newest()

@@ -17,9 +17,9 @@ from stepladder.errors import DataError, InterruptedRun
 
 if TYPE_CHECKING:
     from stepladder.ladder.advise import Advice
-    from stepladder.ladder.calibration import Calibration
+    from stepladder.ladder.summary.calibration import Calibration
     from stepladder.task.contract import Task
-    from stepladder.train.display import Display
+    from stepladder.training.output.display import Display
 
 
 def climb(
@@ -148,8 +148,8 @@ def ledger(path: Path | str = "runs") -> tuple[Calibration, str]:
     Raises:
         DataError: if there is no ledger.
     """
-    from stepladder.ladder.calibration import calibration_of, calibration_table
     from stepladder.ladder.ledger import EARLIER_FILE, LEDGER_FILE
+    from stepladder.ladder.summary.calibration import calibration_of, calibration_table
 
     folder = Path(path)
     if not folder.is_dir():

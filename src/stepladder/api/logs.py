@@ -37,8 +37,8 @@ def audit(
         MissingExtraError: if a package that reads a log is not installed.
         ResourceError: if a file cannot be written.
     """
-    from stepladder.diagnosis.audit import audit as audit_logs
-    from stepladder.diagnosis.audit_size import Sizes
+    from stepladder.diagnosis.audit.audit import audit as audit_logs
+    from stepladder.diagnosis.audit.size import Sizes
     from stepladder.errors import UsageError
 
     if not logs:
@@ -53,7 +53,7 @@ def audit(
     if out is not None:
         write_result(Path(out), found, option="--out")
     if page is not None:
-        from stepladder.report.audit_page import write_audit_page
+        from stepladder.reporting.pages.audit_page import write_audit_page
 
         write_audit_page(found, Path(page))
     return found
@@ -61,7 +61,7 @@ def audit(
 
 def audit_text(found: Audit) -> str:
     """Write an audit as the command line prints it."""
-    from stepladder.report.audit_text import audit_text as write
+    from stepladder.reporting.pages.audit_text import audit_text as write
 
     return write(found)
 
@@ -88,10 +88,10 @@ def compare(
         DataError: if none can be read.
         ResourceError: if the page cannot be written.
     """
-    from stepladder.diagnosis.audit_size import Sizes
-    from stepladder.diagnosis.compare import compare as compare_logs
+    from stepladder.diagnosis.audit.size import Sizes
+    from stepladder.diagnosis.runs.compare import compare as compare_logs
     from stepladder.errors import UsageError
-    from stepladder.report.compare_page import write_compare_page
+    from stepladder.reporting.pages.compare_page import write_compare_page
 
     if not runs:
         raise UsageError("no run is named", fix="Write stepladder compare RUN RUN.")
@@ -106,6 +106,6 @@ def compare(
 
 def compare_text(found: Comparison) -> str:
     """Write a comparison as the command line prints it."""
-    from stepladder.report.compare_text import compare_text as write
+    from stepladder.reporting.pages.compare_text import compare_text as write
 
     return write(found)

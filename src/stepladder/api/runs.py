@@ -28,12 +28,12 @@ from stepladder.records.watch import WATCH_FILE, WatchReport
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from stepladder.data.prepare import PrepareResult
-    from stepladder.data.publish import PublishedTable
-    from stepladder.export.predict import PicturePrediction
-    from stepladder.report.show import ReportView
+    from stepladder.data.prepare.prepare import PrepareResult
+    from stepladder.data.store.publish import PublishedTable
+    from stepladder.exporting.predict import PicturePrediction
+    from stepladder.reporting.show import ReportView
     from stepladder.task.contract import Task
-    from stepladder.train.display import Display
+    from stepladder.training.output.display import Display
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Run:
 
     def show(self) -> ReportView:
         """Show the report in a notebook."""
-        from stepladder.report.show import ReportView
+        from stepladder.reporting.show import ReportView
 
         return ReportView(self.path)
 
@@ -103,8 +103,8 @@ def prepare_job(
     job: JobConfig, *, frame: DataFrame | None = None, display: Display | None = None
 ) -> PrepareResult:
     """Make a store by a resolved config; a frame stands in place of its source."""
-    from stepladder.data.prepare import PreparePhase, PrepareProgress
-    from stepladder.data.prepare import prepare as prepare_store
+    from stepladder.data.prepare.prepare import PreparePhase, PrepareProgress
+    from stepladder.data.prepare.prepare import prepare as prepare_store
 
     with display or default_display() as shown:
 
@@ -133,7 +133,7 @@ def publish(store: Path | str, to: PublishFormat | str = PublishFormat.DELTA) ->
         UsageError: if the extra is not installed, or a log of other files lies there.
         DataError: if it is no store.
     """
-    from stepladder.data.publish import publish_as_delta
+    from stepladder.data.store.publish import publish_as_delta
 
     PublishFormat(to)  # one so far
     return publish_as_delta(Path(store))
@@ -190,7 +190,7 @@ def train_job(
     display: Display | None = None,
 ) -> Run:
     """Train by a resolved config, then write the report."""
-    from stepladder.train.run import train as train_run
+    from stepladder.training.run import train as train_run
 
     made, name = made_task(task, job.recipe)
     with display or default_display() as shown:
@@ -218,8 +218,8 @@ def report(run: Path | str) -> Path:
     Raises:
         DataError: if the folder holds no run.
     """
-    from stepladder.report.page import write_report
-    from stepladder.report.watch_page import write_watch_page
+    from stepladder.reporting.page import write_report
+    from stepladder.reporting.pages.watch_page import write_watch_page
 
     folder = Path(run)
     if (folder / WATCH_FILE).is_file():
@@ -241,7 +241,7 @@ def predict(
         UsageError: if the run needs a task and none is given.
         DataError: if a path or the run cannot be read.
     """
-    from stepladder.export import predict as predict_run
+    from stepladder.exporting import predict as predict_run
 
     folder = run_folder(run)
     return predict_run(folder, [Path(item) for item in pictures], task=task_of(folder, task))
@@ -267,7 +267,7 @@ def export(
             would replace what is no model of ours.
         DataError: if the run cannot be read.
     """
-    from stepladder.export import export_run
+    from stepladder.exporting import export_run
 
     if format not in list(ExportFormat):
         raise UsageError(

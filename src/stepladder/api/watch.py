@@ -16,8 +16,8 @@ from stepladder.records import write_json
 from stepladder.records.watch import WATCH_FILE, WatchReport
 
 if TYPE_CHECKING:
-    from stepladder.watch.script import Ending
-    from stepladder.watch.session import Session
+    from stepladder.watching.script.script import Ending
+    from stepladder.watching.script.session import Session
 
 _OTHER = "Choose another folder: --out FOLDER."
 
@@ -42,8 +42,8 @@ class Watching:
         self._session: Session | None = None
 
     def __enter__(self) -> Watching:
-        from stepladder.watch.own_code import OwnCode
-        from stepladder.watch.session import Session
+        from stepladder.watching.script.own_code import OwnCode
+        from stepladder.watching.script.session import Session
 
         _make_folder(self.folder)
         own = OwnCode(Path(self._file).parent, self._file)
@@ -59,7 +59,7 @@ class Watching:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        from stepladder.watch.script import Ending
+        from stepladder.watching.script.script import Ending
 
         words = "the block ended" if kind is None else f"the block raised {kind.__name__}"
         if self._session is not None:
@@ -104,8 +104,8 @@ def watch_job(
     Raises:
         UsageError: if there is no such script, it is no Python, or the folder cannot be made.
     """
-    from stepladder.watch.script import find_script, refuse_no_python
-    from stepladder.watch.session import watch_script
+    from stepladder.watching.script.script import find_script, refuse_no_python
+    from stepladder.watching.script.session import watch_script
 
     file = find_script(script, is_module=is_module)
     folder = default_folder(file.stem if not is_module else script) if out is None else out
@@ -164,8 +164,8 @@ def publish(
     import json
 
     from stepladder.records import to_json
-    from stepladder.report.watch_page import write_watch_page
-    from stepladder.watch.wording import summary
+    from stepladder.reporting.pages.watch_page import write_watch_page
+    from stepladder.watching.wording import summary
 
     try:
         write_json(folder / WATCH_FILE, report)

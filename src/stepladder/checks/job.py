@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stepladder.checks.loss_calls import LossCall, loss_calls
+from stepladder.checks.evidence.loss_calls import LossCall, loss_calls
 from stepladder.config.choices import Split, Where
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
-from stepladder.data.examples import Source
-from stepladder.measure.probe import untouched
-from stepladder.measure.subject import Subject, open_subject
+from stepladder.data.reading.examples import Source
+from stepladder.measuring.probe import untouched
+from stepladder.measuring.subject import Subject, open_subject
 from stepladder.models.freezing import set_training
 from stepladder.task.contract import Task
-from stepladder.train.build import (
+from stepladder.training.setup.build import (
     MEMORY_FORMATS,
     Sources,
     make_held_out_reader,
@@ -35,9 +35,9 @@ from stepladder.train.build import (
     make_train_reader,
     open_device,
 )
-from stepladder.train.stage import enter_stage, stages_of
-from stepladder.train.step import autocast
-from stepladder.train.table_version import open_at_version
+from stepladder.training.setup.table_version import open_at_version
+from stepladder.training.stage import enter_stage, stages_of
+from stepladder.training.step import autocast
 
 T = TypeVar("T")
 

@@ -2,56 +2,66 @@
 
 from __future__ import annotations
 
-from stepladder.checks import (
-    baselines,
+from stepladder.checks.contract import Check
+from stepladder.checks.data import (
     batch_mixing,
-    batch_norm,
-    beats_baseline,
-    chance_level,
     channels,
-    checkpoint_keeping,
-    checkpoint_room,
-    checkpoint_round_trip,
     colour_order,
     dataset_random,
     distribution,
     duplicates,
-    gradients_cleared,
-    gradients_reach,
-    independent_samples,
-    initialisation,
-    input_independent,
     input_scale,
     input_size,
     label_alignment,
     labels,
-    learning_rate,
+    missing_classes,
+    not_finite,
+    not_finite_all,
+    tokens,
+    worker_draws,
+)
+from stepladder.checks.loss import (
+    chance_level,
     loss_inputs,
     loss_reduction,
     loss_sign,
     loss_targets,
+)
+from stepladder.checks.machine import (
+    checkpoint_room,
+    checkpoint_round_trip,
     machine_limits,
-    metric_recomputed,
-    missing_classes,
+    ranks_differ,
+)
+from stepladder.checks.model import (
+    batch_norm,
+    gradients_reach,
+    independent_samples,
+    initialisation,
+    input_independent,
     module_state,
     nonlinearity,
-    not_finite,
-    not_finite_all,
+    pretrained,
+)
+from stepladder.checks.optimisation import (
+    gradients_cleared,
+    learning_rate,
     overfit_one_batch,
     parameters_move,
-    pretrained,
-    ranks_differ,
     reproducible,
     seeds,
+    weight_decay_groups,
+)
+from stepladder.checks.validation import (
+    baselines,
+    beats_baseline,
+    checkpoint_keeping,
+    metric_recomputed,
     stopping_rule,
-    tokens,
     validation_pass,
     validation_repeats,
     validation_size,
-    weight_decay_groups,
-    worker_draws,
 )
-from stepladder.checks.contract import Check
 
 CHECKS: tuple[Check, ...] = (
     labels.CHECK,  # first: with a label out of range, the loss itself fails

@@ -11,12 +11,12 @@ import torch
 
 from stepladder.checks.contract import Tier
 from stepladder.checks.job import CheckedJob
-from stepladder.checks.kept import find_kept
 from stepladder.checks.order import CHECKS
+from stepladder.checks.report_file import find_kept
 from stepladder.checks.run import FAST_FRAC, FAST_S, run_checks
 from stepladder.config.recipe import Recipe
-from stepladder.data.examples import ArrivalSource
-from stepladder.measure.probe import untouched
+from stepladder.data.reading.examples import ArrivalSource
+from stepladder.measuring.probe import untouched
 from stepladder.records.findings import CheckReport
 
 _LEAST_S = 0.1  # below that nothing worth while can be looked at

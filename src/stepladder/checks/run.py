@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from stepladder.checks.contract import Answer, Check, Tier, not_applicable
-from stepladder.checks.finite import is_loss_finite
+from stepladder.checks.evidence.finite import is_loss_finite
 from stepladder.checks.job import CheckedJob
 from stepladder.errors import ResourceError, StepladderError
-from stepladder.measure.probe import is_out_of_memory, untouched
+from stepladder.measuring.probe import is_out_of_memory, untouched
 from stepladder.records.findings import CheckReport, Finding, Outcome, Severity
 from stepladder.task.blame import EXIT_FIX, exit_words, task_line
 

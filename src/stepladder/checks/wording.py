@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import Final
 
 from stepladder.records.findings import CheckReport, Finding, Outcome
-from stepladder.train.wording import duration
+from stepladder.training.output.wording import duration
 
 WORDS: Final = {
     Outcome.PASSED: "passed",

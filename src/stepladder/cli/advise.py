@@ -50,7 +50,7 @@ def run(argv: list[str]) -> int:
         as_json = flags.output.json
         write(json.dumps(show_json(resolved), indent=2) if as_json else show(resolved))
         return 0
-    from stepladder.train.display import Display, make_display
+    from stepladder.training.output.display import Display, make_display
 
     quiet = flags.output.quiet or flags.output.json
     with make_display(quiet=quiet) as display:

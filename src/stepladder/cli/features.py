@@ -32,7 +32,7 @@ from stepladder.config.show import show, show_json
 from stepladder.records import to_json
 
 if TYPE_CHECKING:
-    from stepladder.train.features_ahead import ComputedFeatures
+    from stepladder.training.features.precompute import ComputedFeatures
 
 _EXAMPLES = """
   stepladder features run.yaml                      then: train run.yaml --features.cached
@@ -67,7 +67,7 @@ def run(argv: list[str]) -> int:
         as_json = flags.output.json
         write(json.dumps(show_json(resolved), indent=2) if as_json else show(resolved))
         return 0
-    from stepladder.train.display import make_display
+    from stepladder.training.output.display import make_display
 
     display = make_display(json=flags.output.json, quiet=flags.output.quiet)
     made = api.features_job(resolved.job, task=flags.task, engine=flags.engine, display=display)

@@ -66,7 +66,7 @@ def run(argv: list[str]) -> int:
         as_json = flags.output.json
         write(json.dumps(show_json(resolved), indent=2) if as_json else show(resolved))
         return 0
-    from stepladder.train.display import make_display
+    from stepladder.training.output.display import make_display
 
     TRACE_FOLDER.set(resolved.job.run.dir)
     display = make_display(json=flags.output.json, quiet=flags.output.quiet)

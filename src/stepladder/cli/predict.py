@@ -16,7 +16,7 @@ from stepladder.errors import UsageError
 from stepladder.records import to_json
 
 if TYPE_CHECKING:
-    from stepladder.export import PicturePrediction
+    from stepladder.exporting import PicturePrediction
 
 _EXAMPLES = """
   stepladder predict runs/first a.jpg b.png

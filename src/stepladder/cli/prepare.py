@@ -35,7 +35,7 @@ from stepladder.data.remote.places import shown
 from stepladder.records import to_json
 
 if TYPE_CHECKING:
-    from stepladder.data.prepare import PrepareResult
+    from stepladder.data.prepare.prepare import PrepareResult
 
 _EXAMPLES = """
   stepladder prepare photos --out store              photos/CLASS/*.jpg
@@ -72,7 +72,7 @@ def run(argv: list[str]) -> int:
         as_json = flags.output.json
         write(json.dumps(show_json(resolved), indent=2) if as_json else show(resolved))
         return 0
-    from stepladder.train.display import make_display
+    from stepladder.training.output.display import make_display
 
     display = make_display(json=flags.output.json, quiet=flags.output.quiet)
     try:

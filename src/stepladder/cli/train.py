@@ -71,7 +71,7 @@ def run(argv: list[str]) -> int:
         as_json = flags.output.json
         write(json.dumps(show_json(resolved), indent=2) if as_json else show(resolved))
         return 0
-    from stepladder.train.display import make_display
+    from stepladder.training.output.display import make_display
 
     job = resolved.job
     TRACE_FOLDER.set(job.run.dir)

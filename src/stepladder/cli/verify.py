@@ -11,8 +11,8 @@ from tyro.conf import Positional
 
 from stepladder import api
 from stepladder.cli.parse import Output, Switch, Unprefixed, parse, write
-from stepladder.data.manifest import mend
 from stepladder.data.remote.places import shown
+from stepladder.data.store.manifest import mend
 from stepladder.errors import DataError, UsageError
 
 _EXAMPLES = """

@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stepladder.compat.transform import TransformedSource, TransformSpec
-from stepladder.data.loader import Loader
+from stepladder.data.reading.loader import Loader
 from stepladder.data.spark.session import require_spark
-from stepladder.data.spark_converter import (
+from stepladder.data.tables.loading import shard_loader
+from stepladder.data.tables.opening import open_chosen
+from stepladder.data.tables.schema import Choices
+from stepladder.data.tables.source import TableSource
+from stepladder.data.tables.spark_converter import (
     SparkConverter,
     from_spark,
     local_folder,
     require_frame,
 )
-from stepladder.data.tables.loading import shard_loader
-from stepladder.data.tables.opening import open_chosen
-from stepladder.data.tables.schema import Choices
-from stepladder.data.tables.source import TableSource
 from stepladder.errors import UsageError
 
 if TYPE_CHECKING:

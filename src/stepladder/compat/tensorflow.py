@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from stepladder.data.loader import Loader
+from stepladder.data.reading.loader import Loader
 from stepladder.data.tables.columns import LENGTHS
 from stepladder.errors import UsageError
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepladder.data.examples import Examples, Source
+from stepladder.data.reading.examples import Examples, Source
 from stepladder.data.tables.source import TableSource
 from stepladder.errors import DataError, StepladderError, UsageError
 

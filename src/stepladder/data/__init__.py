@@ -6,18 +6,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stepladder.data.loader import Loader
-    from stepladder.data.spark_converter import from_spark
-    from stepladder.data.store import Store
+    from stepladder.data.reading.loader import Loader
+    from stepladder.data.store.store import Store
     from stepladder.data.tables.opening import open_table
+    from stepladder.data.tables.spark_converter import from_spark
 
 __all__ = ["Loader", "Store", "from_spark", "open_table"]
 
 # Imported when first used: naming this room brings in no torch.
 _HOMES = {
-    "Loader": "stepladder.data.loader",
-    "Store": "stepladder.data.store",
-    "from_spark": "stepladder.data.spark_converter",
+    "Loader": "stepladder.data.reading.loader",
+    "Store": "stepladder.data.store.store",
+    "from_spark": "stepladder.data.tables.spark_converter",
     "open_table": "stepladder.data.tables.opening",
 }
 

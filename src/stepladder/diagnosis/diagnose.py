@@ -10,24 +10,28 @@ from typing import TypeVar
 
 from torch import nn
 
-from stepladder.diagnosis.chain import measure_chain
-from stepladder.diagnosis.curves import Curves
-from stepladder.diagnosis.equal_terms import measure_equal_terms
-from stepladder.diagnosis.fit import judge_fit
-from stepladder.diagnosis.learning_curve import NUM_TRAININGS, has_enough, measure_learning_curve
-from stepladder.diagnosis.levels import levels_of
-from stepladder.diagnosis.machine_use import judge_machine
-from stepladder.diagnosis.opened_run import OpenedRun, open_run
-from stepladder.diagnosis.range_test import range_test
-from stepladder.diagnosis.remedies import MORE_DATA, Known, lacks_training, remedies_for
-from stepladder.diagnosis.run_curves import RunFiles, curves_of_run, number, read_run
-from stepladder.diagnosis.run_state import is_of_own_task
+from stepladder.diagnosis.fit.chain import measure_chain
+from stepladder.diagnosis.fit.curves import Curves
+from stepladder.diagnosis.fit.equal_terms import measure_equal_terms
+from stepladder.diagnosis.fit.fit import judge_fit
+from stepladder.diagnosis.fit.learning_curve import (
+    NUM_TRAININGS,
+    has_enough,
+    measure_learning_curve,
+)
+from stepladder.diagnosis.fit.levels import levels_of
+from stepladder.diagnosis.fit.range_test import range_test
+from stepladder.diagnosis.fit.remedies import MORE_DATA, Known, lacks_training, remedies_for
+from stepladder.diagnosis.runs.machine_use import judge_machine
+from stepladder.diagnosis.runs.opened_run import OpenedRun, open_run
+from stepladder.diagnosis.runs.run_curves import RunFiles, curves_of_run, number, read_run
+from stepladder.diagnosis.runs.run_state import is_of_own_task
 from stepladder.errors import DataError, StepladderError
 from stepladder.records.diagnosis import Chain, Diagnosis, LearningCurve, RangeTest
 from stepladder.task.contract import Task
 from stepladder.task.load import BUILT_IN
-from stepladder.train.checkpoint import Checkpoints
-from stepladder.train.wording import duration
+from stepladder.training.checkpoint.checkpoint import Checkpoints
+from stepladder.training.output.wording import duration
 
 T = TypeVar("T")
 MAX_TIME_S = 120.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepladder.diagnosis.remedies import said_of
+from stepladder.diagnosis.fit.remedies import said_of
 from stepladder.records.diagnosis import (
     Chain,
     Confidence,
@@ -15,7 +15,7 @@ from stepladder.records.diagnosis import (
     RangeTest,
 )
 from stepladder.records.findings import Outcome
-from stepladder.train.wording import duration, percent
+from stepladder.training.output.wording import duration, percent
 
 KINDS = {
     FitKind.UNDERFIT: "underfit",

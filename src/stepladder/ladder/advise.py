@@ -10,17 +10,17 @@ from typing import Final
 
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
-from stepladder.ladder.fault import faults_told
-from stepladder.ladder.guard import TrialFailed
-from stepladder.ladder.room import why_not_here
-from stepladder.ladder.together import with_enabled
+from stepladder.ladder.limits.feasibility import why_not_here
+from stepladder.ladder.limits.guard import TrialFailed
+from stepladder.ladder.limits.rung_fault import faults_told
+from stepladder.ladder.paired_rungs import with_enabled
+from stepladder.ladder.summary.wording import gain
 from stepladder.ladder.trial import Change, change_between
-from stepladder.ladder.wording import gain
 from stepladder.records import Json
 from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.train.wording import byte_rate, duration, percent, rough_time
+from stepladder.training.output.wording import byte_rate, duration, percent, rough_time
 
 _CLEAR_GAIN: Final = 1.1
 """Predicted, from which on a step that costs no accuracy is advised before any that may."""

@@ -12,25 +12,30 @@ from typing import Any, ClassVar, Final
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import StepladderError
-from stepladder.ladder.again import is_replaced, may_now_decide, on_other_ground
-from stepladder.ladder.fault import faults_told, job_faults_told
-from stepladder.ladder.guard import TrialFailed
-from stepladder.ladder.joint import Joint, compare_together, undone_trial, with_changes
+from stepladder.ladder.accuracy.final_comparison import (
+    Joint,
+    compare_together,
+    undone_trial,
+    with_changes,
+)
 from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
-from stepladder.ladder.room import why_no_time, why_not_here
-from stepladder.ladder.together import with_enabled
+from stepladder.ladder.limits.feasibility import why_no_time, why_not_here
+from stepladder.ladder.limits.guard import TrialFailed
+from stepladder.ladder.limits.rung_fault import faults_told, job_faults_told
+from stepladder.ladder.paired_rungs import with_enabled
+from stepladder.ladder.revisit import is_replaced, may_now_decide, on_other_ground
+from stepladder.ladder.summary.wording import gain, others_words, together_row
 from stepladder.ladder.trial import TrialResult, apply_change, run_trial
-from stepladder.ladder.wording import gain, others_words, together_row
 from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
-from stepladder.measure.profile import PROFILE_S, ProfileMemory, take_profile
+from stepladder.measuring.profile import PROFILE_S, ProfileMemory, take_profile
 from stepladder.records import to_json
 from stepladder.records.climb import FitErrors, JointChange
 from stepladder.records.ladder import Aim, Decision, Prediction, Trial, Verdict
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
-from stepladder.train.display import Display
+from stepladder.training.output.display import Display
 
 _LATER: Final = 0.5
 """Time of a profile after the first, over that of the first: parts of the earlier ones hold."""

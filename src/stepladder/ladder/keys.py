@@ -15,12 +15,12 @@ from stepladder.config.choices import ClimbAim
 from stepladder.config.options import JobConfig, LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.config.show import values_of
-from stepladder.data.datasets import DatasetSource
-from stepladder.data.examples import Source
+from stepladder.data.reading.datasets import DatasetSource
+from stepladder.data.reading.examples import Source
 from stepladder.machine import environment, gpus, num_cores
 from stepladder.machine.environment import git_state
 from stepladder.records import Json
-from stepladder.train.build import Sources
+from stepladder.training.setup.build import Sources
 
 _LENGTH = 16
 _NOT_OF_THE_RECIPE = ("prepare.", "run.", "ladder.")

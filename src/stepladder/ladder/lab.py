@@ -18,21 +18,21 @@ import stepladder
 from stepladder.config.choices import Split
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe, StoppingConfig
-from stepladder.ladder.exactness import Material
-from stepladder.ladder.folds import Parts
+from stepladder.ladder.accuracy.exactness import Material
+from stepladder.ladder.accuracy.folds import Parts
 from stepladder.ladder.keys import code_key
-from stepladder.ladder.learn import OnValidation, Weights
-from stepladder.ladder.learning import learning_key
-from stepladder.ladder.too_long import OUTCOMES_FRAC, too_long
-from stepladder.ladder.trainings import PROBE_ROUNDS, Trainings
+from stepladder.ladder.limits.too_long import OUTCOMES_FRAC, too_long
+from stepladder.ladder.recipe_keys import learning_key
+from stepladder.ladder.trainings.training_cache import PROBE_ROUNDS, Trainings
+from stepladder.ladder.trainings.trial_training import OnValidation, Weights
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Curve, Provenance
 from stepladder.stats import resolvable_margin
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
-from stepladder.train.build import Sources, open_sources
-from stepladder.train.evaluate import Evaluation
-from stepladder.train.stopping import EarlyStopping
+from stepladder.training.evaluate import Evaluation
+from stepladder.training.setup.build import Sources, open_sources
+from stepladder.training.stopping import EarlyStopping
 
 BUDGET_S: Final = 600.0
 """Budget that shares are taken of where the user sets no limit."""

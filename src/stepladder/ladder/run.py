@@ -20,28 +20,28 @@ import torch
 
 from stepladder.config.choices import ClimbAim, TrainMode, Where
 from stepladder.config.options import JobConfig
-from stepladder.data.examples import ArrivalSource
+from stepladder.data.reading.examples import ArrivalSource
 from stepladder.errors import DataError, InterruptedRun, StepladderError, UsageError
-from stepladder.ladder.accuracy import AccuracyClimb
+from stepladder.ladder.accuracy.fit_recipe import FitRecipe
+from stepladder.ladder.accuracy.remedies import AccuracyClimb
 from stepladder.ladder.advise import Advice, advice_text, advise_on
-from stepladder.ladder.again import anew_words, more_to_try
-from stepladder.ladder.budget import budget_warning
 from stepladder.ladder.climb import Climb
-from stepladder.ladder.ending import end_line
-from stepladder.ladder.final import summary_in, train_kept
-from stepladder.ladder.fit_recipe import FitRecipe
 from stepladder.ladder.keys import machine_key, options_key, sources_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
-from stepladder.ladder.result import (
+from stepladder.ladder.limits.budget import budget_warning
+from stepladder.ladder.revisit import anew_words, more_to_try
+from stepladder.ladder.summary.climb_summary import end_line
+from stepladder.ladder.summary.final_training import summary_in, train_kept
+from stepladder.ladder.summary.result import (
     CLIMB_FILE,
     measure_baseline,
     refuse_end_by_clock,
     result_of,
     with_accuracy,
 )
+from stepladder.ladder.summary.wording import baseline_row, header, row, row_json
 from stepladder.ladder.task_key import task_facts
-from stepladder.ladder.wording import baseline_row, header, row, row_json
 from stepladder.machine import disk_free_bytes
 from stepladder.records import Json, read_json, to_json, write_json
 from stepladder.records.climb import Baseline, ClimbSummary
@@ -50,12 +50,12 @@ from stepladder.records.ladder import Trial
 from stepladder.records.profile import Provenance
 from stepladder.rungs import REMEDIES, RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
-from stepladder.train.build import Sources, open_device, resolve_auto, use_threads
-from stepladder.train.display import Display
-from stepladder.train.features import features_folder
-from stepladder.train.run_folder import RunFolder
-from stepladder.train.table_version import name_table_version, open_at_version
-from stepladder.train.wording import rough_time
+from stepladder.training.features.feature_cache import features_folder
+from stepladder.training.output.display import Display
+from stepladder.training.output.wording import rough_time
+from stepladder.training.setup.build import Sources, open_device, resolve_auto, use_threads
+from stepladder.training.setup.run_folder import RunFolder
+from stepladder.training.setup.table_version import name_table_version, open_at_version
 
 _CACHE: Final = ".ladder-"
 _CLIMBS: Final = {

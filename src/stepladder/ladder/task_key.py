@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from stepladder.config.recipe import Recipe
-from stepladder.measure.probe import untouched
+from stepladder.measuring.probe import untouched
 from stepladder.records import Json
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification

@@ -14,11 +14,11 @@ from typing import Final
 import numpy as np
 
 from stepladder.config.recipe import Recipe
-from stepladder.ladder.comparison import Comparison, compare_outcomes
-from stepladder.ladder.guard import TrialFailed, Watchdog
+from stepladder.ladder.accuracy.comparison import Comparison, compare_outcomes
 from stepladder.ladder.lab import Lab
-from stepladder.ladder.learning import execution_key, learning_key
-from stepladder.ladder.stacked import differ_in_their_end
+from stepladder.ladder.limits.guard import TrialFailed, Watchdog
+from stepladder.ladder.recipe_keys import execution_key, learning_key
+from stepladder.ladder.trainings.stacked import differ_in_their_end
 from stepladder.records.ladder import Aim, Interval, Outcome
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Against, Rung

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from stepladder.config.choices import ClimbAim
 from stepladder.config.options import LadderConfig
-from stepladder.ladder.wording import gain, points
+from stepladder.ladder.summary.wording import gain, points
 from stepladder.records.ladder import Aim, Decision, Exactness, Interval, Verdict
 
 _DROPPED: Final = Decision.DROPPED

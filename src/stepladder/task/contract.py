@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stepladder.config.choices import Split
     from stepladder.config.recipe import Recipe
     from stepladder.data.batch import Batch
-    from stepladder.data.reader import Source
+    from stepladder.data.reading.reader import Source
     from stepladder.records import Json
 
 

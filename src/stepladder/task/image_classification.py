@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from stepladder.config.choices import ClassWeights, Encoding, Split
 from stepladder.config.recipe import Recipe
-from stepladder.data.augment import augment, is_augmenting
+from stepladder.data.augment.augment import augment, is_augmenting
 from stepladder.data.batch import Batch
-from stepladder.data.pixel_copy import pixel_copy
 from stepladder.data.remote.remote_store import open_shard_files
-from stepladder.data.store import Store, StoreSplit
+from stepladder.data.store.pixel_copy import pixel_copy
+from stepladder.data.store.store import Store, StoreSplit
 from stepladder.models.classifier import Classifier, build_classifier
 from stepladder.records import Json
 from stepladder.task.contract import Metrics, Task

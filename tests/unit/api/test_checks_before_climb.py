@@ -16,11 +16,12 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from stepladder.api.checks import checks_before_climb
-from stepladder.checks import labels, order
+from stepladder.checks import order
 from stepladder.checks.contract import Answer, Check, Tier, found, passed
+from stepladder.checks.data import labels
 from stepladder.checks.examples import Example
 from stepladder.checks.job import CheckedJob
-from stepladder.checks.kept import read_checks, write_checks
+from stepladder.checks.report_file import read_checks, write_checks
 from stepladder.cli.main import main
 from stepladder.config.choices import Checks, Split
 from stepladder.config.options import JobConfig
@@ -31,7 +32,7 @@ from stepladder.ladder import climb as climb_module
 from stepladder.ladder import keys
 from stepladder.ladder import run as run_module
 from stepladder.records.findings import Severity
-from stepladder.rungs.fused_optimizer import FusedOptimizer
+from stepladder.rungs.speed.fused_optimizer import FusedOptimizer
 from stepladder.task.contract import Task
 
 

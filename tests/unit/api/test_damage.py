@@ -9,7 +9,7 @@ import pytest
 
 from stepladder.api import repair, verify
 from stepladder.cli.main import main
-from stepladder.data.manifest import mend
+from stepladder.data.store.manifest import mend
 from stepladder.errors import DataError, UsageError
 from stepladder.records import write_json
 from stepladder.records.findings import CheckReport, Finding, Outcome

@@ -15,8 +15,8 @@ from stepladder.cli.main import main
 from stepladder.errors import DataError
 from stepladder.ladder import climb as climb_module
 from stepladder.ladder import run as run_module
-from stepladder.rungs.fused_optimizer import FusedOptimizer
-from stepladder.rungs.gpu import UseGpu
+from stepladder.rungs.devices.gpu import UseGpu
+from stepladder.rungs.speed.fused_optimizer import FusedOptimizer
 
 TASK = """
 import os, signal

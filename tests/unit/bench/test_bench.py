@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from stepladder.ladder.calibration import Case
+from stepladder.ladder.summary.calibration import Case
 from stepladder.records.ladder import Interval
 
 

@@ -13,9 +13,9 @@ import pytest
 from stepladder.config.choices import TrainMode
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import DataConfig, Recipe, ScheduleConfig
-from stepladder.data.pixel_copy import copies_folder
+from stepladder.data.store.pixel_copy import copies_folder
 from stepladder.task.image_classification import ImageClassification
-from stepladder.train.features import features_folder
+from stepladder.training.features.feature_cache import features_folder
 
 Import = Callable[[str], ModuleType]
 

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from stepladder.checks import (
+from stepladder.checks.contract import Check
+from stepladder.checks.data import (
     batch_mixing,
     channels,
     input_scale,
@@ -21,14 +22,12 @@ from stepladder.checks import (
     labels,
     missing_classes,
     not_finite,
-    stopping_rule,
     tokens,
-    validation_size,
 )
-from stepladder.checks.contract import Check
 from stepladder.checks.examples import Example, SoundPictures, draw, labelled, sound_recipe
 from stepladder.checks.job import open_job
 from stepladder.checks.run import run_check
+from stepladder.checks.validation import stopping_rule, validation_size
 from stepladder.config.choices import Monitor, OrderMode, Split
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import DataConfig, Recipe, StoppingConfig

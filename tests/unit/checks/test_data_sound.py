@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from stepladder.checks import (
-    baselines,
+from stepladder.checks.data import (
     batch_mixing,
     channels,
     dataset_random,
@@ -27,15 +26,18 @@ from stepladder.checks import (
     missing_classes,
     not_finite,
     not_finite_all,
-    stopping_rule,
     tokens,
-    validation_repeats,
-    validation_size,
     worker_draws,
 )
 from stepladder.checks.examples import Example, SoundPictures, draw, sound_recipe
 from stepladder.checks.job import open_job
 from stepladder.checks.run import run_check
+from stepladder.checks.validation import (
+    baselines,
+    stopping_rule,
+    validation_repeats,
+    validation_size,
+)
 from stepladder.config.choices import Split, TrainMode
 from stepladder.config.recipe import AugmentConfig, FeaturesConfig, Recipe
 from stepladder.data.batch import Batch

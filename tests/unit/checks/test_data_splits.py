@@ -12,22 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from stepladder.checks import (
-    distribution,
-    duplicates,
-    label_alignment,
-    validation_repeats,
-    worker_draws,
-)
 from stepladder.checks.contract import Check
-from stepladder.checks.copies import contents
+from stepladder.checks.data import distribution, duplicates, label_alignment, worker_draws
+from stepladder.checks.evidence.copies import contents
+from stepladder.checks.evidence.spread import described, spread_sample
 from stepladder.checks.examples import Example, SoundPictures, draw, labelled
 from stepladder.checks.job import CheckedJob, open_job
 from stepladder.checks.run import run_check
-from stepladder.checks.spread import described, spread_sample
+from stepladder.checks.validation import validation_repeats
 from stepladder.config.choices import Split
 from stepladder.data.batch import Batch
-from stepladder.data.examples import Source
+from stepladder.data.reading.examples import Source
 from stepladder.records.findings import Finding, Outcome
 from stepladder.task.contract import Task
 

@@ -17,31 +17,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from stepladder.checks import (
+from stepladder.checks.examples import Example, SoundPictures, sound_recipe
+from stepladder.checks.job import CheckedJob, open_job
+from stepladder.checks.loss import loss_inputs, loss_reduction, loss_sign, loss_targets
+from stepladder.checks.model import (
     batch_norm,
-    beats_baseline,
-    gradients_cleared,
     gradients_reach,
     independent_samples,
     initialisation,
     input_independent,
-    learning_rate,
-    loss_inputs,
-    loss_reduction,
-    loss_sign,
-    loss_targets,
     module_state,
     nonlinearity,
+    pretrained,
+)
+from stepladder.checks.optimisation import (
+    gradients_cleared,
+    learning_rate,
     overfit_one_batch,
     parameters_move,
-    pretrained,
     reproducible,
     seeds,
     weight_decay_groups,
 )
-from stepladder.checks.examples import Example, SoundPictures, sound_recipe
-from stepladder.checks.job import CheckedJob, open_job
 from stepladder.checks.run import run_check
+from stepladder.checks.validation import beats_baseline
 from stepladder.config.choices import OptimizerName, Split
 from stepladder.config.recipe import BatchConfig, OptimizerConfig, Recipe, ScheduleConfig
 from stepladder.data.batch import Batch

@@ -12,18 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from stepladder.checks import (
-    chance_level,
-    gradients_reach,
-    not_finite,
-    not_finite_all,
-    parameters_move,
-    reproducible,
-)
 from stepladder.checks.contract import Check
+from stepladder.checks.data import not_finite, not_finite_all
 from stepladder.checks.examples import Example
 from stepladder.checks.job import CheckedJob, open_job
-from stepladder.checks.machine_limits import rank_problems
+from stepladder.checks.loss import chance_level
+from stepladder.checks.machine.machine_limits import rank_problems
+from stepladder.checks.model import gradients_reach
+from stepladder.checks.optimisation import parameters_move, reproducible
 from stepladder.checks.order import CHECKS
 from stepladder.checks.run import run_check
 from stepladder.config.choices import Split

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from stepladder.checks import duplicates
+from stepladder.checks.data import duplicates
 from stepladder.checks.examples import Example, labelled, sound_recipe
 from stepladder.checks.job import open_job
 from stepladder.checks.run import run_check

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from stepladder.checks.examples import Example, SoundPictures, sound_recipe
 from stepladder.checks.job import CheckedJob, open_job
-from stepladder.checks.kept import write_checks
 from stepladder.checks.preflight import check_before_training, expected_epochs, predicted_s
+from stepladder.checks.report_file import write_checks
 from stepladder.config.recipe import Recipe, ScheduleConfig, StoppingConfig
 from stepladder.data.batch import Batch
-from stepladder.train.build import make_model
+from stepladder.training.setup.build import make_model
 
 
 def ready(folder: Path, *, epochs: int, task: SoundPictures | None = None) -> CheckedJob:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepladder.checks import run as checks_run
-from stepladder.checks.kept import CHECKS_FILE, read_checks
+from stepladder.checks.report_file import CHECKS_FILE, read_checks
 from stepladder.cli.main import main
 from stepladder.records.findings import Outcome
 

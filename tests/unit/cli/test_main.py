@@ -233,7 +233,7 @@ def test_bash_completes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_our_own_warnings_are_a_line_and_those_of_others_keep_their_place() -> None:
     code = """
 import warnings
-from stepladder.cli import doctor, main
+from stepladder.cli import (doctor, main)
 
 def run(words):
     warnings.warn_explicit("ours", UserWarning, doctor.__file__, 1)

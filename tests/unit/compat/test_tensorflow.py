@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from stepladder.compat.petastorm import SparkDatasetConverter, TransformSpec
-from stepladder.data.spark_converter import SparkConverter
 from stepladder.data.tables.hold import MANIFEST
 from stepladder.data.tables.materialise import Written
+from stepladder.data.tables.spark_converter import SparkConverter
 from stepladder.errors import DataError, UsageError
 from stepladder.records import write_json
 

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from stepladder.config.choices import Encoding, Fit, Split
-from stepladder.data.decode import decode_picture
-from stepladder.data.publish import publish_as_delta
-from stepladder.data.store import Store
+from stepladder.data.decoding.decode import decode_picture
+from stepladder.data.store.publish import publish_as_delta
+from stepladder.data.store.store import Store
 from stepladder.records import Manifest
 
 Rows = list[dict[str, Any]]

@@ -8,12 +8,12 @@ import torch
 from torch.utils.data import TensorDataset
 
 from stepladder.config.choices import Split
-from stepladder.data.datasets import as_source
-from stepladder.data.examples import Examples, PictureSource, Source
-from stepladder.data.feature_files import Features
-from stepladder.data.feature_source import FeatureSource, HeldFeatures
-from stepladder.data.rows import rows_of
-from stepladder.data.store import Store
+from stepladder.data.features.feature_files import Features
+from stepladder.data.features.feature_source import FeatureSource, HeldFeatures
+from stepladder.data.reading.datasets import as_source
+from stepladder.data.reading.examples import Examples, PictureSource, Source
+from stepladder.data.reading.rows import rows_of
+from stepladder.data.store.store import Store
 
 
 def source(start: int, n: int) -> Source:

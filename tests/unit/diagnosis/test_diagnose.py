@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 
 import stepladder
-from stepladder.diagnosis.curves import Curves, Point
-from stepladder.diagnosis.fit import judge_fit
-from stepladder.diagnosis.remedies import FOR_TRAINING, FOR_VALIDATION
-from stepladder.diagnosis.run_curves import curves_of_run, read_run
+from stepladder.diagnosis.fit.curves import Curves, Point
+from stepladder.diagnosis.fit.fit import judge_fit
+from stepladder.diagnosis.fit.remedies import FOR_TRAINING, FOR_VALIDATION
+from stepladder.diagnosis.runs.run_curves import curves_of_run, read_run
 from stepladder.errors import DataError, UsageError
 from stepladder.records import read_json
 from stepladder.records.diagnosis import Confidence, Diagnosis, FitKind, LrVerdict

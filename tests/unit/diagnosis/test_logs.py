@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from stepladder.diagnosis.log_names import Meaning, digits_of, meaning, read_number
-from stepladder.diagnosis.log_read import read_logs
+from stepladder.diagnosis.logs.column_names import Meaning, digits_of, meaning, read_number
+from stepladder.diagnosis.logs.reader import read_logs
 from stepladder.errors import DataError, UsageError
 from stepladder.records.audit import LogFormat, RunLog
 
@@ -75,7 +75,7 @@ def test_a_training_in_a_folder_of_mlflow_is_read_with_its_times_and_options(
 
 def test_a_run_is_read_through_the_client_of_mlflow(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
-    from stepladder.train.sinks import MlflowSink
+    from stepladder.training.output.sinks import MlflowSink
 
     uri = f"file://{tmp_path / 'mlruns'}"
     (tmp_path / "run").mkdir()

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepladder.diagnosis.machine_use import judge_machine
-from stepladder.diagnosis.run_curves import RunFiles
+from stepladder.diagnosis.runs.machine_use import judge_machine
+from stepladder.diagnosis.runs.run_curves import RunFiles
 
 PHASES = {"data_wait": 1.0, "forward": 40.0, "backward": 40.0, "optimizer": 10.0}
 MEMORY = pytest.mark.parametrize("key", ["rss_bytes", "gpu_memory_bytes"])

@@ -26,11 +26,11 @@ from stepladder.config.recipe import (
     StoppingConfig,
 )
 from stepladder.data.batch import Batch
-from stepladder.ladder import race
 from stepladder.ladder.lab import Lab
+from stepladder.ladder.timing import interleaved_blocks as race
 from stepladder.records.profile import Profile, TrainingTime
 from stepladder.task import Metrics, Task
-from stepladder.train.build import open_sources
+from stepladder.training.setup.build import open_sources
 
 NUM_CLASSES = 3
 

@@ -22,11 +22,11 @@ from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger, trials_of
 from stepladder.ladder.trial import change_between
-from stepladder.measure.profile import PROFILE_S
+from stepladder.measuring.profile import PROFILE_S
 from stepladder.records.ladder import Aim, Decision, Interval, Prediction, Trial, Verdict
 from stepladder.records.profile import Profile, Provenance
 from stepladder.rungs import Rung
-from stepladder.train.display import Display, PlainDisplay
+from stepladder.training.output.display import Display, PlainDisplay
 
 KEPT, DROPPED = Decision.KEPT, Decision.DROPPED
 

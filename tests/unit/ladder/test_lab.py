@@ -13,7 +13,7 @@ import stepladder
 from stepladder.config.choices import Split
 from stepladder.config.recipe import FeaturesConfig, StoppingConfig
 from stepladder.ladder import lab as lab_module
-from stepladder.ladder.trainings import STACKED_ROUNDS, Trainings
+from stepladder.ladder.trainings.training_cache import STACKED_ROUNDS, Trainings
 from stepladder.records.profile import Provenance
 
 

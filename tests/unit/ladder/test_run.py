@@ -16,16 +16,16 @@ import pytest
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
 from stepladder.errors import UsageError
 from stepladder.ladder import run as run_module
-from stepladder.ladder.again import more_to_try
 from stepladder.ladder.keys import prices_key
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
+from stepladder.ladder.revisit import more_to_try
 from stepladder.ladder.run import climb
-from stepladder.ladder.whole import keys_in, seconds_of_used
+from stepladder.ladder.summary.baseline_run import keys_in, seconds_of_used
 from stepladder.records import read_json
 from stepladder.records.ladder import Decision, Trial, Verdict
-from stepladder.rungs.cached_features import CachedFeatures
-from stepladder.train.display import Display, PlainDisplay
-from stepladder.train.run import train
+from stepladder.rungs.speed.cached_features import CachedFeatures
+from stepladder.training.output.display import Display, PlainDisplay
+from stepladder.training.run import train
 
 LADDER = LadderConfig(budget_s=4.0, block_s=0.01, num_seeds=2)
 

@@ -26,10 +26,10 @@ from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import EARLIER_FILE, LEDGER_FILE, trials_of
 from stepladder.ladder.run import advise, climb
 from stepladder.records.ladder import Decision
-from stepladder.rungs import fewer_validations
-from stepladder.rungs.early_stopping import EarlyStopping
-from stepladder.rungs.fewer_validations import FewerValidations
-from stepladder.train.display import Display, PlainDisplay
+from stepladder.rungs.speed import fewer_validations
+from stepladder.rungs.speed.early_stopping import EarlyStopping
+from stepladder.rungs.speed.fewer_validations import FewerValidations
+from stepladder.training.output.display import Display, PlainDisplay
 
 LADDER = LadderConfig(block_s=0.01, num_seeds=2, try_all=True)
 

@@ -12,17 +12,17 @@ from stepladder.config.choices import TrainMode
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
 from stepladder.ladder import trial as trial_module
-from stepladder.ladder.comparison import compare, compare_outcomes
-from stepladder.ladder.guard import TrialFailed, Watchdog
-from stepladder.ladder.speed import Speed, few_steps_s
-from stepladder.ladder.trainings import STACKED_ROUNDS
+from stepladder.ladder.accuracy.comparison import compare, compare_outcomes
+from stepladder.ladder.limits.guard import TrialFailed, Watchdog
+from stepladder.ladder.timing.speedup import Speed, few_steps_s
+from stepladder.ladder.trainings.training_cache import STACKED_ROUNDS
 from stepladder.ladder.trial import apply_change, change_between, run_trial
 from stepladder.ladder.variants import Choice, choose_variant
 from stepladder.records.ladder import Aim, Decision, Exactness, Interval, Prediction
 from stepladder.records.profile import Profile, Provenance
 from stepladder.rungs import Rung
-from stepladder.rungs.cached_features import CachedFeatures
-from stepladder.rungs.early_stopping import EarlyStopping
+from stepladder.rungs.speed.cached_features import CachedFeatures
+from stepladder.rungs.speed.early_stopping import EarlyStopping
 
 
 class Changed(Rung):

@@ -27,23 +27,23 @@ from stepladder.config.recipe import (
     ScheduleConfig,
     StoppingConfig,
 )
-from stepladder.data.prepare import prepare
+from stepladder.data.prepare.prepare import prepare
 from stepladder.ladder.lab import Lab
-from stepladder.ladder.room import why_not_here
-from stepladder.ladder.together import with_enabled
+from stepladder.ladder.limits.feasibility import why_not_here
+from stepladder.ladder.paired_rungs import with_enabled
 from stepladder.ladder.trial import run_trial
-from stepladder.measure.larger_trunks import larger_trunks
+from stepladder.measuring.model.larger_trunks import larger_trunks
 from stepladder.models.torchvision_shim import import_timm
 from stepladder.records.ladder import Decision, Trial
 from stepladder.records.profile import Profile, TrainingTime
 from stepladder.rungs import Rung
-from stepladder.rungs.gradient_checkpointing import GradientCheckpointing
-from stepladder.rungs.larger_model import LargerModel
-from stepladder.rungs.loader_threads import LoaderThreads
-from stepladder.rungs.pixel_store import PixelStore
-from stepladder.rungs.pretrained import Pretrained
-from stepladder.rungs.scaled_decode import ScaledDecode
-from stepladder.rungs.streaming import Streaming
+from stepladder.rungs.speed.gradient_checkpointing import GradientCheckpointing
+from stepladder.rungs.speed.larger_model import LargerModel
+from stepladder.rungs.speed.loader_threads import LoaderThreads
+from stepladder.rungs.speed.pixel_store import PixelStore
+from stepladder.rungs.speed.pretrained import Pretrained
+from stepladder.rungs.speed.scaled_decode import ScaledDecode
+from stepladder.rungs.speed.streaming import Streaming
 from stepladder.task.image_classification import ImageClassification
 
 SIDE = 32

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepladder.ladder.comparison import Comparison
-from stepladder.ladder.guard import TrialFailed
+from stepladder.ladder.accuracy.comparison import Comparison
+from stepladder.ladder.limits.guard import TrialFailed
 from stepladder.ladder.variants import chance_to_be_kept, quality_of
 from stepladder.records.ladder import Interval
 

@@ -14,7 +14,7 @@ from stepladder.optim.master import MasterWeights
 from stepladder.optim.nadam import NAdam
 from stepladder.optim.optimizers import build_optimizer
 from stepladder.optim.state import flatten_state, restore_state
-from stepladder.train.update import Update
+from stepladder.training.update import Update
 
 CPU = torch.device("cpu")
 every_rule = pytest.mark.parametrize("name", OptimizerName)

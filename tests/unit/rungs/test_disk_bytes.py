@@ -9,12 +9,12 @@ import pytest
 from stepladder.config.choices import Where
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import DataConfig, FeaturesConfig, ModelConfig, Recipe
-from stepladder.ladder.room import why_not_here
+from stepladder.ladder.limits.feasibility import why_not_here
 from stepladder.records.profile import Profile
-from stepladder.rungs.all_data import AllData
-from stepladder.rungs.cached_features import CachedFeatures
-from stepladder.rungs.larger_model import LargerModel
-from stepladder.rungs.pixel_store import PixelStore
+from stepladder.rungs.speed.all_data import AllData
+from stepladder.rungs.speed.cached_features import CachedFeatures
+from stepladder.rungs.speed.larger_model import LargerModel
+from stepladder.rungs.speed.pixel_store import PixelStore
 
 Make = Callable[..., Profile]
 SAMPLE = DataConfig(fraction=0.5, where=Where.STREAM)

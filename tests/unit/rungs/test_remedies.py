@@ -22,18 +22,18 @@ from stepladder.config.recipe import (
     StoppingConfig,
 )
 from stepladder.records.profile import Profile, TrainingTime
-from stepladder.rungs.add_normalisation import AddNormalisation
-from stepladder.rungs.augmentation import Augmentation
-from stepladder.rungs.dropout import Dropout
-from stepladder.rungs.earlier_stop import EarlierStop
-from stepladder.rungs.hidden_layer import HiddenLayer
-from stepladder.rungs.label_smoothing import LabelSmoothing
-from stepladder.rungs.larger_model import LargerModel
-from stepladder.rungs.learning_rate_higher import LearningRateHigher
-from stepladder.rungs.learning_rate_lower import LearningRateLower
-from stepladder.rungs.train_longer import TrainLonger
-from stepladder.rungs.weight_decay import WeightDecay
-from stepladder.rungs.whole_model import WholeModel
+from stepladder.rungs.accuracy.add_normalisation import AddNormalisation
+from stepladder.rungs.accuracy.augmentation import Augmentation
+from stepladder.rungs.accuracy.dropout import Dropout
+from stepladder.rungs.accuracy.earlier_stop import EarlierStop
+from stepladder.rungs.accuracy.hidden_layer import HiddenLayer
+from stepladder.rungs.accuracy.label_smoothing import LabelSmoothing
+from stepladder.rungs.accuracy.learning_rate_higher import LearningRateHigher
+from stepladder.rungs.accuracy.learning_rate_lower import LearningRateLower
+from stepladder.rungs.accuracy.train_longer import TrainLonger
+from stepladder.rungs.accuracy.weight_decay import WeightDecay
+from stepladder.rungs.accuracy.whole_model import WholeModel
+from stepladder.rungs.speed.larger_model import LargerModel
 
 TIME = TrainingTime(epochs=10, steps_per_epoch=5, step_s=0.1, num_validations=10, validation_s=0.2)
 ProfileOf = Callable[..., Profile]

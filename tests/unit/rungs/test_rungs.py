@@ -30,24 +30,24 @@ from stepladder.config.recipe import (
 )
 from stepladder.records.ladder import Exactness
 from stepladder.records.profile import Curve, Profile, Provenance
-from stepladder.rungs.all_data import AllData
-from stepladder.rungs.cached_features import CachedFeatures
-from stepladder.rungs.compile import Compile
-from stepladder.rungs.compute_threads import ComputeThreads
 from stepladder.rungs.contract import Rung
-from stepladder.rungs.early_stopping import EarlyStopping
-from stepladder.rungs.fewer_validations import FewerValidations
-from stepladder.rungs.fused_optimizer import FusedOptimizer
-from stepladder.rungs.gpu import UseGpu
-from stepladder.rungs.gradient_checkpointing import GradientCheckpointing
-from stepladder.rungs.larger_batch import LargerBatch
-from stepladder.rungs.larger_model import LargerModel
-from stepladder.rungs.loader_threads import LoaderThreads
-from stepladder.rungs.mixed_precision import MixedPrecision
-from stepladder.rungs.pixel_store import PixelStore
-from stepladder.rungs.pretrained import Pretrained
-from stepladder.rungs.scaled_decode import ScaledDecode
-from stepladder.rungs.streaming import Streaming
+from stepladder.rungs.devices.gpu import UseGpu
+from stepladder.rungs.speed.all_data import AllData
+from stepladder.rungs.speed.cached_features import CachedFeatures
+from stepladder.rungs.speed.compile import Compile
+from stepladder.rungs.speed.compute_threads import ComputeThreads
+from stepladder.rungs.speed.early_stopping import EarlyStopping
+from stepladder.rungs.speed.fewer_validations import FewerValidations
+from stepladder.rungs.speed.fused_optimizer import FusedOptimizer
+from stepladder.rungs.speed.gradient_checkpointing import GradientCheckpointing
+from stepladder.rungs.speed.larger_batch import LargerBatch
+from stepladder.rungs.speed.larger_model import LargerModel
+from stepladder.rungs.speed.loader_threads import LoaderThreads
+from stepladder.rungs.speed.mixed_precision import MixedPrecision
+from stepladder.rungs.speed.pixel_store import PixelStore
+from stepladder.rungs.speed.pretrained import Pretrained
+from stepladder.rungs.speed.scaled_decode import ScaledDecode
+from stepladder.rungs.speed.streaming import Streaming
 
 Make: TypeAlias = Callable[..., Profile]
 UNTIL_THE_END = Recipe(stopping=StoppingConfig(early=False))

@@ -22,9 +22,9 @@ from stepladder.config.recipe import (
     Recipe,
 )
 from stepladder.data.batch import Batch
-from stepladder.data.prepare import prepare
-from stepladder.data.store import Store
-from stepladder.data.writer import ShardWriter, publish
+from stepladder.data.prepare.prepare import prepare
+from stepladder.data.prepare.writer import ShardWriter, publish
+from stepladder.data.store.store import Store
 from stepladder.records import Manifest, ShardInfo
 from stepladder.task.contract import Metrics, Task
 from stepladder.task.image_classification import ImageClassification, balanced_weights

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.config.recipe import DataConfig
-from stepladder.data.index import SUFFIX, parse_index
-from stepladder.data.manifest import MANIFEST_NAME, parse_manifest
 from stepladder.data.remote.ahead import FetchAhead
 from stepladder.data.remote.cache import FileCache, HeldFile, WrongBytesError
 from stepladder.data.remote.cache_folder import cache_folder, scratch_folder
@@ -22,7 +20,9 @@ from stepladder.data.remote.cache_part import WantedFile
 from stepladder.data.remote.objects import NoSuchObjectError, ObjectStore
 from stepladder.data.remote.places import ObjectPlace, supported_place
 from stepladder.data.remote.s3 import S3Objects
-from stepladder.data.shard_files import LocalShardFiles, ShardFiles, ShardFilesStats
+from stepladder.data.store.index import SUFFIX, parse_index
+from stepladder.data.store.manifest import MANIFEST_NAME, parse_manifest
+from stepladder.data.store.shard_files import LocalShardFiles, ShardFiles, ShardFilesStats
 from stepladder.errors import DataError
 from stepladder.records import Manifest, ShardInfo
 

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from stepladder.data.manifest import MANIFEST_NAME, fingerprint_of
 from stepladder.data.remote.copies import Copies
 from stepladder.data.remote.parallel import run_all
+from stepladder.data.store.manifest import MANIFEST_NAME, fingerprint_of
 from stepladder.errors import DataError, UsageError
 from stepladder.records import Manifest, write_json
 

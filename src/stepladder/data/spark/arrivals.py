@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from stepladder.data.plan import ShardPlan
-from stepladder.data.quarantine import Bad
-from stepladder.data.shard_record import Finished
-from stepladder.data.shard_work import ShardMaker
+from stepladder.data.prepare.plan import ShardPlan
+from stepladder.data.prepare.quarantine import Bad
+from stepladder.data.prepare.shard_record import Finished
+from stepladder.data.prepare.shard_work import ShardMaker
 from stepladder.errors import ResourceError
 
 

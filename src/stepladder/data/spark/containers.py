@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.containers.contract import Container
-from stepladder.data.containers.kept import ContainerRecords, Kept, Spooled, without_data
-from stepladder.data.containers.pictures import ContainerRows, OpenSource, hash_items
-from stepladder.data.pictures import HashedListing
+from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.remote.places import object_place
+from stepladder.data.sources.containers.contract import Container
+from stepladder.data.sources.containers.kept import ContainerRecords, Kept, Spooled, without_data
+from stepladder.data.sources.containers.pictures import ContainerRows, OpenSource, hash_items
+from stepladder.data.sources.pictures import HashedListing
 from stepladder.data.spark.row_tasks import RowTasks
 from stepladder.data.spark.rows import RowsOnSpark
 from stepladder.data.spark.site import Site, run_told
-from stepladder.data.work_folder import WorkFolder
 
 if TYPE_CHECKING:
     import pyarrow as pa

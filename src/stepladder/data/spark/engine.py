@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.engine import Engine
-from stepladder.data.forecast import check_space
-from stepladder.data.hashing import HashCache, Hashed, save_hashes
-from stepladder.data.pictures import HashedListing, Workers
-from stepladder.data.plan import Plan, Row, ShardPlan
-from stepladder.data.quarantine import Bad
-from stepladder.data.shard_record import Finished
-from stepladder.data.shard_work import ShardMaker
-from stepladder.data.sources import Listing
+from stepladder.data.prepare.engine import Engine
+from stepladder.data.prepare.forecast import check_space
+from stepladder.data.prepare.hashing import HashCache, Hashed, save_hashes
+from stepladder.data.prepare.plan import Plan, Row, ShardPlan
+from stepladder.data.prepare.quarantine import Bad
+from stepladder.data.prepare.shard_record import Finished
+from stepladder.data.prepare.shard_work import ShardMaker
+from stepladder.data.prepare.work_folder import WorkFolder
+from stepladder.data.reading.threads import Inline
+from stepladder.data.sources.listing import Listing
+from stepladder.data.sources.pictures import HashedListing, Workers
 from stepladder.data.spark.arrivals import Arrivals
 from stepladder.data.spark.session import num_slots, require_spark, spark_session
 from stepladder.data.spark.shard_tasks import (
@@ -32,8 +34,6 @@ from stepladder.data.spark.shard_tasks import (
 )
 from stepladder.data.spark.site import Site, open_site, require_shared, run_told
 from stepladder.data.spark.task_files import read_listed, write_listed, write_shard_plan
-from stepladder.data.threads import Inline
-from stepladder.data.work_folder import WorkFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

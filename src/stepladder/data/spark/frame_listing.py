@@ -9,12 +9,12 @@ from typing import Any
 from urllib.parse import unquote
 
 from stepladder.config.choices import Split
-from stepladder.data.containers.labels import Labels
-from stepladder.data.hashing import Hashed
-from stepladder.data.pictures import HashedListing
-from stepladder.data.sources import Listing, Picture, require_classes
+from stepladder.data.prepare.hashing import Hashed
+from stepladder.data.sources.containers.labels import Labels
+from stepladder.data.sources.listing import Listing, Picture, require_classes
+from stepladder.data.sources.pictures import HashedListing
+from stepladder.data.sources.walk import Skipped
 from stepladder.data.spark.listing import list_names, relative_names
-from stepladder.data.walk import Skipped
 from stepladder.errors import DataError
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepladder.config.choices import Encoding, JpegSize
-from stepladder.data.containers.columns import Columns
-from stepladder.data.containers.parquet import BatchPictures, checked_label, split_of_cell
-from stepladder.data.formats import NPY_MAGIC
+from stepladder.data.decoding.formats import NPY_MAGIC
+from stepladder.data.sources.containers.columns import Columns
+from stepladder.data.sources.containers.parquet import BatchPictures, checked_label, split_of_cell
 from stepladder.data.spark.row_tasks import RowTasks, handed
 from stepladder.data.spark.site import telling
 from stepladder.errors import UsageError

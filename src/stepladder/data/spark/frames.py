@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.containers.columns import Columns, choose_columns
-from stepladder.data.pictures import HashedListing
+from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.remote.places import object_place
+from stepladder.data.sources.containers.columns import Columns, choose_columns
+from stepladder.data.sources.pictures import HashedListing
 from stepladder.data.spark.frame_listing import empty_files, facts_of, list_facts
 from stepladder.data.spark.frame_tasks import FACTS, FrameTasks
 from stepladder.data.spark.jobs import collect, explain
@@ -20,7 +21,6 @@ from stepladder.data.spark.row_tasks import RowTasks
 from stepladder.data.spark.rows import RowsOnSpark, small_batches
 from stepladder.data.spark.session import is_of_spark
 from stepladder.data.spark.site import Site, raise_told
-from stepladder.data.work_folder import WorkFolder
 from stepladder.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.data.remote.places import secret_refused
-from stepladder.data.sources import Listing, list_walk
-from stepladder.data.walk import Folder, Skipped, Walk, is_hidden, why_no_picture
+from stepladder.data.sources.listing import Listing, list_walk
+from stepladder.data.sources.walk import Folder, Skipped, Walk, is_hidden, why_no_picture
 
 FRAME = "DataFrame"  # the name of a source that is one
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])")

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.config.choices import SourceFormat
 from stepladder.config.options import PrepareConfig
-from stepladder.data.containers.opening import (
+from stepladder.data.remote.places import object_place
+from stepladder.data.sources.containers.opening import (
     find_format,
     kind_of_name,
     opener,
     refuse_store,
     require_delta,
 )
-from stepladder.data.remote.places import object_place
-from stepladder.data.sources import list_pictures
+from stepladder.data.sources.listing import list_pictures
 from stepladder.data.spark.containers import ContainersOnSpark
 from stepladder.data.spark.engine import FilesOnSpark, SparkEngine
 from stepladder.data.spark.frames import FrameOnSpark

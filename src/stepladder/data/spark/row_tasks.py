@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.formats import BadPictureError
-from stepladder.data.pictures import CHANGED
-from stepladder.data.plan import Row
+from stepladder.data.decoding.formats import BadPictureError
+from stepladder.data.prepare.plan import Row
+from stepladder.data.sources.pictures import CHANGED
 from stepladder.data.spark.routing import Routing
 from stepladder.data.spark.shard_tasks import TO_MAKE, decoding, make_shard, task_file
 from stepladder.data.spark.site import Site, telling

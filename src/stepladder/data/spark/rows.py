@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stepladder.data.plan import ShardPlan
+from stepladder.data.prepare.plan import ShardPlan
 from stepladder.data.spark.engine import SparkEngine
 from stepladder.data.spark.jobs import collect
 from stepladder.data.spark.routing import write_routing

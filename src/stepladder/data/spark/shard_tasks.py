@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.hashing import hash_file
-from stepladder.data.index import index_path
-from stepladder.data.pictures import CHANGED, FileReader, ReadRow, Workers
-from stepladder.data.plan import Row, ShardPlan
-from stepladder.data.shard_record import Finished
-from stepladder.data.shard_work import ShardMaker
+from stepladder.data.prepare.hashing import hash_file
+from stepladder.data.prepare.plan import Row, ShardPlan
+from stepladder.data.prepare.shard_record import Finished
+from stepladder.data.prepare.shard_work import ShardMaker
+from stepladder.data.prepare.work_folder import WorkFolder
+from stepladder.data.reading.threads import Inline, one_torch_thread
+from stepladder.data.sources.pictures import CHANGED, FileReader, ReadRow, Workers
 from stepladder.data.spark.site import Site
 from stepladder.data.spark.task_files import read_listed, read_shard_plan, write_listed
-from stepladder.data.threads import Inline, one_torch_thread
-from stepladder.data.work_folder import WorkFolder
+from stepladder.data.store.index import index_path
 from stepladder.machine.allocator import keep_freed_memory
 from stepladder.machine.limits import num_cores
 

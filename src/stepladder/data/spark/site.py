@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepladder.data.decode import decode_versions
+from stepladder.data.decoding.decode import decode_versions
 from stepladder.data.remote.cache_folder import why_not_shared
 from stepladder.data.spark.jobs import run_tasks
 from stepladder.data.spark.session import num_slots

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.config.choices import Split
-from stepladder.data.hashing import Hashed
-from stepladder.data.plan import Row, ShardPlan
+from stepladder.data.prepare.hashing import Hashed
+from stepladder.data.prepare.plan import Row, ShardPlan
 from stepladder.records import read_json
 
 

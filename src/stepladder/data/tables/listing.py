@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyarrow import fs
 
 from stepladder.config.choices import Split
-from stepladder.data.delta import LOG_FOLDER, DeltaVersion, VersionOption, read_version
 from stepladder.data.remote.object_files import object_filesystem, store_error
 from stepladder.data.remote.places import (
     address_refused,
@@ -25,7 +24,8 @@ from stepladder.data.remote.places import (
     place_meant,
     secret_refused,
 )
-from stepladder.data.safe_arrow import require_safe_pyarrow
+from stepladder.data.sources.delta_log import LOG_FOLDER, DeltaVersion, VersionOption, read_version
+from stepladder.data.sources.safe_arrow import require_safe_pyarrow
 from stepladder.data.tables.hold import MANIFEST
 from stepladder.data.tables.version_pin import pinned_version
 from stepladder.errors import DataError, ResourceError, UsageError

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stepladder.config.choices import OrderMode
-from stepladder.data.arguments import require_at_least
-from stepladder.data.examples import Source
-from stepladder.data.loader import Loader
+from stepladder.data.reading.arguments import require_at_least
+from stepladder.data.reading.examples import Source
+from stepladder.data.reading.loader import Loader
 from stepladder.errors import UsageError
 
 

@@ -8,7 +8,7 @@ from numbers import Integral
 from pathlib import Path
 
 from stepladder.config.choices import Split
-from stepladder.data.delta import VersionOption
+from stepladder.data.sources.delta_log import VersionOption
 from stepladder.data.tables.blocks import BlockCache
 from stepladder.data.tables.cells import cells_of
 from stepladder.data.tables.columns import Scalar

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stepladder.data.examples import Examples, Source
+from stepladder.data.reading.examples import Examples, Source
 from stepladder.data.tables.blocks import Block, BlockCache, Blocks
 from stepladder.data.tables.cells import CellColumn
 from stepladder.data.tables.columns import BadCellError, Column, Part

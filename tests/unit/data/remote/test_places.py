@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from stepladder.data.prepare.target import open_target
 from stepladder.data.remote.cache_folder import cache_folder
 from stepladder.data.remote.copies import open_copies
 from stepladder.data.remote.places import (
@@ -14,9 +15,8 @@ from stepladder.data.remote.places import (
     shown,
     supported_place,
 )
-from stepladder.data.spark_converter import local_folder
-from stepladder.data.store import Store
-from stepladder.data.target import open_target
+from stepladder.data.store.store import Store
+from stepladder.data.tables.spark_converter import local_folder
 from stepladder.errors import UsageError
 
 

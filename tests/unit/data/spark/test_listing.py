@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from stepladder.config.choices import Split
-from stepladder.data.sources import Listing, list_walk
+from stepladder.data.sources.listing import Listing, list_walk
+from stepladder.data.sources.walk import Skipped, Walk
 from stepladder.data.spark.listing import (
     list_names,
     relative_names,
     spark_address,
     split_pattern,
 )
-from stepladder.data.walk import Skipped, Walk
 from stepladder.errors import DataError, UsageError
 
 

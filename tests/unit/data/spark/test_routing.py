@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stepladder.config.choices import Split
-from stepladder.data.hashing import Hashed
-from stepladder.data.plan import Row, ShardPlan
+from stepladder.data.prepare.hashing import Hashed
+from stepladder.data.prepare.plan import Row, ShardPlan
 from stepladder.data.spark.routing import Routing, write_routing
 from stepladder.data.spark.site import Superseded, open_site
 from stepladder.data.spark.task_files import read_shard_plan, write_shard_plan

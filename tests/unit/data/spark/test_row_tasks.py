@@ -15,17 +15,17 @@ from PIL import Image
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.hashing import Hashed
-from stepladder.data.pictures import CHANGED, Workers
-from stepladder.data.plan import Row, ShardPlan
-from stepladder.data.quarantine import Bad
+from stepladder.data.prepare.hashing import Hashed
+from stepladder.data.prepare.plan import Row, ShardPlan
+from stepladder.data.prepare.quarantine import Bad
+from stepladder.data.prepare.work_folder import WorkFolder
+from stepladder.data.reading.threads import Inline
+from stepladder.data.sources.pictures import CHANGED, Workers
 from stepladder.data.spark.arrivals import Arrivals
 from stepladder.data.spark.row_tasks import END_OF_FILE, CutInputError, FileTasks
 from stepladder.data.spark.shard_tasks import ATTEMPTS, TO_MAKE, shard_maker, task_file
 from stepladder.data.spark.site import open_site, raise_told
 from stepladder.data.spark.task_files import write_shard_plan
-from stepladder.data.threads import Inline
-from stepladder.data.work_folder import WorkFolder
 from stepladder.errors import ResourceError
 
 Sent = list[tuple[int, bytes, bytes]]

@@ -11,7 +11,7 @@ import pytest
 
 from stepladder.config.choices import EngineName, SourceFormat
 from stepladder.config.options import PrepareConfig
-from stepladder.data.prepare import prepare
+from stepladder.data.prepare.prepare import prepare
 from stepladder.data.spark.jobs import explain
 from stepladder.data.spark.session import require_spark
 from stepladder.errors import ResourceError, UsageError

@@ -29,9 +29,9 @@ from stepladder.config.recipe import (
 )
 from stepladder.data import open_table
 from stepladder.data.batch import Batch
-from stepladder.data.examples import Source
+from stepladder.data.reading.examples import Source
 from stepladder.data.tables.source import TableSource
-from stepladder.diagnosis.opened_run import open_run
+from stepladder.diagnosis.runs.opened_run import open_run
 from stepladder.errors import (
     DataError,
     InterruptedRun,
@@ -42,11 +42,11 @@ from stepladder.errors import (
 from stepladder.ladder import run as climb_module
 from stepladder.ladder.ledger import Ledger
 from stepladder.task import Task
-from stepladder.train.display import Display
-from stepladder.train.features_ahead import compute_features
-from stepladder.train.features_spark import FeatureTasks
-from stepladder.train.run import train
-from stepladder.train.table_version import open_at_version
+from stepladder.training.features.precompute import compute_features
+from stepladder.training.features.spark import FeatureTasks
+from stepladder.training.output.display import Display
+from stepladder.training.run import train
+from stepladder.training.setup.table_version import open_at_version
 
 deltalake = pytest.importorskip("deltalake")
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stepladder.data.examples import Examples, Source
+from stepladder.data.reading.examples import Examples, Source
 from stepladder.data.tables.loading import shard_loader
 from stepladder.errors import UsageError
 

@@ -25,13 +25,13 @@ from stepladder.config.recipe import (
 )
 from stepladder.data import open_table
 from stepladder.data.batch import Batch
-from stepladder.data.order_choice import resolve_order
-from stepladder.data.reader import Reader
+from stepladder.data.order.order_choice import resolve_order
+from stepladder.data.reading.reader import Reader
 from stepladder.data.tables.footers import RowGroups
 from stepladder.data.tables.source import TableSource
 from stepladder.task import Task
-from stepladder.train.display import Display
-from stepladder.train.run import train
+from stepladder.training.output.display import Display
+from stepladder.training.run import train
 
 NUM_ROWS = 3000
 

@@ -1,0 +1,1 @@
+"""Checks of examples, labels and splits."""

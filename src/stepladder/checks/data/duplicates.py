@@ -1,0 +1,308 @@
+"""No example is there many times, and none of one split is in another as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
+from stepladder.checks.evidence.copies import Contents, contents, copies_between, copies_within
+from stepladder.checks.evidence.spread import Described, coverage, described
+from stepladder.checks.examples import Example, SoundPictures, draw, labelled
+from stepladder.checks.job import CheckedJob
+from stepladder.config.choices import Split
+from stepladder.data.prepare.near_duplicates import count_near
+from stepladder.records.findings import Severity
+from stepladder.training.output.wording import percent
+
+_WRONG_FRAC = 0.05  # of a held-out split that is in train too: its accuracy means little
+_WORTH_FRAC = 0.01  # public test sets have up to 3 %, of which the accuracy is seldom told apart
+_LEAST = 2
+_NEARLY_ALL = 0.5  # of train that is one example, or blank
+_SAME_FEATURES = 0.98  # cosine of features, their mean taken off
+_SAME_CLASS_FRAC = 0.7  # of pairs that are near within train
+_MAX_NAMED = 6
+_PAIRS = ((Split.TRAIN, Split.VAL), (Split.TRAIN, Split.TEST), (Split.VAL, Split.TEST))
+
+
+def duplicates(job: CheckedJob) -> Answer:
+    """Compare examples with each other, byte for byte, and pictures by how they look."""
+    train = contents(job, Split.TRAIN)
+    if train is None:
+        return not_applicable("examples hold no tensors, or come in a stream")
+    answers = [_leak(job, train, split) for split in (Split.VAL, Split.TEST)]
+    answers += [_chosen_on_test(job)]
+    answers += [_groups(job, *pair) for pair in _PAIRS]
+    answers += [_within(job, train)] if train.is_telling else []
+    alarms = [answer for answer in answers if answer is not None]
+    if alarms:
+        return min(alarms, key=lambda answer: answer.severity is not None)
+    num_copies = sum(len(group) - 1 for group in copies_within(train))
+    if not train.is_telling and num_copies > _WORTH_FRAC * len(train.rows):
+        return not_applicable("examples are small, and equal ones no wonder")
+    held_out = [split.value for split in (Split.VAL, Split.TEST) if contents(job, split)]
+    return passed(
+        f"of {len(train.rows)} training examples {num_copies} are copies of others; none to speak "
+        f"of is in {' or '.join(held_out) or 'another split'}",
+        coverage=coverage(len(train.rows), train.num_all, Split.TRAIN),
+        num_copies=num_copies,
+    )
+
+
+def _leak(job: CheckedJob, train: Contents, split: Split) -> Answer | None:
+    """Tell held-out examples that are in train, or look just like one of it."""
+    held_out = contents(job, split)
+    if held_out is None:
+        return None
+    num = len(held_out.rows)
+    pairs = copies_between(train, held_out)
+    seen = _coverage(held_out, split) or _coverage(train, Split.TRAIN)
+    if len(pairs) >= _LEAST and len(pairs) >= _WORTH_FRAC * num:
+        return found(
+            "split_leakage",
+            f"{len(pairs)} of {num} {split.value} examples ({percent(len(pairs) / num)}) are in "
+            "train too, byte for byte: the accuracy on them is that of learning by heart",
+            fix="Drop them from train, or split again by content; seeds and paths do not do it.",
+            severity=None if len(pairs) >= _WRONG_FRAC * num else Severity.WARNING,
+            examples=_named(job, split, pairs),
+            coverage=seen,
+            num_leaked=len(pairs),
+            num_held_out=num,
+        )
+    near = _near(job, train, held_out, split)
+    if len(near) < _LEAST or len(near) < _WORTH_FRAC * num:
+        return None
+    return found(
+        "split_leakage",
+        f"{len(near)} of {num} {split.value} pictures ({percent(len(near) / num)}) look nearly "
+        "like one of train: their accuracy is optimistic",
+        fix="Keep shots of one scene on one side, as by --prepare.group-by.",
+        severity=Severity.WARNING,
+        examples=_named(job, split, near),
+        coverage=seen,
+        num_near=len(near),
+        num_held_out=num,
+    )
+
+
+def _chosen_on_test(job: CheckedJob) -> Answer | None:
+    """Tell test examples that are in validation, by which training is stopped."""
+    val, test = contents(job, Split.VAL), contents(job, Split.TEST)
+    if val is None or test is None:
+        return None
+    num, pairs = len(test.rows), copies_between(val, test)
+    if len(pairs) < _LEAST or len(pairs) < _WRONG_FRAC * num:
+        return None
+    return found(
+        "split_leakage",
+        f"{len(pairs)} of {num} test examples ({percent(len(pairs) / num)}) are in val too, byte "
+        "for byte: what is stopped or chosen by val is chosen on them",
+        fix="Keep apart what is chosen by and what is reported: drop them from val.",
+        severity=Severity.WARNING,
+        examples=_named(job, Split.TEST, pairs, of=Split.VAL),
+        coverage=_coverage(test, Split.TEST) or _coverage(val, Split.VAL),
+        num_shared=len(pairs),
+        num_held_out=num,
+    )
+
+
+def _coverage(some: Contents, split: Split) -> str | None:
+    return coverage(len(some.rows), some.num_all, split)
+
+
+def _named(
+    job: CheckedJob, split: Split, pairs: list[tuple[int, int]], *, of: Split = Split.TRAIN
+) -> tuple[str, ...]:
+    return tuple(
+        f"{job.describe(split, row)} = {job.describe(of, other)}"
+        for row, other in pairs[:_MAX_NAMED]
+    )
+
+
+def _near(
+    job: CheckedJob, train: Contents, held_out: Contents, split: Split
+) -> list[tuple[int, int]]:
+    """Give (held-out row, train row) of pictures that look alike, or have the same features."""
+    pairs: dict[int, int] = {}
+    sides = described(job, Split.TRAIN), described(job, split)
+    if sides[0] is not None and sides[1] is not None and sides[0].by_trunk:
+        features = _centred(sides[0]), _centred(sides[1], like=sides[0])
+        if _is_of_one_class(train, _near_within(sides[0].rows, features[0], _near_features)):
+            pairs |= _near_features((sides[1].rows, features[1]), (sides[0].rows, features[0]))
+    if train.looks is not None and held_out.looks is not None:
+        looks = train.looks.numpy(), held_out.looks.numpy()
+        if _is_of_one_class(train, _near_within(train.rows, looks[0], _near_looks)):
+            pairs |= _near_looks((held_out.rows, looks[1]), (train.rows, looks[0]))
+    return sorted(pairs.items())
+
+
+_Side = tuple[NDArray[np.int64], NDArray[Any]]  # rows, and what they are compared by
+
+
+def _near_within(
+    rows: NDArray[np.int64], values: NDArray[Any], near: Callable[[_Side, _Side], dict[int, int]]
+) -> dict[int, int]:
+    """Compare one half of train with the other."""
+    return near((rows[::2], values[::2]), (rows[1::2], values[1::2]))
+
+
+def _is_of_one_class(train: Contents, pairs: dict[int, int]) -> bool:
+    """Say whether what is near within train is of one class, as shots of one scene are.
+
+    Where it is not, pictures of this kind are near each other by nature.
+    """
+    if train.targets is None or len(pairs) < _LEAST:
+        return True
+    target = dict(zip(train.rows.tolist(), train.targets, strict=True))
+    known = [(a, b) for a, b in pairs.items() if a in target and b in target]
+    same = sum(target[a] == target[b] for a, b in known)
+    return bool(same >= _SAME_CLASS_FRAC * len(known))
+
+
+def _near_looks(held_out: _Side, train: _Side) -> dict[int, int]:
+    return {
+        int(held_out[0][place]): int(train[0][_closest(held_out[1][place], train[1])])
+        for place in _near_places(held_out[1], train[1], 0)
+    }
+
+
+def _near_places(held_out: NDArray[np.uint8], train: NDArray[np.uint8], start: int) -> list[int]:
+    """Find which looks are near one of train, by halves of those that hold any."""
+    if not count_near(held_out, train).num_near:
+        return []
+    if len(held_out) == 1:
+        return [start]
+    half = len(held_out) // 2
+    return [
+        *_near_places(held_out[:half], train, start),
+        *_near_places(held_out[half:], train, start + half),
+    ]
+
+
+def _closest(one: NDArray[np.uint8], train: NDArray[np.uint8]) -> int:
+    away = np.abs(train.astype(np.int32) - one.astype(np.int32)).sum(axis=1)
+    return int(away.argmin())
+
+
+def _near_features(held_out: _Side, train: _Side) -> dict[int, int]:
+    """Give held-out rows whose features are nearly those of a row of train, with that row."""
+    if not len(held_out[0]) or not len(train[0]):
+        return {}
+    cosine = held_out[1] @ train[1].T  # (held out, train)
+    best = cosine.argmax(axis=1)
+    return {
+        int(held_out[0][place]): int(train[0][best[place]])
+        for place in range(len(best))
+        if cosine[place, best[place]] >= _SAME_FEATURES
+    }
+
+
+def _centred(side: Described, *, like: Described | None = None) -> NDArray[np.float32]:
+    """Give features of length 1, the mean of train taken off."""
+    vectors = side.vectors - (like or side).vectors.mean(axis=0)
+    unit: NDArray[np.float32] = vectors / np.maximum(
+        np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12
+    )
+    return unit
+
+
+def _groups(job: CheckedJob, of: Split, split: Split) -> Answer | None:
+    """Tell groups, where the data name them as `group_ids`, that are on both sides."""
+    sides = [
+        getattr(getattr(job.source(side), "data", None), "group_ids", None) for side in (of, split)
+    ]
+    if any(side is None for side in sides):
+        return None
+    first, held_out = (set(np.asarray(side).tolist()) for side in sides)
+    both = sorted(first & held_out, key=str)
+    if not both:
+        return None
+    return found(
+        "split_leakage",
+        f"{len(both)} of the {len(held_out)} groups of {split.value} are in {of.value} too",
+        fix="Split by group: each on one side.",
+        severity=Severity.WARNING,
+        examples=tuple(f"group {name}" for name in both[:_MAX_NAMED]),
+        num_groups=len(both),
+    )
+
+
+def _within(job: CheckedJob, train: Contents) -> Answer | None:
+    """Tell a train split that is, to a good part, one example, copies or blanks."""
+    num = len(train.rows)
+    groups = copies_within(train)
+    num_blank = sum(train.is_constant)
+    largest = len(groups[0]) if groups else 0
+    seen = coverage(num, train.num_all, Split.TRAIN)
+    if num >= _LEAST and max(largest, num_blank) > _NEARLY_ALL * num:
+        what = "are one and the same" if largest >= num_blank else "hold one value only"
+        rows = groups[0] if largest >= num_blank else np.flatnonzero(train.is_constant).tolist()
+        return found(
+            "duplicated_inputs",
+            f"{max(largest, num_blank)} of {num} training inputs {what}",
+            fix="Look at how an example is read: is the index used, is the file there?",
+            examples=tuple(job.describe(Split.TRAIN, int(row)) for row in rows[:_MAX_NAMED]),
+            coverage=seen,
+            num_alike=max(largest, num_blank),
+        )
+    num_copies = sum(len(group) - 1 for group in groups)
+    num_conflicts = _conflicts(train, groups)
+    if max(num_copies, num_blank, num_conflicts) < max(_LEAST, _WORTH_FRAC * num):
+        return None
+    blank = f", {num_blank} hold one value only" if num_blank else ""
+    conflict = f"; {num_conflicts} groups have two labels" if num_conflicts else ""
+    return found(
+        "duplicated_inputs",
+        f"{num_copies} of {num} training inputs are copies of others{blank}{conflict}",
+        fix="Drop copies and blanks, unless they are to weigh more.",
+        severity=Severity.WARNING,
+        examples=tuple(
+            " = ".join(job.describe(Split.TRAIN, row) for row in group[:3])
+            for group in groups[:_MAX_NAMED]
+        ),
+        coverage=seen,
+        num_copies=num_copies,
+        num_blank=num_blank,
+        num_conflicts=num_conflicts,
+    )
+
+
+def _conflicts(train: Contents, groups: list[list[int]]) -> int:
+    if train.targets is None:
+        return 0
+    target = dict(zip(train.rows.tolist(), train.targets, strict=True))
+    return sum(len({target[row] for row in group}) > 1 for group in groups)
+
+
+def broken() -> Example:
+    """A quarter of validation taken from train."""
+
+    class Leaky(SoundPictures):
+        def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
+            pictures, numbers = draw(split)
+            if split is Split.VAL:
+                train, train_numbers = draw(Split.TRAIN)
+                pictures = torch.cat([train[:32], pictures[32:]])
+                numbers = torch.cat([train_numbers[:32], numbers[32:]])
+            return labelled(pictures, numbers)
+
+    return Example(task=Leaky())
+
+
+CHECK = Check(
+    name="duplicates",
+    reason="Held-out examples that are in train test memory, not learning.",
+    source="Barz and Denzler 2020, Do We Train on Test Data?, J. Imaging 6(6)",
+    severity=Severity.ERROR,
+    tier=Tier.FULL,
+    faults=("split_leakage", "duplicated_inputs"),
+    run=duplicates,
+    broken=broken,
+    least_s=5.0,
+)

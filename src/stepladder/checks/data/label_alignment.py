@@ -1,0 +1,275 @@
+"""Labels belong to their inputs: a probe reads more off them than off labels dealt at random."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
+from stepladder.checks.evidence.classes import class_labels
+from stepladder.checks.evidence.probe import NUM_DEALT, Probed, labels_of, probe, probed
+from stepladder.checks.evidence.spread import read_chunks, vectors
+from stepladder.checks.examples import Example, SoundPictures, draw, labelled
+from stepladder.checks.job import CheckedJob
+from stepladder.config.choices import Split
+from stepladder.data.batch import Batch
+from stepladder.records.findings import Severity
+from stepladder.stats.clusters import dependence_p, find_clusters
+from stepladder.stats.ridge import kernel
+from stepladder.stats.two_samples import principal_parts
+from stepladder.training.output.wording import percent
+
+_LEAST_TRAIN = 48
+_LEAST_VAL = 32
+_CLEAR_GAIN = 0.15  # over chance, of what is to prove that a probe can read these inputs
+_SHIFTS = (-2, -1, 1, 2)  # rows by which labels slip
+_NUM_AUGMENTED = 256
+_AUGMENT_S = 1.5
+_MOVED = 0.2  # of the distance to its own input, from which on an input is another's
+_STRONG = 0.5  # of the way from chance to 1, of a probe whose loss is telling
+_SLACK = 4.0  # standard errors
+_MAX_GROUPS = 20
+_LEAST_OF_GROUP = 10
+_CLEARER = 0.1  # than of one cloud: see `Clusters.clearness`
+_SAME_SIZES = 0.1  # of the examples that may lie in other groups, by sizes alone
+_INDEPENDENT = 0.05
+
+_FIX = "Look at whatever sorts, shuffles or filters inputs and labels apart from each other."
+
+
+def label_alignment(job: CheckedJob) -> Answer:
+    """Probe the labels of train and validation, each the other's control."""
+    train = probed(job, Split.TRAIN)
+    if train is None or len(train.rows) < _LEAST_TRAIN:
+        return not_applicable("there are too few examples with a class or number each")
+    val = probed(job, Split.VAL)
+    if train.is_clear:
+        return _augmented(job, train) or _of_val(train, val) or _fine(train, val)
+    answer = _of_train(train, val) or _slipped(job, train) or _of_groups(train)
+    if answer is not None:
+        return answer
+    return not_applicable(
+        f"a probe reads nothing off {len(train.rows)} training inputs ({_of(train)}), and there is "
+        "no control that shows whether it could"
+    )
+
+
+def _of(one: Probed) -> str:
+    return f"balanced accuracy {one.accuracy:.2f}, {one.chance:.2f} with dealt labels"
+
+
+def _fine(train: Probed, val: Probed | None) -> Answer:
+    more = f"; of validation: {_of(val)}" if val is not None else ""
+    return passed(
+        f"a probe reads labels off {len(train.rows)} training inputs it has not seen: {_of(train)}"
+        f"{more}",
+        accuracy=train.accuracy,
+        chance=train.chance,
+        p=train.p,
+    )
+
+
+def _of_train(train: Probed, val: Probed | None) -> Answer | None:
+    """Tell labels of train that mean nothing, where those of validation do, from fewer examples."""
+    if val is None or not val.is_clear or val.accuracy < val.chance + _CLEAR_GAIN:
+        return None
+    if len(val.rows) < _LEAST_VAL or len(train.rows) < len(val.rows):
+        return None
+    return found(
+        "labels_misaligned",
+        f"a probe reads labels off {len(val.rows)} validation inputs ({_of(val)}) and none off "
+        f"{len(train.rows)} of train ({_of(train)})",
+        fix=_FIX,
+        train_accuracy=train.accuracy,
+        val_accuracy=val.accuracy,
+        chance=train.chance,
+    )
+
+
+def _slipped(job: CheckedJob, train: Probed) -> Answer | None:
+    """Tell labels that fit the examples some rows away."""
+    known = class_labels(job, Split.TRAIN)
+    if known is None or len(known.rows) != len(job.sources.train) or not known.is_all:
+        return None
+    for shift in _SHIFTS:
+        slipped = known.values[np.roll(np.arange(len(known.values)), -shift)][train.rows]
+        other = probe(train.vectors, slipped, rows=train.rows, by_trunk=train.by_trunk)
+        if other.is_clear and other.accuracy > other.chance + _CLEAR_GAIN:
+            return found(
+                "labels_misaligned",
+                f"labels of train belong to the example {abs(shift)} rows "
+                f"{'before' if shift > 0 else 'after'}: so a probe has {_of(other)}, and as they "
+                f"are {_of(train)}",
+                fix="Look for an offset by one where inputs and labels are put together.",
+                accuracy=train.accuracy,
+                slipped_accuracy=other.accuracy,
+                shift=shift,
+            )
+    return None
+
+
+def _of_groups(train: Probed) -> Answer | None:
+    """Tell labels that have nothing to do with groups that are as many, and as large, as classes.
+
+    Groups of other numbers or sizes may be anything, such as days or cameras, and prove nothing.
+    """
+    _, sizes = np.unique(train.labels, return_counts=True)
+    num = len(sizes)
+    if num > _MAX_GROUPS or len(train.rows) < _LEAST_OF_GROUP * num:
+        return None
+    parts = principal_parts(train.vectors, max(2, num))
+    if not parts.size:
+        return None  # all inputs are the same
+    groups = find_clusters(parts, num, seed=0)
+    if groups.clearness < groups.clearness_by_chance + _CLEARER:
+        return None
+    found_sizes = np.bincount(groups.marks, minlength=num)
+    differing = np.abs(np.sort(sizes) - np.sort(found_sizes)).sum() / 2 / len(train.rows)
+    p = dependence_p(groups.marks, train.labels, num_draws=NUM_DEALT, seed=0)
+    if differing > _SAME_SIZES or p < _INDEPENDENT:
+        return None
+    return found(
+        "labels_misaligned",
+        f"{len(train.rows)} training inputs form {num} groups, of the sizes of the {num} classes, "
+        f"and labels are spread over them as if dealt ({_of(train)})",
+        fix=_FIX,
+        severity=Severity.WARNING,
+        clearness=groups.clearness,
+        clearness_by_chance=groups.clearness_by_chance,
+        p=p,
+    )
+
+
+def _of_val(train: Probed, val: Probed | None) -> Answer | None:
+    """Tell labels of validation that mean nothing, or that are numbered otherwise."""
+    if val is None or len(val.rows) < _LEAST_VAL or train.vectors.shape[1] != val.vectors.shape[1]:
+        return None
+    if train.accuracy < train.chance + _STRONG * (1 - train.chance):
+        return None  # a weak probe that fails elsewhere tells nothing
+    predicted = _predict(train, val)
+    hits = _balanced(predicted, val.labels)
+    noise = _SLACK * math.sqrt(train.accuracy * (1 - train.accuracy) / len(val.rows) + 1e-4)
+    if hits > train.chance + (train.accuracy - train.chance) / 4 or train.accuracy - hits < noise:
+        return None
+    numbers: dict[str, Any] = {
+        "train_accuracy": train.accuracy,
+        "val_accuracy": hits,
+        "own": val.accuracy,
+    }
+    renamed = _balanced(_renamed(predicted, val.labels), val.labels)
+    if val.is_clear and renamed > train.chance + _STRONG * (train.accuracy - train.chance):
+        return found(
+            "labels_misaligned",
+            f"a probe of train is right in {percent(hits, 0)} of validation, and in "
+            f"{percent(renamed, 0)} once its classes are renamed: the splits number their classes "
+            "otherwise",
+            fix="Make the list of classes once, and use it for every split.",
+            **numbers,
+        )
+    if val.is_clear:
+        return None  # its labels fit its inputs: a shift, which is told elsewhere
+    return found(
+        "labels_misaligned",
+        f"a probe reads labels off {len(train.rows)} training inputs ({_of(train)}), and is right "
+        f"in {percent(hits, 0)} of validation, whose own labels tell it nothing either "
+        f"({_of(val)})",
+        fix=_FIX,
+        **numbers,
+    )
+
+
+def _predict(train: Probed, val: Probed) -> NDArray[np.int64]:
+    kinds, marks = np.unique(train.labels, return_inverse=True)
+    matrix = kernel(np.concatenate([train.vectors, val.vectors]), train.vectors)
+    within, across = matrix[: len(marks)], matrix[len(marks) :]
+    one_hot = np.eye(len(kinds))[marks]
+    mean = one_hot.mean(axis=0)
+    strength = float(np.trace(within)) / len(within)
+    weights = np.linalg.solve(within + strength * np.eye(len(within)), one_hot - mean)
+    predicted: NDArray[np.int64] = kinds[(across @ weights + mean).argmax(axis=1)]
+    return predicted
+
+
+def _balanced(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
+    return float(np.mean([(predicted[labels == k] == k).mean() for k in np.unique(labels)]))
+
+
+def _renamed(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rename predicted classes, one to one, so that they meet most labels: largest first."""
+    kinds = itertools.product(np.unique(predicted).tolist(), np.unique(labels).tolist())
+    counted = [(int(((predicted == a) & (labels == b)).sum()), a, b) for a, b in kinds]
+    names: dict[int, int] = {}
+    for _, one, other in sorted(counted, reverse=True):
+        if one not in names and other not in names.values():
+            names[one] = other
+    return np.array([names.get(int(one), -1) for one in predicted], dtype=np.int64)
+
+
+def _augmented(job: CheckedJob, train: Probed) -> Answer | None:
+    """Tell an augmentation that moves inputs among examples, and not their targets along."""
+    num_moved = num_wrong = num = 0
+    rows = train.rows[:: max(1, len(train.rows) // _NUM_AUGMENTED)]
+    for batch in read_chunks(job, Split.TRAIN, rows, seconds=_AUGMENT_S):
+        changed = job.augmented(batch)
+        if changed.inputs is batch.inputs and changed.targets is batch.targets:
+            return None
+        sides = vectors(batch.inputs), vectors(changed.inputs)
+        labels = [_marks(batch), _marks(changed)]
+        if sides[0] is None or sides[1] is None or sides[0].shape != sides[1].shape:
+            return None
+        if labels[0] is None or labels[1] is None:
+            return None  # shares of classes, as of MixUp
+        apart = np.linalg.norm(sides[1][:, None] - sides[0][None], axis=2)  # (after, before)
+        nearest = apart.argmin(axis=1)
+        is_moved = apart.min(axis=1) < _MOVED * np.diag(apart)
+        num += len(nearest)
+        num_moved += int(is_moved.sum())
+        num_wrong += int((is_moved & (labels[1] != labels[0][nearest])).sum())
+    if num_moved < _STRONG * num or num_wrong < _STRONG * num_moved * (1 - train.chance):
+        return None
+    return found(
+        "labels_misaligned",
+        f"after augmentation {num_moved} of {num} inputs are those of another of the batch, "
+        f"and {num_wrong} of them have kept their old label",
+        fix="Let augment move inputs and targets of an example together.",
+        num_moved=num_moved,
+        num_wrong=num_wrong,
+    )
+
+
+def _marks(batch: Batch) -> NDArray[np.int64] | None:
+    targets = batch.targets
+    return labels_of(targets.cpu()) if isinstance(targets, Tensor) else None
+
+
+def broken() -> Example:
+    """Training labels shuffled apart from their pictures."""
+
+    class Apart(SoundPictures):
+        def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
+            pictures, numbers = draw(split)
+            order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(1))
+            return labelled(pictures, numbers[order] if split is Split.TRAIN else numbers)
+
+    return Example(task=Apart())
+
+
+CHECK = Check(
+    name="label_alignment",
+    reason="A model learns labels that do not belong to their inputs by heart, and the loss falls.",
+    source="Alain and Bengio 2016, arXiv:1610.01644 (linear probes); Ojala and Garriga 2010, JMLR "
+    "11 (permutation tests)",
+    severity=Severity.ERROR,
+    tier=Tier.FULL,
+    faults=("labels_misaligned",),
+    run=label_alignment,
+    broken=broken,
+    least_s=4.0,
+)

@@ -1,0 +1,108 @@
+"""As `not_finite`, over as much of the data as time allows."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
+from stepladder.checks.evidence.finite import Gaps, first_gaps, is_loss_finite
+from stepladder.checks.evidence.sample import tensors_of
+from stepladder.checks.evidence.spread import by_row, coverage, read_chunks, spread_sample
+from stepladder.checks.examples import Example, SoundPictures, draw, labelled
+from stepladder.checks.job import CheckedJob
+from stepladder.config.choices import Split
+from stepladder.measuring.probe import untouched
+from stepladder.records.findings import Severity
+
+_MAX_S = 2.0  # a split
+
+
+def not_finite_all(job: CheckedJob) -> Answer:
+    """Look for NaN and infinity in all of train and validation, as far as time allows."""
+    coverages, num_numbers = [], 0
+    for split in (Split.TRAIN, Split.VAL):
+        if not by_row(job, split) or not _has_floats(job, split):
+            continue
+        source = job.source(split)
+        assert source is not None
+        gaps = Gaps()
+        seconds = min(_MAX_S, job.left_s() / 10)
+        for batch in read_chunks(job, split, np.arange(len(source)), seconds=seconds):
+            gaps.add(batch)
+        seen = coverage(gaps.num_examples, len(source), split)
+        answer = first_gaps(job, split, gaps, coverage=seen)
+        if answer is not None:
+            return answer
+        num_numbers += gaps.num_numbers
+        coverages += [seen] if seen else []
+    try:
+        answer = _losses(job)
+    except Exception:  # a loss that fails out of training: other checks meet and tell that
+        answer = None
+    if answer is not None:
+        return answer
+    if not num_numbers:
+        return not_applicable("data are whole numbers, or cannot be read by row")
+    return passed(f"all of {num_numbers} numbers are finite", coverage=", ".join(coverages) or None)
+
+
+def _losses(job: CheckedJob) -> Answer | None:
+    """Take the loss of as many training examples as time allows: a few may be beyond it."""
+    if not by_row(job, Split.TRAIN) or not is_loss_finite(job):
+        return None  # `not_finite` tells that of the first batch
+    source, model = job.sources.train, job.model().eval()
+    lost: list[int] = []
+    num, seconds = 0, min(_MAX_S, job.left_s() / 10)
+    with untouched(model), torch.no_grad():
+        for batch in read_chunks(job, Split.TRAIN, np.arange(len(source)), seconds=seconds):
+            losses = job.loss(model, job.augmented(batch))
+            num += losses.numel()
+            lost += batch.ids.cpu()[~torch.isfinite(losses).cpu()].tolist()
+    if not lost:
+        return None
+    return found(
+        "loss_not_finite",
+        f"before any step the loss of {len(lost)} of {num} training examples is not finite: the "
+        "first batch with one of them ends the training",
+        fix="Look at these examples: a softmax over nothing, a division by 0, log(0).",
+        examples=tuple(job.describe(Split.TRAIN, row) for row in lost[:6]),
+        coverage=coverage(num, len(source), Split.TRAIN),
+        num=len(lost),
+    )
+
+
+def _has_floats(job: CheckedJob, split: Split) -> bool:
+    seen = spread_sample(job, split)
+    if seen is None:
+        return False
+    values = [*tensors_of(seen.batches[0].inputs), *tensors_of(seen.batches[0].targets)]
+    return any(value.is_floating_point() for value in values)
+
+
+def broken() -> Example:
+    """One picture in all holds an infinity."""
+
+    class OneHole(SoundPictures):
+        def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
+            pictures, numbers = draw(split)
+            if split is Split.TRAIN:
+                pictures[101, 1, 2, 3] = torch.inf
+            return labelled(pictures, numbers)
+
+    return Example(task=OneHole())
+
+
+CHECK = Check(
+    name="not_finite_all",
+    reason="One NaN makes the loss NaN, and from then on no weight can learn.",
+    source="Karpathy 2019, A Recipe for Training Neural Networks: become one with the data",
+    severity=Severity.ERROR,
+    tier=Tier.FULL,
+    faults=("not_finite_data", "loss_not_finite"),
+    run=not_finite_all,
+    broken=broken,
+    least_s=1.0,
+)

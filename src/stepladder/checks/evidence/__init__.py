@@ -1,0 +1,1 @@
+"""What several checks measure once: samples, features, gradients, short trainings."""

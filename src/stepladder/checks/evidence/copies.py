@@ -1,0 +1,187 @@
+"""Examples by what they hold: which are copies of each other, and which hold nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepladder.checks.evidence.sample import tensors_of
+from stepladder.checks.evidence.spread import Ints, by_row, read_chunks, spread_rows
+from stepladder.checks.job import CheckedJob
+from stepladder.config.choices import Split
+from stepladder.data.batch import Batch
+from stepladder.data.prepare.near_duplicates import LOOK_LENGTH, look
+
+LEAST_NUMBERS = 32  # of an example; with fewer, or few values, equal ones are no wonder
+_LEAST_VALUES = 8
+_OVER_CHANCE = 5.0
+_MAX_EXAMPLES = 100_000
+_MAX_S = 4.0  # a split
+_MIN_LOOK_SIDE = 32  # of a picture: five colours a side say little of smaller ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a split's examples hold.
+
+    Attributes:
+        rows: those that were read, in order, (n,).
+        digests: of the inputs of each.
+        is_constant: of each, whether its inputs are one value only.
+        looks: uint8 (n, 75), see `stepladder.data.prepare.near_duplicates`; None: no pictures.
+        num_all: examples of the split.
+        targets: digests of the targets of each; None: of test.
+        is_telling: whether inputs are large and various enough that equal ones are no accident.
+    """
+
+    rows: Ints
+    digests: list[bytes]
+    is_constant: list[bool]
+    looks: Tensor | None
+    num_all: int
+    targets: list[bytes] | None
+    is_telling: bool
+
+
+class _Content(NamedTuple):
+    """What one example holds; see `Contents`."""
+
+    digest: bytes
+    is_constant: bool
+    look: Tensor | None
+    target: bytes
+
+
+def contents(job: CheckedJob, split: Split) -> Contents | None:
+    """Read a split, as much as time allows; None where it has no rows, or holds no tensors."""
+    if not by_row(job, split):
+        return None
+    return job.remember(f"contents.{split.value}", lambda: _read(job, split))
+
+
+def _read(job: CheckedJob, split: Split) -> Contents | None:
+    source = job.source(split)
+    assert source is not None
+    found: dict[int, _Content] = {}
+    is_telling = True
+    seconds = max(0.2, min(_MAX_S, job.left_s() / 8))
+    for batch in read_chunks(job, split, spread_rows(len(source), _MAX_EXAMPLES), seconds=seconds):
+        if not tensors_of(batch.inputs):
+            return None
+        is_telling = is_telling and (bool(found) or _is_telling(batch))
+        for place, row in enumerate(batch.ids.tolist()):
+            found[row] = _content(batch, place, split)
+    rows = sorted(found)
+    looks = [look for row in rows if (look := found[row].look) is not None]
+    return Contents(
+        rows=np.array(rows, dtype=np.int64),
+        digests=[found[row].digest for row in rows],
+        is_constant=[found[row].is_constant for row in rows],
+        looks=torch.stack(looks) if len(looks) == len(rows) else None,
+        num_all=len(source),
+        targets=None if split is Split.TEST else [found[row].target for row in rows],
+        is_telling=is_telling,
+    )
+
+
+def _is_telling(batch: Batch) -> bool:
+    """Say whether two examples with equal inputs are worth a word."""
+    values = [value for value in tensors_of(batch.inputs) if value.layout is torch.strided]
+    if not values:
+        return False
+    numbers = sum(value[0].numel() for value in values if value.dim() > 0)
+    kinds = max(len(torch.unique(value.reshape(-1)[:100_000])) for value in values)
+    return numbers >= LEAST_NUMBERS and kinds >= _LEAST_VALUES
+
+
+def _content(batch: Batch, place: int, split: Split) -> _Content:
+    parts = [value[place].detach().cpu() for value in tensors_of(batch.inputs) if value.dim() > 0]
+    targets = [] if split is Split.TEST else tensors_of(batch.targets)
+    return _Content(
+        digest=_digest(parts),
+        is_constant=all(_is_constant(part) for part in parts),
+        look=_look(parts),
+        target=_digest([value[place].detach().cpu() for value in targets if value.dim() > 0]),
+    )
+
+
+def _is_constant(part: Tensor) -> bool:
+    plain = part.reshape(-1)
+    if len(plain) == 0 or bool(plain[0] != plain[-1]):
+        return len(plain) == 0  # as for nearly every picture, without a look at the rest
+    return bool((plain == plain[0]).all())
+
+
+def _digest(parts: list[Tensor]) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        plain = part.contiguous().reshape(-1)
+        digest.update(f"{part.dtype} {tuple(part.shape)}".encode())
+        digest.update(plain.view(torch.uint8).numpy().data)
+    return digest.digest()
+
+
+def _look(parts: list[Tensor]) -> Tensor | None:
+    """Shrink a picture to its look; None where it is none, or small."""
+    picture = parts[0] if len(parts) == 1 else None
+    if picture is None or picture.dim() != 3:
+        return None
+    if picture.shape[0] in (1, 3):
+        picture = picture.permute(1, 2, 0)
+    height, width, colours = picture.shape
+    if colours not in (1, 3) or min(height, width) < _MIN_LOOK_SIDE:
+        return None
+    pixels = picture.numpy()
+    if pixels.dtype != np.uint8:
+        low, high = float(pixels.min()), float(pixels.max())
+        shares = (pixels.astype(np.float32) - low) / max(high - low, 1e-12)
+        pixels = (255 * shares).round().astype(np.uint8)
+    rgb = np.ascontiguousarray(np.broadcast_to(pixels, (height, width, 3)))
+    return torch.from_numpy(look(rgb).reshape(LOOK_LENGTH).copy())
+
+
+def copies_within(contents: Contents) -> list[list[int]]:
+    """Give groups of two and more rows with equal inputs, constant ones left out."""
+    groups: dict[bytes, list[int]] = defaultdict(list)
+    each = zip(contents.rows.tolist(), contents.digests, contents.is_constant, strict=True)
+    for row, digest, is_constant in each:
+        if not is_constant:
+            groups[digest].append(row)
+    return sorted((rows for rows in groups.values() if len(rows) > 1), key=len, reverse=True)
+
+
+def copies_between(train: Contents, held_out: Contents) -> list[tuple[int, int]]:
+    """Give (held-out row, train row) of equal inputs, constant ones left out.
+
+    Where inputs are small, targets have to be equal as well, and more pairs have to be there than
+    equal ones within the held-out split foretell.
+    """
+    train_keys, held_out_keys = _keys(train), _keys(held_out)
+    if train_keys is None or held_out_keys is None:
+        return []
+    where = dict(zip(train_keys, train.rows.tolist(), strict=True))
+    each = zip(held_out.rows.tolist(), held_out_keys, held_out.is_constant, strict=True)
+    pairs = [
+        (row, where[key])
+        for row, key, is_constant in each
+        if key in where and not (is_constant and held_out.is_telling)
+    ]
+    num = len(held_out_keys)
+    by_chance = (num - len(set(held_out_keys))) * 2 * len(train_keys) / max(1, num)
+    is_chance = not held_out.is_telling and len(pairs) <= _OVER_CHANCE * by_chance
+    return [] if is_chance else pairs
+
+
+def _keys(contents: Contents) -> list[bytes] | None:
+    """Give what has to be equal; None: of test, whose targets are not read, nothing tells."""
+    if contents.is_telling:
+        return contents.digests
+    if contents.targets is None:
+        return None
+    return [a + b for a, b in zip(contents.digests, contents.targets, strict=True)]

@@ -1,0 +1,1 @@
+"""Checks of the loss: what goes in, what comes out."""

@@ -1,0 +1,128 @@
+"""A loss of one value an example, which does not depend on how many others are in the batch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
+from stepladder.checks.evidence.one_pass import look
+from stepladder.checks.evidence.sample import take, training_sample
+from stepladder.checks.examples import Example, SoundPictures
+from stepladder.checks.job import CheckedJob
+from stepladder.data.batch import Batch
+from stepladder.records.findings import Severity
+
+NUM_EXAMPLES = 16
+LEAST_EXAMPLES = 4
+TOLERANCE = 1e-3  # of a loss; other batch sizes round otherwise
+_FIX = "Return one loss an example (reduction='none'); the mean over the batch is taken for you."
+
+
+def loss_reduction(job: CheckedJob) -> Answer:
+    """Compare the losses of the same examples in a batch and in half of it, in evaluation mode."""
+    batch = training_sample(job, NUM_EXAMPLES)
+    num = batch.ids.numel()
+    model = job.model().eval()
+    whole = look(job, model, batch)
+    if tuple(whole.losses.shape) != (num,):
+        return found(
+            "loss_reduction_mismatch",
+            f"loss() gives a tensor of shape {tuple(whole.losses.shape)} for {num} examples",
+            fix=_FIX,
+        )
+    if num < LEAST_EXAMPLES:
+        return not_applicable(f"{num} examples are too few to compare batches")
+    half = num // 2
+    part = look(job, model, take(batch, torch.arange(half)))
+    seen = f"{num} training examples"
+    is_one = _is_equal(whole.losses) and not _is_equal_rows(whole.outputs)
+    if is_one and not _is_same(whole.losses[:half], part.losses):
+        return _is_shared(whole.losses, part.losses, num / half, seen)
+    ratio = _ratio(whole.losses[:half], part.losses)
+    if ratio is None:
+        return passed("each example has a loss of its own", coverage=seen)
+    for factor, what in ((num / half, "grows with the batch"), (half / num, "shrinks with it")):
+        if abs(ratio / factor - 1) < TOLERANCE:
+            return found(
+                "loss_reduction_mismatch",
+                f"the loss of the same example {what}: in a batch of {num} it is {ratio:.2f} "
+                f"times that in one of {half}",
+                fix=_FIX,
+                coverage=seen,
+                ratio=ratio,
+            )
+    return passed(
+        f"an example's loss in a batch of {num} is {ratio:.4f} times that in one of {half}",
+        coverage=seen,
+        ratio=ratio,
+    )
+
+
+def _is_shared(whole: Tensor, part: Tensor, factor: float, seen: str) -> Answer:
+    """Tell a sum that every example is given, an error, from a mean."""
+    ratio = float(whole[0].double() / part[0].double())
+    is_sum = ratio > (1 + factor) / 2
+    what = "sum" if is_sum else "mean"
+    return found(
+        "loss_reduction_mismatch",
+        f"all examples of a batch have one loss, {float(whole[0]):.4g}: the {what} over the batch",
+        fix=_FIX,
+        severity=Severity.ERROR if is_sum else Severity.WARNING,
+        coverage=seen,
+        ratio=ratio,
+    )
+
+
+def _is_equal(losses: Tensor) -> bool:
+    values = losses.double()
+    return float((values - values[0]).abs().max()) <= 1e-9 * float(values.abs().max())
+
+
+def _is_equal_rows(outputs: Tensor | None) -> bool:
+    """Say whether all outputs are alike, so that losses may be; unknown ones may be alike too."""
+    if outputs is None:
+        return True
+    values = outputs.double()
+    return float((values - values[:1]).abs().max()) <= 1e-6 * float(values.abs().max() + 1e-12)
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    return bool(torch.allclose(a.float(), b.float(), rtol=TOLERANCE, atol=1e-9))
+
+
+def _ratio(whole: Tensor, part: Tensor) -> float | None:
+    """Give whole / part where it is one number for all examples, else None."""
+    is_seen = part.abs() > 1e-12
+    if int(is_seen.sum()) < 2:
+        return None
+    ratios = (whole.double() / part.double())[is_seen]
+    if float((ratios - ratios.median()).abs().max()) > TOLERANCE * float(ratios.abs().max()):
+        return None
+    return float(ratios.median())
+
+
+def broken() -> Example:
+    """The sum over the batch, given to each example."""
+
+    class Summed(SoundPictures):
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            total = F.cross_entropy(model(batch.inputs), batch.targets, reduction="sum")
+            return total.expand(len(batch.targets))
+
+    return Example(task=Summed())
+
+
+CHECK = Check(
+    name="loss_reduction",
+    reason="A loss that is summed or averaged over the batch twice moves the learning rate with "
+    "the batch size, and tells nothing of single examples.",
+    source="Goyal et al. 2017, Accurate, Large Minibatch SGD, section 3, arXiv:1706.02677",
+    severity=Severity.ERROR,
+    tier=Tier.FAST,
+    faults=("loss_reduction_mismatch",),
+    run=loss_reduction,
+    broken=broken,
+    needs_loss=True,
+)

@@ -1,0 +1,1 @@
+"""Checks of the machine, of checkpoints and of ranks."""

@@ -1,0 +1,268 @@
+"""Everything is in the file: saved and loaded, a run goes on as if it had never ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stepladder.checks.contract import (
+    Answer,
+    Check,
+    Tier,
+    could_not_run,
+    found,
+    not_applicable,
+    passed,
+)
+from stepladder.checks.examples import Example, SoundPictures
+from stepladder.checks.job import CheckedJob
+from stepladder.checks.machine.fresh_load import BATCH_FILE, ERROR_FILE, OUTPUTS_FILE
+from stepladder.checks.machine.restart import Reached, take_steps
+from stepladder.config.choices import Split
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.data.reading.datasets import is_stochastic
+from stepladder.data.reading.examples import ArrivalSource
+from stepladder.records.findings import Severity
+from stepladder.task.load import BUILT_IN
+from stepladder.training.checkpoint.checkpoint import load_last
+
+NUM_BEFORE, NUM_AFTER = 3, 2  # steps before and after the restart
+_NUM_HELD_OUT = 8
+_CUDA_TOLERANCE = 1e-3  # on a GPU kernels may add in another order
+_FRESH_TOLERANCE = 1e-5  # another process may choose other threads or kernels
+_MAX_FRESH_S = 120.0
+_FIX = "Keep it in the model's state_dict: register_buffer() for tensors, get_extra_state() else."
+
+
+def checkpoint_round_trip(job: CheckedJob) -> Answer:
+    """Save after a few steps, load in a fresh process on the CPU, and go on beside a run that did.
+
+    - The model as the fresh process loads it, from config and checkpoint alone, says of a held-out
+      batch what the one in memory says.
+    - k + m steps give what k steps, a restart and m steps give: weights, optimiser, random states,
+      stopping, position; to the last bit on a CPU.
+    """
+    train = job.sources.train
+    if isinstance(train, ArrivalSource):
+        return not_applicable("an IterableDataset has no resume promise")
+    if is_stochastic(train):
+        return not_applicable("examples are random when they are read again: no resume is exact")
+    batch = _held_out(job)
+    with tempfile.TemporaryDirectory(prefix="stepladder-check-") as temporary:
+        root = Path(temporary)
+        through, before, after = (root / name for name in ("through", "before", "after"))
+        for folder in (through, before, after):
+            folder.mkdir()
+        whole = take_steps(job, through, until=NUM_BEFORE + NUM_AFTER, batch=batch)
+        first = take_steps(job, before, until=NUM_BEFORE, batch=batch, saves=True)
+        fresh = _load_fresh(job, before, batch, first)
+        if fresh.problem is not None:
+            return _incomplete(f"a fresh process cannot use the checkpoint: {fresh.problem}", first)
+        second = take_steps(
+            job, after, until=NUM_BEFORE + NUM_AFTER, batch=batch, loaded=load_last(before)
+        )
+    lost = _differences(whole, second, is_exact=job.device.type == "cpu")
+    if lost:
+        if not _repeats(job, whole, batch):
+            return found(
+                "not_reproducible",
+                f"{NUM_BEFORE + NUM_AFTER} steps in one go, taken twice from one seed, do not end "
+                "alike: whether a restart loses anything cannot be told",
+                fix="Draw from what the run seeds: torch's global state, or (seed, epoch, ids).",
+                severity=Severity.WARNING,
+            )
+        return _incomplete(
+            f"after {NUM_BEFORE} steps, a restart and {NUM_AFTER} more, {lost[0]} is not as after "
+            f"{NUM_BEFORE + NUM_AFTER} steps in one go",
+            first,
+            differences=lost[:20],
+        )
+    text = (
+        f"{NUM_BEFORE} steps, a restart and {NUM_AFTER} more give what {NUM_BEFORE + NUM_AFTER} "
+        f"in one go give, {'to the last bit' if job.device.type == 'cpu' else 'but for rounding'}"
+    )
+    return _alike(text, fresh, first)
+
+
+def _alike(text: str, fresh: _Fresh, first: Reached) -> Answer:
+    if not fresh.is_told:
+        return could_not_run(
+            f"{fresh.words}; here, {text}",
+            fix="Look what the Task's file does as it is imported, or give --budget more time.",
+        )
+    return passed(
+        f"{text}; {fresh.words}",
+        coverage=fresh.coverage,
+        groups=", ".join(sorted(first.tensors)),
+        checkpoint_bytes=first.num_bytes,
+    )
+
+
+def _repeats(job: CheckedJob, whole: Reached, batch: Batch) -> bool:
+    """Take the steps in one go once more, and compare."""
+    with tempfile.TemporaryDirectory(prefix="stepladder-check-") as folder:
+        again = take_steps(job, Path(folder), until=NUM_BEFORE + NUM_AFTER, batch=batch)
+    return not _differences(whole, again, is_exact=job.device.type == "cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fresh:
+    words: str = ""
+    problem: str | None = None
+    coverage: str | None = None
+    is_told: bool = True
+
+
+def _incomplete(evidence: str, first: Reached, **numbers: Any) -> Answer:
+    loose = loose_tensors(first.model)
+    held = f"; tensors outside the state_dict: {', '.join(loose[:5])}" if loose else ""
+    return found("checkpoint_incomplete", f"{evidence}{held}", fix=_FIX, **numbers)
+
+
+def loose_tensors(model: nn.Module) -> list[str]:
+    """List tensors that modules hold as plain attributes, which no checkpoint sees."""
+    return [
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, Tensor)
+    ]
+
+
+def _held_out(job: CheckedJob) -> Batch:
+    split = Split.VAL if job.sources.val is not None else Split.TRAIN
+    if split is Split.TRAIN:
+        batch = job.train_batches(1)[0]
+    else:
+        batch = next(iter(job.held_out_batches(split, 1)))
+    return _first(batch, _NUM_HELD_OUT)
+
+
+def _first(batch: Batch, num: int) -> Batch:
+    if not isinstance(batch.inputs, Tensor) or len(batch.ids) <= num:
+        return batch
+    targets = batch.targets
+    cut = targets[:num] if isinstance(targets, Tensor) else targets
+    return Batch(batch.inputs[:num], cut, batch.ids[:num])
+
+
+def _load_fresh(job: CheckedJob, folder: Path, batch: Batch, first: Reached) -> _Fresh:
+    """Load the checkpoint in a process of its own, and compare what its model says."""
+    file = Path(job.task_name.rpartition(":")[0])
+    if job.task_name != BUILT_IN and not file.is_file():
+        return _Fresh(
+            words="the task lies in no file: it was not loaded in a fresh process",
+            coverage="this process only",
+        )
+    on_cpu = batch.to(torch.device("cpu"))
+    torch.save((on_cpu.inputs, on_cpu.targets, on_cpu.ids), folder / BATCH_FILE)
+    command = [sys.executable, "-m", "stepladder.checks.machine.fresh_load", str(folder)]
+    limit_s = min(_MAX_FRESH_S, max(10.0, job.left_s()))
+    try:
+        result = subprocess.run(
+            [*command, str(torch.get_num_threads())],
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        )
+    except subprocess.TimeoutExpired:
+        return _Fresh(
+            words=f"a fresh process had not loaded it after {limit_s:.0f} s", is_told=False
+        )
+    if (folder / ERROR_FILE).exists():
+        return _Fresh(problem=(folder / ERROR_FILE).read_text(encoding="utf-8")[:400])
+    if not (folder / OUTPUTS_FILE).exists():
+        return _Fresh(problem=(result.stderr.strip().splitlines() or ["it ended"])[-1][:400])
+    fresh = torch.load(folder / OUTPUTS_FILE, weights_only=True)
+    return _compared(job, fresh, first, num_examples=len(batch.ids))
+
+
+def _compared(job: CheckedJob, outputs: Tensor, first: Reached, *, num_examples: int) -> _Fresh:
+    """Compare what two processes say of the same examples, unless that is drawn anew each time."""
+    if first.is_drawn:
+        return _Fresh(
+            words="a fresh process on the CPU loads it; what the model says is drawn anew each "
+            "time, and was not compared"
+        )
+    largest = float((outputs - first.outputs).abs().max())
+    scale = max(1.0, float(first.outputs.abs().max()))
+    limit = _FRESH_TOLERANCE if job.recipe.device.precision.value == "fp32" else 0.1
+    if not largest <= limit * scale:
+        return _Fresh(problem=f"its model says otherwise of a held-out batch, by {largest:.3g}")
+    return _Fresh(
+        words=f"a fresh process on the CPU says the same of {num_examples} held-out examples"
+    )
+
+
+def _differences(a: Reached, b: Reached, *, is_exact: bool) -> list[str]:
+    """List what differs between two ends: tensors by group and name, then values."""
+    differing = [
+        f"{group} {name}"
+        for group, members in a.tensors.items()
+        for name, value in members.items()
+        if not _same(value, b.tensors.get(group, {}).get(name), is_exact=is_exact)
+    ]
+    differing += [
+        name
+        for name in ("position", "stopping", "scaler", "optimizer")
+        if a.state.get(name) != b.state.get(name)
+    ]
+    if not _same(a.outputs, b.outputs, is_exact=is_exact):
+        differing.append("what the model says of held-out examples")
+    return differing
+
+
+def _same(a: Tensor, b: Tensor | None, *, is_exact: bool) -> bool:
+    if b is None or a.shape != b.shape:
+        return False
+    if is_exact or not a.is_floating_point():
+        return torch.equal(a, b) or torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+    return torch.allclose(a, b, rtol=_CUDA_TOLERANCE, atol=_CUDA_TOLERANCE)
+
+
+def broken() -> Example:
+    """A running scale that is a plain attribute: the state_dict does not have it."""
+
+    class Scaled(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+            self.scale = torch.ones(())
+
+        def forward(self, pictures: Tensor) -> Tensor:
+            if self.training:
+                self.scale = 0.9 * self.scale + 0.2 * pictures.detach().abs().mean()
+            scores: Tensor = self.inner(pictures) * self.scale
+            return scores
+
+    class Forgetful(SoundPictures):
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            return Scaled(super().build_model(recipe))
+
+    return Example(task=Forgetful())
+
+
+CHECK = Check(
+    name="checkpoint_round_trip",
+    reason="A checkpoint that lacks something is found out when the run has died, and it is gone.",
+    source="checkpoint contract, docs/design.md; faults of resuming in Lightning #1463, #18727 and "
+    "Composer #3725",
+    severity=Severity.ERROR,
+    tier=Tier.FULL,
+    faults=("checkpoint_incomplete", "not_reproducible"),
+    run=checkpoint_round_trip,
+    broken=broken,
+    least_s=8.0,
+    needs_loss=True,
+)

@@ -1,0 +1,1 @@
+"""Checks of the model: its layers, its first weights, what reaches them."""

@@ -1,0 +1,1 @@
+"""Checks of the step: gradients, updates, learning rate, seeds."""

@@ -1,0 +1,1 @@
+"""Checks of validation: its examples, its metric, what it decides."""

@@ -1,0 +1,95 @@
+"""What needs no training is right in this share of validation: a model has to beat it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
+from stepladder.checks.evidence.classes import class_labels, class_name
+from stepladder.checks.evidence.probe import probed
+from stepladder.checks.examples import Example, SoundPictures, draw, labelled
+from stepladder.checks.job import CheckedJob
+from stepladder.config.choices import Split
+from stepladder.records.findings import Severity
+from stepladder.stats import resolvable_margin
+from stepladder.stats.ridge import kernel
+from stepladder.training.output.wording import percent
+
+
+def baselines(job: CheckedJob) -> Answer:
+    """Judge the majority class and a probe on validation, and whether it could tell them apart."""
+    train, val = class_labels(job, Split.TRAIN), class_labels(job, Split.VAL)
+    if train is None or val is None:
+        return not_applicable("there is no validation split whose examples have one class each")
+    usable = train.values[train.values >= 0], val.values[val.values >= 0]
+    if not len(usable[0]) or not len(usable[1]) or len(np.unique(usable[0])) < 2:
+        return not_applicable("there are not two classes")
+    majority = int(np.bincount(usable[0]).argmax())
+    share = float((usable[1] == majority).mean())
+    probe, num_fitted = _probe_accuracy(job)
+    n = len(val.values)
+    numbers: dict[str, Any] = {"majority_accuracy": share, "probe_accuracy": probe, "num_val": n}
+    always = class_name(job, majority)
+    words = f"always {always} is right in {percent(share)} of {n} validation examples"
+    room = 1 - share
+    margin = resolvable_margin(n, disagreement=room)
+    if room <= margin:
+        return found(
+            "no_better_than_baseline",
+            f"{words}; a model that is never wrong would be {percent(room)} better, and this split "
+            f"tells {percent(margin)} from nothing",
+            fix="Validate on more examples of the other classes, or by balanced accuracy.",
+            margin=margin,
+            **numbers,
+        )
+    if probe is not None:
+        words += f", a probe fitted to {num_fitted} training examples in {percent(probe)}"
+    return passed(f"{words}: a model has to beat that", **numbers)
+
+
+def _probe_accuracy(job: CheckedJob) -> tuple[float | None, int]:
+    """Give the accuracy on validation of kernel ridge regression, and to how many it is fitted."""
+    train, val = probed(job, Split.TRAIN), probed(job, Split.VAL)
+    if train is None or val is None or train.vectors.shape[1] != val.vectors.shape[1]:
+        return None, 0
+    kinds, marks = np.unique(train.labels, return_inverse=True)
+    both = np.concatenate([train.vectors, val.vectors])
+    matrix = kernel(both, both[: len(marks)])
+    within, across = matrix[: len(marks)], matrix[len(marks) :]
+    strength = float(np.trace(within)) / len(within)
+    weights = np.linalg.solve(within + strength * np.eye(len(within)), np.eye(len(kinds))[marks])
+    predicted = kinds[(across @ weights).argmax(axis=1)]
+    return float((predicted == val.labels).mean()), len(marks)
+
+
+def broken() -> Example:
+    """A validation split of one class but for one example."""
+
+    class OneSided(SoundPictures):
+        def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
+            pictures, numbers = draw(split)
+            if split is Split.VAL:
+                places = [*np.flatnonzero(numbers == 0)[:20], *np.flatnonzero(numbers == 1)[:1]]
+                return labelled(pictures[places], numbers[places])
+            places = [*np.flatnonzero(numbers == 0), *np.flatnonzero(numbers == 1)[:20]]
+            return labelled(pictures[places], numbers[places])
+
+    return Example(task=OneSided())
+
+
+CHECK = Check(
+    name="baselines",
+    reason="An accuracy means something only beside that of a guess and of the simplest model.",
+    source="Karpathy 2019, A Recipe for Training Neural Networks; Dacrema et al. 2019, Are We "
+    "Really Making Much Progress?",
+    severity=Severity.WARNING,
+    tier=Tier.FULL,
+    faults=("no_better_than_baseline",),
+    run=baselines,
+    broken=broken,
+    least_s=3.0,
+)

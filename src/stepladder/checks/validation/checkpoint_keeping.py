@@ -1,0 +1,107 @@
+"""The checkpoint that is kept is the one meant: the best by what the user names, or the last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from stepladder.checks.contract import Answer, Check, Tier, found, passed
+from stepladder.checks.examples import Example, SoundPictures, sound_recipe
+from stepladder.checks.job import CheckedJob
+from stepladder.config.choices import Monitor, Split
+from stepladder.data.batch import Batch
+from stepladder.data.reading.examples import ArrivalSource
+from stepladder.records.findings import Severity
+from stepladder.task.contract import Metrics
+
+_MANY = 300  # examples: two weights that differ on a tenth of them are told apart from 3 points on
+
+
+def checkpoint_keeping(job: CheckedJob) -> Answer:
+    """Compare what is kept with what can be known when it is kept."""
+    stopping, run = job.recipe.stopping, job.config.run
+    kept = (
+        f"kept: the newest {run.keep_last} and the best {run.save_top_k} by {stopping.monitor}; "
+        f"the result has the {'best' if stopping.restore_best else 'last'} weights"
+    )
+    if job.sources.val is None:
+        if not stopping.restore_best:
+            return passed(f"{kept}; there is no validation")
+        return found(
+            "wrong_checkpoint_kept",
+            f"{kept}, but there is no validation split to tell the best by: it is the last",
+            fix="Hold a validation split out, or say what happens: --stopping.no-restore-best.",
+        )
+    num_validations = _num_validations(job)
+    if num_validations < 1 and stopping.restore_best:
+        return found(
+            "wrong_checkpoint_kept",
+            f"{kept}, but training ends before its first validation",
+            fix="Lower --stopping.validate-every-epochs (or -steps), or train longer.",
+            num_validations=num_validations,
+        )
+    num_val = len(job.sources.val)
+    if stopping.early and not stopping.restore_best and num_val >= _MANY:
+        return found(
+            "wrong_checkpoint_kept",
+            f"{kept}: training ends {stopping.patience} validations after its best one, and the "
+            f"best of {num_val:,} validation examples is more than luck",
+            fix="Keep the best: --stopping.restore-best.",
+            num_val=num_val,
+        )
+    if stopping.monitor is Monitor.VAL_ACCURACY and not _has_class_scores(job):
+        return found(
+            "wrong_checkpoint_kept",
+            f"{kept}, but metrics() gives no class scores: it is judged by the loss",
+            fix="Give `outputs` (n, C) in Metrics, or name --stopping.monitor val_loss.",
+        )
+    return passed(f"{kept}; {num_validations:.4g} validations at most")
+
+
+def _num_validations(job: CheckedJob) -> float:
+    """Count the validations until training ends, were it not stopped early."""
+    recipe = job.recipe
+    num_train = max(1, round(len(job.sources.train) * recipe.data.fraction))
+    per_epoch = -(-num_train // recipe.batch.global_batch_size)
+    steps = recipe.schedule.max_epochs * per_epoch
+    steps = min(steps, recipe.schedule.max_steps or steps)
+    every = recipe.stopping.validate_every_steps
+    return steps // (every or per_epoch * recipe.stopping.validate_every_epochs)
+
+
+def _has_class_scores(job: CheckedJob) -> bool:
+    """Say whether metrics() gives scores of classes, as accuracy is judged by."""
+    if isinstance(job.sources.val, ArrivalSource):
+        return True  # it cannot be looked at without being used up
+    batch = next(iter(job.held_out_batches(Split.VAL, 1)))
+    model = job.model().eval()
+    with torch.no_grad(), job.autocast():
+        outputs = job.task.metrics(model, batch).outputs
+    return outputs is not None and outputs.dim() == 2
+
+
+def broken() -> Example:
+    """The best by accuracy is wanted, and the task's metrics know the loss alone."""
+
+    class LossOnly(SoundPictures):
+        def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+            return Metrics(losses=self.loss(model, batch))
+
+    recipe = sound_recipe()
+    stopping = replace(recipe.stopping, monitor=Monitor.VAL_ACCURACY)
+    return Example(task=LossOnly(), recipe=replace(recipe, stopping=stopping))
+
+
+CHECK = Check(
+    name="checkpoint_keeping",
+    reason="Who deploys the last weights and means the best, or the best by another measure, "
+    "deploys another model than the one that was judged.",
+    source="Keras #12511, #20323: best weights not restored, or those of another epoch",
+    severity=Severity.WARNING,
+    tier=Tier.FAST,
+    faults=("wrong_checkpoint_kept",),
+    run=checkpoint_keeping,
+    broken=broken,
+)

@@ -1,0 +1,166 @@
+"""A metric is what the outputs say: accuracy is counted anew over all examples at once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
+from stepladder.checks.examples import Example, SoundPictures
+from stepladder.checks.job import CheckedJob
+from stepladder.checks.validation.metric_of_two import metric_of_two
+from stepladder.config.choices import Split
+from stepladder.data.batch import Batch
+from stepladder.data.reading.examples import ArrivalSource
+from stepladder.records.findings import Severity
+from stepladder.task.contract import Metrics
+
+_SIZES: Final = (7, 2, 4)  # unequal, so that a mean of means differs from the mean
+_TOLERANCE: Final = 1e-4
+_TOP: Final = 5
+
+
+def metric_recomputed(job: CheckedJob) -> Answer:
+    """Compare metrics added up over unequal batches with those of all outputs together.
+
+    The model is replaced by one that gives random scores, so that right and wrong are both there;
+    where the task reaches into its model, its own scores are taken.
+    """
+    source = job.sources.val
+    if source is None or isinstance(source, ArrivalSource):
+        return not_applicable("there is no validation split to read by row")
+    return metric_of_two(job) or _of_classes(job, len(source))
+
+
+def _of_classes(job: CheckedJob, num_rows: int) -> Answer:
+    """Compare what the task counts with what argmax over scores of classes gives."""
+    batches = _batches(job, num_rows)
+    parts = [(batch, _metrics(job, batch, seed)) for seed, batch in enumerate(batches)]
+    if any(metrics.outputs is None for _, metrics in parts):
+        return not_applicable("metrics() gives no outputs to compare with")
+    outputs = torch.cat([metrics.outputs for _, metrics in parts if metrics.outputs is not None])
+    targets = [batch.targets for batch in batches]
+    if outputs.dim() != 2 or not all(
+        isinstance(target, Tensor) and target.dim() == 1 and not target.is_floating_point()
+        for target in targets
+    ):
+        return not_applicable("outputs and targets are not scores of classes and their labels")
+    wanted = counted(outputs.float(), torch.cat(targets))
+    given = _added([metrics for _, metrics in parts])
+    common = sorted(wanted.keys() & given.keys())
+    if not common:
+        return not_applicable("metrics() names no accuracy")
+    for name in common:
+        if not abs(wanted[name] - given[name]) <= _TOLERANCE:
+            return found(
+                "metric_wrong",
+                f"{name} of {len(outputs)} examples in batches of {', '.join(map(str, _SIZES))} is "
+                f"{given[name]:.4f}, and {wanted[name]:.4f} by argmax over all of them",
+                fix="Give sums of hits and counts of examples, by argmax over dim 1; the division "
+                "comes after all batches.",
+                given=given[name],
+                recomputed=wanted[name],
+            )
+    return passed(f"{', '.join(common)} agree with {len(outputs)} outputs counted anew")
+
+
+def counted(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    """Count accuracies anew: by example, by class, and among the first five.
+
+    Shapes: outputs (n, C), targets (n,).
+    """
+    hits = (outputs.argmax(1) == targets).double()
+    labels = sorted(set(targets.tolist()))
+    by_class = [float(hits[targets == label].mean()) for label in labels]
+    found = {"accuracy": float(hits.mean()), "macro_accuracy": float(np.mean(by_class))}
+    found["acc"] = found["accuracy"]
+    if outputs.shape[1] > _TOP:
+        among = (outputs.topk(_TOP, 1).indices == targets.unsqueeze(1)).any(1)
+        found["top5_accuracy"] = float(among.double().mean())
+    return found
+
+
+def _batches(job: CheckedJob, num_rows: int) -> list[Batch]:
+    """Read rows from all over the split, as stored data lies sorted, in unequal batches."""
+    rows = np.linspace(0, num_rows - 1, sum(_SIZES)).astype(np.int64)
+    parts = np.split(rows, np.cumsum(_SIZES)[:-1])
+    return [job.rows(Split.VAL, part) for part in parts]
+
+
+def _metrics(job: CheckedJob, batch: Batch, seed: int) -> Metrics:
+    model = job.model().eval()
+    with torch.no_grad(), job.autocast():
+        real = job.task.metrics(model, batch)
+        if real.outputs is None or real.outputs.dim() != 2:
+            return real
+        scores = _scores(batch, real.outputs, seed)
+        try:
+            return job.task.metrics(_Says(scores), batch)
+        except Exception:
+            return real  # the task reaches into its model
+
+
+def _scores(batch: Batch, like: Tensor, seed: int) -> Tensor:
+    """Draw scores of which about half are right."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(like.shape, generator=generator).to(like.device)
+    if isinstance(batch.targets, Tensor) and batch.targets.dim() == 1:
+        right = torch.rand(len(scores), generator=generator).to(like.device) < 0.5
+        own = F.one_hot(batch.targets.long().clamp(0, like.shape[1] - 1), like.shape[1])
+        scores = scores + 9.0 * own * right.unsqueeze(1)
+    return scores
+
+
+class _Says(nn.Module):
+    """A model that gives what it was made with."""
+
+    def __init__(self, scores: Tensor) -> None:
+        super().__init__()
+        self._scores = scores
+
+    def forward(self, *_: object, **__: object) -> Tensor:
+        return self._scores
+
+
+def _added(parts: list[Metrics]) -> dict[str, float]:
+    """Add sums and counts up over batches and divide, as a validation does."""
+    given = {}
+    for name in parts[0].sums:
+        total = torch.stack([part.sums[name].double() for part in parts]).sum(0)
+        count = torch.stack([part.counts[name].double() for part in parts]).sum(0)
+        ratios = total[count > 0] / count[count > 0]
+        given[name] = float(ratios.mean()) if ratios.numel() else float("nan")
+    return given
+
+
+def broken() -> Example:
+    """Accuracy as a mean of batch means: the short last batch counts too much."""
+
+    class MeanOfMeans(SoundPictures):
+        def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+            right = super().metrics(model, batch)
+            share = right.sums["accuracy"] / right.counts["accuracy"]
+            return Metrics(
+                losses=right.losses,
+                sums={"accuracy": share},
+                counts={"accuracy": torch.ones(())},
+                outputs=right.outputs,
+            )
+
+    return Example(task=MeanOfMeans())
+
+
+CHECK = Check(
+    name="metric_recomputed",
+    reason="A metric that is counted wrongly chooses the wrong model, and nothing looks odd.",
+    source="measuring faults: averages over unequal batches, argmax over the wrong dimension",
+    severity=Severity.ERROR,
+    tier=Tier.FULL,
+    faults=("metric_wrong",),
+    run=metric_recomputed,
+    broken=broken,
+)

@@ -1,0 +1,161 @@
+"""What ends a training, or chooses its weights, is held-out data, and more than its noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
+from stepladder.checks.evidence.classes import class_labels
+from stepladder.checks.evidence.sample import tensors_of
+from stepladder.checks.evidence.spread import by_row, spread_rows
+from stepladder.checks.examples import Example, SoundPictures, sound_recipe
+from stepladder.checks.job import CheckedJob
+from stepladder.config.choices import Monitor, Split
+from stepladder.config.recipe import StoppingConfig
+from stepladder.data.batch import Batch
+from stepladder.records.findings import Severity
+from stepladder.stats import resolvable_margin
+from stepladder.training.output.wording import percent
+
+_NUM_COMPARED = 16
+_LEAST_EPOCH_FRAC = 0.1  # of an epoch within patience: the weights have hardly moved
+_DISAGREEMENT = 0.1  # of the validations of two epochs
+
+
+def stopping_rule(job: CheckedJob) -> Answer:
+    """Look at what stopping and the choice of weights go by."""
+    stopping = job.recipe.stopping
+    if not stopping.early and not stopping.restore_best:
+        return not_applicable("training goes to its end and keeps its last weights")
+    if job.source(Split.VAL) is None:
+        return not_applicable("there is no validation split")
+    if _is_train(job):
+        return found(
+            "stopping_on_noise",
+            "validation is the training data itself: its loss falls on when the model only learns "
+            "by heart, and tells neither when to stop nor which weights are best",
+            fix="Hold out examples for validation that train does not have.",
+        )
+    if not stopping.early:
+        return passed("the best weights on held-out data are kept")
+    return _impatient(job) or _single_example(job) or _fine(job)
+
+
+def _is_train(job: CheckedJob) -> bool:
+    """Say whether validation holds the examples of train, in the same rows."""
+    train, val = job.source(Split.TRAIN), job.source(Split.VAL)
+    assert train is not None
+    assert val is not None
+    if train is val:
+        return True
+    if not by_row(job, Split.TRAIN) or not by_row(job, Split.VAL) or len(val) < 2:
+        return False
+    if len(val) > len(train):
+        return False
+    rows = spread_rows(len(val), _NUM_COMPARED)
+    one, other = job.rows(Split.TRAIN, rows), job.rows(Split.VAL, rows)
+    return _is_same(one, other) and _varies(one)
+
+
+def _is_same(one: Batch, other: Batch) -> bool:
+    """Compare inputs and targets: one grid of inputs may be measured anew for each split."""
+    values = tensors_of((one.inputs, one.targets)), tensors_of((other.inputs, other.targets))
+    if not values[0] or len(values[0]) != len(values[1]):
+        return False
+    return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(*values, strict=True))
+
+
+def _varies(batch: Batch) -> bool:
+    """Say whether examples differ: where all are alike, equal rows mean nothing."""
+    return any(bool((value[1:] != value[:-1]).any()) for value in tensors_of(batch.inputs))
+
+
+def _impatient(job: CheckedJob) -> Answer | None:
+    """Tell a rule that one validation ends, or one that looks again at once."""
+    stopping = job.recipe.stopping
+    num_train = max(1, round(len(job.sources.train) * job.recipe.data.fraction))
+    per_epoch = math.ceil(num_train / job.recipe.batch.global_batch_size)
+    every = stopping.validate_every_steps or stopping.validate_every_epochs * per_epoch
+    if stopping.patience == 1 and not stopping.allow_noise:
+        return found(
+            "stopping_on_noise",
+            "the first validation that is no better ends the training (patience 1, no allowance "
+            "for noise), and between two epochs of slow learning about every other one is",
+            fix="Give --stopping.patience 3 or more, or --stopping.allow-noise.",
+            severity=Severity.WARNING,
+            patience=1,
+        )
+    steps = stopping.patience * every
+    if steps >= _LEAST_EPOCH_FRAC * per_epoch:
+        return None
+    return found(
+        "stopping_on_noise",
+        f"patience lasts {steps} steps, {percent(steps / per_epoch)} of an epoch: weights "
+        "hardly move in that, and what moves the validation is noise",
+        fix=f"Validate less often, or give --stopping.patience {math.ceil(per_epoch / every)}.",
+        severity=Severity.WARNING,
+        patience_steps=steps,
+        steps_per_epoch=per_epoch,
+    )
+
+
+def _single_example(job: CheckedJob) -> Answer | None:
+    """Tell an accuracy whose every example counts as better, without allowance for noise."""
+    stopping = job.recipe.stopping
+    val = job.source(Split.VAL)
+    assert val is not None
+    if stopping.monitor is not Monitor.VAL_ACCURACY or stopping.allow_noise:
+        return None
+    if class_labels(job, Split.VAL) is None or stopping.min_improvement_frac <= 0:
+        return None
+    n = len(val)
+    if stopping.min_improvement_frac >= 1 / n:
+        return None
+    noise = resolvable_margin(n, disagreement=_DISAGREEMENT)
+    return found(
+        "stopping_on_noise",
+        f"an accuracy that rises by {percent(stopping.min_improvement_frac, 2)} counts as better, "
+        f"which is less than one of {n} examples; by chance it moves by {percent(noise)}",
+        fix="Monitor val_loss, or give --stopping.allow-noise.",
+        severity=Severity.WARNING,
+        one_example=1 / n,
+        noise=noise,
+    )
+
+
+def _fine(job: CheckedJob) -> Answer:
+    stopping = job.recipe.stopping
+    noise = "with" if stopping.allow_noise else "without"
+    return passed(
+        f"{stopping.patience} validations of held-out data without improvement end the training, "
+        f"{noise} allowance for noise",
+        patience=stopping.patience,
+    )
+
+
+def broken() -> Example:
+    """Validation that is the training split again."""
+
+    class Again(SoundPictures):
+        def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
+            return super().data(Split.TRAIN if split is Split.VAL else split)
+
+    recipe = sound_recipe()
+    return Example(task=Again(), recipe=replace(recipe, stopping=StoppingConfig(early=True)))
+
+
+CHECK = Check(
+    name="stopping_rule",
+    reason="A rule that goes by noise, or by what the model trains on, ends a training anywhere.",
+    source="Prechelt 1998, Early Stopping - But When?",
+    severity=Severity.ERROR,
+    tier=Tier.FAST,
+    faults=("stopping_on_noise",),
+    run=stopping_rule,
+    broken=broken,
+)

@@ -1,0 +1,142 @@
+"""Validation is large enough for what is decided by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
+from stepladder.checks.evidence.classes import class_labels
+from stepladder.checks.examples import Example, SoundPictures, draw, labelled
+from stepladder.checks.job import CheckedJob
+from stepladder.config.choices import Monitor, Split
+from stepladder.records.findings import Severity
+from stepladder.stats import binomial_sem, resolvable_margin, t_quantile
+from stepladder.training.output.wording import percent
+
+_DISAGREEMENT = 0.1  # of two trainings of one job on photographs
+_ACCURACY = 0.8  # at which the noise of one accuracy is told
+_LEAST_MARGIN = 0.01  # where speed-ups may cost nothing at all
+_FEW_NUMBERS = 8  # in a target: more are many observations in one example
+_LEAST_MEAN = 30  # examples, from which on a mean's noise is known at all: 0.37 deviations
+_MANY = 1e7  # degrees of freedom of a normal distribution
+
+
+def validation_size(job: CheckedJob) -> Answer:
+    """Say what difference in accuracy this validation split can resolve."""
+    val = job.source(Split.VAL)
+    if val is None:
+        return not_applicable("there is no validation split")
+    n = len(val)
+    if class_labels(job, Split.VAL) is None:
+        return _of_means(job, n)
+    paired = resolvable_margin(n, disagreement=_DISAGREEMENT)
+    unpaired = t_quantile(0.95, _MANY) * np.sqrt(2) * binomial_sem(_ACCURACY, n)
+    wanted = job.config.ladder.max_accuracy_loss or _LEAST_MARGIN
+    half, by_mean = _of_mean(job, n)
+    text = (
+        f"one of {n} validation examples is {percent(1 / n)}; two trainings that disagree on "
+        f"{percent(_DISAGREEMENT, 0)} of them are told apart from {percent(paired)} on, two "
+        f"accuracies alone near {percent(_ACCURACY, 0)} from {percent(unpaired)} on{by_mean}"
+    )
+    numbers: dict[str, Any] = {
+        "num_examples": n,
+        "one_example": 1 / n,
+        "paired_margin": paired,
+        "unpaired_margin": float(unpaired),
+        "wanted": wanted,
+        "half_width": half,
+    }
+    if by_mean and n < _LEAST_MEAN:
+        return found(
+            "validation_too_small",
+            text,
+            fix=f"Validate on {_LEAST_MEAN} examples at the least, so that training does not stop "
+            "by chance; a hundred halve the noise again.",
+            **numbers,
+        )
+    if 1 / n <= wanted:
+        return passed(text, **numbers)
+    needed = _needed(wanted)
+    return found(
+        "validation_too_small",
+        f"{text}; speed-ups may cost {percent(wanted)} (ladder.max_accuracy_loss), which is less "
+        "than one example",
+        fix=f"Validate on {int(np.ceil(1 / wanted))} examples at the least; {needed} resolve "
+        f"{percent(wanted)}.",
+        **numbers,
+        num_needed=needed,
+    )
+
+
+def _of_mean(job: CheckedJob, n: int) -> tuple[float | None, str]:
+    """Say what the mean loss is worth, where training stops or keeps its weights by it."""
+    half = float(t_quantile(0.975, n - 1) / np.sqrt(n)) if n > 1 else None
+    stopping = job.recipe.stopping
+    if stopping.monitor is not Monitor.VAL_LOSS or not (stopping.early or stopping.restore_best):
+        return half, ""
+    within = "any distance" if half is None else f"{half:.2g} of their standard deviation"
+    return half, f"; training stops by their mean loss, which is known to within {within}"
+
+
+def _of_means(job: CheckedJob, n: int) -> Answer:
+    """Judge examples with a few numbers each: what the mean of their losses is worth."""
+    targets = job.first_batch.targets
+    if not isinstance(targets, Tensor) or targets[0].numel() > _FEW_NUMBERS:
+        return not_applicable("examples have no single class: the noise depends on the metric")
+    half = t_quantile(0.975, n - 1) / np.sqrt(n) if n > 1 else np.inf
+    text = (
+        f"{n} validation examples: the mean of their losses lies within {half:.2g} of their "
+        "standard deviation with 95 % confidence"
+    )
+    if n >= _LEAST_MEAN:
+        return passed(text, num_examples=n, half_width=float(half))
+    return found(
+        "validation_too_small",
+        f"{text}; best checkpoint and early stop are chosen by that mean",
+        fix=f"Validate on {_LEAST_MEAN} examples at the least; a hundred halve the noise again.",
+        num_examples=n,
+        half_width=float(half) if n > 1 else None,
+    )
+
+
+def _needed(margin: float) -> int:
+    """Give how many examples resolve a margin in a paired comparison."""
+    n = 1
+    while resolvable_margin(n, disagreement=_DISAGREEMENT) > margin and n < 1 << 30:
+        n *= 2
+    low, high = n // 2, n
+    while high - low > max(1, high // 100):
+        middle = (low + high) // 2
+        is_enough = resolvable_margin(middle, disagreement=_DISAGREEMENT) <= margin
+        low, high = (low, middle) if is_enough else (middle, high)
+    return high
+
+
+def broken() -> Example:
+    """Twenty examples to validate on."""
+
+    class Few(SoundPictures):
+        def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
+            pictures, numbers = draw(split)
+            num = 20 if split is Split.VAL else len(numbers)
+            return labelled(pictures[:num], numbers[:num])
+
+    return Example(task=Few())
+
+
+CHECK = Check(
+    name="validation_size",
+    reason="Where one example is more than the difference to be seen, choices between trainings "
+    "are drawn by lot.",
+    source="Dietterich 1998, Approximate Statistical Tests, Neural Computation 10(7); Agresti and "
+    "Min 2005 for the paired margin",
+    severity=Severity.WARNING,
+    tier=Tier.FAST,
+    faults=("validation_too_small",),
+    run=validation_size,
+    broken=broken,
+)

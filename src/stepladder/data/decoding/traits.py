@@ -1,0 +1,98 @@
+"""What is out of the ordinary about a picture that can be used: told by its header, and counted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from enum import StrEnum
+
+from stepladder.data.decoding.formats import (
+    jpeg_segments,
+    name_format,
+    png_chunks,
+    read_orientation,
+)
+
+
+class Trait(StrEnum):
+    """One way in which a picture is not plain RGB, upright and under its own name."""
+
+    MISNAMED = "name of another format"
+    GREY = "grey"
+    CMYK = "CMYK"
+    YCCK = "YCCK"
+    PALETTE = "palette"
+    DEEP = "16 bits a channel"
+    ALPHA = "transparency channel"
+    PROGRESSIVE = "progressive"
+    PROFILE = "colour profile, not applied"
+    TURNED = "turned by EXIF"
+    BAD_EXIF = "damaged EXIF, ignored"
+
+
+_SUFFIXES = {"JPEG": {".jpg", ".jpeg", ".jpe", ".jfif"}, "PNG": {".png"}}
+_PROGRESSIVE_SOF = {0xC2, 0xC6, 0xCA, 0xCE}
+_SOF = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_PNG_COLOURS = {
+    0: (Trait.GREY,),
+    3: (Trait.PALETTE,),
+    4: (Trait.GREY, Trait.ALPHA),
+    6: (Trait.ALPHA,),
+}
+
+
+def find_traits(data: bytes, path: str) -> frozenset[Trait]:
+    """Read the traits of a picture that was decoded without an error.
+
+    Args:
+        data: a whole JPEG or PNG file; of anything else nothing is said.
+        path: its name; one without a suffix claims no format.
+    """
+    kind = name_format(data)
+    if kind not in _SUFFIXES:
+        return frozenset()
+    traits = set(_jpeg_traits(data) if kind == "JPEG" else _png_traits(data))
+    suffix = os.path.splitext(path)[1].lower()  # noqa: PTH122 (called a million times)
+    claimed = next((name for name, known in _SUFFIXES.items() if suffix in known), kind)
+    if claimed != kind:
+        traits.add(Trait.MISNAMED)
+    return frozenset(traits)
+
+
+def _jpeg_traits(data: bytes) -> Iterator[Trait]:
+    num_channels, is_ycck = 3, False
+    for marker, start, end in jpeg_segments(data):
+        if marker in _SOF and end - start >= 6:
+            num_channels = data[start + 5]
+            if marker in _PROGRESSIVE_SOF:
+                yield Trait.PROGRESSIVE
+        elif marker == 0xE1 and data.startswith(b"Exif\x00\x00", start):
+            yield from _exif_traits(data[start + 6 : end])
+        elif marker == 0xE2 and data.startswith(b"ICC_PROFILE\x00", start):
+            yield Trait.PROFILE
+        elif marker == 0xEE and data.startswith(b"Adobe", start) and end - start >= 12:
+            is_ycck = data[start + 11] == 2
+    if num_channels == 1:
+        yield Trait.GREY
+    elif num_channels == 4:
+        yield Trait.YCCK if is_ycck else Trait.CMYK
+
+
+def _png_traits(data: bytes) -> Iterator[Trait]:
+    depth, colour = data[24], data[25]
+    yield from _PNG_COLOURS.get(colour, ())
+    if depth == 16:
+        yield Trait.DEEP
+    for kind, start, end in png_chunks(data):
+        if kind == b"iCCP":
+            yield Trait.PROFILE
+        elif kind == b"eXIf":
+            yield from _exif_traits(data[start:end])
+
+
+def _exif_traits(tiff: bytes) -> Iterator[Trait]:
+    orientation = read_orientation(tiff)
+    if orientation is None:
+        yield Trait.BAD_EXIF
+    elif orientation != 1:
+        yield Trait.TURNED

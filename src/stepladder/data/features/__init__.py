@@ -1,0 +1,1 @@
+"""Features on disk, and sources that read them."""

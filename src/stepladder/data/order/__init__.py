@@ -1,0 +1,1 @@
+"""Position to example: the order of an epoch as a pure function."""

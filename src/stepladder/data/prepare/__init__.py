@@ -1,0 +1,1 @@
+"""Make a store: list, hash, split, decode, write."""

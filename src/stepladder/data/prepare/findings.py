@@ -1,0 +1,208 @@
+"""What prepare found out about the pictures: counts, warnings, and the log of how it went."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import socket
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepladder.config.choices import SourceFormat, Split
+from stepladder.config.options import PrepareConfig
+from stepladder.data.decoding.traits import Trait
+from stepladder.data.prepare.encode import Looks
+from stepladder.data.prepare.near_duplicates import LOOK_LENGTH, count_near
+from stepladder.data.prepare.plan import Plan, Row
+from stepladder.data.prepare.quarantine import NAME as QUARANTINE_NAME
+from stepladder.data.prepare.quarantine import Bad
+from stepladder.data.prepare.shard_record import Finished
+from stepladder.data.prepare.split import check_classes
+from stepladder.data.remote.places import object_place, shown
+from stepladder.data.sources.listing import Listing
+from stepladder.data.spark.listing import FRAME, is_url, spark_address
+from stepladder.errors import DataError
+from stepladder.machine.limits import num_cores
+from stepladder.records import read_json, write_json
+
+LOG_NAME = "prepare_log.json"
+_MAX_NEAR_FRAC = 0.01
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found.
+
+    Attributes:
+        class_counts: usable pictures by split and class, as in a manifest.
+        bad: pictures put aside.
+        warnings: for a person.
+        log: facts for prepare_log.json.
+    """
+
+    class_counts: dict[str, tuple[int, ...]]
+    bad: list[Bad]
+    warnings: tuple[str, ...]
+    log: dict[str, Any]
+
+    def write_log(self, folder: Path, *, wall_s: float) -> None:
+        """Write prepare_log.json: time, host and paths, which no other file of a store has."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        machine = {
+            "host": socket.gethostname(),
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            "cores": num_cores(),
+        }
+        log = {"finished": now, "wall_s": round(wall_s, 3), **machine, **self.log}
+        write_json(folder / LOG_NAME, {**log, "warnings": self.warnings})
+
+
+def find(
+    config: PrepareConfig,
+    listing: Listing,
+    plan: Plan,
+    finished: Sequence[Finished],
+    unread: Sequence[Bad],
+) -> Findings:
+    """Count and compare the pictures of the splits.
+
+    Raises:
+        DataError: if, after bad pictures were put aside, val or test has a class that train lacks.
+    """
+    bad = [*unread, *(item for done in finished for item in done.bad)]
+    counts: dict[Split, Counter[str]] = defaultdict(Counter)
+    looks: dict[Split, list[Looks]] = defaultdict(list)
+    for shard, done in zip(plan.shards, finished, strict=True):
+        counts[shard.split].update(plan.classes[label] for label in done.labels)
+        looks[shard.split].append(done.looks)
+    rows = {
+        split: [row for shard in plan.shards if shard.split is split for row in shard.rows]
+        for split in Split
+    }
+    warnings = [*listing.warnings, *check_classes(counts), *_split_warnings(config, listing)]
+    if bad:
+        warnings.append(f"{len(bad)} pictures cannot be used: see {QUARANTINE_NAME}")
+    traits = sum((Counter(done.traits) for done in finished), Counter[Trait]())
+    warnings += _trait_warnings(traits)
+    num_copies, copy_warnings = _compare_bytes(rows)
+    near, near_warnings = _compare_looks(config, looks, is_drawn=_is_drawn(listing))
+    class_counts = {
+        split.value: tuple(counts[split][label] for label in plan.classes)
+        for split in Split
+        if counts[split]
+    }
+    source = _lasting_source(config, listing)
+    log = {
+        "source": spark_address(source) if is_url(source) else shown(source),
+        "config": replace(config, source=source, **listing.origin),
+        "skipped": {"counts": listing.skipped.counts, "examples": listing.skipped.examples},
+        "traits": {trait.value: traits[trait] for trait in Trait if traits[trait]},
+        "copies_within_splits": num_copies,
+        "near_duplicates": near,
+    }
+    return Findings(class_counts, bad, (*warnings, *copy_warnings, *near_warnings), log)
+
+
+def read_log_warnings(folder: Path) -> tuple[str, ...]:
+    """Give the warnings that stand in a store's log; none where there is no log."""
+    with contextlib.suppress(DataError, KeyError, TypeError):
+        return tuple(str(warning) for warning in read_json(folder / LOG_NAME)["warnings"])
+    return ()
+
+
+def _lasting_source(config: PrepareConfig, listing: Listing) -> Path:
+    """Give what names the source from any folder; an address, a table and a frame are in none."""
+    if listing.root == Path(FRAME):
+        return listing.root
+    if config.source_format is SourceFormat.TABLE:
+        return config.source
+    is_elsewhere = object_place(config.source) is not None or is_url(config.source)
+    return config.source if is_elsewhere else config.source.expanduser().absolute()
+
+
+def _is_drawn(listing: Listing) -> bool:
+    return Split.VAL not in {picture.split for picture in listing.pictures}
+
+
+def _split_warnings(config: PrepareConfig, listing: Listing) -> list[str]:
+    if not _is_drawn(listing):
+        unused = "the source has its own val: group_by has no effect"
+        return [unused] if config.group_by else []
+    if Split.TEST not in {picture.split for picture in listing.pictures}:
+        return [
+            f"the source names no split: {100 * config.val_frac:g} % of it became val, and "
+            "there is no test; a test set is chosen, not drawn (folders train, val and test, or a "
+            "column: --split-column)"
+        ]
+    return []
+
+
+def _trait_warnings(traits: Mapping[Trait, int]) -> list[str]:
+    """Tell once, with a count, what may mean that files are not what their owner thinks."""
+    said = {
+        Trait.BAD_EXIF: "have damaged EXIF, which was ignored: if it was to turn them, they lie on "
+        "their side",
+        Trait.MISNAMED: "have the name of another format (a PNG that is called .jpg, say) and were "
+        "read as what they are",
+    }
+    return [f"{traits[trait]} pictures {words}" for trait, words in said.items() if traits[trait]]
+
+
+def _compare_bytes(rows: dict[Split, list[Row]]) -> tuple[int, list[str]]:
+    """Count equal files: within splits, between them, and with two labels."""
+    hashes = {split: {row.sha256 for row in some} for split, some in rows.items()}
+    num_copies = sum(len(rows[split]) - len(hashes[split]) for split in Split)
+    warnings = []
+    for split in (Split.VAL, Split.TEST):
+        num_leaked = sum(row.sha256 in hashes[Split.TRAIN] for row in rows[split])
+        if num_leaked:
+            warnings.append(
+                f"{num_leaked} of {len(rows[split])} pictures of {split} are in train too, byte "
+                "for byte: its accuracy is optimistic"
+            )
+    labels: dict[bytes, set[int]] = defaultdict(set)
+    for some in rows.values():
+        for row in some:
+            labels[row.sha256].add(row.label)
+    num_conflicts = sum(len(found) > 1 for found in labels.values())
+    if num_conflicts:
+        warnings.append(f"{num_conflicts} pictures stand in two or more classes, byte for byte")
+    return num_copies, warnings
+
+
+def _compare_looks(
+    config: PrepareConfig, looks: dict[Split, list[Looks]], *, is_drawn: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Count held-out pictures that look like one of train; skipped where groups keep them apart."""
+    if config.group_by and is_drawn:
+        return {}, []
+    empty = np.zeros((0, LOOK_LENGTH), dtype=np.uint8)
+    train = np.concatenate([empty, *looks[Split.TRAIN]])
+    log: dict[str, Any] = {}
+    warnings = []
+    for split in (Split.VAL, Split.TEST):
+        held_out = np.concatenate([empty, *looks[split]])
+        near = count_near(held_out, train)
+        if not near.num_compared:
+            continue
+        log[split.value] = {"num_near": near.num_near, "num_compared": near.num_compared}
+        if near.frac > _MAX_NEAR_FRAC:
+            can_group = is_drawn and split is Split.VAL
+            advice = (
+                "keep pictures of one scene together with --group-by"
+                if can_group
+                else "the source's own parts share scenes"
+            )
+            warnings.append(
+                f"{near.num_near} of {near.num_compared} pictures of {split} "
+                f"({100 * near.frac:.1f} %) look nearly like one of train, so its accuracy is "
+                f"optimistic: {advice}"
+            )
+    return log, warnings

@@ -1,0 +1,164 @@
+"""Hash every source file once, and remember it, so that a run after a kill is quick."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from stepladder.data.decoding.formats import BadPictureError
+from stepladder.data.reading.ordered import map_in_order
+from stepladder.data.sources.listing import Listing, Picture
+from stepladder.data.sources.source_file import read_file
+from stepladder.records import read_jsonl
+
+_CHUNK = 32
+_FLUSH_EVERY = 64  # chunks; what a kill loses is hashed again
+_SETTLED_NS = 10_000_000_000  # far above the tick of any file system's clock
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """What is known of one file: its sha256 and size, or why it is bad.
+
+    Attributes:
+        stamp: (size, mtime in ns, inode): the hash holds while these do.
+        changed_ns: time of the last change (ctime), which no program can set back, if the file
+            was hashed in this run and long enough after it; else None.
+    """
+
+    sha256: bytes
+    stamp: tuple[int, int, int]
+    reason: str | None = None
+    changed_ns: int | None = field(default=None, compare=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return self.stamp[0]
+
+    def holds(self, data: bytes, path: str, before: os.stat_result) -> bool:
+        """Find out whether bytes just read are those that were hashed.
+
+        Where nothing about the file has changed since, they need not be hashed again.
+
+        Args:
+            data: what was read.
+            path: the file.
+            before: its status, taken before it was read.
+        """
+        if self.changed_ns is not None:
+            with contextlib.suppress(OSError):
+                after = os.stat(path)  # noqa: PTH116 (a str, for speed)
+                seen = (self.stamp, self.changed_ns)
+                if all((_stamp(status), status.st_ctime_ns) == seen for status in (before, after)):
+                    return True
+        return hashlib.sha256(data).digest() == self.sha256
+
+
+@dataclass(frozen=True)
+class HashCache:
+    """Hashes of an earlier run, by path."""
+
+    known: dict[str, Hashed]
+
+    @classmethod
+    def read(cls, paths: Iterable[Path]) -> HashCache:
+        """Read cache files; missing files and half lines count for nothing."""
+        known = {}
+        for path in paths:
+            for line in read_jsonl(path):
+                try:
+                    name, size, mtime, inode, digest = line["file"]
+                    known[str(name)] = Hashed(bytes.fromhex(digest), (size, mtime, inode))
+                except (KeyError, TypeError, ValueError):
+                    continue
+        return cls(known)
+
+
+def hash_files(
+    listing: Listing,
+    *,
+    cache: HashCache,
+    save_to: Path,
+    pool: Executor,
+    ahead: int,
+    max_pixels: int,
+    on_done: Callable[[int], None],
+) -> list[Hashed]:
+    """Hash all pictures of a listing, in its order.
+
+    Args:
+        listing: the pictures.
+        cache: hashes that hold while a file's size, time and inode do.
+        save_to: JSONL file, a line each; grows while files are hashed, and is put in the order
+            of the listing in the end.
+        pool: threads to read in.
+        ahead: chunks of files under way at once.
+        max_pixels: bounds the size of a file that is read.
+        on_done: told the number of files done so far.
+    """
+
+    def hash_chunk(chunk: list[Picture]) -> list[Hashed]:
+        return [
+            hash_file(listing.file(picture), cache.known.get(picture.path), max_pixels)
+            for picture in chunk
+        ]
+
+    pictures = listing.pictures
+    chunks = (pictures[at : at + _CHUNK] for at in range(0, len(pictures), _CHUNK))
+    done: list[Hashed] = []
+    with save_to.open("a", encoding="ascii") as file:
+        results = map_in_order(pool, hash_chunk, chunks, ahead=ahead)
+        for num_chunks, hashes in enumerate(results):
+            fresh = zip(pictures[len(done) : len(done) + len(hashes)], hashes, strict=True)
+            _save(file, (pair for pair in fresh if cache.known.get(pair[0].path) != pair[1]))
+            if num_chunks % _FLUSH_EVERY == 0:
+                file.flush()
+            done += hashes
+            on_done(len(done))
+    save_hashes(save_to, zip(pictures, done, strict=True))
+    return done
+
+
+def save_hashes(path: Path, pairs: Iterable[tuple[Picture, Hashed]]) -> None:
+    """Write what is known of pictures in one step; those with a reason are left out."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("w", encoding="ascii") as file:
+        _save(file, pairs)
+    temporary.replace(path)
+
+
+def hash_file(path: str, known: Hashed | None, max_pixels: int) -> Hashed:
+    """Hash a file, or give what is known of it if it has not changed since."""
+    if known is not None:
+        with contextlib.suppress(OSError, ValueError):  # read_file says why
+            if known.stamp == _stamp(os.stat(path)):  # noqa: PTH116 (a str, for speed)
+                return known
+    try:
+        data, status = read_file(path, max_pixels=max_pixels)
+    except BadPictureError as error:
+        return Hashed(b"", (0, 0, 0), error.what)
+    changed_ns = status.st_ctime_ns
+    is_settled = time.time_ns() - max(changed_ns, status.st_mtime_ns) > _SETTLED_NS
+    return Hashed(
+        hashlib.sha256(data).digest(), _stamp(status), changed_ns=changed_ns if is_settled else None
+    )
+
+
+def _save(file: TextIO, pairs: Iterable[tuple[Picture, Hashed]]) -> None:
+    for picture, hashed in pairs:
+        if hashed.reason is None:
+            entry = [picture.path, *hashed.stamp, hashed.sha256.hex()]
+            file.write(json.dumps({"file": entry}) + "\n")
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ino

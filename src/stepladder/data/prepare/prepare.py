@@ -1,0 +1,304 @@
+"""Make a store of pictures: list, hash, split, decode and write, publish.
+
+Everything is made in `<out>.partial`; a run that was killed goes on from its finished files, and
+gives the same bytes as one that was not. The store becomes visible in one step, when it is whole.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepladder.config.choices import EngineName, Split
+from stepladder.config.options import PrepareConfig
+from stepladder.data.decoding.decode import decode_versions
+from stepladder.data.prepare.encode import num_summed
+from stepladder.data.prepare.engine import Engine, LocalEngine
+from stepladder.data.prepare.findings import Findings, find
+from stepladder.data.prepare.plan import Plan, make_plan
+from stepladder.data.prepare.progress import PreparePhase, PrepareProgress, Progress
+from stepladder.data.prepare.quarantine import Bad, check_share, read_quarantine, write_quarantine
+from stepladder.data.prepare.shard_record import Finished
+from stepladder.data.prepare.split import assign_splits, check_classes
+from stepladder.data.prepare.target import HASHES_NAME, StoreTarget, open_target
+from stepladder.data.prepare.work_folder import WorkFolder, disk_errors_named
+from stepladder.data.remote.places import shown, supported_place
+from stepladder.data.remote.upload import MARKER
+from stepladder.data.sources.containers.opening import open_pictures
+from stepladder.data.sources.pictures import HashedListing
+from stepladder.data.store.manifest import MANIFEST_NAME
+from stepladder.errors import DataError, UsageError
+from stepladder.records import Manifest, to_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+else:
+    DataFrame = Any
+
+__all__ = ["PreparePhase", "PrepareProgress", "PrepareResult", "prepare"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareResult:
+    """What prepare made.
+
+    Attributes:
+        manifest: of the store.
+        folder: of the store.
+        num_bad: pictures in quarantine.csv.
+        warnings: what a person should know, one sentence each.
+        wall_s: time taken.
+        num_kept: pictures in files that an earlier run had finished.
+        is_up_to_date: whether the store was there already and nothing was written.
+    """
+
+    manifest: Manifest
+    folder: Path
+    num_bad: int
+    warnings: tuple[str, ...]
+    wall_s: float
+    num_kept: int = 0
+    is_up_to_date: bool = False
+
+
+def prepare(
+    config: PrepareConfig,
+    *,
+    frame: DataFrame | None = None,
+    on_progress: Callable[[PrepareProgress], None] | None = None,
+) -> PrepareResult:
+    """Make a store of a folder or a CSV of pictures; the same pictures give the same bytes.
+
+    Args:
+        config: what to make.
+        frame: rows of Spark, in place of the config's source.
+        on_progress: told often how far it is, from the calling thread.
+
+    Raises:
+        UsageError: if the source is missing, or `out` holds other things or another store.
+        DataError: if the pictures cannot make a data set, or too many are bad.
+        ResourceError: if the disk is full, or another prepare works in the same place.
+    """
+    started_s = time.perf_counter()
+    out = config.out
+    if supported_place(out) is None:
+        out = out.expanduser().absolute()
+        with disk_errors_named(WorkFolder.beside(out)):
+            _check_place(out, config.source.expanduser())
+    engine = open_engine(config, frame)
+    target = open_target(out)
+    work = target.work
+    with disk_errors_named(work), work.held(), engine.working():
+        work.make()
+        return _Job(config, engine, work, out, target, on_progress).run(started_s)
+
+
+def open_engine(config: PrepareConfig, frame: DataFrame | None = None) -> Engine:
+    """Give the engine that a config names, after a first look at the source.
+
+    Raises:
+        UsageError: if the source is missing or ambiguous.
+        DataError: if it holds nothing that can be used.
+    """
+    if config.engine is EngineName.SPARK or frame is not None:
+        from stepladder.data.spark.open import open_spark_engine
+
+        return open_spark_engine(config, frame)
+    return LocalEngine(config, open_pictures(config))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One call of prepare, its work folder held."""
+
+    config: PrepareConfig
+    engine: Engine
+    work: WorkFolder
+    out: Path
+    target: StoreTarget
+    on_progress: Callable[[PrepareProgress], None] | None
+
+    def run(self, started_s: float) -> PrepareResult:
+        hashed = self._hash()
+        listing = hashed.listing
+        unread = [
+            Bad(picture.path, one.reason)
+            for picture, one in zip(listing.pictures, hashed.hashes, strict=True)
+            if one.reason is not None
+        ]
+        self._check_bad(unread, len(listing.pictures))
+        plan = self._plan(hashed)
+        there = self._find_store(plan)
+        if there is not None:
+            self._check_bad(read_quarantine(self.out), len(listing.pictures))
+            self.work.remove()
+            wall_s = time.perf_counter() - started_s
+            return PrepareResult(
+                manifest=there,
+                folder=self.out,
+                num_bad=len(listing.pictures) - sum(map(there.num_rows, Split)),
+                warnings=self.target.warnings() or listing.warnings,
+                wall_s=wall_s,
+                is_up_to_date=True,
+            )
+        finished, num_kept = self._make_shards(plan, unread, len(listing.pictures))
+        findings = find(self.config, listing, plan, finished, unread)
+        self._clean_store(plan, finished)
+        write_quarantine(self.work.store, findings.bad)
+        wall_s = time.perf_counter() - started_s
+        findings.write_log(self.work.store, wall_s=wall_s)
+        if self.work.hashes.exists():
+            shutil.copyfile(self.work.hashes, self.work.store / HASHES_NAME)
+        upload = Progress(PreparePhase.UPLOAD, 0, self.on_progress)
+        manifest = self._manifest(plan, finished, findings)
+        manifest = self.target.publish(manifest, on_sent=upload.reach_of)
+        self.work.remove()
+        return PrepareResult(
+            manifest=manifest,
+            folder=self.out,
+            num_bad=len(findings.bad),
+            warnings=findings.warnings,
+            wall_s=time.perf_counter() - started_s,
+            num_kept=num_kept,
+        )
+
+    def _hash(self) -> HashedListing:
+        progress = Progress(PreparePhase.HASH, 0, self.on_progress)
+        return self.engine.hash(
+            self.work, earlier=self.target.earlier_hashes(), on_done=progress.reach_of
+        )
+
+    def _plan(self, hashed: HashedListing) -> Plan:
+        listing, hashes = hashed.listing, hashed.hashes
+        splits = assign_splits(
+            listing,
+            [one.sha256 for one in hashes],
+            val_frac=self.config.val_frac,
+            group_by=self.config.group_by,
+        )
+        plan = make_plan(listing, hashes, splits, config=self.config, versions=decode_versions())
+        check_classes(plan.counts())
+        return plan
+
+    def _find_store(self, plan: Plan) -> Manifest | None:
+        """Give the store that is there already, if it is this one and not damaged."""
+        try:
+            manifest = self.target.manifest()
+        except DataError:
+            if self.config.overwrite:
+                return None
+            raise
+        if manifest is None:
+            return None
+        differing = sorted(
+            key
+            for key in manifest.options.keys() | plan.options.keys()
+            if manifest.options.get(key) != to_json(plan.options.get(key))
+        )
+        if not differing:
+            # sizes are cheap to compare; who says overwrite may have been told of damage inside
+            problems = self.target.problems(manifest, thorough=self.config.overwrite)
+            return None if problems else manifest
+        if self.config.overwrite:
+            return None
+        raise UsageError(
+            "a store is here that was made with other "
+            + ", ".join(_told(key, manifest.options, plan.options) for key in differing),
+            where=shown(self.out),
+            fix="Add --overwrite to replace it, or give another --out.",
+        )
+
+    def _make_shards(
+        self, plan: Plan, unread: list[Bad], num_pictures: int
+    ) -> tuple[list[Finished], int]:
+        """Give what is known of each file, and how many pictures those had that were there."""
+        bad = list(unread)
+        num_kept = 0
+        progress = Progress(PreparePhase.WRITE, plan.num_rows, self.on_progress)
+
+        def on_found(done: Finished) -> None:
+            nonlocal num_kept
+            num_kept += len(done.labels)
+            bad.extend(done.bad)
+            progress.skip(len(done.labels) + len(done.bad))
+
+        def on_row(item: Bad | None) -> None:
+            if item is not None:
+                bad.append(item)
+                # at once: not after an hour of a wrong folder
+                self._check_bad(bad, num_pictures, are_all_known=False)
+            progress.advance()
+
+        finished = self.engine.make(plan, self.work, on_found=on_found, on_row=on_row)
+        return finished, num_kept
+
+    def _check_bad(self, bad: list[Bad], num_pictures: int, *, are_all_known: bool = True) -> None:
+        check_share(
+            bad,
+            num_pictures=num_pictures,
+            max_bad=self.config.max_bad,
+            source=self.config.source,
+            are_all_known=are_all_known,
+        )
+
+    def _clean_store(self, plan: Plan, finished: list[Finished]) -> None:
+        """Remove what earlier runs with other options left in the work folder."""
+        named = [shard.name for shard, done in zip(plan.shards, finished, strict=True) if done.info]
+        for path in self.work.store.iterdir():
+            if not any(path.name.startswith(name) for name in named):
+                path.unlink()
+
+    def _manifest(self, plan: Plan, finished: list[Finished], findings: Findings) -> Manifest:
+        of_train = [
+            done
+            for shard, done in zip(plan.shards, finished, strict=True)
+            if shard.split is Split.TRAIN
+        ]
+        num_train = sum(len(done.labels) for done in of_train)
+        sums = [sum(int(done.channel_sum[at]) for done in of_train) for at in range(3)]
+        squares = [sum(int(done.channel_sq_sum[at]) for done in of_train) for at in range(3)]
+        return Manifest(
+            encoding=self.config.encoding.value,
+            size=self.config.size,
+            fit=self.config.fit.value,
+            classes=plan.classes,
+            class_counts=findings.class_counts,
+            channel_sum=(sums[0], sums[1], sums[2]),
+            channel_sq_sum=(squares[0], squares[1], squares[2]),
+            num_pixels=num_train * num_summed(self.config.size),
+            shards=tuple(done.info for done in finished if done.info is not None),
+            options=plan.options,
+            versions=decode_versions(),
+        )
+
+
+def _told(key: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Name an option of a store that differs from the one that is asked for."""
+    if key == "source":
+        return "pictures"  # a digest says nothing to a person
+    values = [options.get(key) for options in (there, wanted)]
+    had, asked = ("none" if value is None else str(to_json(value)) for value in values)
+    return f"{key} ({had} there, {asked} asked for)"
+
+
+def _check_place(out: Path, source: Path) -> None:
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise UsageError("it is not a folder", where=str(out), fix="Give another --out.")
+    is_store = (out / MANIFEST_NAME).is_file() or (out / MARKER).is_file()
+    if out.is_dir() and not is_store and any(out.iterdir()):
+        raise UsageError(
+            "the folder holds something that is not a store",
+            where=str(out),
+            fix="Give another --out, or empty the folder.",
+        )
+    if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
+        raise UsageError(
+            f"the store would lie inside its source {source}",
+            where=str(out),
+            why="The next prepare would take it for a class.",
+            fix="Give an --out beside the source.",
+        )

@@ -1,0 +1,235 @@
+"""Make the files of a store, and the record of each that says it is finished."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.prepare.encode import ready_pictures
+from stepladder.data.prepare.plan import Row, ShardPlan
+from stepladder.data.prepare.quarantine import Bad
+from stepladder.data.prepare.shard_file import Chunk, ShardFile
+from stepladder.data.prepare.shard_record import Finished
+from stepladder.data.prepare.writer import MAX_GROUP_ROWS
+from stepladder.data.reading.buffers import Buffers
+from stepladder.data.reading.ordered import map_in_order
+from stepladder.data.reading.threads import Inline
+from stepladder.data.sources.pictures import ReadRow
+from stepladder.records import read_json
+
+_AHEAD_PER_WRITER = 16  # of four workers: hashing and writing take a fifth of decoding's time
+_MIN_WRITERS = 2  # one goes on while another waits for the disk
+
+_CHUNK = 16  # pictures that a thread decodes at a time: handing each over alone costs a tenth
+_CHUNK_BYTES = 4 << 20  # fewer where they are large: memory goes by what is under way
+_MAX_WAITING = 4  # chunks that a writer has not taken yet
+
+
+class _Chunks:
+    """What a file is made of, handed from the thread that gathers it to the one that writes."""
+
+    def __init__(self) -> None:
+        self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
+        self._places = threading.Semaphore(_MAX_WAITING)
+
+    def put(self, chunk: Chunk) -> None:
+        """Hand over; waits while the writer is behind."""
+        self._places.acquire()
+        self._chunks.put(chunk)
+
+    def end(self) -> None:
+        """Say that this was all. Never waits: it may be an interrupt that ends it."""
+        self._chunks.put(None)
+
+    def taken(self) -> Iterator[Chunk]:
+        """Give the chunks as they come; after the end, nothing."""
+        for chunk in iter(self._chunks.get, None):
+            self._places.release()
+            yield chunk
+
+
+@dataclass(frozen=True)
+class ShardMaker:
+    """Makes shards.
+
+    Attributes:
+        read: gives a row's bytes.
+        folder: where shards go.
+        records: where their records go.
+        config: how pictures are kept.
+        pool: threads to decode in.
+        ahead: chunks of pictures under way at once.
+    """
+
+    read: ReadRow
+    folder: Path
+    records: Path
+    config: PrepareConfig
+    pool: Executor
+    ahead: int
+
+    def find(self, plan: ShardPlan, *, rereads_bad: bool = True) -> Finished | None:
+        """Give a shard that an earlier run finished, if every byte of it is still right.
+
+        Args:
+            plan: which shard.
+            rereads_bad: look whether its bad pictures are still bad: a disk or a permission may
+                have been to blame.
+        """
+        finished = self.recorded(plan)
+        if finished is None or (rereads_bad and not self._are_still_bad(plan, finished.bad)):
+            return None
+        if finished.info is None:
+            return finished
+        try:
+            with (self.folder / plan.name).open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:
+            return None
+        return finished if digest == finished.info.sha256 else None
+
+    def recorded(self, plan: ShardPlan) -> Finished | None:
+        """Give what the record of a shard says, if there is one and it is of this plan."""
+        record = self._record(plan)
+        if not record.exists():
+            return None
+        try:
+            finished = Finished.from_json(read_json(record))
+        except (KeyError, TypeError, ValueError):
+            return None
+        return finished if finished.key == plan.key else None
+
+    def make(
+        self,
+        plans: Iterable[ShardPlan],
+        *,
+        on_row: Callable[[Bad | None], None],
+        on_done: Callable[[Future[Finished]], None] | None = None,
+    ) -> list[Finished]:
+        """Decode the pictures of shards and write them; the record of each comes last.
+
+        Pictures are decoded in the order of the plans without a pause between files, while other
+        threads hash, write and sync the files before. Where this thread decodes (`Inline`), it
+        writes too, and others only sync.
+
+        Args:
+            plans: which pictures; each plan is taken when those before it have been decoded.
+            on_row: called after each picture is decoded, with what is wrong if it is bad.
+            on_done: called with each file that is finished or has failed, in the thread that wrote
+                it.
+        """
+        num_writers = max(_MIN_WRITERS, self.ahead // _AHEAD_PER_WRITER)
+        num_chunks = self.ahead + (num_writers + 1) * _MAX_WAITING
+        num_grouped = num_writers * MAX_GROUP_ROWS[self.config.encoding]
+        squares = self._squares(num_chunks * _CHUNK + num_grouped)
+
+        def prepare(rows: Sequence[Row]) -> Chunk:
+            return self._prepare(rows, squares)
+
+        to_decode, to_write = itertools.tee(plans)
+        chunks = (chunk for plan in to_decode for chunk in _chunks(plan))
+        ready = map_in_order(self.pool, prepare, chunks, ahead=self.ahead)
+        files: deque[Future[Finished]] = deque()
+        finished: list[Finished] = []
+        # beside a single thread that decodes, another that writes costs more than it saves: both
+        # wait for the interpreter, and what was just decoded is written from another core
+        feed = self._fill if isinstance(self.pool, Inline) else self._feed
+        with (
+            ThreadPoolExecutor(num_writers, thread_name_prefix="write") as writers,
+            contextlib.closing(ready),
+        ):
+            for plan in to_write:
+                self._record(plan).unlink(missing_ok=True)
+                some = itertools.islice(ready, len(_chunks(plan)))
+                files.append(feed(writers, plan, some, on_row))
+                if on_done is not None:
+                    files[-1].add_done_callback(on_done)
+                while len(files) > num_writers or (files and files[0].done()):
+                    finished.append(files.popleft().result())
+            finished += [file.result() for file in files]
+        return finished
+
+    def _fill(
+        self,
+        writers: Executor,
+        plan: ShardPlan,
+        ready: Iterator[Chunk],
+        on_row: Callable[[Bad | None], None],
+    ) -> Future[Finished]:
+        """Write a file in this thread; another waits for the disk."""
+        with self._open(plan) as file:
+            for chunk in ready:
+                file.add(chunk)
+                _tell(chunk, on_row)
+            file.seal()
+        return writers.submit(file.finish)
+
+    def _feed(
+        self,
+        writers: Executor,
+        plan: ShardPlan,
+        ready: Iterator[Chunk],
+        on_row: Callable[[Bad | None], None],
+    ) -> Future[Finished]:
+        """Begin a file, and hand its pictures over as they come."""
+        chunks = _Chunks()
+        try:
+            file = writers.submit(self._write, plan, chunks)
+            for chunk in ready:
+                chunks.put(chunk)
+                _tell(chunk, on_row)
+        finally:
+            chunks.end()
+        return file
+
+    def _write(self, plan: ShardPlan, chunks: _Chunks) -> Finished:
+        """Write a file of what comes, and its record if all of it came."""
+        taken = chunks.taken()
+        try:
+            with self._open(plan) as file:
+                for chunk in taken:
+                    file.add(chunk)
+                file.seal()
+            return file.finish()
+        finally:
+            for _ in taken:  # whoever hands pages over must not wait for one that has failed
+                pass
+
+    def _open(self, plan: ShardPlan) -> ShardFile:
+        return ShardFile(plan, folder=self.folder, record=self._record(plan), config=self.config)
+
+    def _are_still_bad(self, plan: ShardPlan, bad: tuple[Bad, ...]) -> bool:
+        rows = {row.path: row for row in plan.rows}
+        squares = self._squares(1)
+        return all(self._prepare([rows[item.path]], squares) == [item] for item in bad)
+
+    def _squares(self, capacity: int) -> Buffers:
+        shape = (self.config.size, self.config.size, 3)
+        return Buffers(shape, capacity=capacity, is_pinned=False)
+
+    def _record(self, plan: ShardPlan) -> Path:
+        return self.records / f"{plan.name}.json"
+
+    def _prepare(self, rows: Sequence[Row], squares: Buffers) -> Chunk:
+        return ready_pictures(rows, self.read, config=self.config, squares=squares)
+
+
+def _tell(chunk: Chunk, on_row: Callable[[Bad | None], None]) -> None:
+    for item in chunk:
+        on_row(item if isinstance(item, Bad) else None)
+
+
+def _chunks(plan: ShardPlan) -> list[Sequence[Row]]:
+    num_rows = len(plan.rows)
+    fitting = _CHUNK_BYTES * num_rows // max(1, plan.forecast_bytes)
+    step = max(1, min(_CHUNK, fitting))
+    return [plan.rows[start : start + step] for start in range(0, num_rows, step)]

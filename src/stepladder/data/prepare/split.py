@@ -1,0 +1,147 @@
+"""Decide which side of train and val a picture is on, from its content alone.
+
+The draw is a hash, so adding files moves no old one, and every copy of a picture, or every
+picture of a group, falls on the same side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from stepladder.config.choices import Split
+from stepladder.data.sources.listing import Listing, Picture, name_some
+from stepladder.data.sources.walk import printable
+from stepladder.errors import DataError, UsageError
+
+FOLDER = "folder"
+"""The value of group_by that makes each folder a group."""
+
+_DRAWN_FIX = " If val was drawn: add pictures, or choose them yourself, in folders train and val."
+
+
+def draw_split(key: bytes, *, val_frac: float) -> Split:
+    """Draw train or val from a sha256.
+
+    Goes by the last 8 bytes: the first ones cut the store into files, and a file should hold
+    pictures of either side alike.
+    """
+    return Split.VAL if int.from_bytes(key[-8:]) < val_frac * 2**64 else Split.TRAIN
+
+
+def assign_splits(
+    listing: Listing, hashes: Sequence[bytes], *, val_frac: float, group_by: str | None
+) -> list[Split]:
+    """Give each picture its split: the source's own, or a draw.
+
+    A source that names train but no val gives a share of train to val; one that names no split
+    at all gets train and val, and no test: a test set is chosen, not drawn.
+
+    Args:
+        listing: what the source holds.
+        hashes: sha256 of each picture's bytes, in the listing's order.
+        val_frac: share that is drawn into val.
+        group_by: see PrepareConfig.group_by.
+
+    Raises:
+        UsageError: if group_by names no column and matches no path.
+    """
+    named = {picture.split for picture in listing.pictures}
+    if Split.VAL in named:
+        return [picture.split or Split.TRAIN for picture in listing.pictures]
+    groups = _groups(listing, group_by) if group_by else [None] * len(hashes)
+    splits = []
+    for picture, content, group in zip(listing.pictures, hashes, groups, strict=True):
+        if picture.split is Split.TEST:
+            splits.append(Split.TEST)
+            continue
+        key = content if group is None else hashlib.sha256(os.fsencode(group)).digest()
+        splits.append(draw_split(key, val_frac=val_frac))
+    return splits
+
+
+def check_classes(counts: dict[Split, Counter[str]]) -> list[str]:
+    """Compare the classes of the splits.
+
+    Returns:
+        Warnings: classes of train that val or test lacks, with their counts in train.
+
+    Raises:
+        DataError: if train is empty, val is, or one of them has a class that train lacks.
+    """
+    train = counts.get(Split.TRAIN, Counter())
+    warnings = []
+    for split in (Split.VAL, Split.TEST):
+        held_out = counts.get(split, Counter())
+        unknown = sorted(held_out.keys() - train.keys())
+        if unknown:
+            shown = name_some([f"{label} ({held_out[label]} in {split})" for label in unknown])
+            raise DataError(
+                f"{len(unknown)} classes in {split} that train lacks: {shown}",
+                why="A model cannot learn what it is never shown.",
+                fix=f"Add pictures of them to train, or take them out of {split}."
+                + (_DRAWN_FIX if split is Split.VAL else ""),
+            )
+        missing = sorted(train.keys() - held_out.keys())
+        if held_out and missing:
+            shown = name_some([f"{label} ({train[label]} in train)" for label in missing])
+            warnings.append(
+                f"{split} has no picture of {len(missing)} of {len(train)} classes: {shown}; "
+                f"its accuracy says nothing of them"
+            )
+    if not counts.get(Split.VAL):
+        raise DataError(
+            "no picture for val",
+            why="The best weights and the end of a run are chosen on it.",
+            fix="Add pictures, raise --val-frac, or give a val folder.",
+        )
+    return warnings
+
+
+def _groups(listing: Listing, group_by: str) -> list[str | None]:
+    if listing.has_group_column:
+        return [picture.group for picture in listing.pictures]
+    if group_by == FOLDER:
+        return [_folder_group(picture) for picture in listing.pictures]
+    return _pattern_groups(listing, group_by)
+
+
+def _folder_group(picture: Picture) -> str:
+    parent = PurePosixPath(picture.path).parent
+    if printable(parent.name) == picture.label:
+        raise UsageError(
+            f"prepare.group_by: folder, but {name_some([picture.path])} lies right in its "
+            "class folder",
+            why="The whole class would be one group, on one side.",
+            fix="Give each scene a folder inside its class folder, or group by a regular "
+            "expression on the path: --group-by '(scene[0-9]+)'.",
+        )
+    return str(parent)
+
+
+def _pattern_groups(listing: Listing, pattern: str) -> list[str | None]:
+    """Group by what a regular expression finds in the path; its groups where it has some."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(
+            f"prepare.group_by: {pattern!r} is no regular expression ({error})",
+            fix="Write one in quotes, as in --group-by '(scene[0-9]+)', or --group-by folder.",
+        ) from None
+    groups: list[str | None] = []
+    for picture in listing.pictures:
+        match = compiled.search(picture.path)
+        found = (match.groups(default="") or (match.group(),)) if match else None
+        groups.append(None if found is None else "\0".join(found))
+    if not any(group is not None for group in groups):
+        raise UsageError(
+            f"prepare.group_by: {pattern!r} is no column of the source, and as a regular "
+            "expression it matches no path",
+            why=f"A path looks like {name_some([listing.pictures[0].path])}.",
+            fix="Give a CSV column, `folder`, or an expression that matches each path.",
+        )
+    return groups

@@ -1,0 +1,155 @@
+"""Where `prepare` puts a store: a folder, an object store, or a mount that is not quite a disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from stepladder.data.prepare.findings import LOG_NAME, read_log_warnings
+from stepladder.data.prepare.work_folder import WorkFolder
+from stepladder.data.remote.cache_folder import made_folder, scratch_folder
+from stepladder.data.remote.copies import Copies, FolderCopies, open_copies
+from stepladder.data.remote.places import supported_place
+from stepladder.data.remote.upload import publish_remote, require_own
+from stepladder.data.store.manifest import MANIFEST_NAME, load_manifest, parse_manifest, publish
+from stepladder.data.store.verify import list_shards, verify_store
+from stepladder.machine.filesystem import find_abilities, nearest_folder
+from stepladder.records import Manifest
+
+HASHES_NAME: Final = "prepare_hashes.jsonl"
+
+
+class StoreTarget(Protocol):
+    """The place of a store, and the work folder in which it is made."""
+
+    @property
+    def work(self) -> WorkFolder:
+        """On a local disk, so that work that was cut goes on."""
+
+    def earlier_hashes(self) -> Path:
+        """Give the file of the hashes of the store that is there."""
+
+    def manifest(self) -> Manifest | None:
+        """Read the manifest of the store that is there.
+
+        Raises:
+            DataError: if it is damaged.
+        """
+
+    def problems(self, manifest: Manifest, *, thorough: bool) -> list[str]:
+        """List what is wrong with the files of the store that is there."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """Give what was warned of when it was made."""
+
+    def publish(self, manifest: Manifest, *, on_sent: Callable[[int, int], None]) -> Manifest:
+        """Put the finished store there; readers see the old one or the new one.
+
+        Args:
+            manifest: of the store.
+            on_sent: told how many files have been sent, and of how many, where they are.
+        """
+
+
+def open_target(out: Path) -> StoreTarget:
+    """Find out how a store gets to its place.
+
+    Raises:
+        UsageError: if something else lies there, or it is an address that is not supported.
+    """
+    place = supported_place(out)
+    if place is not None:
+        work = WorkFolder(made_folder(None, place, ".partial"))
+        return CopyTarget(open_copies(out), work)
+    abilities = find_abilities(nearest_folder(out))
+    if abilities is None or abilities.can_hold_work:
+        return FolderTarget(out)
+    name = hashlib.sha256(str(out).encode()).hexdigest()[:16]
+    return CopyTarget(FolderCopies(out), WorkFolder(scratch_folder() / f"{name}.partial"))
+
+
+class FolderTarget:
+    """A folder on a disk: the store is made beside it and renamed."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self.work = WorkFolder.beside(out)
+
+    def earlier_hashes(self) -> Path:
+        """Give the file of the hashes of the store that is there."""
+        return self._out / HASHES_NAME
+
+    def manifest(self) -> Manifest | None:
+        """Read the manifest of the store that is there."""
+        return load_manifest(self._out) if (self._out / MANIFEST_NAME).exists() else None
+
+    def problems(self, manifest: Manifest, *, thorough: bool) -> list[str]:
+        """List what is wrong with the files of the store that is there."""
+        return verify_store(self._out) if thorough else list_shards(self._out, manifest)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Give what was warned of when it was made."""
+        return read_log_warnings(self._out)
+
+    def publish(self, manifest: Manifest, *, on_sent: Callable[[int, int], None]) -> Manifest:
+        """Put the finished store there in one step."""
+        del on_sent
+        return publish(self.work.store, self._out, manifest)
+
+
+class CopyTarget:
+    """A place without renames: the store is made on a local disk and copied, its manifest last.
+
+    Raises:
+        UsageError: if something else lies there.
+    """
+
+    def __init__(self, out: Copies, work: WorkFolder) -> None:
+        self._out = out
+        self.work = work
+        require_own(out)
+
+    def earlier_hashes(self) -> Path:
+        """Fetch the hashes of the store that is there."""
+        path = self.work.root / "earlier_hashes.jsonl"
+        path.write_bytes(self._out.read(HASHES_NAME) or b"")
+        return path
+
+    def manifest(self) -> Manifest | None:
+        """Read the manifest of the store that is there."""
+        data = self._out.read(MANIFEST_NAME)
+        if data is None:
+            return None
+        return parse_manifest(_parse(data), where=f"{self._out}/{MANIFEST_NAME}")
+
+    def problems(self, manifest: Manifest, *, thorough: bool) -> list[str]:
+        """List what is wrong with the files of the store that is there."""
+        sizes = self._out.sizes()
+        problems = []
+        for info in manifest.shards:
+            is_there = sizes.get(info.name) == info.size_bytes
+            if is_there and thorough:
+                is_there = self._out.has(info.name, size_bytes=info.size_bytes, sha256=info.sha256)
+            if not is_there:
+                problems.append(f"shard {info.name} is not as the manifest says")
+        return problems
+
+    def warnings(self) -> tuple[str, ...]:
+        """Give what was warned of when it was made."""
+        log = _parse(self._out.read(LOG_NAME) or b"")
+        found = log.get("warnings") if isinstance(log, dict) else None
+        return tuple(str(warning) for warning in found) if isinstance(found, list) else ()
+
+    def publish(self, manifest: Manifest, *, on_sent: Callable[[int, int], None]) -> Manifest:
+        """Copy the finished store there, its manifest last."""
+        return publish_remote(self.work.store, self._out, manifest, on_sent=on_sent)
+
+
+def _parse(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None

@@ -1,0 +1,244 @@
+"""Let a user's own Dataset be read as a Source."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, default_collate
+
+from stepladder.data.reading.examples import ArrivalSource, Examples, Source
+from stepladder.errors import DataError, StepladderError, UsageError
+
+NUM_PROBED = 16
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+RANDOM_WARNING = (
+    "This dataset gives other values when an example is read again: its examples are read in the "
+    "main thread, and a resumed run is not the same to the last bit."
+)
+ARRIVAL_WARNING = (
+    "An IterableDataset comes in an order of its own: it is not shuffled, and a resumed run may "
+    "repeat or miss examples."
+)
+
+
+class DatasetSource(Source):
+    """A map-style Dataset; examples are put together by torch's `default_collate`.
+
+    Read by one thread ahead of the step, unless the user names more: a Dataset need not be safe for
+    several. One whose examples are random is read in the main thread, where its draws come in a
+    fixed order.
+
+    Attributes:
+        some_examples: a digest of sixteen examples; None: they are random. It tells most other data
+            that the fingerprint, by class and length, does not.
+    """
+
+    def __init__(self, data: Dataset[Any]) -> None:
+        self.data = data
+        self._num_rows = _length(data)
+        self.labels = _labels(data, self._num_rows)
+        self.fingerprint = _fingerprint(data, self._num_rows)
+        self.default_threads = 1
+        self.some_examples = _digest_of_some(self)
+        self.is_stochastic = self.some_examples is None
+        if self.is_stochastic:
+            self.default_threads = 0
+            self.warning = RANDOM_WARNING
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def item(self, row: int) -> Any:
+        """Read one example.
+
+        Raises:
+            DataError: whatever went wrong in the Dataset, with the row that it went wrong at.
+        """
+        try:
+            return self.data[row]
+        except StepladderError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"reading the example failed ({type(error).__name__}: {error})",
+                where=f"{type(self.data).__name__}: {self.describe(row)}",
+                fix="The fault is in the dataset's __getitem__; --debug shows where.",
+            ) from error
+
+    def read(self, rows: np.ndarray) -> Examples:
+        """Put examples together: (x, y) items give inputs and targets, others inputs alone."""
+        return _collate([self.item(row) for row in rows.tolist()])
+
+    def describe(self, row: int) -> str:
+        """Name a row as the Dataset does, if it has a method `describe`."""
+        own = getattr(self.data, "describe", None)
+        return str(own(row)) if callable(own) else f"row {row}"
+
+
+class IterableSource(ArrivalSource):
+    """An IterableDataset: no order, no resume promise, and `warning` says so."""
+
+    warning = ARRIVAL_WARNING
+    default_threads = 0
+
+    def __init__(self, data: IterableDataset[Any]) -> None:
+        self.data = data
+        self._num_rows = _length(data)
+        self.fingerprint = _fingerprint(data, self._num_rows)
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def arrivals(self) -> Iterator[Any]:
+        """Begin again and yield single examples."""
+        return iter(self.data)
+
+    def collate(self, items: list[Any]) -> Examples:
+        """Put examples together."""
+        return _collate(items)
+
+
+def as_source(data: Source | Any) -> Source:
+    """Give a Source as it is, or wrap a Dataset.
+
+    Raises:
+        UsageError: if it is neither, such as a path, or has no length.
+    """
+    if isinstance(data, Source):
+        return data
+    if isinstance(data, (str, bytes, PurePath)):
+        raise UsageError(
+            f"{data!r} is the name of a place, and no data that can be read",
+            fix="Open it: open_table(path) of stepladder.data for a table, "
+            "Store.open(path).split(Split.TRAIN) for a store.",
+        )
+    if isinstance(data, IterableDataset):
+        return IterableSource(data)
+    if hasattr(data, "__getitem__"):
+        return DatasetSource(data)
+    if data is None:
+        raise UsageError(
+            "None is no data that can be read",
+            why="A store has no test, or no val, where its source has none.",
+            fix="Give another split, or prepare the store with one.",
+        )
+    raise UsageError(
+        f"{type(data).__name__} is no data that can be read",
+        fix="Return a split of a Store, or a torch Dataset with __len__ and __getitem__.",
+    )
+
+
+def is_stochastic(source: Source) -> bool:
+    """Find out whether reading an example again gives another one, from sixteen read twice.
+
+    Leaves the global random states of Python, NumPy and torch as they were.
+    """
+    return isinstance(source, ArrivalSource) or _digest_of_some(source) is None
+
+
+def _digest_of_some(source: Source) -> str | None:
+    """Identify sixteen examples by what they are; None: read again they are others."""
+    num_rows = min(NUM_PROBED, len(source))
+    rows = np.linspace(0, len(source) - 1, num_rows).astype(np.int64)
+    digest = hashlib.sha256()
+    with _kept_random_states():
+        for row in rows.reshape(-1, 1):
+            found = source.read(row)
+            if not _equal(found, source.read(row)):
+                return None
+            _add(digest, found)
+    return digest.hexdigest()
+
+
+def _add(digest: Any, value: Any) -> None:
+    """Add a value to a digest, the same for equal ones."""
+    if isinstance(value, Tensor):
+        digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        with suppress(RuntimeError, TypeError):  # one whose numbers cannot be read: by its shape
+            dense = value.detach().cpu().to_dense().resolve_conj().resolve_neg().reshape(-1)
+            digest.update(dense.view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        digest.update(f"{value.dtype} {value.shape}".encode())
+        digest.update(value.tobytes())
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            digest.update(f"{key}:".encode())
+            _add(digest, item)
+    elif isinstance(value, (list, tuple)):
+        digest.update(f"{len(value)}".encode())
+        for item in value:
+            _add(digest, item)
+    else:
+        digest.update(_ADDRESS.sub("", repr(value)).encode())
+
+
+@contextmanager
+def _kept_random_states() -> Iterator[None]:
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and np.array_equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
+
+
+def _collate(items: list[Any]) -> Examples:
+    batch = default_collate(items)
+    is_pair = isinstance(items[0], (tuple, list)) and len(items[0]) == 2
+    return Examples(batch[0], batch[1]) if is_pair else Examples(batch, None)
+
+
+def _length(data: Dataset[Any]) -> int:
+    try:
+        return len(data)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        raise UsageError(
+            f"{type(data).__name__} has no length",
+            why="Epochs, schedules and the time left are counted by it.",
+            fix="Give it a __len__ (for an IterableDataset: examples per epoch).",
+        ) from None
+
+
+def _labels(data: Dataset[Any], num_rows: int) -> np.ndarray | None:
+    """Take labels from `targets` or `labels`, as torchvision's datasets name them."""
+    for name in ("targets", "labels"):
+        value = getattr(data, name, None)
+        if value is not None and not callable(value):
+            try:
+                labels = np.asarray(value)
+            except (TypeError, ValueError):
+                continue
+            if labels.shape == (num_rows,) and labels.dtype.kind in "iu":
+                return labels.astype(np.int64)
+    return None
+
+
+def _fingerprint(data: Dataset[Any], num_rows: int) -> str:
+    """Use the dataset's own fingerprint; else its class and length are all that is known."""
+    own = getattr(data, "fingerprint", None)
+    if isinstance(own, str):
+        return own
+    name = f"{type(data).__module__}.{type(data).__qualname__}:{num_rows}"
+    return hashlib.sha256(name.encode()).hexdigest()

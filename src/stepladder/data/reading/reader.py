@@ -1,0 +1,382 @@
+"""From a source to batches: read and decoded in threads, ahead of the step."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepladder.config.choices import OrderMode, Sampling, Where
+from stepladder.config.recipe import DataConfig
+from stepladder.data.batch import Batch
+from stepladder.data.features.feature_source import FeatureSource
+from stepladder.data.order.order import rank_slice
+from stepladder.data.order.order_choice import default_window_rows, order_of
+from stepladder.data.reading.arguments import (
+    choice,
+    require_at_least,
+    require_rank,
+    require_share,
+    whole,
+)
+from stepladder.data.reading.buffers import Buffers
+from stepladder.data.reading.examples import (
+    ArrivalSource,
+    Examples,
+    PictureSource,
+    ReadCost,
+    Source,
+    none_of,
+)
+from stepladder.data.reading.memory import MemoryPictures, decoded_bytes, resolve_where
+from stepladder.data.reading.ordered import map_in_order
+from stepladder.data.reading.reader_stats import ReaderStats
+from stepladder.data.reading.threads import num_reading_threads, reading_threads
+from stepladder.data.store.shard_files import ShardFilesStats
+from stepladder.errors import ResourceError, UsageError
+from stepladder.machine import available_memory_bytes
+
+__all__ = ["PictureSource", "Reader", "ReaderStats", "Source", "resolve_where"]
+
+_ROWS_OF_ONE_COPY = 64  # of features: below about that many, a copy costs what calling torch costs
+_ORDER_BLOCK = 16384  # positions computed at once: the order then costs 0.1 microseconds a row
+
+
+class Reader:
+    """Give the batches of one rank, epoch by epoch. What they hold depends on the order alone.
+
+    Args:
+        source: what is read.
+        seed: chooses the shuffles.
+        global_batch_size: examples per batch, summed over ranks; the last of an epoch may be less.
+        mode: shuffled, shuffled within windows, or sequential; auto: as suits the source.
+        rank, world_size: this rank gets a contiguous part of each global batch, which may be empty.
+        threads: that read and decode; 0 takes one a core.
+        prefetch_batches: batches read ahead.
+        fraction, fraction_seed: use a fixed sample of the data.
+        sample: of rows, or of whole blocks of them.
+        window_rows: of windowed order; 0: those of four blocks.
+        where: memory or stream; `resolve_where` turns auto into one of them.
+        pin_memory: yield page-locked tensors; None: where there is CUDA.
+
+    Attributes:
+        num_threads: that read; 0: that of the consumer.
+        num_examples: of an epoch, over all ranks.
+        steps_per_epoch: batches of an epoch, the last one, which may be smaller, among them.
+
+    Raises:
+        UsageError: if the choices do not go with the source.
+        ResourceError: if memory is asked for and there is not enough of it.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        seed: int,
+        global_batch_size: int,
+        mode: OrderMode | str = OrderMode.AUTO,
+        rank: int = 0,
+        world_size: int = 1,
+        threads: int = 0,
+        prefetch_batches: int = 2,
+        fraction: float = 1.0,
+        fraction_seed: int = 42,
+        sample: Sampling | str = Sampling.AUTO,
+        window_rows: int = 0,
+        where: Where | str = Where.STREAM,
+        pin_memory: bool | None = None,
+    ) -> None:
+        require_rank(rank, world_size)
+        require_at_least(1, global_batch_size=global_batch_size, prefetch_batches=prefetch_batches)
+        require_at_least(0, threads=threads)
+        require_share(fraction=fraction)
+        seed, global_batch_size = whole("seed", seed), whole("batch_size", global_batch_size)
+        self._where = choice(Where, where, where="where")
+        self.source = source
+        self.global_batch_size = global_batch_size
+        self.rank, self.world_size = whole("rank", rank), whole("world_size", world_size)
+        self.stats = ReaderStats()
+        self._files_before = source.files_stats()
+        data = DataConfig(
+            fraction=fraction,
+            seed=fraction_seed,
+            sample=choice(Sampling, sample, where="sample"),
+            order=choice(OrderMode, mode, where="mode"),
+            window_rows=window_rows,
+        )
+        _check_choices(source, self._where, fraction)
+        self.order = order_of(data, source, seed=seed)
+        self.num_examples = self.order.num_samples
+        self.steps_per_epoch = -(-self.num_examples // global_batch_size)
+        self.num_threads = num_reading_threads(threads, source.default_threads)
+        self._prefetch = prefetch_batches if self.num_threads else 0
+        self._memory: MemoryPictures | None = None
+        self._open: weakref.WeakSet[Generator[Batch]] = weakref.WeakSet()
+        self._buffers: Buffers | None = None
+        if isinstance(source, PictureSource):
+            self._buffers = Buffers(
+                (-(-global_batch_size // world_size), *source.picture_shape),
+                capacity=prefetch_batches + 2,
+                is_pinned=torch.cuda.is_available() if pin_memory is None else pin_memory,
+            )
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its pictures are held in memory, so that each is read once."""
+        return self._where is Where.MEMORY
+
+    def files_stats(self) -> ShardFilesStats | None:
+        """Say what fetching files took since this reader was made; None: they are here anyway.
+
+        Of a store all splits count, by whomever they are read.
+        """
+        now, before = self.source.files_stats(), self._files_before
+        return now if now is None or before is None else now.since(before)
+
+    def epoch(self, epoch: int, start: int = 0) -> Generator[Batch]:
+        """Yield this rank's batches of an epoch.
+
+        Closing or dropping the iterator ends its threads. A batch stays valid while it is held.
+
+        Args:
+            epoch: 0 or more.
+            start: global position to begin at, as after a restart; any, up to num_examples.
+        """
+        if epoch < 0 or not 0 <= start <= self.num_examples:
+            raise ValueError(f"epoch {epoch}, position {start}: there is no such place")
+        if isinstance(self.source, ArrivalSource):
+            return self._arrivals(self.source, start)
+        is_ahead = self.num_threads > 0 or isinstance(self.source, PictureSource)
+        batches = (self._batches if is_ahead else self._batches_at_once)(epoch, start)
+        self._open.add(batches)
+        return batches
+
+    def endless(self, epoch: int = 0, start: int = 0) -> Generator[Batch]:
+        """Yield the batches of one epoch after another, without end."""
+        yield from self.epoch(epoch, start)
+        for later in itertools.count(epoch + 1):
+            yield from self.epoch(later)
+
+    def close(self) -> None:
+        """End the iterators that are still open, and let go of files and pictures that are held."""
+        for batches in list(self._open):
+            batches.close()
+        self._memory = None
+        for _ in range(2):  # what was told before stays once
+            self.source.expect(np.zeros(0, dtype=np.int64))
+
+    def _batches(self, epoch: int, start: int) -> Generator[Batch]:
+        ids_of = self._local_ids(epoch, start)
+        with reading_threads(self.num_threads) as pool:
+            source = self._load(pool)
+            pending = deque(
+                self._begin(pool, source, ids) for ids in itertools.islice(ids_of, self._prefetch)
+            )
+            for ids in ids_of:
+                pending.append(self._begin(pool, source, ids))
+                yield self._finish(pending.popleft())
+            while pending:
+                yield self._finish(pending.popleft())
+
+    def _batches_at_once(self, epoch: int, start: int) -> Generator[Batch]:
+        """Read in the consumer's own thread, several batches in one go where that only copies."""
+        source, all_ids = self.source, self._local_ids(epoch, start)
+        num_batches = 1
+        if isinstance(source, FeatureSource) and source.is_held:
+            num_batches = max(1, _ROWS_OF_ONE_COPY // self.global_batch_size)
+        while batches := list(itertools.islice(all_ids, num_batches)):
+            ids = torch.from_numpy(np.concatenate(batches))
+            inputs, targets = _read(source, ids.numpy())
+            self.stats.num_rows += len(ids)
+            if len(batches) == 1:
+                yield Batch(inputs, targets, ids)
+                continue
+            sizes = [len(rows) for rows in batches]
+            yield from map(
+                Batch,
+                torch.split(inputs, sizes),
+                itertools.repeat(None) if targets is None else torch.split(targets, sizes),
+                torch.split(ids, sizes),
+            )
+
+    def _local_ids(self, epoch: int, start: int) -> Iterator[np.ndarray]:
+        """Yield the rows of this rank's part of each global batch, and tell the source ahead."""
+        size = self.global_batch_size
+        most = _ORDER_BLOCK  # as much is told ahead, and the source may hold the files it lies in
+        if self.order.mode is OrderMode.WINDOWED:
+            most = min(most, self.order.window_rows)
+        elif self.order.mode is OrderMode.SEQUENTIAL:
+            most = _most_in_sequence(self.source)
+        step = max(1, most // size) * size
+        now: list[np.ndarray] = []
+        for position in range(start, self.num_examples, step):
+            following = self._cut(epoch, position, min(position + step, self.num_examples))
+            self.source.expect(np.concatenate([*now, *following]))
+            yield from now
+            now = following
+        yield from now
+
+    def _cut(self, epoch: int, start: int, stop: int) -> list[np.ndarray]:
+        """Give the rows of this rank's part of each global batch at positions [start, stop)."""
+        rows = self.order.samples(epoch, start, stop)
+        batches = []
+        for begin in range(0, len(rows), self.global_batch_size):
+            batch = rows[begin : begin + self.global_batch_size]
+            low, high = rank_slice(len(batch), self.rank, self.world_size)
+            batches.append(batch[low:high].copy())
+        return batches
+
+    def _load(self, pool: Executor) -> Source:
+        """Give what batches are read from: the source, or its rows in memory, read on first use."""
+        if self._where is not Where.MEMORY or not isinstance(self.source, PictureSource):
+            return self.source
+        if self._memory is None:
+            in_order = replace(self.order, mode=OrderMode.SEQUENTIAL)
+            held = MemoryPictures(self.source, in_order.samples(0, 0, self.num_examples))
+            start_s = time.perf_counter()
+            size = self.source.rows_per_task
+            num_told = max(1, _most_in_sequence(self.source) // size)
+            starts = _starts_of_tasks(self.source, held.rows, num_told=num_told)
+            ahead = min(4 * max(1, self.num_threads), num_told)
+            for cost in map_in_order(pool, held.fill, starts, ahead=ahead):
+                self.stats.add(cost)
+            self.stats.num_read += len(held.rows)
+            self.stats.wait_s += time.perf_counter() - start_s
+            self._memory = held
+        return self._memory
+
+    def _begin(self, pool: Executor, source: Source, ids: np.ndarray) -> _Pending:
+        if not isinstance(source, PictureSource) or self._buffers is None:
+            return _Pending(ids, None, None, [pool.submit(_timed_read, source, ids)])
+        pictures = self._buffers.lend(len(ids))
+        out = pictures.numpy()
+        ahead_per_thread = len(ids) * max(1, self._prefetch) // max(1, self.num_threads)
+        step = max(1, min(source.rows_per_task, ahead_per_thread))  # so that all have some
+        labels = np.empty(len(ids), dtype=np.int64)
+        tasks: list[Future[Any]] = [
+            pool.submit(_read_pictures, source, ids, slice(s, s + step), out, labels)
+            for s in range(0, len(ids), step)
+        ]
+        return _Pending(ids, labels, pictures, tasks)
+
+    def _finish(self, pending: _Pending) -> Batch:
+        start_s = time.perf_counter()
+        results = [task.result() for task in pending.tasks]
+        self.stats.wait_s += time.perf_counter() - start_s
+        self.stats.num_rows += len(pending.ids)
+        ids = torch.from_numpy(pending.ids)
+        if pending.pictures is None or pending.labels is None:
+            examples, cost = results[0]
+            self.stats.add(cost)
+            self.stats.num_read += len(ids)
+            return Batch(examples.inputs, examples.targets, ids)
+        if self.is_held:
+            self.stats.copy_s += sum(cost.fetch_s for cost in results)
+        else:
+            for cost in results:
+                self.stats.add(cost)
+            self.stats.num_read += len(ids)
+        targets = torch.from_numpy(pending.labels)
+        return Batch(pending.pictures.permute(0, 3, 1, 2), targets, ids)
+
+    def _arrivals(self, source: ArrivalSource, start: int) -> Generator[Batch]:
+        """Batch what comes, in the order in which it comes; ids count arrivals."""
+        items = itertools.islice(source.arrivals(), start, None)
+        for position in itertools.count(start, self.global_batch_size):
+            batch = list(itertools.islice(items, self.global_batch_size))
+            if not batch:
+                return
+            low, high = rank_slice(len(batch), self.rank, self.world_size)
+            examples = source.collate(batch[low:high] or batch[:1])
+            examples = examples if high > low else none_of(examples)
+            self.stats.num_rows += high - low
+            yield Batch(*examples, torch.arange(position + low, position + high))
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A batch under way: its rows, its labels and buffer (pictures only) and what fills them."""
+
+    ids: np.ndarray
+    labels: np.ndarray | None
+    pictures: Tensor | None  # (n, h, w, c)
+    tasks: list[Future[Any]]
+
+
+def _most_in_sequence(source: Source) -> int:
+    """Count the rows that are told ahead at once where they are read as they lie."""
+    if source.is_near or source.block_rows is None:
+        return _ORDER_BLOCK
+    return min(_ORDER_BLOCK, default_window_rows(source))
+
+
+def _starts_of_tasks(source: Source, rows: np.ndarray, *, num_told: int) -> Iterator[int]:
+    """Yield the places at which the tasks that read rows begin; tell the source so many ahead."""
+    size = source.rows_per_task
+    step = num_told * size
+    for start in range(0, len(rows), step):
+        source.expect(rows[start : start + 2 * step])
+        yield from range(start, min(start + step, len(rows)), size)
+
+
+def _read_pictures(
+    source: PictureSource, ids: np.ndarray, part: slice, out: np.ndarray, labels: np.ndarray
+) -> ReadCost:
+    """Fill a part of a batch's pictures, and with the first part its labels.
+
+    They are no task of their own: to hand one over takes longer than to look them up.
+    """
+    cost = source.read_into(ids[part], out[part])
+    if part.start == 0:
+        labels[:] = source.labels_of(ids)
+    return cost
+
+
+def _read(source: Source, rows: np.ndarray) -> Examples:
+    if len(rows):
+        return source.read(rows)
+    return none_of(source.read(np.zeros(1, dtype=np.int64)))
+
+
+def _timed_read(source: Source, rows: np.ndarray) -> tuple[Examples, ReadCost]:
+    """Read rows of a source that does not tell what it takes."""
+    start_s = time.perf_counter()
+    examples = _read(source, rows)
+    return examples, ReadCost(fetch_s=time.perf_counter() - start_s)
+
+
+def _check_choices(source: Source, where: Where, fraction: float) -> None:
+    if where is Where.AUTO:
+        raise ValueError("resolve_where turns auto into memory or stream")
+    if len(source) < 1:
+        raise UsageError("there is no example in the data", fix="Give data that has one at least.")
+    if fraction < 1 and isinstance(source, ArrivalSource):
+        raise UsageError(
+            "an IterableDataset cannot be sampled",
+            where="data.fraction",
+            fix="Leave data.fraction at 1, or give a map-style Dataset.",
+        )
+    if where is Where.MEMORY:
+        if not isinstance(source, PictureSource):
+            raise UsageError(
+                "only the pictures of a store can be held in memory by stepladder",
+                where="data.where",
+                fix="Use --data.where stream; a Dataset may hold what it likes.",
+            )
+        needed, free = decoded_bytes(source, fraction=fraction), available_memory_bytes()
+        if needed > free:
+            raise ResourceError(
+                f"the decoded pictures take {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free",
+                where="data.where",
+                fix="Use --data.where stream, or a smaller --data.fraction.",
+            )

@@ -1,0 +1,1 @@
+"""Where pictures come from: folders, CSV files, containers, Delta tables."""

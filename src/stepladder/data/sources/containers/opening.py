@@ -1,0 +1,259 @@
+"""Find out what a source is, and open it: files of pictures, or files that hold many."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from stepladder.config.choices import SourceFormat
+from stepladder.config.options import PrepareConfig
+from stepladder.data.remote.object_files import object_filesystem
+from stepladder.data.remote.places import ObjectPlace, object_place, shown, supported_place
+from stepladder.data.sources.containers.contract import Opened
+from stepladder.data.sources.containers.files import find_files, listing_named
+from stepladder.data.sources.containers.names import is_pattern, splits_by_name
+from stepladder.data.sources.containers.pictures import ContainerPictures, OpenSource
+from stepladder.data.sources.containers.tables import PARQUET_SUFFIXES, open_delta, open_tables
+from stepladder.data.sources.containers.webdataset import TAR_SUFFIXES, TarContainer
+from stepladder.data.sources.delta_log import LOG_FOLDER, is_delta
+from stepladder.data.sources.pictures import FilePictures, Pictures
+from stepladder.data.sources.walk import is_hidden, why_no_picture
+from stepladder.data.store.manifest import MANIFEST_NAME
+from stepladder.errors import UsageError
+
+_PACKED_BY_OTHERS = (".bz2", ".xz", ".zst", ".lz4", ".z")
+_PACKED_TARS = (
+    *(f".tar{packed}" for packed in _PACKED_BY_OTHERS),
+    ".tbz2",
+    ".tbz",
+    ".txz",
+    ".tzst",
+)
+_OTHER_ARCHIVES = (".zip", ".7z", ".rar")
+_PARQUET_MAGIC = b"PAR1"
+_ADDRESSES = (
+    "Let Spark read it: --engine spark. Or give a path of this machine, or s3://BUCKET/PREFIX."
+)
+
+
+def open_pictures(config: PrepareConfig) -> Pictures:
+    """Open a source of any kind, and take a first look at it.
+
+    Raises:
+        UsageError: if it is missing or ambiguous.
+        DataError: if it holds nothing that can be used.
+    """
+    place = supported_place(config.source, fix=_ADDRESSES)
+    refuse_store(config.source)
+    kind = config.source_format
+    if kind is SourceFormat.TABLE:
+        raise UsageError(
+            "a table is known to Spark alone by its name",
+            where="prepare.engine",
+            fix="Add --engine spark, or give --source the files of the table.",
+        )
+    if kind is SourceFormat.AUTO:
+        kind = find_format(config.source.expanduser())
+    require_delta(config, kind)
+    if kind in {SourceFormat.FOLDER, SourceFormat.CSV}:
+        if place is not None:
+            raise UsageError(
+                "folders and tables of single pictures are not read from an object store",
+                where=shown(config.source),
+                fix="Copy them to this machine, pack them into Parquet or tars, or let Spark read "
+                "a folder of class folders: --engine spark.",
+            )
+        return FilePictures(config)
+    return ContainerPictures(config, opener(config, kind))
+
+
+def refuse_store(source: Path) -> None:
+    """Refuse a store, of which the files alone would be seen: its splits and crops would be lost.
+
+    Raises:
+        UsageError: if it is one, here or in an object store.
+    """
+    place = object_place(source)
+    try:
+        data = (
+            (source.expanduser() / MANIFEST_NAME).read_bytes()
+            if place is None
+            else _read_object(place.join(MANIFEST_NAME))
+        )
+        found = json.loads(data)
+    except (OSError, ValueError, RecursionError):
+        return  # there is none; what is wrong with the source itself is told by who reads it
+    if isinstance(found, dict) and found.keys() >= {"shards", "encoding", "class_counts"}:
+        raise UsageError(
+            "this is a store already",
+            where=shown(source),
+            fix=f"Train on it: stepladder train --data.store {shown(source)}",
+        )
+
+
+def _read_object(place: ObjectPlace) -> bytes:
+    filesystem = object_filesystem(place)
+    with filesystem.open_input_stream(f"{place.bucket}/{place.key}") as file:
+        data: bytes = file.read()
+    return data
+
+
+def require_delta(config: PrepareConfig, kind: SourceFormat) -> None:
+    """Refuse a version of what has none.
+
+    Raises:
+        UsageError: if one is named.
+    """
+    if config.delta_version is not None and kind is not SourceFormat.DELTA:
+        raise UsageError(
+            "--delta-version is for a Delta table",
+            where=shown(config.source),
+            fix=f"Leave it out, or give the folder that holds {LOG_FOLDER}.",
+        )
+
+
+def opener(config: PrepareConfig, kind: SourceFormat) -> OpenSource:
+    """Give what opens files that hold many pictures each.
+
+    Raises:
+        UsageError: if they are missing or ambiguous.
+        DataError: if they hold nothing that can be used.
+    """
+    if kind is SourceFormat.DELTA:
+        return partial(open_delta, config)
+    is_tar = kind is SourceFormat.WEBDATASET
+    opened = _open_tars(config) if is_tar else open_tables(config, kind)
+    return lambda _: opened
+
+
+def find_format(source: Path) -> SourceFormat:
+    """Tell what a source is, by names.
+
+    A folder of folders of pictures is that, whatever lies beside them; else the files that hold
+    pictures say.
+    """
+    place = object_place(source)
+    if place is not None:
+        return _of_objects(place)
+    if is_pattern(source):
+        return kind_of_name(str(source)) or SourceFormat.FOLDER
+    if source.is_file():
+        if source.name.lower().endswith(_OTHER_ARCHIVES):
+            raise _archive_refused(str(source))
+        with source.open("rb") as file:
+            is_parquet = file.read(4) == _PARQUET_MAGIC
+        return SourceFormat.PARQUET if is_parquet else kind_of_name(source.name) or SourceFormat.CSV
+    if not source.is_dir():
+        return SourceFormat.FOLDER  # which says that nothing is there
+    if is_delta(source):
+        return SourceFormat.DELTA
+    return _of_folder(source)
+
+
+def _of_folder(folder: Path) -> SourceFormat:
+    folders, names = _entries(folder)
+    below = next((kind for path in folders if (kind := _first_below(path))), None)
+    if below is SourceFormat.FOLDER:
+        return below
+    found = {kind for name in names if (kind := kind_of_name(name))} | ({below} if below else set())
+    if len(found) > 1:
+        kinds = " and ".join(sorted(found))
+        raise UsageError(
+            f"files of several kinds are here: {kinds}",
+            where=str(folder),
+            fix=f"Say which: --source-format {min(found)}",
+        )
+    return found.pop() if found else SourceFormat.FOLDER
+
+
+def _first_below(folder: Path) -> SourceFormat | None:
+    """Tell what the first folder holds that has files that can be told; pictures come first."""
+    folders, names = _entries(folder)
+    if any(map(_is_picture, names)):
+        return SourceFormat.FOLDER
+    kinds = chain(map(_first_below, folders), map(kind_of_name, names))  # no further than need be
+    return next((kind for kind in kinds if kind), None)
+
+
+def _is_picture(name: str) -> bool:
+    return bool(Path(name).suffix) and why_no_picture(name) is None
+
+
+def _entries(folder: Path) -> tuple[list[Path], list[str]]:
+    """Give the folders and the names of the files in a folder, links and hidden ones left out."""
+    try:
+        with os.scandir(folder) as scan:
+            found = sorted(
+                (entry for entry in scan if not is_hidden(entry.name)),
+                key=lambda entry: os.fsencode(entry.name),
+            )
+    except OSError:
+        return [], []
+    folders = [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
+    return folders, [entry.name for entry in found if _is_file(entry)]
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _of_objects(place: ObjectPlace) -> SourceFormat:
+    from pyarrow.fs import FileSelector, FileType
+
+    kind = kind_of_name(place.key)
+    if kind is not None:
+        return kind
+    if place.key.lower().endswith(".csv"):
+        return SourceFormat.CSV
+    filesystem = object_filesystem(place)
+    root = f"{place.bucket}/{place.key}".rstrip("/")
+    with listing_named(place):
+        log = filesystem.get_file_info(f"{root}/{LOG_FOLDER}")
+        if log.type == FileType.Directory:
+            return SourceFormat.DELTA
+        infos = filesystem.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
+    names = [info.path for info in infos if info.type == FileType.File]
+    kind = next(filter(None, map(kind_of_name, names)), None)
+    is_folder = kind is None and any(map(_is_picture, names))
+    return SourceFormat.FOLDER if is_folder else kind or SourceFormat.PARQUET
+
+
+def kind_of_name(name: str) -> SourceFormat | None:
+    """Tell what a file is by its ending; None: no file that holds many pictures."""
+    lower = name.lower()
+    if lower.endswith(PARQUET_SUFFIXES):
+        return SourceFormat.PARQUET
+    is_tar = lower.endswith((*TAR_SUFFIXES, *_PACKED_TARS))
+    return SourceFormat.WEBDATASET if is_tar else None
+
+
+def _archive_refused(where: str) -> UsageError:
+    return UsageError(
+        "an archive of this kind is not read",
+        where=where,
+        fix="Unpack it and give the folder, or pack the pictures as .tar or .tar.gz.",
+    )
+
+
+def _open_tars(config: PrepareConfig) -> Opened:
+    source = config.source.expanduser()
+    suffixes = (*TAR_SUFFIXES, *_PACKED_TARS)
+    found = find_files(source, suffixes=suffixes, follow_symlinks=config.follow_symlinks)
+    for file in found.files:
+        if file.name.lower().endswith(_PACKED_TARS):
+            raise _archive_refused(file.name)
+    splits = splits_by_name([file.name for file in found.files], source)
+    pairs = zip(found.files, splits, strict=True)
+    options = (config.image_column, config.label_column, config.split_column, config.group_by)
+    return Opened(
+        root=found.root,
+        containers=[TarContainer(file, split, config) for file, split in pairs],
+        key=f"tar {options} {config.max_pixels}",
+        skipped=found.skipped,
+    )

@@ -1,0 +1,224 @@
+"""Rows of pictures out of a Parquet file, part by part; damage is told by file and row."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepladder.config.choices import Split
+from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.containers.batch_pictures import BatchPictures
+from stepladder.data.sources.containers.cells import checked_label, encodable, split_of_cell
+from stepladder.data.sources.containers.columns import Columns, ImageKind
+from stepladder.data.sources.containers.contract import (
+    MAX_BATCH_BYTES,
+    MAX_BATCH_ROWS,
+    Container,
+    Item,
+)
+from stepladder.data.sources.containers.files import SourceFile, cut_off
+from stepladder.data.sources.safe_arrow import require_safe_pyarrow
+from stepladder.data.sources.walk import Skipped
+from stepladder.errors import DataError
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyarrow.parquet import FileMetaData, ParquetFile
+else:
+    RecordBatch = FileMetaData = ParquetFile = Any
+
+MIN_PART_BYTES = 256 << 20
+_COPY_AGAIN = "Copy or write the file again, or give a pattern without it."
+
+
+def open_parquet(file: SourceFile) -> ParquetFile:
+    """Open a Parquet file; pages are read as they are needed, their checksums compared.
+
+    Raises:
+        DataError: if it is gone, is no Parquet file, or its footer is damaged.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    require_safe_pyarrow()
+    try:
+        return ParquetFile(
+            file.open(),
+            buffer_size=file.ahead_bytes,
+            pre_buffer=False,
+            page_checksum_verification=True,
+            arrow_extensions_enabled=False,
+        )
+    except (pa.ArrowException, OSError) as error:
+        raise cut_off(error, file.place) or DataError(
+            f"cannot be read as Parquet ({first_line(error)})", where=file.name, fix=_COPY_AGAIN
+        ) from None
+
+
+def first_line(error: Exception) -> str:
+    """Give the first line of a library's message, not too long."""
+    return str(error).partition("\n")[0][:200]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSource:
+    """How the rows of a file are read.
+
+    Attributes:
+        file: the file.
+        columns: of the table.
+        constants: values of columns that are folders of the file's name, or of a Delta log.
+        split: of the file's name.
+        keep: see `DeltaFile.keep`.
+        config: options.
+    """
+
+    file: SourceFile
+    columns: Columns
+    constants: Mapping[str, Any]
+    split: Split | None
+    config: PrepareConfig
+    keep: list[bool] | None = None
+
+    def key_of(self, rows: range) -> str:
+        """Hash what decides how rows are read and does not lie in the file.
+
+        A Delta table deletes rows by its log alone; what names say depends on those of other files.
+        """
+        deleted = b"" if self.keep is None else bytes(self.keep[rows.start : rows.stop])
+        digest = hashlib.sha256(repr((self.split, sorted(self.constants.items()))).encode())
+        digest.update(deleted.rstrip(b"\1"))  # rows beyond its end count
+        return digest.hexdigest()
+
+
+def parts_of(source: RowSource, metadata: FileMetaData) -> list[Container]:
+    """Cut a file into parts of whole row groups, so that a prepare that was killed goes on."""
+    parts: list[Container] = []
+    groups: list[int] = []
+    sizes: list[int] = []
+    first_row = 0
+    for group in range(metadata.num_row_groups):
+        groups.append(group)
+        sizes.append(_picture_bytes(metadata, group, source.columns))
+        is_last = group == metadata.num_row_groups - 1
+        if sum(sizes) >= MIN_PART_BYTES or is_last:
+            num_rows = sum(metadata.row_group(at).num_rows for at in groups)
+            parts.append(ParquetPart(source, tuple(groups), first_row, num_rows, sum(sizes)))
+            first_row += num_rows
+            groups, sizes = [], []
+    return parts
+
+
+class ParquetPart(Container):
+    """Some row groups of a Parquet file."""
+
+    def __init__(
+        self,
+        source: RowSource,
+        groups: tuple[int, ...],
+        first_row: int,
+        num_rows: int,
+        picture_bytes: int,
+    ) -> None:
+        self.name = source.file.name
+        facts = source.key_of(range(first_row, first_row + num_rows))
+        self.key = f"{source.file.key} {groups[0]}-{groups[-1]} {facts}"
+        self.num_rows = num_rows
+        self.picture_bytes = picture_bytes
+        self.skipped = Skipped()
+        self._source = source
+        self._groups = groups
+        self._first_row = first_row
+
+    def items(self) -> Iterator[list[Item]]:
+        """Yield rows; see `Container.items`."""
+        import pyarrow as pa
+
+        row = self._first_row
+        mean_bytes = max(1, self.picture_bytes // max(1, self.num_rows or 1))
+        batch_rows = max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // mean_bytes))
+        parquet = open_parquet(self._source.file)
+        try:
+            batches = parquet.iter_batches(
+                batch_rows, row_groups=list(self._groups), columns=self._source.columns.names
+            )
+            for batch in batches:
+                yield self._items_of(batch, row)
+                row += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            after = f"from row {row} on"
+            raise cut_off(error, self._source.file.place, after) or DataError(
+                f"cannot be read ({first_line(error)})",
+                where=f"{self.name}: {after}",
+                fix=_COPY_AGAIN,
+            ) from None
+        finally:
+            parquet.close(force=True)
+        self._source.file.refuse_changed()
+
+    def _items_of(self, batch: RecordBatch, first_row: int) -> list[Item]:
+        columns, keep = self._source.columns, self._source.keep
+        values = {
+            name: self._values(batch, name)
+            for name in (columns.label, columns.split, columns.path, columns.group)
+            if name is not None
+        }
+        pictures = BatchPictures(batch, columns, self._source.config)
+        items = []
+        for at in range(batch.num_rows):
+            row = first_row + at
+            if keep is not None and row < len(keep) and not keep[row]:
+                continue
+            where = f"{self.name}: row {row}"
+            data, reason = pictures.read(at, where)
+            group = values[columns.group][at] if columns.group else None
+            items.append(
+                Item(
+                    row,
+                    data,
+                    checked_label(values[columns.label][at], columns.label, where),
+                    self._split_of(values, at, where),
+                    values[columns.path][at] if columns.path else pictures.path(at),
+                    None if group is None else encodable(str(group)),
+                    reason,
+                )
+            )
+        return items
+
+    def _values(self, batch: RecordBatch, name: str) -> list[Any]:
+        if name in self._source.constants:
+            return [self._source.constants[name]] * batch.num_rows
+        values: list[Any] = batch.column(name).to_pylist()
+        return values
+
+    def _split_of(self, values: dict[str, list[Any]], at: int, where: str) -> Split | None:
+        name = self._source.columns.split
+        if name is None:
+            return self._source.split
+        return split_of_cell(values[name][at], where)
+
+
+def _picture_bytes(metadata: FileMetaData, group: int, columns: Columns) -> int:
+    """Tell about how many bytes the pictures of a row group have when they are unpacked."""
+    row_group = metadata.row_group(group)
+    is_list = columns.kind is ImageKind.NESTED or "list" in columns.types[columns.image]
+    total = 0
+    for at in range(row_group.num_columns):
+        column = row_group.column(at)
+        if column.path_in_schema.partition(".")[0] == columns.image:
+            # a list of uint8 has one value a byte, whatever Parquet packs them into
+            total += column.num_values if is_list else column.total_uncompressed_size
+    return total
+
+
+__all__ = [
+    "BatchPictures",
+    "ParquetPart",
+    "RowSource",
+    "checked_label",
+    "open_parquet",
+    "parts_of",
+    "split_of_cell",
+]

@@ -1,0 +1,270 @@
+"""Pictures out of containers: each container is read once, in its order, and spooled by hash."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from stepladder.config.choices import Encoding, JpegSize
+from stepladder.config.options import PrepareConfig
+from stepladder.data.decoding.formats import NPY_MAGIC
+from stepladder.data.prepare.forecast import check_room
+from stepladder.data.prepare.hashing import Hashed
+from stepladder.data.prepare.plan import Row
+from stepladder.data.prepare.work_folder import WorkFolder
+from stepladder.data.reading.ordered import map_in_order
+from stepladder.data.remote.places import shown
+from stepladder.data.sources.containers.contract import Container, Item, Opened
+from stepladder.data.sources.containers.kept import Kept, Spooled
+from stepladder.data.sources.containers.labels import Labels
+from stepladder.data.sources.containers.spool import Buckets, Spool
+from stepladder.data.sources.listing import Listing, Picture, require_classes
+from stepladder.data.sources.pictures import HashedListing, Pictures, Workers
+from stepladder.data.sources.walk import Skipped
+from stepladder.errors import DataError, ResourceError, UsageError
+
+_SPOOL_NAME = "spool"
+_MAX_AHEAD = 8
+
+OpenSource = Callable[[Path | None], Opened]
+"""Opens a source. Given the work folder, it keeps there what was left open, and finds it again."""
+
+
+class ContainerPictures(Pictures):
+    """Pictures that lie many to a file.
+
+    Args:
+        config: what to make.
+        open_source: opens the containers; called at once without a work folder, so that what is
+            wrong with a source is told before anything is written.
+    """
+
+    def __init__(self, config: PrepareConfig, open_source: OpenSource) -> None:
+        self._config = config
+        self._open_source = open_source
+        open_source(None)
+        self._spool: Spool | None = None
+
+    def hash(
+        self,
+        work: WorkFolder,
+        workers: Workers,
+        *,
+        earlier: Path,
+        on_done: Callable[[int, int], None],
+    ) -> HashedListing:
+        """Read the containers that an earlier run has not spooled; `earlier` is of no use here.
+
+        Raises:
+            DataError: if a container is damaged, or a row has no usable label.
+            ResourceError: if the disk has no room for the pictures' bytes.
+        """
+        del earlier
+        opened = self._open_source(work.root)
+        containers = opened.containers
+        num_bytes = sum(container.picture_bytes for container in containers)
+        if self._spool is not None:
+            self._spool.close()
+        folder = work.root / _SPOOL_NAME
+        self._spool = spool = Spool(folder, key=opened.key, num_bytes=num_bytes)
+        ahead = min(workers.ahead, _MAX_AHEAD)
+        keys = [container.key for container in containers]
+        kept = spool.take_over(keys, workers.pool, ahead=ahead)
+        self._check_room([one for one in containers if one.key not in kept], work)
+        rows = ContainerRows(self._config, opened)
+        counter = _Counter(containers, on_done)
+        for container in containers:
+            found = kept.pop(container.key, None)
+            if found is None:
+                found = self._read(container, spool, workers, ahead, counter)
+                spool.finish(container.key, found)
+            else:
+                counter.add(len(found.rows))
+            rows.add(container, found)
+        counter.finish()
+        return rows.listing()
+
+    def reader(self) -> SpoolReader:
+        """Give a reader of the spool."""
+        assert self._spool is not None, "called before hash()"
+        return SpoolReader(self._spool.buckets, self._config.out)
+
+    def _read(
+        self,
+        container: Container,
+        spool: Spool,
+        workers: Workers,
+        ahead: int,
+        counter: _Counter,
+    ) -> Kept:
+        rows: list[Spooled] = []
+        hashing = partial(hash_items, self._config)
+        batches = map_in_order(workers.pool, hashing, container.items(), ahead=ahead)
+        for batch in batches:
+            rows += (spool.add(item, sha256) for item, sha256 in batch)
+            counter.add(len(batch))
+        return Kept(rows, container.skipped)
+
+    def _check_room(self, containers: list[Container], work: WorkFolder) -> None:
+        need_bytes = sum(container.picture_bytes for container in containers)
+        check_room(
+            need_bytes,
+            work.root,
+            what="unpacking the pictures of the source",
+            fix="Free space, or give --out on another disk: pictures are unpacked beside it.",
+        )
+
+
+@dataclass(frozen=True)
+class SpoolReader:
+    """Reads pictures out of a spool.
+
+    Attributes:
+        buckets: of the spool.
+        out: the store that is made, for errors.
+    """
+
+    buckets: Buckets
+    out: Path
+
+    def __call__(self, row: Row) -> bytes:
+        """Read a picture's bytes.
+
+        Raises:
+            ResourceError: if they are not those that were put there.
+        """
+        size_bytes, offset, bucket = row.hashed.stamp
+        data = self.buckets.read(bucket, offset, size_bytes)
+        if hashlib.sha256(data).digest() != row.sha256:
+            raise ResourceError(
+                f"bytes of {row.path} changed on the disk while the store was made",
+                where=str(self.out),
+                fix="Look at the disk, and type the same command again: they are read anew.",
+            )
+        return data
+
+
+class _Counter:
+    """Tells how many rows are done, and of how many as far as is known."""
+
+    def __init__(self, containers: list[Container], on_done: Callable[[int, int], None]) -> None:
+        self._total = sum(container.num_rows or 0 for container in containers)
+        self._on_done = on_done
+        self._done = 0
+
+    def add(self, count: int) -> None:
+        self._done += count
+        self._on_done(self._done, max(self._total, self._done + 1))
+
+    def finish(self) -> None:
+        self._on_done(self._done, self._done)
+
+
+def hash_items(config: PrepareConfig, items: list[Item]) -> list[tuple[Item, bytes]]:
+    """Give pictures of a container with their sha256.
+
+    Raises:
+        UsageError: if they are pixels, and the store is to keep files as they are.
+    """
+    is_kept = config.encoding is Encoding.JPEG and config.jpeg_size is JpegSize.ORIGINAL
+    if is_kept and any(item.data.startswith(NPY_MAGIC) for item in items):
+        raise UsageError(
+            "the source holds pixels, and a store of original JPEGs keeps files as they are",
+            where=shown(config.source),
+            fix="Choose --encoding pixels, or --jpeg-size resized.",
+        )
+    return [(item, hashlib.sha256(item.data).digest()) for item in items]
+
+
+class ContainerRows:
+    """Collects rows into a listing: paths that are unique, labels that are names."""
+
+    def __init__(self, config: PrepareConfig, opened: Opened) -> None:
+        self._config = config
+        self._opened = opened
+        self._labels = Labels(opened.class_names)
+        self._paths: set[str] = set()
+        # of a row no more than is needed: there may be many millions
+        self._pictures: list[Picture] = []
+        self._numbers: list[int | None] = []
+        self._hashes: list[Hashed] = []
+        self._skipped = Skipped()
+        self._skipped.merge(opened.skipped)
+        self._num_renamed = 0
+
+    def add(self, container: Container, kept: Kept) -> None:
+        """Take in the rows of a container."""
+        self._skipped.merge(kept.skipped)
+        for spooled in kept.rows:
+            item = spooled.item
+            label = self._labels.add(item.label, f"{container.name}: row {item.row}")
+            path = self._unique(container.name, item)
+            self._paths.add(path)
+            name, number = (label, None) if isinstance(label, str) else ("", label)
+            self._pictures.append(Picture(path, name, item.split, item.group))
+            self._numbers.append(number)
+            place = (spooled.size_bytes, spooled.offset, spooled.bucket)
+            self._hashes.append(Hashed(spooled.sha256, place, item.reason))
+
+    def listing(self) -> HashedListing:
+        """Give all rows.
+
+        Raises:
+            DataError: if there are none, or of one class only, or labels of two kinds.
+        """
+        names = self._labels.names(shown(self._config.source))
+        pictures = self._pictures
+        for at, number in enumerate(self._numbers):
+            if number is not None:
+                pictures[at] = replace(pictures[at], label=names[number])
+        opened = self._opened
+        listing = Listing(
+            opened.root,
+            pictures,
+            self._skipped,
+            (*opened.warnings, *self._warnings()),
+            opened.has_group or any(picture.group is not None for picture in pictures),
+            opened.origin,
+        )
+        if not pictures:
+            raise DataError(
+                "no pictures in it",
+                where=shown(self._config.source),
+                why=f"Left out: {self._skipped.describe()}" if self._skipped.counts else None,
+                fix="Give --source files that hold pictures.",
+            )
+        require_classes(listing, shown(self._config.source))
+        return HashedListing(listing, self._hashes)
+
+    def _unique(self, name: str, item: Item) -> str:
+        by_number = f"{name}#{item.row}"
+        if item.path is None:
+            path = by_number
+        elif _is_relative(item.path) and item.path not in self._paths:
+            return item.path
+        else:
+            self._num_renamed += 1
+            path = by_number
+        while path in self._paths:
+            path += f"#{item.row}"
+        return path
+
+    def _warnings(self) -> Iterator[str]:
+        where = shown(self._config.source)
+        if self._num_renamed:
+            yield (
+                f"{where}: {self._num_renamed} pictures have a path that is absolute or stands "
+                "in an earlier row too: they are named FILE#ROW"
+            )
+        if self._skipped.counts:
+            yield f"{where}: left out {self._skipped.describe()}"
+
+
+def _is_relative(path: str) -> bool:
+    """Tell whether a path may reach a store: relative, and never upwards."""
+    parts = PurePosixPath(path.replace("\\", "/")).parts
+    is_rooted = path.startswith(("/", "\\")) or "://" in path or path[1:2] == ":"
+    return bool(parts) and not is_rooted and ".." not in parts and path.isprintable()

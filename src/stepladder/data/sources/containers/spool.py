@@ -1,0 +1,143 @@
+"""Bytes of pictures on disk between the two passes of prepare, in files by their sha256.
+
+A container gives its pictures in its own order, and a store wants them in that of their hashes:
+they are spooled in the first pass, so that the second finds those of one file of the store near
+each other. Beside them lies a record for each container that was read to its end; a prepare that
+was killed begins after the last one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+from stepladder.data.reading.ordered import map_in_order
+from stepladder.data.sources.containers.contract import Item
+from stepladder.data.sources.containers.kept import ContainerRecords, Kept, Spooled, without_data
+from stepladder.errors import ResourceError
+
+_LARGE_BYTES = 16 << 30
+_CHECKED_AT_ONCE = 32
+
+
+class Buckets:
+    """The files of a spool, opened; a pickle of them opens them again in another process.
+
+    Args:
+        folder: where they are; those that are missing are made.
+        num_digits: of a sha256, that choose the file.
+
+    Raises:
+        ResourceError: if too many files are open.
+    """
+
+    def __init__(self, folder: Path, num_digits: int) -> None:
+        self._folder, self._num_digits = folder, num_digits
+        names = [folder / f"{bucket:0{num_digits}x}" for bucket in range(16**num_digits)]
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._handles: list[int] = []
+        try:
+            self._handles += (os.open(name, flags, 0o644) for name in names)
+        except OSError as error:
+            self.close()
+            raise ResourceError(
+                f"cannot open {len(names)} files at once ({error.strerror})",
+                where=str(folder),
+                fix="Allow more open files: ulimit -n 1024",
+            ) from None
+
+    def __reduce__(self) -> tuple[type[Buckets], tuple[Path, int]]:
+        return Buckets, (self._folder, self._num_digits)
+
+    def close(self) -> None:
+        """Close the files."""
+        for handle in self._handles:
+            os.close(handle)
+        self._handles = []
+
+    def read(self, bucket: int, offset: int, size_bytes: int) -> bytes:
+        """Read bytes, in any thread; fewer at the end of a file."""
+        return os.pread(self._handles[bucket], size_bytes, offset)
+
+    def write(self, bucket: int, data: bytes, offset: int) -> None:
+        """Write bytes."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._handles[bucket], view, offset)
+            view, offset = view[written:], offset + written
+
+    def cut(self, ends: Sequence[int]) -> None:
+        """Cut each file at an end."""
+        for handle, end in zip(self._handles, ends, strict=True):
+            os.ftruncate(handle, end)
+
+
+class Spool:
+    """Files of pictures' bytes in a folder, and records of what is whole.
+
+    Args:
+        folder: of the spool; made if it is missing.
+        key: hash of how containers are read. What lies there under another key is removed.
+        num_bytes: all pictures, about: a bucket should fit in memory, so that reading it in the
+            order of hashes costs no seeks.
+    """
+
+    def __init__(self, folder: Path, *, key: str, num_bytes: int) -> None:
+        num_digits = 1 if num_bytes < _LARGE_BYTES else 2
+        self._num_digits = num_digits
+        self._records = ContainerRecords.open(folder, key=f"{key} {num_digits}")
+        self.buckets = Buckets(folder, num_digits)
+        self._ends = [0] * 16**num_digits
+
+    def close(self) -> None:
+        """Close its files; they stay where they are."""
+        self.buckets.close()
+
+    def take_over(self, keys: Sequence[str], pool: Executor, *, ahead: int) -> dict[str, Kept]:
+        """Give what an earlier run spooled of these containers, every byte of it compared.
+
+        What belongs to none of them, or is damaged, is forgotten.
+        """
+        found = {}
+        for key in keys:
+            kept = self._records.read(key)
+            if kept is not None and self._is_whole(kept.rows, pool, ahead):
+                found[key] = kept
+        self._records.forget_all_but(found)
+        for kept in found.values():
+            for row in kept.rows:
+                end = row.offset + row.size_bytes
+                self._ends[row.bucket] = max(self._ends[row.bucket], end)
+        self.buckets.cut(self._ends)
+        return found
+
+    def add(self, item: Item, sha256: bytes) -> Spooled:
+        """Append a picture's bytes."""
+        if item.reason is not None:
+            return Spooled(item, b"", 0, 0, 0)
+        bucket = int(sha256.hex()[: self._num_digits], 16)
+        offset = self._ends[bucket]
+        self.buckets.write(bucket, item.data, offset)
+        self._ends[bucket] += len(item.data)
+        return Spooled(without_data(item), sha256, len(item.data), bucket, offset)
+
+    def finish(self, key: str, kept: Kept) -> None:
+        """Record that all rows of a container are here."""
+        self._records.write(key, kept)
+
+    def _is_whole(self, rows: Sequence[Spooled], pool: Executor, ahead: int) -> bool:
+        chunks: Iterator[Sequence[Spooled]] = (
+            rows[at : at + _CHECKED_AT_ONCE] for at in range(0, len(rows), _CHECKED_AT_ONCE)
+        )
+        return all(map_in_order(pool, self._are_whole, chunks, ahead=ahead))
+
+    def _are_whole(self, rows: Sequence[Spooled]) -> bool:
+        return all(
+            row.item.reason is not None
+            or hashlib.sha256(self.buckets.read(row.bucket, row.offset, row.size_bytes)).digest()
+            == row.sha256
+            for row in rows
+        )

@@ -1,0 +1,255 @@
+"""Open Parquet files and Delta tables whose rows hold pictures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepladder.config.choices import SourceFormat, Split
+from stepladder.config.options import PrepareConfig
+from stepladder.data.reading.ordered import map_in_order
+from stepladder.data.reading.threads import reading_threads
+from stepladder.data.remote.object_files import object_filesystem, store_error
+from stepladder.data.remote.places import object_place, shown
+from stepladder.data.sources.containers.columns import (
+    Columns,
+    ImageKind,
+    check_drift,
+    choose_columns,
+    hugging_face_features,
+)
+from stepladder.data.sources.containers.contract import Container, Opened
+from stepladder.data.sources.containers.files import (
+    FoundFiles,
+    SourceFile,
+    file_of,
+    find_files,
+)
+from stepladder.data.sources.containers.names import partition_values, splits_by_name
+from stepladder.data.sources.containers.parquet import RowSource, open_parquet, parts_of
+from stepladder.data.sources.delta_log import DeltaVersion, read_version, removed_file
+from stepladder.data.sources.safe_arrow import require_safe_pyarrow
+from stepladder.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.parquet import FileMetaData
+else:
+    FileMetaData = Any
+
+PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
+_UNISCHEMA = b"dataset-toolkit.unischema.v1"
+_PIN_NAME = "delta_version"
+_THREADS = 16
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True)
+class _TableFile:
+    """A Parquet file, and what is known of its rows without opening it."""
+
+    file: SourceFile
+    values: Mapping[str, Any]
+    split: Split | None = None
+    keep: list[bool] | None = None
+
+
+def open_tables(config: PrepareConfig, kind: SourceFormat) -> Opened:
+    """Open Parquet files: plain ones, those of Hugging Face, a folder that Petastorm wrote.
+
+    Raises:
+        UsageError: if there are none, they are not of the kind named, columns cannot be told, or
+            pyarrow is too old.
+        DataError: if one is damaged, or its columns are not those of the first.
+    """
+    require_safe_pyarrow()
+    source = config.source.expanduser()
+    if kind is SourceFormat.PETASTORM:
+        _require_unischema(source)
+    found = find_files(source, suffixes=PARQUET_SUFFIXES, follow_symlinks=config.follow_symlinks)
+    names = [file.name for file in found.files]
+    splits = splits_by_name(names, source)
+    values = _folder_values(names)
+    files = [_TableFile(*facts) for facts in zip(found.files, values, splits, strict=True)]
+    return _open_files(config, found, files, kind)
+
+
+def open_delta(config: PrepareConfig, work: Path | None) -> Opened:
+    """Open a Delta table at the version that the config names, or the latest.
+
+    The latest is found once: its number is kept in the work folder, so that a prepare that was
+    killed goes on with the version it began with.
+
+    Raises:
+        MissingExtraError: if deltalake is not installed.
+        UsageError: if there is no table, no such version, or pyarrow is too old.
+        DataError: if it cannot be read.
+        ResourceError: if the object store that it lies in does not answer.
+    """
+    require_safe_pyarrow()
+    source = config.source.expanduser()
+    place = object_place(source)
+    if place is None:
+        from pyarrow.fs import LocalFileSystem
+
+        filesystem, root = LocalFileSystem(), str(source.resolve())
+    else:
+        filesystem, root = object_filesystem(place), f"{place.bucket}/{place.key}"
+    table = _pinned(source, config.delta_version, work)
+    files = []
+    for one in table.files:
+        file = file_of(filesystem, root, one.name)
+        if file is None:
+            raise removed_file(one.name, source, table.version)
+        files.append(_TableFile(file, one.values, None, one.keep))
+    if not files:
+        raise DataError(
+            f"version {table.version} of the Delta table has no rows",
+            where=shown(source),
+            fix="Give another: --delta-version N",
+        )
+    found = FoundFiles(Path(root), [one.file for one in files])
+    opened = _open_files(config, found, files, SourceFormat.DELTA)
+    return Opened(
+        root=opened.root,
+        containers=opened.containers,
+        key=opened.key,
+        class_names=opened.class_names,
+        warnings=(*opened.warnings, *table.warnings),
+        has_group=opened.has_group,
+        origin={"delta_version": table.version},
+    )
+
+
+def _pinned(source: Path, version: int | None, work: Path | None) -> DeltaVersion:
+    pin = None if work is None or version is not None else work / _PIN_NAME
+    if pin is None:
+        return read_version(source, version)
+    began_with = int(pin.read_text()) if pin.is_file() else None
+    try:
+        table = read_version(source, began_with)
+    except (DataError, UsageError):
+        if began_with is None:
+            raise
+        table = read_version(source, None)
+        told = f"{shown(source)}: version {began_with}, with which this prepare began, is gone"
+        table = replace(table, warnings=(*table.warnings, told))
+    pin.write_text(str(table.version))
+    return table
+
+
+def _open_files(
+    config: PrepareConfig, found: FoundFiles, files: list[_TableFile], kind: SourceFormat
+) -> Opened:
+    columns: Columns | None = None
+    containers: list[Container] = []
+    for one, (schema, metadata) in zip(files, _footers(files), strict=True):
+        if columns is None:
+            columns = choose_columns(schema, config, constants=one.values, where=one.file.name)
+            if kind is SourceFormat.HUGGINGFACE:
+                _require_hugging_face(bool(hugging_face_features(schema)), columns, config)
+        else:
+            check_drift(schema, columns, where=one.file.name, first=files[0].file.name)
+        rows = RowSource(
+            file=one.file,
+            columns=columns,
+            constants=one.values,
+            split=one.split,
+            config=config,
+            keep=one.keep,
+        )
+        containers += parts_of(rows, metadata)
+    assert columns is not None
+    is_guessed = columns.kind is ImageKind.FLAT and not (columns.height or config.pixel_height)
+    warnings = (
+        (
+            f"{shown(config.source)}: column {columns.image!r} is taken as square pixels, rows "
+            "from the top, channels last (--pixel-height, --pixel-width)",
+        )
+        if is_guessed
+        else ()
+    )
+    return Opened(
+        root=found.root,
+        containers=containers,
+        key=_key(config, columns),
+        class_names=columns.class_names,
+        skipped=found.skipped,
+        warnings=warnings,
+        has_group=columns.group is not None,
+    )
+
+
+def _footers(files: list[_TableFile]) -> Iterator[tuple[pa.Schema, FileMetaData]]:
+    """Read schema and footer of each file; of far ones many at once, as each takes requests."""
+
+    def read(one: _TableFile) -> tuple[pa.Schema, FileMetaData]:
+        with open_parquet(one.file) as parquet:
+            return parquet.schema_arrow, parquet.metadata
+
+    num_threads = _THREADS if files[0].file.is_far else 0
+    with reading_threads(num_threads) as pool:
+        yield from map_in_order(pool, read, files, ahead=2 * num_threads or 1)
+
+
+def _key(config: PrepareConfig, columns: Columns) -> str:
+    """Hash all that decides what is made of a row."""
+    facts = [repr(columns), config.pixel_height, config.pixel_width, config.max_pixels]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _folder_values(names: list[str]) -> list[dict[str, Any]]:
+    """Read `column=value` off folders' names; a column of whole numbers is one of numbers."""
+    texts = [partition_values(name) for name in names]
+    columns = {column for row in texts for column in row}
+    numbers = {
+        column
+        for column in columns
+        if all(
+            row[column].isdecimal()
+            for row in texts
+            if row.get(column, _NULL_PARTITION) != _NULL_PARTITION
+        )
+    }
+    return [
+        {
+            column: None if text == _NULL_PARTITION else int(text) if column in numbers else text
+            for column, text in row.items()
+        }
+        for row in texts
+    ]
+
+
+def _require_unischema(source: Path) -> None:
+    """Check that Petastorm wrote a folder. Its schema is a pickle, which is not opened."""
+    import pyarrow as pa
+    from pyarrow.parquet import read_schema
+
+    place = object_place(source)
+    root = source if place is None else f"{place.bucket}/{place.key}"
+    far = None if place is None else object_filesystem(place)
+    try:
+        metadata = read_schema(f"{root}/_common_metadata", filesystem=far).metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        if place is not None and (refused := store_error(error, place)) is not None:
+            raise refused from None
+        metadata = {}
+    if _UNISCHEMA not in metadata:
+        raise UsageError(
+            "no Unischema of Petastorm is here",
+            where=shown(source),
+            fix="Give the folder that holds _common_metadata, or --source-format parquet.",
+        )
+
+
+def _require_hugging_face(has_features: bool, columns: Columns, config: PrepareConfig) -> None:
+    if not has_features and columns.kind is not ImageKind.STRUCT:
+        raise UsageError(
+            "no image column of Hugging Face, a struct of bytes and path, is here",
+            where=shown(config.source),
+            fix="Leave --source-format out, or give parquet.",
+        )

@@ -1,0 +1,310 @@
+"""List the pictures of a source: paths, labels, splits and groups. No picture is opened."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stepladder.config.choices import Split
+from stepladder.config.options import PrepareConfig
+from stepladder.data.sources.csv_table import read_table
+from stepladder.data.sources.walk import Folder, Skipped, Walk, printable
+from stepladder.errors import DataError, UsageError
+
+SPLIT_NAMES = {
+    "train": Split.TRAIN,
+    "val": Split.VAL,
+    "valid": Split.VAL,
+    "validation": Split.VAL,
+    "test": Split.TEST,
+}
+_MAX_NAMED = 10
+_MAX_SPLIT_FOLDERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One picture as listed.
+
+    Attributes:
+        path: relative to the source's folder, "/" between parts; bytes that are no UTF-8 are
+            surrogates, as the operating system's calls take them.
+        label: class name.
+        split: as the source says, or None where it does not.
+        group: the value of the CSV's group column, or None.
+    """
+
+    path: str
+    label: str
+    split: Split | None
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a source holds.
+
+    Attributes:
+        root: folder that the pictures' paths are relative to, resolved.
+        pictures: sorted by path within each class of a folder, or in the order of a CSV.
+        skipped: what was left out, and why.
+        warnings: what a person should know.
+        has_group_column: whether `group` was read from a column.
+        origin: options that say what was read where the config left it open, as delta_version.
+    """
+
+    root: Path
+    pictures: list[Picture]
+    skipped: Skipped
+    warnings: tuple[str, ...] = ()
+    has_group_column: bool = False
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    def file(self, picture: Picture) -> str:
+        """Give the path to open."""
+        return os.path.join(self.root, picture.path)  # noqa: PTH118 (called a million times)
+
+
+def list_pictures(config: PrepareConfig) -> Listing:
+    """List a folder of class folders, of train/val/test folders of them, or a CSV.
+
+    Raises:
+        UsageError: if the source is missing or ambiguous.
+        DataError: if it has no pictures, an empty class, a single class, or a bad table.
+    """
+    source = config.source.expanduser()
+    if source.is_dir():
+        root = source.resolve()
+        listing = list_walk(Walk(str(root), config.follow_symlinks, Skipped()), root)
+    elif source.is_file():
+        listing = _list_table(source, config)
+    else:
+        raise UsageError(
+            "no such folder or file" if not source.exists() else "neither a folder nor a file",
+            where=str(source),
+            fix=_did_you_mean(source)
+            + "Give --source a folder of class folders, of train/val/test folders of class "
+            "folders, a CSV with the columns path and label, or files that hold pictures: "
+            "Parquet, .tar, .tar.gz, a folder or a pattern of them, a Delta table.",
+        )
+    require_classes(listing, str(source))
+    return listing
+
+
+def _did_you_mean(source: Path) -> str:
+    """Name what stands beside a place that is not there, and is written almost like it."""
+    try:
+        names = [path.name for path in source.parent.iterdir()]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(source.name, names, n=1)
+    return f"Did you mean {source.with_name(near[0])}? " if near else ""
+
+
+def require_classes(listing: Listing, source: str) -> None:
+    """Be sure that there are two classes at least.
+
+    Raises:
+        DataError: if there is one.
+    """
+    classes = {picture.label for picture in listing.pictures}
+    if len(classes) == 1:
+        raise DataError(
+            f"only one class, {printable(classes.pop())!r}",
+            where=source,
+            why="A classifier tells at least two classes apart.",
+            fix="Put the pictures of each class in a folder of its own; in a table, give each row "
+            "the label of its class.",
+        )
+
+
+def name_some(names: list[str]) -> str:
+    """Join names for a message, the first ten of them."""
+    shown = ", ".join(printable(name) for name in names[:_MAX_NAMED])
+    return shown + (f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else "")
+
+
+def list_walk(walk: Walk, root: Path) -> Listing:
+    """List what a walk finds: class folders, or train/val/test folders of them.
+
+    Raises:
+        UsageError: if two folders are one split.
+        DataError: if there are no pictures, an empty class, or no train.
+    """
+    skipped = walk.skipped
+    folders = _subfolders(walk, walk.start())
+    warnings: list[str] = []
+    pictures: list[Picture] = []
+    splits = _splits_of(folders, root)
+    if splits is None:
+        _check_no_split_misspelt(walk, folders, root)
+        pictures = _list_classes(walk, folders, split=None)
+    else:
+        others = [folder.path for folder in folders if folder not in splits]
+        if others:
+            warnings.append(f"{root}: not a split, left out: {name_some(others)}")
+        for folder, split in splits.items():
+            pictures += _list_classes(walk, _subfolders(walk, folder), split=split)
+    if not pictures:
+        raise DataError(
+            "no pictures in class folders",
+            where=str(root),
+            why=f"Left out: {skipped.describe()}" if skipped.counts else None,
+            fix="Wanted: a folder for each class, with JPEG or PNG files in it.",
+        )
+    if skipped.counts:
+        warnings.append(f"{root}: left out {skipped.describe()}")
+    return Listing(root, pictures, skipped, tuple(warnings))
+
+
+def _splits_of(folders: list[Folder], root: Path) -> dict[Folder, Split] | None:
+    """Tell which folders are splits; None if the folders are classes."""
+    found = {folder: SPLIT_NAMES[folder.path.lower()] for folder in folders if _names_split(folder)}
+    splits = set(found.values())
+    if not found or (len(found) < len(folders) and (Split.TRAIN not in splits or len(splits) == 1)):
+        return None  # "test" or "train" among other names is a class like any other
+    if len(found) > len(splits):
+        raise UsageError(
+            f"two folders for one split: {name_some([folder.path for folder in found])}",
+            where=str(root),
+            fix="Keep one folder each for train, val and test.",
+        )
+    if Split.TRAIN not in splits:
+        raise DataError(
+            f"folders for {', '.join(sorted(splits))}, but none for train",
+            where=str(root),
+            fix=f"Name the folder of training pictures {root / 'train'}.",
+        )
+    return found
+
+
+def _check_no_split_misspelt(walk: Walk, folders: list[Folder], root: Path) -> None:
+    """Be sure that folders that are to be classes are not splits, of which one has another name.
+
+    "train" beside "tset" is two classes, unless both hold folders of the same names.
+
+    Raises:
+        DataError: if they do.
+    """
+    named = [folder for folder in folders if _names_split(folder)]
+    classes = {name for folder in named for name in _names_below(walk, folder)}
+    for folder in folders:
+        if folder in named or not classes & set(_names_below(walk, folder)):
+            continue
+        name = folder.path
+        near = difflib.get_close_matches(name.lower(), SPLIT_NAMES, n=1, cutoff=0.6)
+        if not near and len(folders) > _MAX_SPLIT_FOLDERS:
+            continue
+        meant = SPLIT_NAMES[near[0]] if near else Split.TEST
+        raise DataError(
+            f"{printable(named[0].path)!r} is a split and {printable(name)!r} is none, though "
+            "both hold the same class folders",
+            where=str(root),
+            why="As classes they would be two, each with pictures of all.",
+            fix=f"Rename it to {root / meant.value}, or move it out of the source. Where both are "
+            "classes, give a CSV with the columns path and label.",
+        )
+
+
+def _names_below(walk: Walk, folder: Folder) -> list[str]:
+    """Name the folders in a folder, without a record of what else it holds."""
+    found = replace(walk, skipped=Skipped()).entries(folder)
+    return [entry.path.rpartition("/")[2] for entry in found if isinstance(entry, Folder)]
+
+
+def _names_split(folder: Folder) -> bool:
+    return folder.path.lower() in SPLIT_NAMES
+
+
+def _subfolders(walk: Walk, folder: Folder) -> list[Folder]:
+    folders: list[Folder] = []
+    for entry in walk.entries(folder):
+        if isinstance(entry, Folder):
+            folders.append(entry)
+        else:
+            walk.skipped.add(entry, "picture(s) outside any class folder")
+    return folders
+
+
+def _list_classes(walk: Walk, folders: list[Folder], *, split: Split | None) -> list[Picture]:
+    pictures: list[Picture] = []
+    empty: list[str] = []
+    for folder in folders:
+        label = printable(folder.path.rpartition("/")[2])
+        num_before = len(pictures)
+        pictures += (Picture(path, label, split) for path in walk.files(folder))
+        if len(pictures) == num_before:
+            empty.append(folder.path)
+    if empty and split in {None, Split.TRAIN}:
+        raise DataError(
+            f"class folders without a picture: {name_some(empty)}",
+            where=walk.root,
+            why=f"Left out: {walk.skipped.describe()}" if walk.skipped.counts else None,
+            fix="Put JPEG or PNG files in them, or remove them.",
+        )
+    return pictures
+
+
+def _list_table(path: Path, config: PrepareConfig) -> Listing:
+    """Read a CSV; relative picture paths start at its folder."""
+    root = path.parent.resolve()
+    table = read_table(
+        path,
+        path_column=config.path_column,
+        label_column=config.label_column,
+        split_column=config.split_column,
+        group_column=config.group_by,
+    )
+    pictures: dict[str, Picture] = {}
+    relative_to_root = _Relative(root)
+    first_row: dict[str, int] = {}
+    num_repeated = 0
+    for row in table.rows:
+        split = _split_of_cell(row.split, path=path, row=row.number)
+        relative = relative_to_root(row.path)
+        picture = Picture(relative, row.label, split, row.group)
+        if relative not in pictures:
+            pictures[relative] = picture
+            first_row[relative] = row.number
+        elif pictures[relative] == picture:
+            num_repeated += 1
+        else:
+            raise DataError(
+                f"rows {first_row[relative]} and {row.number} give {row.path!r} "
+                "different labels, splits or groups",
+                where=str(path),
+                fix="Keep one row for each picture.",
+            )
+    warnings = (f"{path}: {num_repeated} repeated rows left out",) if num_repeated else ()
+    return Listing(root, list(pictures.values()), Skipped(), warnings, table.has_group)
+
+
+def _split_of_cell(cell: str | None, *, path: Path, row: int) -> Split | None:
+    if cell is None:
+        return None
+    split = SPLIT_NAMES.get(cell.lower())
+    if split is None:
+        raise DataError(
+            f"split {cell!r} is not train, val or test",
+            where=f"{path}: row {row}",
+            fix="Write one of the three there, or leave the column out: pictures are then split.",
+        )
+    return split
+
+
+class _Relative:
+    """Writes a cell's path relative to the CSV's folder: no absolute path may reach a store."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        self._folders: dict[str, str] = {}
+
+    def __call__(self, cell: str) -> str:
+        path = os.path.normpath(os.path.join(self._root, cell))  # noqa: PTH118 (twice as fast)
+        folder, name = os.path.split(path)
+        if folder not in self._folders:
+            self._folders[folder] = os.path.relpath(folder, self._root)
+        return name if self._folders[folder] == "." else f"{self._folders[folder]}/{name}"

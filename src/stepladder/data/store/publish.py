@@ -1,0 +1,119 @@
+"""Publish a store as a Delta table: a log over its Parquet files, which stay as they are."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepladder.data.remote.places import shown, supported_place
+from stepladder.data.sources.delta_log import LOG_FOLDER, import_deltalake, is_delta, read_version
+from stepladder.data.store.manifest import load_manifest
+from stepladder.data.store.verify import list_shards
+from stepladder.errors import DataError, ResourceError, UsageError
+from stepladder.records import Manifest
+
+_PROPERTIES = {
+    "delta.appendOnly": "true",
+    # VACUUM would remove manifest and indexes, of which the log knows nothing
+    "delta.deletedFileRetentionDuration": "interval 36500 days",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedTable:
+    """A store that is a Delta table too.
+
+    Attributes:
+        folder: of both.
+        version: of the table.
+        num_files, num_rows: of the table.
+        is_new: whether the log was written now.
+    """
+
+    folder: Path
+    version: int
+    num_files: int
+    num_rows: int
+    is_new: bool
+
+
+def publish_as_delta(store: Path) -> PublishedTable:
+    """Commit a Delta log over a store's files; one that is there already and fits stays.
+
+    Nothing of the store changes. A store that is prepared again replaces its folder, and with it
+    the log: publish it again.
+
+    Raises:
+        MissingExtraError: if deltalake is not installed.
+        UsageError: if the store is not on this machine, or another table's log lies in it.
+        DataError: if it is no store, or files of it are missing.
+    """
+    if supported_place(store) is not None:
+        raise UsageError(
+            "a store in an object store is not published from here",
+            where=shown(store),
+            fix="Prepare it into a folder here, publish that, and copy it with its _delta_log.",
+        )
+    store = store.expanduser().resolve()
+    manifest = load_manifest(store)
+    problems = list_shards(store, manifest)
+    if problems:
+        raise DataError(
+            problems[0], where=str(store), fix=f"Look for more: stepladder verify {store}"
+        )
+    import_deltalake("publishing a store as a Delta table")
+    is_new = not _has_commits(store)
+    if is_new:
+        _write_log(store, manifest)
+    version = _published_version(store, manifest)
+    return PublishedTable(
+        folder=store,
+        version=version,
+        num_files=len(manifest.shards),
+        num_rows=sum(shard.num_rows for shard in manifest.shards),
+        is_new=is_new,
+    )
+
+
+def _write_log(store: Path, manifest: Manifest) -> None:
+    """Write the first version of the table.
+
+    Raises:
+        ResourceError: if it cannot be written; nothing is left of it.
+    """
+    from deltalake import convert_to_deltalake
+    from deltalake.exceptions import DeltaError
+
+    try:
+        convert_to_deltalake(
+            str(store),
+            description=f"stepladder store {manifest.fingerprint}",
+            configuration=_PROPERTIES,
+        )
+    except (DeltaError, OSError) as error:
+        if not _has_commits(store):
+            shutil.rmtree(store / LOG_FOLDER, ignore_errors=True)
+        raise ResourceError(
+            f"the log cannot be written here ({str(error).partition(chr(10))[0][:200]})",
+            where=str(store / LOG_FOLDER),
+            why="It takes a folder that may be written, on a file system that can rename.",
+            fix="Copy the store to such a disk, and publish it there.",
+        ) from None
+
+
+def _has_commits(store: Path) -> bool:
+    return is_delta(store) and any((store / LOG_FOLDER).glob("*.json"))
+
+
+def _published_version(store: Path, manifest: Manifest) -> int:
+    """Give the table's version after comparing its files with the manifest's."""
+    table = read_version(store, None)
+    listed = {file.name: file.size_bytes for file in table.files}
+    if listed != {shard.name: shard.size_bytes for shard in manifest.shards}:
+        raise UsageError(
+            "a Delta log lies here that is not of this store's files",
+            where=str(store / LOG_FOLDER),
+            fix=f"Remove it and publish again: rm -r {store / LOG_FOLDER}",
+        )
+    return table.version

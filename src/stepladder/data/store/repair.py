@@ -1,0 +1,158 @@
+"""Mend a store: make its damaged files again from the pictures, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
+from pathlib import Path
+
+from stepladder.config.options import PrepareConfig
+from stepladder.data.decoding.decode import decode_versions
+from stepladder.data.prepare.engine import Engine
+from stepladder.data.prepare.findings import LOG_NAME
+from stepladder.data.prepare.plan import make_plan
+from stepladder.data.prepare.prepare import open_engine
+from stepladder.data.prepare.split import assign_splits
+from stepladder.data.prepare.target import HASHES_NAME, FolderTarget, open_target
+from stepladder.data.prepare.work_folder import WorkFolder, disk_errors_named
+from stepladder.data.remote.copies import FolderCopies
+from stepladder.data.store.index import index_path
+from stepladder.data.store.manifest import PREPARE_AGAIN, is_copy, load_manifest
+from stepladder.data.store.verify import damaged_shards
+from stepladder.errors import DataError
+from stepladder.records import Manifest, ShardInfo, fsync_dir, read_json
+from stepladder.records.from_json import from_json
+
+
+def repair_store(path: Path, *, source: Path | None = None) -> list[str]:
+    """Put files in place of the damaged ones that are, byte for byte, what `prepare` wrote.
+
+    The manifest stays as it is, so runs on the store go on as if nothing had happened. A reader
+    that has a damaged file open keeps it. Stopped at any moment, each file is the old or the new;
+    on a mount without renames it may be half of the new, and the same command mends it.
+
+    Args:
+        path: the store.
+        source: where its pictures are now; none: where they were.
+
+    Returns:
+        Names of the files that were made again.
+
+    Raises:
+        DataError: if a file cannot be made as it was; the store is as before, but for those files
+            that could.
+        ResourceError: if the disk is full, or a prepare works in the same place.
+    """
+    path = path.expanduser().absolute()
+    manifest = load_manifest(path)
+    damaged = damaged_shards(path, manifest)
+    if not damaged:
+        return []
+    config = _config_of(path, source)
+    engine = open_engine(config)
+    target = open_target(path)
+    place = target.work  # that of prepare, so that none works on the store meanwhile
+    work = WorkFolder(place.root / "repair")
+    with disk_errors_named(place), place.held(), engine.working():
+        work.make()
+        try:
+            _make(engine, config, work, {info.name for info in damaged}, earlier=path / HASHES_NAME)
+            put = _rename if isinstance(target, FolderTarget) else _copy
+            return _put_in_place(work.store, path, manifest, damaged, put=put)
+        finally:
+            work.remove()
+            if [item.name for item in place.root.iterdir()] == ["lock"]:
+                place.remove()
+
+
+def _make(
+    engine: Engine, config: PrepareConfig, work: WorkFolder, names: Set[str], *, earlier: Path
+) -> None:
+    hashed = engine.hash(work, earlier=earlier, on_done=_pass_over)
+    splits = assign_splits(
+        hashed.listing,
+        [one.sha256 for one in hashed.hashes],
+        val_frac=config.val_frac,
+        group_by=config.group_by,
+    )
+    plan = make_plan(
+        hashed.listing, hashed.hashes, splits, config=config, versions=decode_versions()
+    )
+    wanted = tuple(shard for shard in plan.shards if shard.name in names)
+    engine.make(replace(plan, shards=wanted), work, on_found=_pass_over, on_row=_pass_over)
+
+
+def _pass_over(*_: object) -> None:
+    """Take no notice of progress: one file of 64 MiB is soon made."""
+
+
+def _config_of(path: Path, source: Path | None) -> PrepareConfig:
+    if is_copy(path):
+        raise DataError(
+            "this is a decoded copy of a store, which is made again when it is wanted",
+            where=str(path),
+            fix=f"Remove it: stepladder clean {path.parent.parent} --yes",
+        )
+    try:
+        log = read_json(path / LOG_NAME)
+        config = from_json(PrepareConfig, log["config"])
+    except (OSError, KeyError, TypeError, DataError):
+        raise DataError(
+            "it does not say how the store was made",
+            where=str(path / LOG_NAME),
+            fix=PREPARE_AGAIN,
+        ) from None
+    return replace(config, out=path, source=source or config.source)
+
+
+def _put_in_place(
+    made: Path,
+    path: Path,
+    manifest: Manifest,
+    damaged: Sequence[ShardInfo],
+    *,
+    put: Callable[[Path, Path], None],
+) -> list[str]:
+    """Put files there that came out as the manifest names them; the others stay as they are.
+
+    Args:
+        put: brings a file into the store's folder.
+    """
+    mended = [info.name for info in damaged if _sha256_of(made / info.name) == info.sha256]
+    for name in mended:
+        put(index_path(made / name), path)
+        put(made / name, path)
+    others = [info.name for info in damaged if info.name not in mended]
+    if others:
+        now = decode_versions()
+        changed = [
+            f"{name} {was} -> {now.get(name, 'none')}"
+            for name, was in manifest.versions.items()
+            if now.get(name) != was
+        ]
+        raise DataError(
+            f"{', '.join(others)} cannot be made as before: the pictures are not those of then",
+            where=str(path),
+            why=f"Or it is the versions: {', '.join(changed)}." if changed else None,
+            fix=PREPARE_AGAIN,
+        )
+    return mended
+
+
+def _rename(file: Path, folder: Path) -> None:
+    file.replace(folder / file.name)
+    fsync_dir(folder)
+
+
+def _copy(file: Path, folder: Path) -> None:
+    sha256 = _sha256_of(file)
+    assert sha256 is not None
+    FolderCopies(folder).put_file(file.name, file, sha256=sha256)
+
+
+def _sha256_of(shard: Path) -> str | None:
+    if not shard.is_file():
+        return None
+    with shard.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

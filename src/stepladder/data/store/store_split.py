@@ -1,0 +1,341 @@
+"""The pictures of one split of a store, by row."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from stepladder.config.choices import Compression, Encoding, Fit, Split, VerifyPages
+from stepladder.data.decoding.decode import BadPictureError, decode_picture, find_form
+from stepladder.data.reading.examples import PictureSource, ReadCost
+from stepladder.data.store.hot_rows import MAX_ROWS, HotRows
+from stepladder.data.store.index import parse_index
+from stepladder.data.store.manifest import PREPARE_AGAIN
+from stepladder.data.store.pages import LayoutError
+from stepladder.data.store.shard import Shard
+from stepladder.data.store.shard_files import ShardFiles, ShardFilesStats
+from stepladder.errors import DataError
+from stepladder.machine import available_memory_bytes, is_on_spinning_disk
+from stepladder.machine.filesystem import is_far
+from stepladder.records import Manifest
+
+_INDEXES_AT_ONCE = 16
+_MAPPED_FRAC = 0.5  # of free memory: what is larger does not stay in it, and is asked for
+_MAX_UNEXPECTED = 8  # fetched files that are kept open although nobody said they would be read
+
+
+class StoreSplit(PictureSource):
+    """The pictures of one split, by row, in stored order.
+
+    Args:
+        path: of the store.
+        manifest: of the store.
+        split: which pictures.
+        files: where the store's files are.
+        verify_pages: when the CRC of a picture is checked.
+        is_scaled: whether a JPEG much larger than needed is decoded at a part of its size.
+
+    Attributes:
+        classes: class names; a label is an index into it.
+        fingerprint: that of the store.
+    """
+
+    has_mixed_blocks = True  # files are cut by hash
+
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        split: Split,
+        *,
+        files: ShardFiles,
+        verify_pages: VerifyPages,
+        is_scaled: bool,
+    ) -> None:
+        self.classes = manifest.classes
+        self.fingerprint = manifest.fingerprint
+        self.picture_shape = (manifest.size, manifest.size, 3)
+        self._encoding = Encoding(manifest.encoding)
+        self._fit = Fit(manifest.fit)
+        self._size = manifest.size
+        self._is_scaled = is_scaled
+        self._infos = [info for info in manifest.shards if info.split == split and info.num_rows]
+        self._files = files
+        self._verify = verify_pages
+        self._compression = Compression(manifest.options.get("compression", "none"))
+        num_bytes = sum(info.size_bytes for info in self._infos)
+        # a page of a mapping that a network loses kills the process: of far files none is made
+        self._is_far = files.is_local and is_far(path)
+        is_small = num_bytes <= _MAPPED_FRAC * available_memory_bytes()
+        self._is_mapped = is_small and not self._is_far
+        self._shards: dict[int, Shard] = {}
+        self._opening = threading.Lock()
+        self._wanted: set[int] = set()  # shards that were expected last
+        self._in_use: set[int] = set()  # and those of before, which batches may still be read from
+        self._hot: HotRows | None = None
+        self.block_rows = tuple(info.num_rows for info in self._infos)
+        is_slow = self._is_far or (not is_small and is_on_spinning_disk(path))
+        self.is_near = files.is_local and not is_slow
+        ends = np.cumsum(self.block_rows)
+        self._starts = np.concatenate([[0], ends[:-1]])  # (num_shards,): first row of each
+        self._num_rows = int(ends[-1])
+        if files.is_local:  # all at once: a store replaced under us stays readable as it was
+            for idx in range(len(self._infos)):
+                self._open(idx)
+        self._has_hot_rows = (
+            self._is_mapped
+            and files.is_local
+            and self._encoding is Encoding.PIXELS
+            and self._compression is Compression.NONE
+            and self._verify is not VerifyPages.ALWAYS
+            and self._num_rows <= MAX_ROWS
+        )
+        # of JPEGs several milliseconds: a thread that is done early waits for the others to let it
+        # take the next rows
+        self.rows_per_task = 64 if self._encoding is Encoding.PIXELS else 16
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    @cached_property
+    def labels(self) -> np.ndarray:  # type: ignore[override]
+        """Label of each row, int64 (len,); read-only. Of files that are elsewhere, their indexes.
+
+        Raises:
+            DataError: if a label is no index into classes.
+        """
+        num_files = len(self._infos)
+        if self._files.is_local:
+            parts = [self._labels_of_shard(idx) for idx in range(num_files)]
+        else:
+            with ThreadPoolExecutor(_INDEXES_AT_ONCE, thread_name_prefix="labels") as pool:
+                parts = list(pool.map(self._labels_of_shard, range(num_files)))
+        labels = np.concatenate(parts)
+        self._check_labels(labels, np.arange(self._num_rows))
+        labels.flags.writeable = False
+        return labels
+
+    def _labels_of_shard(self, shard_idx: int) -> np.ndarray:
+        info = self._infos[shard_idx]
+        data = self._files.index(info)
+        index = None if data is None else parse_index(data, info)
+        return (index or self._checked(shard_idx).index).label_array()
+
+    def labels_of(self, rows: np.ndarray) -> np.ndarray:
+        """Give the labels of some rows, int64 (len(rows),); touches no other shard.
+
+        Raises:
+            DataError: if a label is no index into classes.
+        """
+        if self._files.is_local and self._num_rows <= MAX_ROWS:
+            return super().labels_of(rows)
+        labels = np.empty(len(rows), dtype=np.int64)
+        for shard_idx, places, within in self._by_shard(rows):
+            labels[places] = self._checked(shard_idx).labels(within)
+        self._check_labels(labels, rows)
+        return labels
+
+    def expect(self, rows: np.ndarray) -> None:
+        """Fetch the files of these rows ahead, and let go of those that are used up."""
+        if self._files.is_local:
+            return
+        shard_idx = self._shard_of(rows)
+        wanted = shard_idx[np.sort(np.unique(shard_idx, return_index=True)[1])].tolist()
+        with self._opening:
+            self._in_use = {*wanted, *self._wanted}
+            self._wanted = set(wanted)
+            for idx in self._shards.keys() - self._in_use:
+                del self._shards[idx]  # closes it as soon as nobody reads from it
+        self._files.expect([self._infos[idx] for idx in wanted])
+
+    def files_stats(self) -> ShardFilesStats | None:
+        """Say what it took to fetch the store's files, those of other splits among them."""
+        return None if self._files.is_local else self._files.stats
+
+    def describe(self, row: int) -> str:
+        r"""Give the path of the source picture, relative to the source folder.
+
+        Valid UTF-8 whatever the file name was: bytes that are no text are written `\xNN`, and a
+        backslash is doubled (`stepladder.data.store.pages.decode_path` gives the name back).
+        """
+        shard, row_in_shard = self._locate(row)
+        try:
+            return shard.source_path(row_in_shard)
+        except LayoutError as error:
+            raise self._damaged(row, error) from None
+
+    def sha256(self, row: int) -> bytes:
+        """Give the sha256 of the source picture's bytes."""
+        shard, row_in_shard = self._locate(row)
+        try:
+            return shard.sha256(row_in_shard)
+        except LayoutError as error:
+            raise self._damaged(row, error) from None
+
+    def picture(self, row: int) -> np.ndarray:
+        """Read one picture: uint8 (size, size, 3), RGB."""
+        out = np.empty((1, *self.picture_shape), dtype=np.uint8)
+        self.read_into(np.array([row]), out)
+        return out.reshape(self.picture_shape)
+
+    def read_into(self, rows: np.ndarray, out: np.ndarray) -> ReadCost:
+        """Fill `out`, uint8 (n, size, size, 3), with these rows.
+
+        Raises:
+            DataError: names file, row and source path of a picture that is damaged.
+            IndexError: if a row is not in the split.
+        """
+        if len(rows) == 0:
+            return ReadCost()
+        if rows.min() < 0 or rows.max() >= self._num_rows:
+            raise IndexError(f"a row is not in [0, {self._num_rows})")
+        if self._encoding is Encoding.PIXELS:
+            return self._read_pixels(rows, out)
+        return self._read_jpegs(rows, out)
+
+    def close(self) -> None:
+        """Close the files."""
+        for shard in self._shards.values():
+            shard.close()
+
+    def _read_pixels(self, rows: np.ndarray, out: np.ndarray) -> ReadCost:
+        start_s = time.perf_counter()
+        flat = out.reshape(len(rows), -1)
+        hot = self._hot_rows(rows)
+        if hot is not None and hot.copy_into(rows, flat):
+            return ReadCost(fetch_s=time.perf_counter() - start_s, num_bytes=flat.nbytes)
+        num_bytes = 0
+        for shard_idx, places, within in self._by_shard(rows):
+            num_bytes += self._checked(shard_idx).read_into(within, flat, places.tolist())
+        if hot is not None:
+            hot.mark(rows)
+        return ReadCost(fetch_s=time.perf_counter() - start_s, num_bytes=num_bytes)
+
+    def _hot_rows(self, rows: np.ndarray) -> HotRows | None:
+        """Give the quick way to rows, as long as their files have not changed; None: there is none.
+
+        Raises:
+            DataError: if a file was cut or has grown.
+        """
+        if not self._has_hot_rows:
+            return None
+        if self._hot is None or not self._hot.is_unchanged(rows):
+            self._hot = HotRows(
+                [self._shards[idx] for idx in range(len(self._infos))],
+                num_bytes=math.prod(self.picture_shape),
+                is_trusted=self._verify is VerifyPages.NEVER,
+            )
+        return self._hot
+
+    def _read_jpegs(self, rows: np.ndarray, out: np.ndarray) -> ReadCost:
+        decode_s = 0.0
+        num_bytes = 0
+        start_s = time.perf_counter()
+        shard_idx = self._shard_of(rows)
+        shards = {idx: self._checked(idx) for idx in np.unique(shard_idx).tolist()}
+        fetch_s = time.perf_counter() - start_s  # a file that lies elsewhere is waited for here
+        within = (rows - self._starts[shard_idx]).tolist()
+        for picture, idx, row in zip(out, shard_idx.tolist(), within, strict=True):
+            shard = shards[idx]
+            start_s = time.perf_counter()
+            forms = shard.forms  # before the read: they are forgotten when the file has changed
+            data = shard.read(row)
+            fetched_s = time.perf_counter()
+            try:
+                decode_picture(
+                    data,
+                    size=self._size,
+                    fit=self._fit,
+                    is_scaled=self._is_scaled,
+                    out=picture,
+                    form=forms.get(row) or forms.add(row, find_form(data)),
+                )
+            except BadPictureError as error:
+                raise DataError(error.what, where=shard.describe(row), fix=PREPARE_AGAIN) from None
+            fetch_s += fetched_s - start_s
+            decode_s += time.perf_counter() - fetched_s
+            num_bytes += len(data)
+        return ReadCost(fetch_s=fetch_s, decode_s=decode_s, num_bytes=num_bytes)
+
+    def _shard_of(self, rows: np.ndarray) -> np.ndarray:
+        """Give the shard in which each row lies, (len(rows),)."""
+        shard_idx: np.ndarray = np.searchsorted(self._starts, rows, side="right") - 1
+        return shard_idx
+
+    def _by_shard(self, rows: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
+        """Give (shard, places among the rows asked for, rows within it) of each shard in use."""
+        if len(rows) == 0:  # as in a rank that gets none of a batch
+            return []
+        shard_idx = self._shard_of(rows)
+        places = np.argsort(shard_idx, kind="stable")
+        used, firsts = np.unique(shard_idx[places], return_index=True)
+        within = rows - self._starts[shard_idx]
+        return [
+            (idx, some, within[some])
+            for idx, some in zip(used.tolist(), np.split(places, firsts[1:]), strict=True)
+        ]
+
+    def _shard(self, shard_idx: int) -> Shard:
+        """Give an open shard."""
+        shard = self._shards.get(shard_idx)
+        if shard is None:
+            with self._opening:
+                shard = self._shards.get(shard_idx) or self._open(shard_idx)
+        return shard
+
+    def _open(self, shard_idx: int) -> Shard:
+        files, info = self._files, self._infos[shard_idx]
+        if not files.is_local:
+            self._let_go()
+        shard = Shard(
+            files.path(info),
+            info,
+            verify=self._verify,
+            compression=self._compression,
+            is_mapped=self._is_mapped,
+            is_far=self._is_far,
+        )
+        if not files.is_local:
+            weakref.finalize(shard, files.release, info)
+        self._shards[shard_idx] = shard
+        return shard
+
+    def _let_go(self) -> None:
+        """Make room for one more file where rows are read that nobody expected."""
+        unexpected = [idx for idx in self._shards if idx not in self._in_use]
+        num_too_many = max(0, len(unexpected) + 1 - _MAX_UNEXPECTED)
+        for idx in unexpected[:num_too_many]:  # those that were opened first
+            del self._shards[idx]
+
+    def _checked(self, shard_idx: int) -> Shard:
+        """Give an open shard that is still the file that it was."""
+        shard = self._shard(shard_idx)
+        shard.check()
+        return shard
+
+    def _check_labels(self, labels: np.ndarray, rows: np.ndarray) -> None:
+        bad = np.flatnonzero((labels < 0) | (labels >= len(self.classes)))
+        if bad.size:
+            what = f"label {labels[bad[0]]} is none of the {len(self.classes)} classes"
+            raise DataError(what, where=self._where(int(rows[bad[0]])), fix=PREPARE_AGAIN)
+
+    def _locate(self, row: int) -> tuple[Shard, int]:
+        if not 0 <= row < self._num_rows:
+            raise IndexError(f"row {row} is not in [0, {self._num_rows})")
+        shard_idx = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self._shard(shard_idx), row - int(self._starts[shard_idx])
+
+    def _where(self, row: int) -> str:
+        shard, row_in_shard = self._locate(row)
+        return shard.describe(row_in_shard)
+
+    def _damaged(self, row: int, error: LayoutError) -> DataError:
+        shard, row_in_shard = self._locate(row)
+        return DataError(str(error), where=f"{shard.path}: row {row_in_shard}", fix=PREPARE_AGAIN)

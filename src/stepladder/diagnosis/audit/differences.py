@@ -1,0 +1,165 @@
+"""Is one training better than another, by what their logs hold?"""
+
+from __future__ import annotations
+
+import math
+
+from stepladder.records.audit import AuditedRun, Difference, Relation
+from stepladder.stats.shares import share_difference_sem
+from stepladder.training.output.wording import duration, percent
+
+CLEAR = 2.0  # standard errors
+_SHORTER = 0.9
+_MAY_PAIR = "paired by example it may be clearer, which the predictions of both would tell"
+
+
+def compare_results(first: AuditedRun, second: AuditedRun) -> Difference | None:
+    """Say whether the results of two trainings differ by more than noise.
+
+    The standard error is that of two independent sets of examples. On one and the same set it may
+    be smaller, which takes the predictions of both to know; but a net change of c examples is never
+    more than sqrt(c) paired standard errors.
+
+    Returns:
+        None where one of them has no accuracy, or they were judged by different metrics.
+    """
+    if first.result is None or second.result is None or first.metric != second.metric:
+        return None
+    change = second.result - first.result
+    relation = _relation(first, second)
+    sem = in_sems = in_examples = is_clear = None
+    is_share = first.one_example is not None and second.one_example is not None
+    if first.result_sem is None or second.result_sem is None:
+        pass
+    elif not is_share:
+        sem = math.hypot(first.result_sem, second.result_sem)
+        in_sems = change / sem if sem else None
+        is_clear = _is_loss_clear(in_sems, relation)
+    elif first.num_val and second.num_val:
+        sem = _sem(first, second)
+        in_sems = change / sem if sem else None
+        in_examples = change * min(first.num_val, second.num_val)
+        is_clear = _is_clear(in_sems, in_examples, relation)
+    return Difference(
+        first=first.log.name,
+        second=second.log.name,
+        metric=str(first.metric),
+        change=change,
+        sem=sem,
+        in_sems=in_sems,
+        in_examples=in_examples,
+        relation=relation,
+        is_clear=is_clear,
+        words=_words(first, second, in_sems, in_examples, relation),
+    )
+
+
+def _sem(first: AuditedRun, second: AuditedRun) -> float:
+    assert first.result is not None
+    assert second.result is not None
+    if not (0 < first.result < 1 and 0 < second.result < 1):
+        return math.hypot(first.result_sem or 0.0, second.result_sem or 0.0)
+    return share_difference_sem(
+        first.result, first.num_val or 0, second.result, second.num_val or 0
+    )
+
+
+def _is_clear(in_sems: float | None, in_examples: float, relation: Relation) -> bool | None:
+    """Say whether a change is clear; None: it would take the pairs to know."""
+    if in_sems is None:
+        return None
+    if abs(in_sems) > CLEAR:
+        return True
+    could_pair = relation is not Relation.OTHER_EXAMPLES
+    if could_pair and math.sqrt(round(abs(in_examples))) > CLEAR:
+        return None
+    return False
+
+
+def _is_loss_clear(in_sems: float | None, relation: Relation) -> bool | None:
+    if in_sems is None:
+        return None
+    if abs(in_sems) > CLEAR:
+        return True
+    return False if relation is Relation.OTHER_EXAMPLES else None
+
+
+def _relation(first: AuditedRun, second: AuditedRun) -> Relation:
+    if first.num_val and second.num_val and first.num_val != second.num_val:
+        return Relation.OTHER_EXAMPLES
+    sets = (first.log.val_set, second.log.val_set)
+    if None in sets:
+        return Relation.NOT_SAID
+    return Relation.SAME_EXAMPLES if sets[0] == sets[1] else Relation.OTHER_EXAMPLES
+
+
+def _words(
+    first: AuditedRun,
+    second: AuditedRun,
+    in_sems: float | None,
+    in_examples: float | None,
+    relation: Relation,
+) -> str:
+    parts = [_change_words(first, second, in_sems, in_examples)]
+    if relation is Relation.OTHER_EXAMPLES:
+        parts.append(
+            f"they stand on other examples ({first.num_val or 'unknown':,} and "
+            f"{second.num_val or 'unknown':,})"
+            if first.num_val and second.num_val
+            else "they stand on other sets"
+        )
+    elif in_sems is not None and in_examples is not None and abs(in_sems) <= CLEAR:
+        parts.append(_pair_words(round(abs(in_examples)), relation))
+    if effort := _effort_words(first, second):
+        parts.append(effort)
+    return "; ".join(part for part in parts if part)
+
+
+def _change_words(
+    first: AuditedRun, second: AuditedRun, in_sems: float | None, in_examples: float | None
+) -> str:
+    assert first.result is not None
+    assert second.result is not None
+    if in_sems is not None and in_examples is None:
+        told = f"{first.result:.4g} and {second.result:.4g} lie {_noise_words(abs(in_sems))} apart"
+        could = abs(in_sems) <= CLEAR and _relation(first, second) is not Relation.OTHER_EXAMPLES
+        return f"{told}; {_MAY_PAIR}" if could else told
+    if in_sems is None or in_examples is None or first.num_val is None:
+        change = second.result - first.result
+        return f"{change:+.4g}, against a noise that is not known"
+    told = f"{percent(first.result)} and {percent(second.result)}"
+    count = round(abs(in_examples))
+    if count == 0:
+        return f"{told}: the same number of examples"
+    if first.num_val == second.num_val:
+        examples = "one example" if count == 1 else f"{count:,} examples"
+        told += f" are {examples} of {first.num_val:,} apart"
+    else:
+        told += " lie apart"
+    return f"{told}, {_noise_words(abs(in_sems))}"
+
+
+def _noise_words(size: float) -> str:
+    return f"under one standard error ({size:.2f})" if size < 1 else f"{size:.1f} standard errors"
+
+
+def _pair_words(count: int, relation: Relation) -> str:
+    if count == 0:
+        return ""
+    most = math.sqrt(count)
+    same = "" if relation is Relation.SAME_EXAMPLES else ", if they are the same examples,"
+    if most <= CLEAR:
+        return f"paired by example{same} it can be no more than {most:.1f} of them"
+    return _MAY_PAIR.replace("example", f"example{same}", 1)
+
+
+def _effort_words(first: AuditedRun, second: AuditedRun) -> str:
+    """Say how much less, or more, the second took."""
+    parts = []
+    before, after = first.log.epochs, second.log.epochs
+    if before and after and before != after:
+        parts.append(f"{after:g} epochs instead of {before:g}")
+    before_s, after_s = first.log.total_s, second.log.total_s
+    if before_s and after_s and not _SHORTER < after_s / before_s < 1 / _SHORTER:
+        parts.append(f"{duration(after_s)} instead of {duration(before_s)}")
+    return f"it took {', '.join(parts)}" if parts else ""

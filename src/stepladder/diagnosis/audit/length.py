@@ -1,0 +1,269 @@
+"""Did a training stop too early, or go on past its best?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from stepladder.diagnosis.audit.series import LOSS, Series, loss_series, why_unended
+from stepladder.records.audit import LogRow, RunLog
+from stepladder.records.files import Json
+from stepladder.records.findings import Finding, Outcome
+from stepladder.training.output.wording import duration
+
+PATIENCE = 3
+_CLEAR = 2.0  # standard deviations of the noise
+_MIN_EVALUATIONS = 4
+_AT_THE_END = 2  # a best among so many last evaluations may not be the best that there is
+
+
+def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
+    """Say whether a training ended too early, past its best, or in time.
+
+    Too early: the last three evaluations (two of fewer than 9) are better than as many before by
+    more than twice the noise, in their mean and in their best, and one of the last two is the best
+    of all. Past its best: more evaluations than a patience of 3 came after the best. A metric that
+    never changed tells neither.
+
+    Source: Godbole et al. 2023, "Deep Learning Tuning Playbook", "Deciding how long to train":
+    a best in the last 25 % of the steps asks for more of them, one in the first 10 % for fewer.
+    """
+    check, num_done = "length", len(series.values)
+    if why := why_unended(log):
+        return Finding(
+            check=check,
+            outcome=Outcome.NOT_APPLICABLE,
+            evidence=f"{why}: its ending is not judged",
+        )
+    if num_done < _MIN_EVALUATIONS:
+        return Finding(
+            check=check,
+            outcome=Outcome.COULD_NOT_RUN,
+            evidence=_too_few(log, num_done),
+            fix=_more(log, num_done),
+        )
+    if series.is_constant:
+        return _never_changed(series)
+    if _is_improving(series, num):
+        gain = _late_gain(series)
+        return Finding(
+            check=check,
+            outcome=Outcome.WARNED,
+            evidence="it ended while it still improved: its last evaluations gained "
+            f"{series.say_change(gain)} of {series.name} on those before, over twice the noise",
+            fix="Train longer, with early stopping: it ends where nothing more is gained.",
+            numbers={"late_gain": gain, "noise": series.step_noise(num)},
+        )
+    wasted = num_done - 1 - series.best
+    if wasted > PATIENCE:
+        return _past_best(series, num, wasted)
+    return Finding(
+        check=check,
+        outcome=Outcome.PASSED,
+        evidence=f"its best {series.name} came {_after(wasted)} the end"
+        if wasted
+        else f"its last evaluation has the best {series.name}, within the noise of those before",
+        numbers={"after_best": wasted},
+    )
+
+
+def judge_early_stopping(series: Series, num: int | None) -> Finding:
+    """Say what early stopping with a patience of 3 would have given, by the evaluations as logged.
+
+    Source: `EarlyStopping` of Keras with restore_best_weights: no new best in 3 evaluations.
+    """
+    check, stop = "early_stopping", _stop_at(series)
+    if len(series.values) < _MIN_EVALUATIONS or series.is_constant:
+        return Finding(check=check, outcome=Outcome.NOT_APPLICABLE)
+    if stop is None:
+        return Finding(
+            check=check,
+            outcome=Outcome.PASSED,
+            evidence=f"a patience of {PATIENCE} would not have ended it sooner",
+        )
+    upto = Series(
+        name=series.name,
+        rows=series.rows[: stop + 1],
+        values=series.values[: stop + 1],
+        is_lower_better=series.is_lower_better,
+        is_share=series.is_share,
+    )
+    lost = series.gain(upto.values[upto.best], series.values[series.best])
+    noise = series.step_noise(num)
+    kept = f"its best would be {series.say(upto.values[upto.best])}"
+    if lost <= 0:
+        kept += ", the same"
+    elif noise is None:
+        kept += f" instead of {series.say(series.values[series.best])}"
+    else:
+        side = "less" if lost <= _CLEAR * noise else "more"
+        kept += (
+            f" instead of {series.say(series.values[series.best])}: {series.say_change(lost)}, "
+            f"{side} than twice the noise of {series.say_change(noise)}"
+        )
+    saved = len(series.values) - 1 - stop
+    return Finding(
+        check=check,
+        outcome=Outcome.PASSED,
+        evidence=f"a patience of {PATIENCE} on {series.name} ends it {_at(series.rows, stop)}"
+        f"{_time_saved(series.rows, stop)}; {kept}",
+        numbers={"stop": stop, "saved": saved, "lost": lost, "noise": noise},
+    )
+
+
+def judge_noise(series: Series, num: int | None) -> Finding | None:
+    """Say how many evaluations cannot be told from the best one: choosing among them is luck."""
+    noise = series.step_noise(num)
+    if len(series.values) < _MIN_EVALUATIONS or not noise:
+        return None
+    best = series.values[series.best]
+    alike = sum(series.gain(value, best) <= _CLEAR * noise for value in series.values) - 1
+    if alike == 0:
+        return None
+    return Finding(
+        check="epochs_differ",
+        outcome=Outcome.PASSED,
+        evidence=f"{alike} other evaluation{'s' if alike > 1 else ''} of {len(series.values)} "
+        f"cannot be told from the best, {series.say(best)}: they lie within twice the noise "
+        f"between evaluations, {series.say_change(noise)}",
+        numbers={"alike": alike, "noise": noise},
+    )
+
+
+def judge_calibration(log: RunLog, series: Series) -> Finding | None:
+    """Say where the held-out loss has its best at another place than the metric."""
+    losses = loss_series(log)
+    if losses is None or series.name == LOSS or len(losses.values) < _MIN_EVALUATIONS:
+        return None
+    by_loss, by_metric = losses.rows[losses.best], series.rows[series.best]
+    rise = losses.values[-1] - losses.values[losses.best]
+    noise = losses.step_noise(None)
+    if by_loss is by_metric or not noise or rise <= _CLEAR * noise:
+        return None
+    return Finding(
+        check="loss_and_metric",
+        outcome=Outcome.PASSED,
+        evidence=f"{LOSS} was best {_place(by_loss, losses.best)}, {series.name} "
+        f"{_place(by_metric, series.best)}: stop by the one that will be reported",
+        numbers={"loss_rise": rise},
+    )
+
+
+def _never_changed(series: Series) -> Finding:
+    """Judge a metric that is the same at all evaluations: perfect, or stuck."""
+    value, num_done = series.values[0], len(series.values)
+    said = f"{series.name} is {series.say(value)} at all {num_done} evaluations"
+    if series.is_share and value == 1:
+        return Finding(
+            check="length",
+            outcome=Outcome.COULD_NOT_RUN,
+            evidence=f"{said}: from the first on there was nothing to gain",
+            fix="Shorten it; if that is too good, look for validation examples in training.",
+        )
+    return Finding(
+        check="length",
+        outcome=Outcome.WARNED,
+        evidence=f"{said}: nothing was learnt, or it is computed wrongly",
+        fix="Look at a few predictions beside their labels; then overfit a single batch.",
+        numbers={"num_evaluations": num_done},
+    )
+
+
+def _past_best(series: Series, num: int | None, wasted: int) -> Finding:
+    num_done = len(series.values)
+    numbers: dict[str, Json] = {"after_best": wasted, "num_evaluations": num_done}
+    seconds = _seconds_after(series.rows, series.best)
+    said = (
+        f"{wasted} of {num_done} evaluations came after the best, {_at(series.rows, series.best)}"
+    )
+    if seconds is not None:
+        said += f": {duration(seconds)} that gave nothing"
+        numbers["wasted_s"] = seconds
+    fall = series.gain(series.values[-1], series.values[series.best])
+    noise = series.step_noise(num)
+    if noise and fall > _CLEAR * noise:
+        said += f"; the last is {series.say_change(fall)} worse than the best"
+    return Finding(
+        check="length",
+        outcome=Outcome.WARNED,
+        evidence=said,
+        fix=f"Stop early, with a patience of {PATIENCE}, and keep the best weights.",
+        numbers=numbers,
+    )
+
+
+def _too_few(log: RunLog, num_done: int) -> str:
+    most = max(log.epochs or 0, log.max_epochs or 0)
+    epochs = f" of {most:g} epochs" if most > num_done else ""
+    were = "evaluation is" if num_done == 1 else "evaluations are"
+    bad = log.num_unreadable
+    lost = f", and {bad} cell{'s' if bad > 1 else ''} could not be read" if bad else ""
+    return f"{num_done} {were} in the log{epochs}{lost}: too few to see a course"
+
+
+def _more(log: RunLog, num_done: int) -> str:
+    if log.num_unreadable:
+        return "Correct the cells that the note names."
+    if log.epochs is None or num_done < log.epochs:
+        return "Log every epoch: epoch,loss,val_loss,val_accuracy."
+    return "Give the log of the whole training."
+
+
+def _is_improving(series: Series, num: int | None) -> bool:
+    noise, num_done = series.step_noise(num), len(series.values)
+    if noise is None or series.best < num_done - _AT_THE_END:
+        return False
+    k = _window(series)
+    best_before = max(series.values[-2 * k : -k], key=lambda value: series.gain(0, value))
+    # one value of a steep start lowers the mean of those before, not their best
+    gain = min(_late_gain(series), series.gain(best_before, series.values[series.best]))
+    return gain > _CLEAR * noise / math.sqrt(k)
+
+
+def _late_gain(series: Series) -> float:
+    """Give the gain of the mean of the last evaluations over that of as many before them."""
+    k = _window(series)
+    late, before = series.values[-k:], series.values[-2 * k : -k]
+    return series.gain(sum(before) / k, sum(late) / k)
+
+
+def _window(series: Series) -> int:
+    # of a short course three and three would reach into its steep start
+    return min(PATIENCE, max(2, len(series.values) // 3))
+
+
+def _stop_at(series: Series) -> int | None:
+    """Give the evaluation after which patience ends; None where it never does before the end."""
+    best = 0
+    for idx, value in enumerate(series.values):
+        if series.gain(series.values[best], value) > 0:
+            best = idx
+        if idx - best >= PATIENCE:
+            return idx if idx < len(series.values) - 1 else None
+    return None
+
+
+def _seconds_after(rows: Sequence[LogRow], idx: int) -> float | None:
+    end, at = rows[-1].elapsed_s, rows[idx].elapsed_s
+    return None if end is None or at is None else end - at
+
+
+def _time_saved(rows: Sequence[LogRow], idx: int) -> str:
+    seconds, saved = _seconds_after(rows, idx), len(rows) - 1 - idx
+    said = f", {saved} evaluation{'s' if saved > 1 else ''} sooner"
+    return said if seconds is None else f"{said} ({duration(seconds)})"
+
+
+def _at(rows: Sequence[LogRow], idx: int) -> str:
+    return _place(rows[idx], idx)
+
+
+def _place(row: LogRow, idx: int) -> str:
+    """Say where in a training a row stands."""
+    if row.epoch is not None:
+        return f"after epoch {row.epoch:g}"
+    return f"at step {row.step:,}" if row.step is not None else f"in row {idx + 1}"
+
+
+def _after(wasted: int) -> str:
+    return f"{wasted} evaluation{'s' if wasted > 1 else ''} before"

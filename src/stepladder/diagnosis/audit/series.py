@@ -1,0 +1,166 @@
+"""The held-out metric that a logged training is judged by, and its noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepladder.diagnosis.fit.curves import Curves, Point
+from stepladder.diagnosis.logs.column_names import is_lower_better
+from stepladder.records.audit import CUT_SHORT, STILL_RUNNING, LogRow, RunLog
+from stepladder.stats import binomial_sem
+from stepladder.stats.scatter import scatter
+from stepladder.training.output.wording import percent
+
+ACCURACY, LOSS = "val_accuracy", "val_loss"
+_BY_HAND = "signal"  # why a training of ours stopped that was interrupted
+_UNENDED = {
+    STILL_RUNNING: "it goes on",
+    CUT_SHORT: "it was cut short",
+    _BY_HAND: "it was cut short",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """The evaluations of one metric.
+
+    Attributes:
+        name: of the metric.
+        rows: the evaluations that have it, as a finite number.
+        values: the metric at each, as logged.
+        is_lower_better: less of it is better.
+        is_share: it is a share of examples, so that its noise follows from their number.
+    """
+
+    name: str
+    rows: tuple[LogRow, ...]
+    values: tuple[float, ...]
+    is_lower_better: bool
+    is_share: bool
+
+    @property
+    def best(self) -> int:
+        """Position of the first of the best values."""
+        sign = 1 if self.is_lower_better else -1
+        return min(range(len(self.values)), key=lambda idx: sign * self.values[idx])
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether there are several values, and all are the same."""
+        return len(self.values) > 1 and min(self.values) == max(self.values)
+
+    def gain(self, before: float, after: float) -> float:
+        """Say by how much better one value is than another; below 0 is worse."""
+        return before - after if self.is_lower_better else after - before
+
+    def sem(self, value: float, num: int | None) -> float | None:
+        """Give the standard error of one value by the number of held-out examples.
+
+        A share of 0 or 1 counts as half an example off. Of a loss it is the logged one, if any.
+        """
+        if self.is_share and num:
+            return binomial_sem(min(max(value, 0.5 / num), 1 - 0.5 / num), num)
+        if self.name == LOSS:
+            logged = [row.val_loss_sem for row in self.rows if row.val_loss == value]
+            return next((sem for sem in logged if sem is not None and math.isfinite(sem)), None)
+        return None
+
+    def jitter(self) -> float | None:
+        """Give how far the curve jumps from evaluation to evaluation, one standard deviation."""
+        late = self.values[len(self.values) // 3 :]
+        return scatter(late if len(late) >= 6 else self.values)
+
+    def step_noise(self, num: int | None) -> float | None:
+        """Give one standard deviation of a difference between two evaluations that is chance.
+
+        Most examples are the same ones, judged alike: the curve's own jumps say more than the
+        number of examples, which is taken where there are too few evaluations.
+        """
+        jitter = self.jitter()
+        if jitter is not None:
+            one_example = 1 / num if self.is_share and num else 0.0
+            return max(math.sqrt(2) * jitter, one_example)
+        return self.sem(self.values[self.best], num)
+
+    def say(self, value: float) -> str:
+        """Write a value as a person would."""
+        return percent(value) if self.is_share else f"{value:.4g}"
+
+    def say_change(self, value: float) -> str:
+        """Write a difference."""
+        return f"{100 * abs(value):.2g} points" if self.is_share else f"{abs(value):.2g}"
+
+
+def choose_series(log: RunLog) -> Series | None:
+    """Choose what a training is judged by: the metric that was asked for, accuracy, then loss."""
+    if log.score_name is not None:
+        found = _series(
+            log.score_name,
+            log.rows,
+            [row.score for row in log.rows],
+            is_share=log.is_score_share,
+        )
+        if found is not None:
+            return found
+    accuracy = _series(ACCURACY, log.rows, [row.val_accuracy for row in log.rows], is_share=True)
+    return accuracy or loss_series(log)
+
+
+def loss_series(log: RunLog) -> Series | None:
+    """Give the held-out losses."""
+    return _series(LOSS, log.rows, [row.val_loss for row in log.rows], is_share=False)
+
+
+def _series(
+    name: str, rows: Sequence[LogRow], values: Sequence[float | None], *, is_share: bool
+) -> Series | None:
+    kept = [
+        (row, value)
+        for row, value in zip(rows, values, strict=True)
+        if value is not None and math.isfinite(value)
+    ]
+    if not kept:
+        return None
+    return Series(
+        name=name,
+        rows=tuple(row for row, _ in kept),
+        values=tuple(value for _, value in kept),
+        is_lower_better=not is_share and is_lower_better(name),
+        is_share=is_share,
+    )
+
+
+def why_unended(log: RunLog) -> str:
+    """Say why a training of ours is not at its end; empty: it is, or the log does not tell."""
+    return _UNENDED.get(log.stop_reason or "", "")
+
+
+def curves_of(log: RunLog, num_val: int | None) -> Curves:
+    """Give a log as the curves that the fit is judged by; nothing in it is on equal terms."""
+    is_diverged = any(
+        value is not None and not math.isfinite(value)
+        for row in log.rows
+        for value in (row.train_loss, row.val_loss)
+    )
+    is_stopped = log.stop_reason is not None and not why_unended(log)
+    is_short = log.epochs is not None and log.max_epochs is not None and log.epochs < log.max_epochs
+    return Curves(
+        points=tuple(
+            Point(
+                step=row.step if row.step is not None else idx + 1,
+                epoch=row.epoch,
+                train_loss=row.train_loss,
+                train_accuracy=row.train_accuracy,
+                val_loss=row.val_loss,
+                val_loss_sem=row.val_loss_sem,
+                val_accuracy=row.val_accuracy,
+            )
+            for idx, row in enumerate(log.rows)
+        ),
+        num_val=num_val,
+        is_running=bool(why_unended(log)) or (is_short and not is_stopped),
+        is_whole=is_stopped or (log.max_epochs is not None and not is_short),
+        is_diverged=is_diverged,
+    )

@@ -1,0 +1,131 @@
+"""How many examples an accuracy stands on: as told, as logged, or as its own decimals betray."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepladder.diagnosis.logs.column_names import MAX_DIGITS
+from stepladder.errors import UsageError
+from stepladder.records.audit import RunLog, SizeSource
+
+MAX_CHANCE = 1e-3  # that values which are no shares of n examples look as if they were
+_FLOAT32 = 2e-7  # how far a share that went through float32 may be off
+_MAX_N = 200_000
+_BLOCK = 2048
+_MAX_SHARES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What a person knows about the sets of a log.
+
+    Attributes:
+        num_train, num_val, num_test: examples; None: not given.
+    """
+
+    num_train: int | None = None
+    num_val: int | None = None
+    num_test: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and value < 1:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(
+                    f"{value} is no number of examples", where=flag, fix="Give 1 or more."
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutSize:
+    """The number of held-out examples.
+
+    Attributes:
+        num: None: not known.
+        source: where it comes from.
+        problem: why the number that was given or logged cannot be right; empty: it can.
+    """
+
+    num: int | None = None
+    source: SizeSource | None = None
+    problem: str = ""
+
+
+def with_sizes(log: RunLog, sizes: Sizes) -> RunLog:
+    """Put given sizes over those that the log has."""
+    given = {name: value for name, value in vars(sizes).items() if value is not None}
+    return replace(log, **given)
+
+
+def held_out_size(
+    log: RunLog, shares: Sequence[float], *, given: int | None, logged: int | None
+) -> HeldOutSize:
+    """Say on how many examples shares stand.
+
+    Args:
+        shares: accuracies of one held-out set.
+        given: what the person says; it goes before what is logged, and that before what is
+            inferred.
+    """
+    for num, source in ((given, SizeSource.GIVEN), (logged, SizeSource.LOGGED)):
+        if num is not None:
+            return HeldOutSize(num=num, source=source, problem=_problem(num, shares, log.digits))
+    found = infer_size(shares, digits=log.digits)
+    return HeldOutSize(num=found, source=None if found is None else SizeSource.INFERRED)
+
+
+def infer_size(shares: Sequence[float], *, digits: int | None) -> int | None:
+    """Find the smallest n of which all shares are whole numbers of examples, to their decimals.
+
+    A share that is none of n examples fits with a chance of 2 n tolerance; the search ends where
+    all n so far would have fitted by chance with more than MAX_CHANCE together. The true number may
+    be a multiple of n.
+
+    Args:
+        shares: accuracies in [0, 1].
+        digits: decimals that they are written with; None: as floats.
+
+    Returns:
+        None where the decimals or the number of shares do not suffice.
+    """
+    values = np.unique([share for share in shares if 0 < share < 1])[:_MAX_SHARES]
+    tolerance = _tolerance(digits)
+    chance = 0.0
+    for start in range(2, _MAX_N, _BLOCK):
+        sizes = np.arange(start, start + _BLOCK, dtype=np.float64)
+        chances = chance + np.cumsum(np.minimum(1.0, 2 * sizes * tolerance) ** values.size)
+        scaled = sizes[:, None] * values  # (n, shares)
+        fits = np.abs(scaled - np.round(scaled)) <= sizes[:, None] * tolerance * (1 + 1e-9)
+        for idx in np.flatnonzero(fits.all(axis=1)):
+            return int(sizes[idx]) if chances[idx] <= MAX_CHANCE else None
+        chance = float(chances[-1])
+        if chance > MAX_CHANCE:
+            return None
+    return None
+
+
+def _tolerance(digits: int | None) -> float:
+    exact = digits is None or digits >= MAX_DIGITS
+    return _FLOAT32 if exact else 0.5 * 10.0 ** -(digits or 0)
+
+
+def _problem(n: int, shares: Sequence[float], digits: int | None) -> str:
+    """Say which accuracy n examples cannot give; empty where all can, or decimals do not tell."""
+    tolerance = _tolerance(digits)
+    if 2 * n * tolerance >= 1:
+        return ""
+    for share in shares:
+        if not 0 <= share <= 1:
+            continue
+        off = abs(share * n - round(share * n))
+        if off > n * tolerance * (1 + 1e-9):
+            below = math.floor(share * n)
+            return (
+                f"an accuracy of {share:.6g} is none of {n:,} examples: {below:,} right are "
+                f"{below / n:.6g}, {below + 1:,} are {(below + 1) / n:.6g}"
+            )
+    return ""

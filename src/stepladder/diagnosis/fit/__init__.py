@@ -1,0 +1,1 @@
+"""Underfit or overfit: curves, levels, remedies, learning curves."""

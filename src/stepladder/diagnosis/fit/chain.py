@@ -1,0 +1,178 @@
+"""A Task of several networks in a chain: error and time by stage, and which to improve first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stepladder.data.batch import Batch
+from stepladder.diagnosis.runs.opened_run import OpenedRun
+from stepladder.errors import DataError, UsageError
+from stepladder.records.diagnosis import Chain, ModelStage
+from stepladder.stats import Estimate, paired_improvement
+from stepladder.task.contract import ChainStage
+from stepladder.training.setup.build import MEMORY_FORMATS, make_held_out_reader
+from stepladder.training.step import autocast
+
+CLEAR = 2.0  # times its noise that a gain must be
+
+
+def measure_chain(run: OpenedRun, *, budget_s: float) -> Chain | None:
+    """Tell error and time by stage of the best weights on validation; None: it is no chain.
+
+    One stage after the other is replaced by the truth, where the Task gives it. In a chain that
+    makes all stages before it perfect too; so the gain of a stage is what the error at the end
+    falls by beyond what it falls by with the stages before it perfect.
+
+    Args:
+        budget_s: seconds after which no further batch is looked at.
+
+    Raises:
+        UsageError: if the last stage has no error, or an error is not one value an example.
+        DataError: if there is no validation split.
+
+    Source: Ng 2018, "Machine Learning Yearning", 53 to 57 ("Error analysis by parts").
+    """
+    with run.model() as model:
+        stages = run.task.stages(model)
+        if not stages:
+            return None
+        if run.sources.val is None:
+            raise DataError(
+                "there is no validation split to judge the stages by",
+                fix="Give data(Split.VAL) in the Task.",
+            )
+        if stages[-1].error is None:
+            raise UsageError(
+                f"the last stage, {stages[-1].name}, has no error",
+                where=type(run.task).__name__,
+                fix="Give ChainStage(..., error=...) of the last stage: one value an example.",
+            )
+        run.put(run.weights(is_best=True), model)
+        model.eval()
+        return _summed(stages, _measured(run, stages, budget_s=budget_s))
+
+
+@dataclass(kw_only=True)
+class _Sums:
+    """What the batches gave so far: by stage, seconds and errors; -1 is the chain as it is."""
+
+    seconds: list[float]
+    own: dict[int, list[NDArray[np.float64]]] = field(default_factory=dict)
+    end: dict[int, list[NDArray[np.float64]]] = field(default_factory=dict)
+
+
+def _measured(run: OpenedRun, stages: Sequence[ChainStage], *, budget_s: float) -> _Sums:
+    recipe = run.recipe
+    reader = make_held_out_reader(
+        replace(recipe, device=replace(recipe.device, compile=False)), run.sources.val
+    )
+    assert reader is not None
+    sums = _Sums(seconds=[0.0] * len(stages))
+    deadline = time.perf_counter() + budget_s
+    warm_up_s = [0.0] * len(stages)
+    with closing(reader), torch.inference_mode():
+        batches = reader.epoch(0)
+        try:
+            for idx, batch in enumerate(batches):
+                layout = MEMORY_FORMATS[recipe.device.memory_format]
+                moved = batch.to(run.device, memory_format=layout)
+                with autocast(run.device, recipe.device.precision):
+                    _add(sums, stages, moved, run.device)
+                if idx == 0:  # the first batch reserves memory: it counts where there is no other
+                    warm_up_s, sums.seconds = sums.seconds, [0.0] * len(stages)
+                if time.perf_counter() > deadline:
+                    break
+        finally:
+            batches.close()
+    if not any(sums.seconds):
+        sums.seconds = warm_up_s
+    return sums
+
+
+def _add(sums: _Sums, stages: Sequence[ChainStage], batch: Batch, device: torch.device) -> None:
+    value: Any = batch.inputs
+    for idx, stage in enumerate(stages):
+        started = _now(device)
+        value = stage.run(value)
+        sums.seconds[idx] += _now(device) - started
+        if stage.error is not None:
+            sums.own.setdefault(idx, []).append(_errors(stage, value, batch))
+    sums.end.setdefault(-1, []).append(_errors(stages[-1], value, batch))
+    for idx, stage in enumerate(stages[:-1]):
+        if stage.truth is None:
+            continue
+        value = stage.truth(batch)
+        for later in stages[idx + 1 :]:
+            value = later.run(value)
+        sums.end.setdefault(idx, []).append(_errors(stages[-1], value, batch))
+
+
+def _errors(stage: ChainStage, value: Any, batch: Batch) -> NDArray[np.float64]:
+    assert stage.error is not None
+    errors = stage.error(value, batch)
+    wanted = (batch.ids.numel(),)
+    if tuple(errors.shape) != wanted:
+        raise UsageError(
+            f"error() of stage {stage.name} gave a tensor of shape {tuple(errors.shape)}, not "
+            f"{wanted}",
+            fix="Return one error an example.",
+        )
+    return errors.double().cpu().numpy()
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _summed(stages: Sequence[ChainStage], sums: _Sums) -> Chain:
+    as_is = np.concatenate(sums.end[-1])
+    total_s = sum(sums.seconds)
+    found: list[ModelStage] = []
+    before = as_is  # with all stages before this one perfect, as far as truths are known
+    for idx, stage in enumerate(stages):
+        own = sums.own.get(idx)
+        oracle = np.concatenate(sums.end[idx]) if idx in sums.end else None
+        gain = None if oracle is None else paired_improvement(before, oracle)
+        if idx == len(stages) - 1:  # the error that is left is its own
+            oracle, gain = np.zeros_like(before), paired_improvement(before, np.zeros_like(before))
+        found.append(
+            ModelStage(
+                name=stage.name,
+                seconds=sums.seconds[idx],
+                time_frac=sums.seconds[idx] / total_s,
+                own_error=None if own is None else float(np.concatenate(own).mean()),
+                end_error=None if oracle is None else float(oracle.mean()),
+                gain=None if gain is None else gain.mean,
+                gain_sem=None if gain is None else gain.sem,
+            )
+        )
+        before = before if oracle is None else oracle
+    return Chain(
+        stages=tuple(found),
+        end_error=float(as_is.mean()),
+        improve_first=_first(found),
+        num_examples=len(as_is),
+    )
+
+
+def _first(stages: Sequence[ModelStage]) -> str | None:
+    """Name the stage that gains most, if its gain is beyond its noise."""
+    known = [
+        (stage.name, Estimate(stage.gain, stage.gain_sem))
+        for stage in stages
+        if stage.gain is not None and stage.gain_sem is not None
+    ]
+    if not known:
+        return None
+    name, gain = max(known, key=lambda pair: pair[1].mean)
+    return name if gain.mean > CLEAR * gain.sem else None

@@ -1,0 +1,327 @@
+"""Underfit, good fit, overfit or not yet known: what curves say, and how surely."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stepladder.diagnosis.fit.curves import MIN_PATIENCE, Curves
+from stepladder.diagnosis.fit.levels import Levels, levels_of
+from stepladder.diagnosis.fit.unstable import learning_rate_too_high
+from stepladder.records.diagnosis import Confidence, Fit, FitKind
+from stepladder.records.files import Json
+from stepladder.training.output.wording import percent
+
+RISE = 2.0  # how many times its noise a change must be
+CLEAR_RISE = 4.0
+MIN_EVALUATIONS = 4  # fewer show neither a course nor their noise
+MIN_TRAIN_ERROR = 0.05  # wrong on so much of what was shown is never called a good fit
+MIN_TRAIN_SHARE = 0.5  # the same by the loss: so much of that of guessing is left
+MIN_FALL = 0.002  # share by which validation must fall to be still improving
+TRAIN_FALL = 0.01  # share by which a training loss without known noise must fall
+LEARNT_SHARE = 0.02  # of the loss of guessing: there is nothing left to fall
+
+
+def judge_fit(curves: Curves) -> Fit:
+    """Say how well a model fits its data, by its curves and their noise.
+
+    A gap between training and validation alone is no overfitting: validation must have risen above
+    its minimum by more than twice its noise, in as many evaluations as patience has, while training
+    went on improving. A loss that rises while accuracy rises is over-confidence. A learning rate
+    that is too high looks like underfit, and is asked for first.
+
+    Source: Godbole et al. 2023, "Deep Learning Tuning Playbook", "Is any training run exhibiting
+    problematic overfitting?"; Guo et al. 2017, "On Calibration of Modern Neural Networks", 3,
+    arXiv:1706.04599.
+    """
+    seen = _Seen.of(curves)
+    for rule in _RULES:
+        fit = rule(seen)
+        if fit is not None:
+            return fit
+    confidence = seen.trust(is_far=not seen.is_improving)  # what comes next may be another fit
+    return seen.fit(FitKind.GOOD_FIT, confidence, "validation has not become worse")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """The numbers that all rules read.
+
+    Attributes:
+        values, course: what is judged, lower is better, as it is and smoothed.
+        best: position of the lowest of the course.
+        noise: of a difference between two evaluations; None: not known.
+        levels: errors of training and validation at the end.
+    """
+
+    curves: Curves
+    values: list[float]
+    course: list[float]
+    best: int
+    noise: float | None
+    levels: Levels
+
+    @classmethod
+    def of(cls, curves: Curves) -> _Seen:
+        values, course = curves.values(), curves.course()
+        best = min(range(len(course)), key=course.__getitem__, default=0)
+        return cls(
+            curves=curves,
+            values=values,
+            course=course,
+            best=best,
+            noise=curves.noise(),
+            levels=levels_of(curves),
+        )
+
+    @property
+    def rise(self) -> float:
+        """How far the last evaluations all lie above the minimum, at least."""
+        after = self.course[self.best + 1 :]
+        if len(after) < self.curves.patience:
+            return 0.0
+        return min(after[-self.curves.patience :]) - self.course[self.best]
+
+    @property
+    def is_improving(self) -> bool:
+        """Whether the last evaluations lie below those before by more than the noise.
+
+        In their mean and in their lowest: one value of a steep start lifts a mean.
+        """
+        # of a short course more of them would reach into its steep start
+        k = min(self.curves.patience, max(2, len(self.values) // 3), len(self.values) // 2)
+        if k < 1 or self.noise is None or self.best < len(self.course) - 2:
+            return False
+        late, early = self.values[-k:], self.values[-2 * k : -k]
+        fall = min((sum(early) - sum(late)) / k, min(early) - min(late))
+        # the same examples each time: their mean over evaluations is no less noisy
+        least = max(RISE * self.noise, MIN_FALL * abs(sum(early)) / k)
+        return bool(fall > least)
+
+    @property
+    def may_not_be_poor(self) -> bool:
+        """Whether a few evaluations cannot show that training is poor at its end.
+
+        They are not all, or are measured by the first training loss: the mean over an epoch in
+        which much was learnt already.
+        """
+        curves, levels = self.curves, self.levels
+        is_assumed = levels.train_error is None and levels.is_guess_assumed
+        return curves.is_running or not curves.is_whole or is_assumed
+
+    @property
+    def unit(self) -> str:
+        return "loss" if self.curves.has_loss else "error"
+
+    def say(self, value: float) -> str:
+        return f"{value:.4g}" if self.curves.has_loss else percent(value)
+
+    def trust(self, *, is_far: bool) -> Confidence:
+        """Grade a statement: its terms, and whether it lies far outside the noise."""
+        if not self.levels.is_known or self.noise is None or len(self.values) < MIN_EVALUATIONS:
+            return Confidence.WEAK
+        return Confidence.SURE if is_far and self.levels.is_equal else Confidence.LIKELY
+
+    def fit(self, kind: FitKind, confidence: Confidence, *evidence: str, **flags: bool) -> Fit:
+        points = self.curves.judged()
+        best = points[self.best] if points else None
+        is_last_best = self.best == len(points) - 1
+        said = list(evidence)
+        if best is not None and not is_last_best and kind is not FitKind.OVERFIT:
+            said.append(f"its best validation {self.unit} was at {_place(best.epoch, best.step)}")
+        is_improving = self.is_improving
+        if is_improving and kind is not FitKind.NOT_YET_KNOWN:
+            said.append(f"validation {self.unit} was still falling at the end")
+        return Fit(
+            kind=kind,
+            confidence=confidence,
+            is_still_improving=is_improving,
+            best_step=best.step if best else None,
+            best_epoch=best.epoch if best else None,
+            evidence=tuple(said) + self.levels.sentences(),
+            numbers=self._numbers(),
+            **flags,
+        )
+
+    def _numbers(self) -> dict[str, Json]:
+        numbers: dict[str, Json] = {
+            "num_evaluations": len(self.values),
+            "noise": self.noise,
+            "patience": self.curves.patience,
+            "num_val": self.curves.num_val,
+            "accuracy_floor": self.curves.accuracy_floor(),
+        }
+        if self.values:
+            numbers |= {"best": self.course[self.best], "last": self.values[-1], "rise": self.rise}
+        return numbers | self.levels.numbers()
+
+
+def _not_finite(seen: _Seen) -> Fit | None:
+    if not seen.curves.is_diverged:
+        return None
+    if seen.curves.diverged_step == 0:
+        said = "the loss was no finite number before the first step: an input, a target or the "
+        said += "loss itself is broken, and no learning rate mends that"
+        return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.LIKELY, said)
+    said = "the loss became no finite number: the learning rate is too high, or an input is broken"
+    return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.LIKELY, said, is_learning_rate_too_high=True)
+
+
+def _too_high(seen: _Seen) -> Fit | None:
+    sign = learning_rate_too_high(seen.curves)
+    if sign is None:
+        return None
+    confidence = Confidence.LIKELY if sign.is_clear else Confidence.WEAK
+    return seen.fit(FitKind.UNDERFIT, confidence, sign.said, is_learning_rate_too_high=True)
+
+
+def _no_validation(seen: _Seen) -> Fit | None:
+    if seen.values:
+        return None
+    said = "there is no validation: whether it overfits cannot be seen"
+    if seen.levels.is_training_poor(MIN_TRAIN_ERROR, MIN_TRAIN_SHARE):
+        return seen.fit(FitKind.UNDERFIT, Confidence.WEAK, said)
+    return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, said)
+
+
+def _overfit(seen: _Seen) -> Fit | None:
+    if seen.noise is None or seen.rise <= RISE * seen.noise:
+        return None
+    point, curves = seen.curves.judged()[seen.best], seen.curves
+    fall = _training_fall(seen)
+    rose = (
+        f"validation {seen.unit} rose from {seen.say(seen.course[seen.best])} at "
+        f"{_place(point.epoch, point.step)} by {seen.say(seen.rise)} or more in its last "
+        f"{curves.patience} evaluations; twice its noise is {seen.say(RISE * seen.noise)}"
+    )
+    if fall is None:
+        said = "whether training went on improving is not known, so neither is why"
+        return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, rose, said)
+    if not fall.is_falling:
+        said = f"{fall.said}: that is no overfitting, but training that became unstable"
+        return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.LIKELY, rose, said)
+    accuracy = _accuracy_change(seen)
+    is_sure = accuracy is not None and accuracy.is_rising
+    if accuracy is not None and accuracy.is_still_rising:
+        said = f"{accuracy.said}: the model grows too sure of itself, not wrong more often"
+        confidence = seen.trust(is_far=accuracy.is_clear)
+        return seen.fit(FitKind.GOOD_FIT, confidence, rose, fall.said, said, is_overconfident=True)
+    said_all = (rose, fall.said, *((accuracy.said,) if accuracy else ()))
+    is_far = seen.rise > CLEAR_RISE * seen.noise
+    confidence = seen.trust(is_far=is_far)
+    return seen.fit(FitKind.OVERFIT, confidence, *said_all, is_overconfident=is_sure)
+
+
+def _underfit(seen: _Seen) -> Fit | None:
+    levels = seen.levels
+    if not levels.is_training_poor(MIN_TRAIN_ERROR, MIN_TRAIN_SHARE):
+        return None
+    is_past_best = seen.best < len(seen.values) - 1 - MIN_PATIENCE
+    if levels.is_gap_larger or (levels.has_gap and is_past_best):
+        return None  # more of it would widen the gap
+    if len(seen.values) < MIN_EVALUATIONS and seen.may_not_be_poor:
+        return None  # too few
+    if seen.curves.is_running and seen.is_improving:
+        said = "training is poor so far, and was not at its end"
+        return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, said)
+    said = "it is wrong on much of what it was trained on"
+    said += ", and more so" if levels.has_gap else ", and no more so within the noise"
+    said += " on what it was not"
+    return seen.fit(FitKind.UNDERFIT, seen.trust(is_far=not levels.has_gap), said)
+
+
+def _too_few(seen: _Seen) -> Fit | None:
+    n = len(seen.values)
+    if n < MIN_EVALUATIONS:
+        num = sum(not point.is_remeasured for point in seen.curves.judged())
+        said = f"{num} evaluation{' shows' if num == 1 else 's show'} no course: 4 or more do"
+    elif seen.noise is None:
+        said = "the noise of validation is not known: say how many examples it has"
+    elif seen.curves.is_running and seen.is_improving:
+        said = f"validation {seen.unit} is still falling, and training was not at its end"
+    elif not seen.levels.is_known:
+        said = "what it gets right of its training examples is not known"
+    else:
+        return None
+    return seen.fit(FitKind.NOT_YET_KNOWN, Confidence.WEAK, said)
+
+
+_RULES: tuple[Callable[[_Seen], Fit | None], ...] = (
+    _not_finite,
+    _too_high,
+    _no_validation,
+    _overfit,
+    _underfit,
+    _too_few,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Change:
+    """How a second curve went between the best evaluation and the end."""
+
+    said: str
+    is_falling: bool = False
+    is_rising: bool = False
+    is_still_rising: bool = False
+    is_clear: bool = False
+
+
+def _training_fall(seen: _Seen) -> _Change | None:
+    """Say whether training went on improving after validation's best; None: not known."""
+    points = seen.curves.judged()
+    after = points[seen.best :]
+    for name, terms in (("equal_train_loss", "on equal terms"), ("train_loss", "as logged")):
+        losses = [value for point in after if (value := getattr(point, name)) is not None]
+        if len(losses) < 2:
+            continue
+        first, last = losses[0], sum(losses[-2:]) / 2 if len(losses) > 3 else losses[-1]
+        guess = seen.levels.guess_loss
+        is_learnt = guess is not None and last < LEARNT_SHARE * guess
+        is_falling = last < first * (1 - TRAIN_FALL) if first > 0 else last < first
+        went = "fell" if last < first else "went"
+        said = f"training loss ({terms}) {went} from {first:.4g} to {last:.4g} meanwhile"
+        return _Change(said=said, is_falling=is_falling or is_learnt)
+    if not seen.curves.has_loss:
+        shares = [p.train_accuracy for p in after if p.train_accuracy is not None]
+        if len(shares) >= 2:
+            said = f"training accuracy went from {percent(shares[0])} to {percent(shares[-1])}"
+            return _Change(said=said, is_falling=shares[-1] >= shares[0])
+    return None
+
+
+def _accuracy_change(seen: _Seen) -> _Change | None:
+    """Compare accuracy at the end with that about the minimum of the loss; None: not known."""
+    if not seen.curves.has_loss:
+        return None
+    points = seen.curves.judged()
+    k = seen.curves.patience
+    about = [p.val_accuracy for p in points[max(0, seen.best - 1) : seen.best + 2]]
+    late = [p.val_accuracy for p in points[-k:]]
+    then = [share for share in about if share is not None]
+    now = [share for share in late if share is not None]
+    if not then or not now:
+        return None
+    change = sum(now) / len(now) - sum(then) / len(then)
+    floor = seen.curves.accuracy_floor() or 0.0
+    size = f" (one standard error of an accuracy is {percent(floor)})" if floor else ""
+    said = (
+        f"accuracy went from {percent(sum(then) / len(then))} to {percent(sum(now) / len(now))}"
+        f" meanwhile{size}"
+    )
+    noise = max(math.sqrt(2) * floor, 1e-9)  # of a difference; less on the same examples
+    after = [p.val_accuracy for p in points[seen.best + 1 :] if p.val_accuracy is not None]
+    third = max(1, len(after) // 3)
+    is_higher = change > noise
+    since = sum(after[-third:]) / third - sum(after[:third]) / third
+    return _Change(
+        said=said,
+        is_rising=is_higher,
+        is_still_rising=is_higher and since > noise,
+        is_clear=change > RISE * noise,
+    )
+
+
+def _place(epoch: float | None, step: int) -> str:
+    return f"step {step:,}" if epoch is None else f"epoch {epoch:.4g}"

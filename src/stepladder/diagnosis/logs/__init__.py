@@ -1,0 +1,1 @@
+"""Readers of logs: Keras, Lightning, Hugging Face, TensorBoard, MLflow, CSV, JSON, run folders."""

@@ -1,0 +1,155 @@
+"""JSON logs: Hugging Face's trainer_state.json, and what else has lists of numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from stepladder.diagnosis.logs.keras_log import read_keras_history
+from stepladder.diagnosis.logs.rows import Cells, Table, split_attempts
+from stepladder.diagnosis.logs.truncated_json import read_whole_entries
+from stepladder.errors import DataError
+from stepladder.records.audit import LogFormat
+
+
+def read_json_log(text: str, *, name: str, path: str, metric: str | None) -> list[Table]:
+    """Read trainer_state.json, a Keras History, or a list of objects, one for each evaluation.
+
+    Of a file that was cut while it was written the whole entries are read.
+
+    Raises:
+        DataError: if it is none of these, or not one entry is whole.
+    """
+    try:
+        return _tables(json.loads(text), name=name, path=path, metric=metric)
+    except json.JSONDecodeError as error:
+        value = read_whole_entries(text)
+        if value is None:
+            raise DataError(
+                f"not valid JSON ({error.msg}, line {error.lineno})",
+                where=path,
+                why="The file may have been cut while it was written.",
+                fix="Give an older checkpoint's trainer_state.json, or the log as CSV.",
+            ) from None
+    note = "the file ends in its middle; the entries before are read"
+    tables = _tables(value, name=name, path=path, metric=metric)
+    return [replace(table, notes=(note, *table.notes)) for table in tables]
+
+
+def _tables(value: Any, *, name: str, path: str, metric: str | None) -> list[Table]:
+    if isinstance(value, Mapping) and isinstance(value.get("log_history"), list):
+        return [_trainer_state(value, name=name, path=path, metric=metric)]
+    if isinstance(value, Mapping) and isinstance(value.get("history"), Mapping):
+        value = value["history"]
+    if isinstance(value, Mapping) and any(_is_numbers(items) for items in value.values()):
+        return [read_keras_history(value, name=name, path=path, metric=metric)]
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+        return _objects(value, name=name, path=path, metric=metric)
+    raise DataError(
+        "the JSON is no log that is known: no log_history, and no lists of numbers by metric",
+        where=path,
+        fix="Give trainer_state.json, or json.dump(history.history, file).",
+    )
+
+
+def read_json_lines(text: str, *, name: str, path: str, metric: str | None) -> list[Table]:
+    """Read one object a line; a half last line is left out.
+
+    Raises:
+        DataError: if no line is an object.
+    """
+    found, num_bad = [], 0
+    for line in filter(str.strip, text.splitlines()):
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError:
+            num_bad += 1
+            continue
+        if isinstance(value, Mapping):
+            found.append(value)
+    if not found:
+        raise DataError(
+            "no line of it is a JSON object",
+            where=path,
+            fix='Write one object a line, such as {"epoch": 1, "val_accuracy": 0.8}.',
+        )
+    notes = (f"{num_bad} lines are no JSON and are left out",) if num_bad else ()
+    return _objects(found, name=name, path=path, metric=metric, notes=notes)
+
+
+def _objects(
+    items: list[Mapping[str, Any]],
+    *,
+    name: str,
+    path: str,
+    metric: str | None,
+    notes: tuple[str, ...] = (),
+) -> list[Table]:
+    parts = split_attempts([_cells(item) for item in items])
+    return [
+        Table(
+            name=name if len(parts) == 1 else f"{name}#{idx + 1}",
+            path=path,
+            format=LogFormat.CSV,
+            cells=part,
+            is_epoch_from_0=any(row.get("epoch") in ("0", "0.0") for row in part),
+            metric=metric,
+            notes=notes,
+        )
+        for idx, part in enumerate(parts)
+    ]
+
+
+def _trainer_state(value: Mapping[str, Any], *, name: str, path: str, metric: str | None) -> Table:
+    """Read the log_history; its epochs count what is done, in fractions."""
+    history = [item for item in value["log_history"] if isinstance(item, Mapping)]
+    cells = []
+    for item in history:
+        row = dict(_cells(item))
+        if "train_runtime" in row:  # the summary at the end: its train_loss is of the whole run
+            row.pop("train_loss", None)
+        cells.append(row)
+    known: dict[str, object] = {"num_val": _num_evaluated(history)}
+    epochs = value.get("num_train_epochs")
+    if isinstance(epochs, (int, float)) and epochs >= 1:
+        known["max_epochs"] = int(epochs)
+    return Table(
+        name=name,
+        path=path,
+        format=LogFormat.TRAINER_STATE,
+        cells=cells,
+        metric=metric,
+        known=known,
+    )
+
+
+def _num_evaluated(history: list[Mapping[str, Any]]) -> int | None:
+    """Give the evaluated examples: seconds of an evaluation times examples a second.
+
+    Both are rounded to three or four decimals; the number is used where all evaluations agree to
+    the example.
+    """
+    found = set()
+    for item in history:
+        seconds, rate = item.get("eval_runtime"), item.get("eval_samples_per_second")
+        if not isinstance(seconds, (int, float)) or not isinstance(rate, (int, float)):
+            continue
+        product, doubt = seconds * rate, 6e-5 * rate + 6e-4 * seconds
+        if doubt > 0.5 or abs(product - round(product)) > doubt:
+            return None
+        found.add(round(product))
+    return found.pop() if len(found) == 1 else None
+
+
+def _cells(item: Mapping[str, Any]) -> Cells:
+    return {
+        str(key): value if isinstance(value, str) else repr(value)
+        for key, value in item.items()
+        if isinstance(value, (int, float, str)) and not isinstance(value, bool)
+    }
+
+
+def _is_numbers(items: object) -> bool:
+    return isinstance(items, list) and any(isinstance(item, (int, float)) for item in items)

@@ -1,0 +1,158 @@
+"""Runs that MLflow keeps: in folders, which are read as they are, or behind a tracking URI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stepladder.diagnosis.logs.rows import Cells, Table
+from stepladder.errors import DataError, MissingExtraError, ResourceError, UsageError
+from stepladder.records.audit import LogFormat
+
+_Points = Iterable[tuple[str, int, float, float]]
+_MAX_RUNS = 50
+
+
+def is_mlflow_uri(word: str) -> bool:
+    """Say whether a word on the command line names a run on an MLflow server."""
+    return "://" in word or word.startswith("runs:/")
+
+
+def mlflow_runs(path: Path) -> list[Path]:
+    """Find the run folders in a run, an experiment or a whole file store, oldest first."""
+    if not path.is_dir():
+        return []
+    for pattern in (".", "*", "*/*", "mlruns/*/*"):
+        found = (
+            [folder for folder in path.glob(pattern) if (folder / "metrics").is_dir()]
+            if pattern != "."
+            else ([path] if (path / "metrics").is_dir() else [])
+        )
+        found = [run for run in found if (run / "meta.yaml").is_file()]
+        if found:
+            return sorted(found, key=lambda run: (_start_ms(run) or 0.0, run.name))
+    return []
+
+
+def read_mlflow_folder(runs: list[Path], *, metric: str | None) -> list[Table]:
+    """Read runs of a file store.
+
+    Raises:
+        DataError: if there are too many to be one job's.
+    """
+    if len(runs) > _MAX_RUNS:
+        raise DataError(
+            f"the store holds {len(runs)} runs",
+            where=str(runs[0].parent),
+            fix="Give the folders of the runs that belong together.",
+        )
+    return [_folder_table(run, metric) for run in runs]
+
+
+def read_mlflow_uri(word: str, *, metric: str | None) -> Table:
+    """Read one run through MLflow's client: `runs:/RUN_ID`, or `TRACKING_URI#RUN_ID`.
+
+    Raises:
+        MissingExtraError: if mlflow is not installed.
+        UsageError: if no run is named.
+        ResourceError: if the store cannot be reached, or has no such run.
+    """
+    uri, _, run_id = word.rpartition("#")
+    if word.startswith("runs:/"):
+        uri, run_id = "", word.removeprefix("runs:/").partition("/")[0]
+    if not run_id or "://" in run_id:
+        raise UsageError(
+            "an address of MLflow needs the id of a run",
+            where=word,
+            fix=f"Write {word}#RUN_ID, or runs:/RUN_ID with MLFLOW_TRACKING_URI set.",
+        )
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    if uri.startswith("file:"):
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    try:
+        from mlflow.tracking import MlflowClient
+    except ImportError as error:
+        raise MissingExtraError("Reading a run of MLflow", "mlflow") from error
+    try:
+        client: Any = MlflowClient(tracking_uri=uri or None)
+        run = client.get_run(run_id)
+        points = [
+            (key, point.step, point.value, point.timestamp)
+            for key in run.data.metrics
+            for point in client.get_metric_history(run_id, key)
+        ]
+    except Exception as error:  # a third-party client may raise anything
+        raise ResourceError(
+            f"MLflow gave no such run ({str(error).splitlines()[0][:200]})",
+            where=word,
+            fix="Check address and run id, or give the run's folder.",
+        ) from error
+    return Table(
+        name=run.info.run_name or run_id[:8],
+        path=word,
+        format=LogFormat.MLFLOW,
+        cells=_cells(points, run.info.start_time),
+        metric=metric,
+        known={"settings": dict(run.data.params)},
+    )
+
+
+def _folder_table(run: Path, metric: str | None) -> Table:
+    meta = _meta(run)
+    points, num_bad = [], 0
+    for file in sorted((run / "metrics").rglob("*")):
+        if not file.is_file():
+            continue
+        key = str(file.relative_to(run / "metrics"))
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            words = line.split()
+            try:
+                points.append((key, int(words[2]), float(words[1]), float(words[0])))
+            except (IndexError, ValueError):
+                num_bad += 1
+    params = {
+        str(file.relative_to(run / "params")): file.read_text(encoding="utf-8", errors="replace")
+        for file in sorted((run / "params").rglob("*"))
+        if file.is_file()
+    }
+    notes = (f"{num_bad} lines of metrics could not be read",) if num_bad else ()
+    return Table(
+        name=str(meta.get("run_name") or run.name[:8]),
+        path=str(run),
+        format=LogFormat.MLFLOW,
+        cells=_cells(points, _start_ms(run)),
+        metric=metric,
+        notes=notes,
+        known={"settings": params} if params else {},
+    )
+
+
+def _cells(points: _Points, start_ms: float | None) -> list[Cells]:
+    """Give a row for each step; the same key twice at a step keeps the later value."""
+    rows: dict[int, dict[str, str]] = {}
+    first_ms = start_ms
+    for key, step, value, at_ms in sorted(points, key=lambda point: point[3]):
+        first_ms = at_ms if first_ms is None else first_ms
+        row = rows.setdefault(step, {})
+        row[key] = repr(value)
+        row["elapsed_s"] = repr((at_ms - first_ms) / 1e3)
+    return [{"step": str(step), **rows[step]} for step in sorted(rows)]
+
+
+def _start_ms(run: Path) -> float | None:
+    start = _meta(run).get("start_time")
+    return float(start) if isinstance(start, (int, float)) else None
+
+
+def _meta(run: Path) -> Mapping[str, Any]:
+    try:
+        value = yaml.safe_load((run / "meta.yaml").read_text(encoding="utf-8", errors="replace"))
+    except (OSError, yaml.YAMLError):
+        return {}
+    return value if isinstance(value, Mapping) else {}

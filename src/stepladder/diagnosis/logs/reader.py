@@ -1,0 +1,142 @@
+"""Any log to trainings: which format it is, and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from stepladder.diagnosis.logs.csv_log import read_csv
+from stepladder.diagnosis.logs.json_log import read_json_lines, read_json_log
+from stepladder.diagnosis.logs.keras_log import is_keras_output, read_keras_output
+from stepladder.diagnosis.logs.mlflow_log import (
+    is_mlflow_uri,
+    mlflow_runs,
+    read_mlflow_folder,
+    read_mlflow_uri,
+)
+from stepladder.diagnosis.logs.rows import Table, to_run_log
+from stepladder.diagnosis.logs.run_folder_log import read_run_log
+from stepladder.diagnosis.logs.tensorboard_log import has_event_files, read_tensorboard
+from stepladder.errors import DataError
+from stepladder.records.audit import LogRow, RunLog
+from stepladder.records.run_files import RUN_FILES, did_you_mean, run_of, runs_in
+from stepladder.training.output.events import EVENTS_FILE
+
+MAX_BYTES = 200_000_000
+_KNOWN_FILES = ("metrics.csv", "trainer_state.json", "training.log", "history.json", "log.csv")
+_FORMATS = (
+    "Known are: what Keras prints, its History and CSVLogger, Lightning's metrics.csv, Hugging "
+    "Face's trainer_state.json, TensorBoard files, runs of MLflow, our own run folders, and CSV."
+)
+
+
+def read_logs(word: str, *, metric: str | None = None) -> list[RunLog]:
+    """Read all trainings that a log holds; its format is found by what is in it.
+
+    Args:
+        word: a file, a folder, or an address of MLflow.
+        metric: the column that is judged; None: validation accuracy, else validation loss.
+
+    Raises:
+        DataError: if it holds no training that can be read; says why.
+        MissingExtraError: if a package that reads it is not installed.
+    """
+    if is_mlflow_uri(word):
+        return _checked([to_run_log(read_mlflow_uri(word, metric=metric))], word)
+    path = Path(word)
+    if path.is_dir():
+        return _checked(_read_folder(path, metric), word)
+    if not path.is_file():
+        raise DataError("there is no such file or folder", where=word, fix=_FORMATS)
+    run = run_of(path, (EVENTS_FILE,)) if path.name in RUN_FILES - {EVENTS_FILE} else None
+    if run is not None:
+        what = f"this is a file of the run {run}, and no log"
+        raise DataError(what, where=word, fix=did_you_mean([run]))
+    return _checked(_read_file(path, metric), word)
+
+
+def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
+    name = path.resolve().name
+    if (path / EVENTS_FILE).is_file():
+        return [read_run_log(path)]
+    if runs := mlflow_runs(path):
+        return [to_run_log(table) for table in read_mlflow_folder(runs, metric=metric)]
+    for known in _KNOWN_FILES:
+        if (path / known).is_file():
+            return [replace(log, name=name) for log in _read_file(path / known, metric)]
+    if newest := _newest_trainer_state(path):
+        return [replace(log, name=name) for log in _read_file(newest, metric)]
+    if has_event_files(path):
+        return [to_run_log(table) for table in read_tensorboard(path, name=name, metric=metric)]
+    if runs := runs_in(path, (EVENTS_FILE, *_KNOWN_FILES)):
+        raise DataError(
+            f"the folder holds no log itself, but {len(runs)} of its folders "
+            + ("does" if len(runs) == 1 else "do"),
+            where=str(path),
+            fix=did_you_mean(runs),
+        )
+    listed = sorted(item.name for item in path.iterdir())[:8]
+    raise DataError(
+        f"the folder holds no log: {', '.join(listed) or 'it is empty'}",
+        where=str(path),
+        fix=_FORMATS,
+    )
+
+
+def _newest_trainer_state(path: Path) -> Path | None:
+    """Find the log of the last checkpoint: each holds all that came before."""
+    found = [
+        file
+        for file in path.glob("checkpoint-*/trainer_state.json")
+        if file.parent.name.removeprefix("checkpoint-").isdigit()
+    ]
+    return max(found, key=lambda f: int(f.parent.name.removeprefix("checkpoint-")), default=None)
+
+
+def _read_file(path: Path, metric: str | None) -> list[RunLog]:
+    if has_event_files(path):
+        return [to_run_log(t) for t in read_tensorboard(path, name=path.stem, metric=metric)]
+    size = path.stat().st_size
+    if size > MAX_BYTES:
+        raise DataError(f"{size:,} bytes are no log of a training", where=str(path), fix=_FORMATS)
+    data = path.read_bytes()
+    text = data.decode("utf-8", "replace")
+    if not text.strip():
+        raise DataError("the file is empty", where=str(path), fix="Give the log of a training.")
+    if "\x00" in text:
+        raise DataError("the file is not text", where=str(path), fix=_FORMATS)
+    if path.name == EVENTS_FILE or '"event":' in text[:200]:
+        return [read_run_log(path)]
+    return [to_run_log(table) for table in _tables(text, path, metric)]
+
+
+def _tables(text: str, path: Path, metric: str | None) -> Sequence[Table]:
+    """Choose the reader by the first characters, and by the lines that only Keras prints."""
+    first, given = text.lstrip("\ufeff \r\n\t")[:1], {"name": path.stem, "path": str(path)}
+    if path.stem in ("metrics", "trainer_state", "training", "history", "log"):
+        given["name"] = path.resolve().parent.name  # of a version or a checkpoint, which differ
+    if first in "{[" and path.suffix in (".jsonl", ".ndjson"):
+        return read_json_lines(text, metric=metric, **given)
+    if is_keras_output(text):
+        return read_keras_output(text, metric=metric, **given)
+    if first == "{" and "\n{" in text:
+        return read_json_lines(text, metric=metric, **given)
+    if first in "{[":
+        return read_json_log(text, metric=metric, **given)
+    return read_csv(text, metric=metric, **given)
+
+
+def _checked(logs: Sequence[RunLog], word: str) -> list[RunLog]:
+    """Refuse a log without a single number of a training."""
+    if not any(_has_numbers(row) for log in logs for row in log.rows) and not any(
+        log.test_accuracy is not None for log in logs
+    ):
+        said = next((note for log in logs for note in log.notes), "no number could be read")
+        raise DataError(f"no training could be read: {said}", where=word, fix=_FORMATS)
+    return list(logs)
+
+
+def _has_numbers(row: LogRow) -> bool:
+    values = (row.train_loss, row.train_accuracy, row.val_loss, row.val_accuracy, row.score)
+    return any(value is not None for value in values)

@@ -1,0 +1,1 @@
+"""Run folders opened again: their curves, state and use of the machine."""

@@ -1,0 +1,7 @@
+"""A model that runs without us, and predictions."""
+
+from stepladder.exporting.predict import PicturePrediction, predict
+from stepladder.exporting.trained import Trained, load_trained
+from stepladder.exporting.write import export_run
+
+__all__ = ["PicturePrediction", "Trained", "export_run", "load_trained", "predict"]

@@ -1,0 +1,146 @@
+"""Classify pictures by a trained run."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stepladder.data.decoding.decode import decode_picture
+from stepladder.errors import DataError
+from stepladder.exporting.trained import Trained, load_trained
+from stepladder.task.contract import Task
+
+SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
+"""Of the files that are taken from a folder; a file named itself may have any."""
+
+BATCH_SIZE = 32
+TOP = 5
+
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PicturePrediction:
+    """What a picture shows.
+
+    Attributes:
+        label: the likeliest class; empty if the picture cannot be read.
+        probability: of that class, in [0, 1].
+        top: the likeliest classes with their probabilities, at most five, the best first.
+        error: why the picture cannot be read; None if it can.
+    """
+
+    path: Path
+    label: str = ""
+    probability: float = 0.0
+    top: tuple[tuple[str, float], ...] = ()
+    error: str | None = None
+
+
+def predict(
+    run: Path, pictures: Sequence[Path], *, task: Task | None = None
+) -> list[PicturePrediction]:
+    """Classify pictures, and the pictures in folders and their subfolders, by a run's best weights.
+
+    A picture that cannot be read is reported in its place, and the others go on. For a run of the
+    user's own Task, give the task.
+
+    Raises:
+        DataError: if the run cannot be read, a path does not exist, a folder has no picture, or no
+            picture at all can be read.
+    """
+    trained = load_trained(run, task=task)
+    files = [file for path in pictures for file in _files(Path(path))]
+    predictions: list[PicturePrediction] = []
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for start in range(0, len(files), BATCH_SIZE):
+            part = files[start : start + BATCH_SIZE]
+            decoded = list(pool.map(lambda file: _read(file, trained), part))
+            predictions += _predict_batch(trained, part, decoded)
+    if predictions and all(item.error for item in predictions):
+        first = predictions[0]
+        raise DataError(
+            f"no picture can be read; the first {first.error}",
+            where=str(first.path),
+            fix="Give JPEG or PNG pictures, or folders of them.",
+        )
+    return predictions
+
+
+def _predict_batch(
+    trained: Trained, files: Sequence[Path], decoded: Sequence[Pixels | str]
+) -> Iterator[PicturePrediction]:
+    readable = [pixels for pixels in decoded if not isinstance(pixels, str)]
+    probabilities = iter(_probabilities(trained, readable))
+    for file, pixels in zip(files, decoded, strict=True):
+        if isinstance(pixels, str):
+            yield PicturePrediction(path=file, error=pixels)
+            continue
+        row = next(probabilities)
+        best = np.argsort(-row, kind="stable")[:TOP]
+        top = tuple((trained.classes[idx], float(row[idx])) for idx in best)
+        yield PicturePrediction(path=file, label=top[0][0], probability=top[0][1], top=top)
+
+
+def _probabilities(trained: Trained, pictures: Sequence[Pixels]) -> npt.NDArray[np.float32]:
+    if not pictures:
+        return np.empty((0, len(trained.classes)), dtype=np.float32)
+    batch = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)  # (n, 3, h, w)
+    with torch.inference_mode():
+        logits = trained.model(batch).float()  # (n, C)
+    probabilities: npt.NDArray[np.float32] = logits.softmax(dim=1).numpy()
+    return probabilities
+
+
+def _read(file: Path, trained: Trained) -> Pixels | str:
+    """Give the pixels of a picture, or why there are none."""
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            return "is no regular file"
+        pixels: Pixels = decode_picture(
+            file.read_bytes(), size=trained.size, fit=trained.fit, is_scaled=trained.is_scaled
+        )
+    except DataError as error:
+        return error.what
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return pixels
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        if not path.exists():
+            raise DataError(
+                "there is no such picture or folder",
+                where=str(path),
+                fix="Give pictures or folders after the run: stepladder predict RUN PICTURES",
+            )
+        return [path]
+    found = sorted(
+        Path(folder) / name
+        for folder, names in _walk(path)
+        for name in names
+        if not name.startswith(".") and name.lower().endswith(SUFFIXES)
+    )
+    if not found:
+        raise DataError(
+            "the folder has no picture",
+            where=str(path),
+            fix=f"Pictures end in {', '.join(SUFFIXES)}.",
+        )
+    return found
+
+
+def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        yield folder, names

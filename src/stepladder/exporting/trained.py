@@ -1,0 +1,95 @@
+"""A run's best model, on the CPU, in fp32, ready to look at pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from stepladder.config.choices import Fit, WeightsSource
+from stepladder.config.load import load_job
+from stepladder.config.recipe import Recipe
+from stepladder.errors import DataError, UsageError
+from stepladder.models.classifier import build_classifier
+from stepladder.task.contract import Task
+from stepladder.task.load import BUILT_IN
+from stepladder.training.checkpoint.checkpoint import check_fits, load_best, load_last
+from stepladder.training.checkpoint.checkpoint_files import Loaded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A trained model and what its inputs and outputs mean.
+
+    Attributes:
+        model: on the CPU, fp32, in evaluation mode; uint8 (n, 3, size, size) to logits (n, C).
+        classes: names of the C classes.
+        size: height and width of a picture, in pixels.
+        fit: how a picture becomes a square.
+        is_scaled: whether large JPEGs are decoded at a part of their size, as in training.
+    """
+
+    model: nn.Module
+    classes: tuple[str, ...]
+    size: int
+    fit: Fit
+    is_scaled: bool = True
+
+
+def load_trained(run: Path, *, task: Task | None = None) -> Trained:
+    """Load the weights that a run ends with: the best, or the last where its recipe says so.
+
+    The store is not needed, nor the trunk's first weights; a Task of the user's own is.
+
+    Raises:
+        DataError: if the run has no sound checkpoint, or its Task names no classes or size.
+        UsageError: if the run is of the user's own Task, and it is not given.
+    """
+    loaded = load_best(run)
+    facts = _facts(loaded, run)
+    classes = tuple(str(name) for name in facts["classes"])
+    size = int(facts["size"])
+    recipe = _without_first_weights(load_job(run / "config.yaml").recipe)
+    if not recipe.stopping.restore_best:
+        loaded = load_last(run)
+    name = str(loaded.state.get("task", BUILT_IN))
+    if task is not None:
+        model = task.build_model(recipe)
+    elif name == BUILT_IN:
+        model = build_classifier(recipe, num_classes=len(classes), image_size=size)
+    else:
+        raise UsageError(
+            f"the run was trained with a Task of its own, {name}",
+            where=str(run),
+            fix="Give that Task: from Python, predict(run, pictures, task=YourTask()).",
+        )
+    model.float()
+    check_fits(model.state_dict(), loaded)
+    model.load_state_dict(loaded.weights)
+    fit = Fit(str(facts.get("fit", Fit.PAD)))
+    return Trained(
+        model=model.eval(),
+        classes=classes,
+        size=size,
+        fit=fit,
+        is_scaled=recipe.loader.scaled_decode,
+    )
+
+
+def _facts(loaded: Loaded, run: Path) -> Mapping[str, Any]:
+    facts = loaded.state.get("describe")
+    if not isinstance(facts, dict) or not {"classes", "size"} <= facts.keys():
+        raise DataError(
+            "the run does not say what its model's inputs and outputs are",
+            where=str(run),
+            why="Its Task's describe() has no `classes` and `size`.",
+            fix="Add them to describe() and train again.",
+        )
+    return facts
+
+
+def _without_first_weights(recipe: Recipe) -> Recipe:
+    return replace(recipe, model=replace(recipe.model, weights=WeightsSource.NONE))

@@ -1,0 +1,1 @@
+"""Whether a recipe learns as well: folds, paired comparisons, remedies."""

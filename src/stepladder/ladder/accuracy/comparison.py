@@ -1,0 +1,146 @@
+"""Held-out examples before and after, paired by example, seed and fold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from stepladder.config.recipe import Recipe
+from stepladder.ladder.lab import Lab
+from stepladder.ladder.limits.guard import TrialFailed
+from stepladder.records.ladder import Interval, Outcome
+from stepladder.records.profile import Provenance
+from stepladder.stats import Pairs, paired_change
+
+_CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What trainings to the end say of two recipes.
+
+    Attributes:
+        accuracy, loss: change from before to after; None: not known.
+        loss_before: mean held-out loss before.
+        num_held_out: examples behind it.
+        before, after: accuracy of each training, paired by position.
+        gap_before, gap_after: generalisation gap (see `Verdict`).
+        num_seeds: trainings of each.
+        why_not: why nothing is known; None: it is.
+        is_replayed: whether heads learnt from features.
+    """
+
+    accuracy: Interval | None = None
+    loss: Interval | None = None
+    loss_before: float | None = None
+    before: tuple[float, ...] = ()
+    after: tuple[float, ...] = ()
+    gap_before: float | None = None
+    gap_after: float | None = None
+    num_held_out: int = 0
+    num_seeds: int = 0
+    why_not: str | None = None
+    is_replayed: bool = False
+
+
+def compare(
+    lab: Lab,
+    before: Recipe,
+    after: Recipe,
+    *,
+    along: Sequence[Recipe] = (),
+    confidence: float = _CONFIDENCE,
+) -> Comparison:
+    """Train both to their ends and compare what they get right.
+
+    Args:
+        along: may be asked for next; what one training tells of them is learnt on the way.
+        confidence: one-sided, of each bound.
+
+    Raises:
+        TrialFailed: if a training after the change fails where the one before does not.
+    """
+    found_before = lab.outcomes(before, also=(after, *along))
+    found_after = found_before
+    if found_before.why_not is None:
+        found_after = lab.outcomes(after)
+    why_not = found_before.why_not or found_after.why_not
+    if why_not is not None:
+        return Comparison(why_not=why_not)
+    return compare_outcomes(lab, found_before.found, found_after.found, confidence=confidence)
+
+
+def compare_outcomes(
+    lab: Lab,
+    before: Sequence[Outcome],
+    after: Sequence[Outcome],
+    *,
+    confidence: float = _CONFIDENCE,
+) -> Comparison:
+    """Compare trainings of two recipes, paired in order; each pair held out the same examples.
+
+    Raises:
+        TrialFailed: if a training after fails where the one before does not.
+    """
+    pairs = _sound_pairs(before, after)
+    failed = next((one.why_not for one in before if one.why_not), None)
+    if not pairs and failed is not None:
+        return Comparison(why_not=f"each training {failed}, before as well")
+    if not pairs or not any(one.rows for one, _ in pairs):
+        return Comparison(why_not="there are no held-out examples to judge by")
+    losses = [_pairs(one, other, one.losses, other.losses) for one, other in pairs]
+    hits = [
+        _pairs(one, other, one.hits, other.hits)
+        for one, other in pairs
+        if one.hits is not None and other.hits is not None
+    ]
+    how: dict[str, Any] = {"groups": lab.groups(), "draw_seed": lab.seed, "confidence": confidence}
+    return Comparison(
+        accuracy=paired_change(hits, is_share=True, **how) if len(hits) == len(pairs) else None,
+        loss=paired_change(losses, **how),
+        loss_before=float(np.mean(np.concatenate([pair.before for pair in losses]))),
+        before=tuple(float(pair.before.mean()) for pair in hits),
+        after=tuple(float(pair.after.mean()) for pair in hits),
+        gap_before=_gap([one for one, _ in pairs]),
+        gap_after=_gap([other for _, other in pairs]),
+        num_held_out=len(np.unique(np.concatenate([pair.rows for pair in losses]))),
+        num_seeds=len(pairs),
+        is_replayed=pairs[0][1].provenance is Provenance.REPLAYED,
+    )
+
+
+def _gap(outcomes: Sequence[Outcome]) -> float | None:
+    """Give how much better trainings do on what they learnt from than on what they did not."""
+    gaps = []
+    for outcome in outcomes:
+        if outcome.train_accuracy is not None and outcome.hits:
+            gaps.append(outcome.train_accuracy - sum(outcome.hits) / len(outcome.hits))
+        elif outcome.train_loss is not None and outcome.hits is None:
+            gaps.append(float(np.mean(outcome.losses)) - outcome.train_loss)
+    return float(np.mean(gaps)) if gaps and len(gaps) == len(outcomes) else None
+
+
+def _sound_pairs(
+    before: Sequence[Outcome], after: Sequence[Outcome]
+) -> list[tuple[Outcome, Outcome]]:
+    """Pair outcomes of one seed and fold; refuse where only the later ones fail."""
+    pairs = list(zip(before, after, strict=False))  # a budget may allow fewer of one
+    broken = [other.why_not for one, other in pairs if other.why_not and not one.why_not]
+    if broken:
+        raise TrialFailed(f"{broken[0]} in {len(broken)} of {len(pairs)} trainings")
+    return [(one, other) for one, other in pairs if not one.why_not and not other.why_not]
+
+
+def _pairs(
+    before: Outcome, after: Outcome, old: tuple[float, ...], new: tuple[float, ...]
+) -> Pairs:
+    if before.rows != after.rows:
+        raise ValueError("the outcomes were judged on other examples")
+    return Pairs(
+        rows=np.array(before.rows, np.int64),
+        before=np.array(old, np.float64),
+        after=np.array(new, np.float64),
+    )

@@ -1,0 +1,147 @@
+"""How well a recipe fits: what it gets wrong of what it learnt from, and what comes on top."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist, fmean
+from typing import Final
+
+import numpy as np
+
+from stepladder.ladder.limits.guard import TrialFailed
+from stepladder.ladder.summary.wording import loss_decimals
+from stepladder.records.climb import FitErrors
+from stepladder.records.ladder import Outcome
+from stepladder.rungs.contract import Against, Rung
+from stepladder.stats import binomial_sem, mean_estimate, t_quantile
+
+_CONFIDENCE: Final = 0.95
+_Z: Final = NormalDist().inv_cdf(_CONFIDENCE)
+_MIN_PAIRS: Final = 2
+
+
+def fit_errors(outcomes: Sequence[Outcome], *, target: float = 0.0) -> FitErrors:
+    """Measure both parts of the error, from trainings that were judged on both kinds of examples.
+
+    As shares of examples; without classes as losses. Each comes with the larger of two standard
+    errors: that of the examples, and what one training differs from another.
+
+    Args:
+        target: error that cannot be had lower.
+
+    Raises:
+        TrialFailed: if no training tells of both.
+    """
+    found = [one for one in outcomes if one.why_not is None and one.rows]
+    if not found:
+        failed = next((one.why_not for one in outcomes if one.why_not), None)
+        raise TrialFailed(failed or "there are no held-out examples to judge by")
+    has_classes = all(one.hits is not None for one in found)
+    learnt = [_learnt(one, has_classes=has_classes) for one in found]
+    training = [value for value in learnt if value is not None]
+    if len(training) < len(found):
+        raise TrialFailed("its training error was not measured")
+    held_out = [_held_out(one, has_classes=has_classes) for one in found]
+    num = len({row for one in found for row in one.rows})
+    training_sem, held_out_sem = (
+        max(_sem_of_trainings(values), _sem_of_examples(values, found, num, is_share=has_classes))
+        for values in (training, held_out)
+    )
+    return FitErrors(
+        training=fmean(training),
+        held_out=fmean(held_out),
+        training_sem=training_sem,
+        gap_sem=math.hypot(training_sem, held_out_sem),
+        target=target,
+        num_held_out=num,
+        is_loss=not has_classes,
+    )
+
+
+def larger_part(fit: FitErrors) -> Against | None:
+    """Say which part of the held-out error is the larger; None: neither is above its noise.
+
+    What is above the target of the training error, against what held-out examples add to it.
+
+    Source: Ng 2018, "Machine Learning Yearning", 20 to 27 (avoidable bias and variance).
+    """
+    excess, gap = fit.training - fit.target, fit.held_out - fit.training
+    if excess <= _Z * fit.training_sem and gap <= _Z * fit.gap_sem:
+        return None
+    return Against.TRAINING if excess >= gap else Against.GAP
+
+
+def why_not_by_fit(rung: Rung, fit: FitErrors) -> str | None:
+    """Say why a rung is no remedy for this fit, or None.
+
+    Where the training error is the larger part, no rung that makes fitting harder, and no more
+    data: neither lowers it.
+    """
+    part, words = larger_part(fit), fit_words(fit)
+    if part is None:
+        return f"no error that these examples tell from none: {words}"
+    if rung.against is None or rung.against is part:
+        return None
+    if part is Against.TRAINING:
+        return f"the training error is the larger part, which this does not lower: {words}"
+    return f"the training error is the smaller part: {words}"
+
+
+def fit_words(fit: FitErrors) -> str:
+    """Say both errors: `12.0 % in training, 31.4 % held out`."""
+    training, held_out = error_words(fit, fit.training), error_words(fit, fit.held_out)
+    return f"{training} in training, {held_out} held out"
+
+
+def error_words(fit: FitErrors, value: float) -> str:
+    """Say one error of a fit: `12.0 %`, or `a loss of 0.412`."""
+    if fit.is_loss:
+        return f"a loss of {value:.{loss_decimals(fit.held_out)}f}"
+    return f"{100 * value:.1f} %"
+
+
+def learns_more(before: Sequence[Outcome], after: Sequence[Outcome]) -> bool:
+    """Say whether the training error falls, beyond what one training differs from another.
+
+    By the one-sided 95 % t bound on the mean of differences, paired by seed and fold.
+    """
+    of = {(one.seed, one.fold): one for one in before if one.why_not is None}
+    pairs = [(of[one.seed, one.fold], one) for one in after if (one.seed, one.fold) in of]
+    falls: list[float] = []
+    for old, new in pairs:
+        has_classes = old.train_accuracy is not None and new.train_accuracy is not None
+        values = [_learnt(one, has_classes=has_classes) for one in (old, new)]
+        if new.why_not is not None or values[0] is None or values[1] is None:
+            return False
+        falls.append(values[0] - values[1])
+    if len(falls) < _MIN_PAIRS:
+        return False
+    change = mean_estimate(falls)
+    return change.mean - t_quantile(_CONFIDENCE, len(falls) - 1) * change.sem > 0
+
+
+def _learnt(outcome: Outcome, *, has_classes: bool) -> float | None:
+    if not has_classes:
+        return outcome.train_loss
+    return None if outcome.train_accuracy is None else 1 - outcome.train_accuracy
+
+
+def _held_out(outcome: Outcome, *, has_classes: bool) -> float:
+    if has_classes and outcome.hits is not None:
+        return 1 - fmean(outcome.hits)
+    return fmean(outcome.losses)
+
+
+def _sem_of_trainings(values: Sequence[float]) -> float:
+    return mean_estimate(values).sem if len(values) > 1 else 0.0
+
+
+def _sem_of_examples(
+    values: Sequence[float], outcomes: Sequence[Outcome], num: int, *, is_share: bool
+) -> float:
+    """Give the error of a mean over so many examples; a loss is taken to spread as held out."""
+    if is_share:
+        return binomial_sem(fmean(values), num)
+    losses = np.concatenate([np.asarray(one.losses) for one in outcomes])
+    return float(losses.std()) / math.sqrt(num)

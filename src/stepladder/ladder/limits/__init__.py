@@ -1,0 +1,1 @@
+"""What a climb may spend, and what becomes of a rung that fails."""

@@ -1,0 +1,60 @@
+"""Why a rung cannot be tried here: its own reason, nothing enabled, too little disk or time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from stepladder.config.options import LadderConfig
+from stepladder.config.recipe import Recipe
+from stepladder.ladder.paired_rungs import why_nothing_enabled
+from stepladder.records.ladder import Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.contract import Rung
+from stepladder.training.output.wording import rough_time
+
+_LEAST_FRAC: Final = 0.02  # of the budget, without which no trial is begun
+_WHOLE: Final[Mapping[str, str]] = {"compile": "compiling", "store": "decoding all pictures"}
+"""One-time work that a trial does as a whole; of the other kinds it times a part."""
+
+
+def why_not_here(rung: Rung, profile: Profile, recipe: Recipe, options: LadderConfig) -> str | None:
+    """Say in words why a rung cannot be tried, or None."""
+    refusal = rung.why_not(profile, recipe) or why_nothing_enabled(rung, profile, recipe)
+    if refusal is not None:
+        return refusal
+    needed, allowed = rung.disk_bytes(profile, recipe), options.max_cache_bytes
+    if needed <= allowed:
+        return None
+    return f"takes {_size(needed)} of disk, and ladder.max_cache_bytes allows {_size(allowed)}"
+
+
+def why_no_time(
+    left_s: float,
+    options: LadderConfig,
+    profile: Profile | None = None,
+    prediction: Prediction | None = None,
+) -> str | None:
+    """Say why no trial is begun any more, or not this one, or None.
+
+    Args:
+        left_s: of the budget; infinite where there is none.
+        profile, prediction: of the rung; None: of any.
+    """
+    limit_s = options.budget_s
+    if left_s <= 0:
+        return "the budget ended before"
+    if limit_s is not None and left_s < _LEAST_FRAC * limit_s:
+        return f"the budget leaves {rough_time(left_s)}, too little for a trial"
+    if profile is None or prediction is None or prediction.time is None:
+        return None
+    for name, words in _WHOLE.items():
+        now_s = profile.time.one_time_s.get(name, 0.0)
+        more_s = prediction.time.one_time_s.get(name, 0.0) - now_s
+        if more_s > left_s:
+            return f"the budget leaves {rough_time(left_s)}, and {words} takes {rough_time(more_s)}"
+    return None
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"

@@ -1,0 +1,93 @@
+"""What goes wrong in a trial ends the trial, not the climb."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from stepladder.errors import DivergedError, InterruptedRun, StepladderError
+from stepladder.measuring.probe import is_out_of_memory
+from stepladder.measuring.watchdog import Hung, Watchdog
+from stepladder.training.evaluate import EvaluationCancelled
+
+__all__ = [
+    "BudgetEnded",
+    "Hung",
+    "TooSlow",
+    "TrialFailed",
+    "Watchdog",
+    "failure_words",
+    "free_memory",
+    "guarded",
+]
+
+
+class TooSlow(StepladderError):  # noqa: N818  (a finding)
+    """A rung is so much slower that more blocks would say nothing new."""
+
+
+class TrialFailed(StepladderError):  # noqa: N818  (a finding)
+    """A trial ended before its verdict; `what` says why, in words that stand in a table cell."""
+
+
+class BudgetEnded(TrialFailed):
+    """A trial that took longer than its budget: with a larger one it may be decided."""
+
+
+@contextmanager
+def guarded(watchdog: Watchdog) -> Iterator[None]:
+    """Turn whatever ends a trial early into TrialFailed, and free what it held.
+
+    Ctrl-C and other requests to end pass through.
+
+    Raises:
+        TrialFailed: with the reason.
+    """
+    failure: str | None = None
+    kind = TrialFailed
+    try:
+        with watchdog.watching():
+            yield
+    except (InterruptedRun, EvaluationCancelled):
+        raise
+    except Hung:
+        kind = BudgetEnded if watchdog.is_by_budget else TrialFailed
+        why = "the budget ended" if watchdog.is_by_budget else "hung"
+        failure = f"{why}: not done after {watchdog.deadline_s:.0f} s"
+    except Exception as error:
+        failure = failure_words(error)
+        _forget_frames(error)
+    if failure is not None:
+        free_memory()
+        raise kind(failure)
+
+
+def failure_words(error: BaseException) -> str:
+    """Say what went wrong, short enough for a table cell."""
+    if is_out_of_memory(error):
+        return "ran out of memory"
+    if isinstance(error, DivergedError):
+        return "diverged: the loss is not a finite number"
+    if isinstance(error, StepladderError):
+        return error.what
+    first = next(iter(str(error).splitlines()), "")
+    return f"raised {type(error).__name__}: {first}" if first else f"raised {type(error).__name__}"
+
+
+def free_memory() -> None:
+    """Give back what nobody holds any more, on the device too."""
+    gc.collect()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Drop the traceback: its frames hold the trial's models and batches."""
+    seen: Any = error
+    while seen is not None:
+        seen.__traceback__ = None
+        seen = seen.__cause__ or seen.__context__

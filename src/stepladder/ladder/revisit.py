@@ -1,0 +1,100 @@
+"""What a climb on the same job decides anew: where it may take longer than the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from stepladder.config.options import LadderConfig
+from stepladder.ladder.keys import prices_key
+from stepladder.ladder.lab import BUDGET_S
+from stepladder.records.ladder import Aim, Decision, Trial
+from stepladder.rungs.contract import Rung
+from stepladder.training.output.wording import clean
+
+_OPEN: Final = (Decision.DROPPED, Decision.UNDECIDED, Decision.SKIPPED, Decision.NOT_HERE)
+
+
+def allows_more(now_s: float | None, then_s: float | None) -> bool:
+    """Say whether trials get more from a budget than from another.
+
+    None ends no trial; trainings to the end take a share of the budget, without one of BUDGET_S.
+    """
+    share_s, then_share_s = (budget_s or BUDGET_S for budget_s in (now_s, then_s))
+    if share_s != then_share_s:
+        return share_s > then_share_s
+    return now_s is None and then_s is not None
+
+
+def more_to_try(
+    done: Mapping[str, Any], trials: Sequence[Trial], options: LadderConfig
+) -> str | None:
+    """Say in words what can be tried now that a finished climb left, or None.
+
+    Rungs that were skipped, that a budget left or cut short, or that were not allowed to write so
+    much; and those that came after times which did not add up.
+
+    Args:
+        done: what climb.json says.
+        trials: of its ledger.
+    """
+    left = ", ".join(clean(str(rung)) for rung in done.get("untried") or ())
+    now_s, then_s = options.budget_s, done.get("budget_s")
+    has_more_time = then_s is not None and (now_s is None or now_s > then_s)
+    if left and has_more_time:
+        return f"what the budget left untried: {left}"
+    last = {trial.rung: trial.verdict.decision for trial in trials}
+    if Decision.UNDECIDED in last.values() and allows_more(now_s, then_s):
+        return "what was undecided"
+    if options.try_all and not done.get("try_all"):
+        return "what was skipped"
+    if done.get("why_no_advice"):
+        return "what was left when times did not add up"
+    allowed = done.get("max_cache_bytes")
+    if allowed is not None and options.max_cache_bytes > allowed:
+        return "what was not allowed to write so much"
+    is_known = "prices" in done  # not by climbs of earlier versions
+    return "another list of GPUs" if is_known and done["prices"] != prices_key(options) else None
+
+
+def anew_words(done: Mapping[str, Any]) -> str:
+    """Say what would be tried by which flag on a climb that is finished."""
+    words = "--fresh tries everything anew"
+    if not done.get("untried") or done.get("budget_s") is None:
+        return words
+    return f"a larger --budget tries {', '.join(clean(str(r)) for r in done['untried'])}; {words}"
+
+
+def may_now_decide(trial: Trial, budget_s: float | None) -> bool:
+    """Say whether a trial that ended undecided has more to go on within another budget."""
+    is_open = trial.verdict.decision is Decision.UNDECIDED
+    return is_open and allows_more(budget_s, trial.budget_s)
+
+
+def is_replaced(trial: Trial, *, by: Trial) -> bool:
+    """Say whether a later trial is the last word on an earlier one.
+
+    What was kept stays where its rung is tried once more upon it, until that very change is undone.
+    """
+    is_kept = trial.verdict.decision is Decision.KEPT
+    stays = is_kept and not (by.is_undone and by.change == trial.change)
+    return trial.rung == by.rung and not stays
+
+
+def on_other_ground(rungs: Sequence[Rung], trials: Sequence[Trial], *, recipe: str) -> list[Rung]:
+    """List the rungs of TIME that were not kept on the recipe as it was then.
+
+    Args:
+        trials: the last word on each rung.
+        recipe: key of the recipe as it is now.
+    """
+    decided = {trial.rung: trial for trial in trials}
+    return [
+        rung
+        for rung in rungs
+        if rung.aim is Aim.TIME
+        and not rung.is_prediction_only
+        and (trial := decided.get(rung.name)) is not None
+        and trial.verdict.decision in _OPEN
+        and trial.recipe != recipe
+    ]

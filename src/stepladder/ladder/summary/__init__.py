@@ -1,0 +1,1 @@
+"""The end of a climb: both ends timed, the final training, the text."""

@@ -1,0 +1,162 @@
+"""The end of a climb in words: both ends of it, and what lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from stepladder.ladder.summary.wording import (
+    LABEL_WIDTH,
+    WIDTH,
+    gain,
+    loss_decimals,
+    loss_interval,
+    plus_minus,
+    wrapped,
+)
+from stepladder.records.climb import ClimbSummary
+from stepladder.records.from_json import from_json
+from stepladder.records.ladder import Aim, Interval
+from stepladder.training.output.wording import clean, percent, rough_time
+
+FAR_APART: Final = 2.0
+"""Looks at one job whose times differ more than this were not of the same machine."""
+_MIN_RUNS: Final = 2
+_WORTH_SAYING: Final = 1.1
+ONE_EACH: Final = "of one training each"
+
+
+def end_line(climb: Mapping[str, Any], width: int = WIDTH) -> str:
+    """Give the bottom line from climb.json: measured from end to end, never a product of gains.
+
+    Raises:
+        DataError: if the numbers are none.
+    """
+    label = "end to end".ljust(LABEL_WIDTH) if width >= WIDTH else "end to end: "
+    text = clean(end_words(from_json(ClimbSummary, climb)))
+    return wrapped(f" {label}{text}", width, indent=len(label) + 1 if width >= WIDTH else 4)
+
+
+def end_words(climb: ClimbSummary) -> str:
+    """Say the end: `240× (24 min → 6.1 s), test 75.0 → 75.3 % (661 pictures, read once), …`."""
+    before, after = climb.baseline, climb.result
+    if before is None or after is None:
+        return "not measured: the climb did not end"
+    if climb.is_as_written:
+        return ", ".join(
+            [f"{unchanged_words(climb)}, {rough_time(after.total_s)}", *_as_written(climb)]
+        )
+    times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}{noise_words(climb)}"
+    parts = [f"{gain(climb.speedup)} ({times})" if climb.speedup is not None else times]
+    if before.test_accuracy is not None and after.test_accuracy is not None:
+        shares = f"{100 * before.test_accuracy:.1f} → {100 * after.test_accuracy:.1f} %"
+        parts.append(f"test {shares}{_read_once(climb)}")
+    if climb.test_change is not None:
+        parts.append(f"difference {plus_minus(climb.test_change)} {_each_once(climb)}")
+    elif climb.loss_change is not None:
+        parts += _loss_parts(climb, climb.loss_change, is_first=len(parts) == 1)
+    elif climb.num_test:
+        parts += _not_compared(climb)
+    if climb.aim is Aim.ACCURACY:  # what it is for comes first
+        parts = [*errors_words(climb), *parts[1:], f"time {times}"]
+    if climb.untried:
+        parts.append(f"for want of time not tried, or not once more: {', '.join(climb.untried)}")
+    return ", ".join(parts)
+
+
+def errors_words(climb: ClimbSummary) -> tuple[str, ...]:
+    """Say both errors at both ends: `training error 41.0 → 2.1 %`, `held out 43.2 → 30.0 %`."""
+    before, after = climb.fit_before, climb.fit_after
+    if before is None or after is None:
+        return ()
+    what = "loss" if before.is_loss else "error"
+    pairs = {
+        f"training {what}": (before.training, after.training),
+        f"held-out {what}": (before.held_out, after.held_out),
+    }
+    if before.is_loss:
+        decimals = loss_decimals(before.held_out)
+        return tuple(
+            f"{name} {a:.{decimals}f} → {b:.{decimals}f}" for name, (a, b) in pairs.items()
+        )
+    return tuple(f"{name} {100 * a:.1f} → {100 * b:.1f} %" for name, (a, b) in pairs.items())
+
+
+def _not_compared(climb: ClimbSummary) -> list[str]:
+    """Say what the result gets right on test, and why it stands alone."""
+    why_not = climb.why_not_compared or "not compared"
+    after = climb.result.test_accuracy if climb.result is not None else None
+    before = climb.baseline.test_accuracy if climb.baseline is not None else None
+    if after is None or before is not None:
+        return [why_not if after is not None else f"test {why_not}"]
+    return [f"test {percent(after)}{_read_once(climb)}", why_not]
+
+
+def _loss_parts(climb: ClimbSummary, change: Interval, *, is_first: bool) -> list[str]:
+    losses, read_once = losses_words(climb), _read_once(climb) if is_first else ""
+    if not losses or climb.baseline is None:
+        return [f"test loss {loss_interval(change)}{read_once}"]
+    difference = loss_interval(change, climb.baseline.test_loss)
+    return [f"test loss {losses}{read_once}", f"difference {difference} {_each_once(climb)}"]
+
+
+def _each_once(climb: ClimbSummary) -> str:
+    """Say what the difference is of: its bounds know of the examples, and of no other seed."""
+    return ONE_EACH + (", alike but for rounding" if climb.learns_alike else "")
+
+
+def is_within_noise(climb: ClimbSummary) -> bool:
+    """Say whether looks at the job as written differ by more than both ends do."""
+    runs_s = _runs_s(climb)
+    if climb.result is None or not runs_s:
+        return False
+    return min(runs_s) <= climb.result.total_s <= max(runs_s)
+
+
+def noise_words(climb: ClimbSummary) -> str:
+    """Say what each look at the job as written found, where they are far apart; empty elsewhere."""
+    runs_s = _runs_s(climb)
+    said = f"; as written {' and '.join(rough_time(seconds) for seconds in runs_s)}"
+    if is_within_noise(climb):
+        return f"{said}: the noise is larger than the effect"
+    if runs_s and max(runs_s) > FAR_APART * min(runs_s):
+        return f"{said}: something else used the machine, and the shorter counts"
+    return said if runs_s and max(runs_s) > _WORTH_SAYING * min(runs_s) else ""
+
+
+def _runs_s(climb: ClimbSummary) -> tuple[float, ...]:
+    """Give the looks at the job as written; empty where there were not two."""
+    runs_s = climb.baseline.runs_s if climb.baseline is not None else ()
+    return runs_s if len(runs_s) >= _MIN_RUNS else ()
+
+
+def unchanged_words(climb: ClimbSummary) -> str:
+    """Say that nothing was kept: `nothing paid: the job as written`."""
+    what = "nothing helped" if climb.aim is Aim.ACCURACY else "nothing paid"
+    why = "nothing was kept before the budget ended" if climb.untried else what
+    return f"{why}: the job as written"
+
+
+def examples_words(climb: ClimbSummary) -> str:
+    """Say what the test split holds: `661 pictures`, `1 example`."""
+    what = "picture" if climb.are_pictures else "example"
+    return f"{climb.num_test:,} {what}{'' if climb.num_test == 1 else 's'}"
+
+
+def losses_words(climb: ClimbSummary) -> str:
+    """Say the test loss at both ends: `1.342 → 1.218`; empty where one is not known."""
+    before = climb.baseline.test_loss if climb.baseline is not None else None
+    after = climb.result.test_loss if climb.result is not None else None
+    if before is None or after is None:
+        return ""
+    decimals = loss_decimals(before)
+    return f"{before:.{decimals}f} → {after:.{decimals}f}".replace("-", "−")
+
+
+def _as_written(climb: ClimbSummary) -> list[str]:
+    accuracy = climb.result.test_accuracy if climb.result is not None else None
+    return [] if accuracy is None else [f"test {percent(accuracy)}{_read_once(climb)}"]
+
+
+def _read_once(climb: ClimbSummary) -> str:
+    return f" ({examples_words(climb)}, read once)" if climb.num_test else ""

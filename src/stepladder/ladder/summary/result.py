@@ -1,0 +1,400 @@
+"""Both ends of a climb: what the job took as written, and what it takes now."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+import numpy as np
+
+from stepladder.config.choices import Split
+from stepladder.config.recipe import Recipe
+from stepladder.errors import UsageError
+from stepladder.ladder.advise import advise_on, gain_of
+from stepladder.ladder.climb import Climb
+from stepladder.ladder.keys import prices_key
+from stepladder.ladder.lab import Lab
+from stepladder.ladder.limits.budget import allows_after
+from stepladder.ladder.limits.guard import TrialFailed
+from stepladder.ladder.limits.rung_fault import faults_told
+from stepladder.ladder.recipe_keys import learning_key
+from stepladder.ladder.summary.baseline_run import epochs_of, outside_clock_s, run_whole
+from stepladder.ladder.summary.climb_summary import FAR_APART
+from stepladder.machine import environment
+from stepladder.measuring.blocks.block import mean_times
+from stepladder.measuring.blocks.workload import BlockTimes, Workload, training_time
+from stepladder.records import read_json, to_json
+from stepladder.records.climb import Baseline, ClimbSummary, NextStep, Result
+from stepladder.records.ladder import Decision, Interval, Outcome
+from stepladder.records.profile import Profile, Provenance, TrainingTime
+from stepladder.rungs.devices.gpu import UseGpu
+from stepladder.stats import Pairs, paired_change
+from stepladder.training.output.finish import SUMMARY_FILE
+from stepladder.training.output.results import Judged, read_predictions
+from stepladder.training.output.wording import rough_time
+
+CLIMB_FILE: Final = "climb.json"
+_BASELINE_FRAC: Final = 0.015  # of the budget, for measured epochs of the job as written
+_LOOK: Final = 0.5  # of that before the climb, and as much after it
+_BASELINE_EPOCHS: Final = 3.0
+_WHOLE_S: Final = 20.0
+"""Seconds up to which the job as written is run whole, so that both ends are measured alike."""
+_WHOLE_FRAC: Final = 0.25
+"""Of what is left of the budget; what is short but takes more waits for the end of the climb."""
+_MIN_COMPARED: Final = 2
+
+
+def measure_baseline(climbing: Climb) -> Baseline:
+    """Time the job as written: a short one whole, of a long one up to three epochs.
+
+    What is extrapolated has the one-time work and checkpoints that the profile knows of.
+
+    Raises:
+        UsageError: if training would end by its clock: what is faster would learn more instead.
+    """
+    lab, profile, recipe = climbing.lab, climbing.profile, climbing.recipe
+    epochs, num_validations, epochs_are = lab.expected_epochs(recipe)
+    forecast = replace(profile.time, epochs=epochs, num_validations=num_validations)
+    if epochs_are is not Provenance.ASSUMED:
+        refuse_end_by_clock(recipe, forecast)
+    baseline = Baseline(
+        total_s=forecast.total_s,
+        measured_epochs=0.0,
+        epochs=epochs,
+        epochs_are=epochs_are,
+        global_batch_size=recipe.batch.global_batch_size,
+        is_extrapolated=True,
+    )
+    if forecast.total_s <= lab.allowed_s(_WHOLE_FRAC):
+        with suppress(TrialFailed), faults_told("run whole:"):
+            baseline = _whole(lab, profile, baseline)
+    return _extrapolated(lab, profile, baseline) if baseline.is_extrapolated else baseline
+
+
+def _extrapolated(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
+    """Time a part of the job as written, and extrapolate it to the baseline's length.
+
+    The total is that of this look and those before; see `of_looks`.
+    """
+    recipe, epochs = lab.job.recipe, baseline.epochs or 0.0
+    share = epochs / profile.time.epochs if profile.time.epochs else 1.0
+    times = _baseline_block(lab, profile)
+    time = training_time(
+        recipe,
+        times,
+        num_train=profile.num_train,
+        num_val=profile.num_val,
+        epochs=epochs,
+        num_validations=profile.time.num_validations * share,
+        one_time_s=profile.time.one_time_s,
+        checkpoint_s=profile.time.checkpoint_s,
+    )
+    runs_s = (*baseline.runs_s, time.total_s)
+    measured_epochs = (baseline.measured_epochs or 0.0) + times.num_steps / time.steps_per_epoch
+    return replace(
+        baseline, total_s=of_looks(runs_s), runs_s=runs_s, measured_epochs=measured_epochs
+    )
+
+
+def of_looks(runs_s: Sequence[float]) -> float:
+    """Give the time that looks at one job agree on, in seconds: their mean.
+
+    Others on the machine only make it slower: where one look took more than twice as long as
+    another, the shorter counts, so that no climb gains what they took.
+    """
+    return min(runs_s) if max(runs_s) > FAR_APART * min(runs_s) else fmean(runs_s)
+
+
+def refuse_end_by_clock(recipe: Recipe, forecast: TrainingTime) -> None:
+    """Refuse a job that its own clock would end.
+
+    Raises:
+        UsageError: what is faster would learn more instead.
+    """
+    limit_s = recipe.schedule.max_time_s
+    if limit_s is None or forecast.total_s <= limit_s:
+        return
+    raise UsageError(
+        f"the job as written would be ended by its clock: {forecast.epochs:,.0f} epochs take "
+        f"{rough_time(forecast.total_s)}, and schedule.max_time_s is {rough_time(limit_s)}",
+        where="schedule.max_time_s",
+        why="A faster job would train for longer then, not end earlier.",
+        fix="Climb with the epochs that it needs: --schedule.max-time-s none "
+        "--schedule.max-epochs NUMBER",
+    )
+
+
+def _baseline_block(lab: Lab, profile: Profile) -> BlockTimes:
+    recipe = lab.job.recipe
+    most_s = min(lab.budget_s * _BASELINE_FRAC, _BASELINE_EPOCHS * profile.time.epoch_s)
+    min_s = _LOOK * most_s
+    workload = Workload(
+        recipe, lab.task, lab.sources, device=lab.device, cache=lab.cache / "baseline"
+    )
+    blocks: list[BlockTimes] = []
+    try:
+        while not blocks or sum(block.wall_s for block in blocks) < min_s:
+            blocks.append(workload.block(min(min_s, lab.job.ladder.block_s)))
+        return mean_times(blocks)
+    finally:
+        workload.close()
+
+
+def _whole(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
+    """Measure the baseline whole where its total is small; as it is where that cannot be done."""
+    if baseline.total_s > max(_WHOLE_S, _BASELINE_FRAC * lab.budget_s):
+        return baseline
+    whole = run_whole(lab, profile)
+    if whole is None:
+        return baseline
+    return replace(
+        baseline,
+        total_s=whole.total_s,
+        runs_s=(whole.total_s,),
+        measured_epochs=whole.epochs,
+        epochs=whole.epochs,
+        epochs_are=Provenance.MEASURED,
+        is_extrapolated=False,
+    )
+
+
+def _at_the_end(climbing: Climb, baseline: Baseline) -> Baseline:
+    """Measure what is short beside the result; a fault of the job as written does not cost that."""
+    lab, profile = climbing.lab, climbing.profiles[0]
+    try:
+        with faults_told("as written:"):
+            has_time = allows_after(lab, baseline.total_s)
+            is_due = baseline.is_extrapolated and has_time
+            whole = _whole(lab, profile, baseline) if is_due else baseline
+            if whole != baseline or climbing.recipe == lab.job.recipe:
+                return whole
+            if baseline.is_extrapolated:
+                is_dear = lab.job.recipe.device.compile  # compiled once more, for one look
+                return baseline if is_dear else _extrapolated(lab, profile, baseline)
+            return _once_more(lab, profile, baseline) if has_time else baseline
+    except TrialFailed:
+        pass
+    return baseline
+
+
+def _once_more(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
+    """Run what is short once more, beside the result: the machine may be another by now."""
+    whole = run_whole(lab, profile)
+    if whole is None:
+        return baseline
+    runs_s = (*baseline.runs_s, whole.total_s)
+    return replace(baseline, total_s=of_looks(runs_s), runs_s=runs_s)
+
+
+def with_accuracy(climbing: Climb, baseline: Baseline) -> Baseline:
+    """Add what the job as written gets right on the validation split, where that costs little.
+
+    Trained once to its end with its own seed, if that is forecast to take no more than what timing
+    the job may take.
+    """
+    lab, recipe = climbing.lab, climbing.recipe
+    if lab.sources.val is None or not lab.can_show(recipe):
+        return baseline
+    found = lab.judge(recipe, Split.VAL)
+    if found is None or found.why_not is not None:
+        return baseline
+    return replace(baseline, val_accuracy=_mean_hit(found), provenance=found.provenance)
+
+
+def result_of(
+    lab: Lab,
+    climbing: Climb,
+    baseline: Baseline,
+    folder: Path,
+    *,
+    climb_s: float,
+    found_features_s: float,
+) -> ClimbSummary:
+    """Compare both ends; the test pictures are read now, once for each.
+
+    Args:
+        folder: holds the finished training of what was kept.
+        climb_s: seconds from the first measurement to the last verdict.
+        found_features_s: what features took that the training found ready; they count as its own.
+    """
+    summary = read_json(folder / SUMMARY_FILE)
+    is_as_written = climbing.recipe == lab.job.recipe
+    baseline = _at_the_end(climbing, baseline)
+    features = {"features": found_features_s} if found_features_s else {}
+    one_time_s = features | _outside_clock_s(climbing)
+    total_s = float(summary["train_s"]) + sum(one_time_s.values())
+    before, why_not_compared = _judged_as_written(lab)
+    baseline = _with_validation(lab, baseline, before)
+    epochs = epochs_of(summary, lab, climbing.recipe)
+    if baseline.epochs_are is Provenance.ASSUMED:
+        baseline = _of_known_length(baseline, climbing.profiles[0], before, epochs)
+    after = read_predictions(folder, Split.TEST)
+    accuracy, loss = _changes(before, after)
+    return ClimbSummary(
+        baseline=replace(
+            baseline,
+            test_accuracy=_mean_hit(before),
+            test_loss=_mean_loss(before),
+            provenance=before.provenance if before is not None else baseline.provenance,
+        ),
+        result=Result(
+            total_s=total_s,
+            epochs=epochs,
+            val_accuracy=summary.get("val_accuracy"),
+            test_accuracy=summary.get("test_accuracy"),
+            test_loss=summary.get("test_loss"),
+            one_time_s=one_time_s,
+        ),
+        climb_s=climb_s,
+        num_test=summary["num_test"],
+        why_not_compared=why_not_compared,
+        are_pictures=climbing.profile.is_built_in,
+        test_change=accuracy,
+        loss_change=loss,
+        learns_alike=learning_key(climbing.recipe) == learning_key(lab.job.recipe),
+        together=climbing.together,
+        speedup=baseline.total_s / total_s,
+        is_as_written=is_as_written,
+        next=_next_step(climbing),
+        untried=_untried(climbing),
+        num_from_ledger=climbing.num_from_ledger,
+        budget_s=climbing.options.budget_s,
+        machine=to_json(environment()["cpu"]),
+        max_accuracy_loss=climbing.options.max_accuracy_loss,
+        min_gain=climbing.options.min_gain,
+        try_all=climbing.options.try_all,
+        why_no_advice=climbing.why_no_advice,
+        max_cache_bytes=climbing.options.max_cache_bytes,
+        prices=prices_key(climbing.options),
+        aim=climbing.aim,
+        fit_before=climbing.fit_of(lab.job.recipe),
+        fit_after=climbing.fit_of(climbing.recipe),
+    )
+
+
+def _untried(climbing: Climb) -> tuple[str, ...]:
+    """Name the rungs that were not tried, or not once more, for want of time."""
+    if climbing.why_no_advice is not None:
+        return ()  # it is that
+    never = [t.rung for t in climbing.trials if t.verdict.decision is Decision.UNTRIED]
+    return tuple(dict.fromkeys([*never, *climbing.left]))
+
+
+def _judged_as_written(lab: Lab) -> tuple[Outcome | None, str | None]:
+    """Judge the job as written on test, or say why not; a fault of it does not cost the result."""
+    if lab.sources.test is None:
+        return None, None
+    try:
+        with faults_told("as written:"):
+            found = lab.judge(lab.job.recipe, Split.TEST)
+            if found is None and not allows_after(lab):
+                return None, "not compared: the training took what was left of the budget"
+            return found, lab.why_not_judged() if found is None else None
+    except TrialFailed as failure:
+        return None, f"not compared: {failure.what}"
+
+
+def _with_validation(lab: Lab, baseline: Baseline, found: Outcome | None) -> Baseline:
+    """Add the validation accuracy of the job as written once it is trained anyway."""
+    is_trained = found is not None and found.why_not is None
+    if baseline.val_accuracy is not None or not is_trained or lab.sources.val is None:
+        return baseline
+    with suppress(TrialFailed), faults_told("as written:"):
+        return replace(baseline, val_accuracy=_mean_hit(lab.judge(lab.job.recipe, Split.VAL)))
+    return baseline
+
+
+def _of_known_length(
+    baseline: Baseline, profile: Profile, before: Outcome | None, epochs_after: float
+) -> Baseline:
+    """Give a baseline whose end was assumed the epochs that are known by now.
+
+    Those of its own training; without one as many as the result took, which stops by the same rule.
+    """
+    is_known = before is not None and before.why_not is None
+    epochs = before.epochs if before is not None and is_known else epochs_after
+    if not baseline.epochs:
+        return baseline
+    one_time_s = sum(profile.time.one_time_s.values())
+    share = epochs / baseline.epochs
+
+    def of_known(total_s: float) -> float:
+        return one_time_s + share * (total_s - one_time_s)
+
+    return replace(
+        baseline,
+        total_s=of_known(baseline.total_s),
+        runs_s=tuple(of_known(run_s) for run_s in baseline.runs_s),
+        epochs=epochs,
+        epochs_are=before.provenance if before is not None and is_known else Provenance.ASSUMED,
+    )
+
+
+def _outside_clock_s(climbing: Climb) -> dict[str, float]:
+    """Give the one-time work of the result that its training counts as set-up.
+
+    Of a decoded copy that an earlier climb tried, what that trial found.
+    """
+    recipe = climbing.recipe
+    found = outside_clock_s(climbing.lab, climbing.profile, recipe)
+    if recipe.data.decode_once and not climbing.lab.job.recipe.data.decode_once:
+        times = [trial.after.one_time_s for trial in climbing.trials if trial.after]
+        known = [time["store"] for time in times if "store" in time]
+        found = {"store": known[-1]} | found if known else found
+    return found
+
+
+def _next_step(climbing: Climb) -> NextStep | None:
+    """Give the best of what can be predicted but not tried here, for the job as it is at the end.
+
+    Where there is nothing of the kind, a GPU for a machine that has none, at most.
+    """
+    if climbing.why_no_advice is not None:
+        return None
+    profile, recipe = climbing.profile, climbing.recipe
+    advice = advise_on(profile, recipe, climbing.options, rungs=climbing.rungs)
+    best = max(advice.beyond, key=gain_of, default=None)
+    if best is not None:
+        return NextStep(rung=best.rung, gain=gain_of(best), text=best.reason)
+    gpu = next((rung for rung in climbing.rungs if isinstance(rung, UseGpu)), None)
+    if gpu is None or profile.device == "cuda" or profile.has_cuda:
+        return None
+    found = gpu.predict(profile, recipe)
+    return NextStep(rung=gpu.name, gain=found.gain, text=found.note) if found.inputs else None
+
+
+def _changes(
+    before: Outcome | None, after: Judged | None
+) -> tuple[Interval | None, Interval | None]:
+    """Compare accuracy and loss example by example; None where they cannot be compared."""
+    if before is None or after is None or before.why_not is not None:
+        return None, None
+    losses = np.array(before.losses)
+    if losses.shape != after.losses.shape or losses.size < _MIN_COMPARED:
+        return None, None
+    rows = np.arange(losses.size)
+    loss = None
+    if np.isfinite(losses).all() and np.isfinite(after.losses).all():
+        loss = paired_change([Pairs(rows=rows, before=losses, after=after.losses)])
+    if before.hits is None or after.hits is None:
+        return None, loss
+    hits = Pairs(rows=rows, before=np.array(before.hits, np.float64), after=after.hits)
+    return paired_change([hits], is_share=True), loss
+
+
+def _mean_hit(outcome: Outcome | None) -> float | None:
+    if outcome is None or not outcome.hits:
+        return None
+    return sum(outcome.hits) / len(outcome.hits)
+
+
+def _mean_loss(outcome: Outcome | None) -> float | None:
+    if outcome is None or not outcome.losses:
+        return None
+    mean = sum(outcome.losses) / len(outcome.losses)
+    return mean if math.isfinite(mean) else None

@@ -1,0 +1,353 @@
+"""The ladder in words: numbers as a person reads them, and the table that a terminal shows."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from stepladder.machine import MAX_CORES_MISSING
+from stepladder.records import to_json
+from stepladder.records.climb import Baseline, JointChange
+from stepladder.records.from_json import from_json
+from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
+from stepladder.records.profile import Provenance
+from stepladder.training.output.wording import clean, percent, rough_time
+
+HEADINGS: Final = ("rung", "predicted", "measured", "accuracy (paired)", "verdict")
+WIDTH: Final = 100
+
+_COLUMNS: Final = (25, 11, 20, 19)  # widths with the gap; the verdict gets what is left
+LABEL_WIDTH: Final = sum(_COLUMNS[:2])
+_MIN_VERDICT: Final = 24
+_MOST_DECIMALS: Final = 2
+_DASH: Final = "–"
+_DECISIONS: Final = {Decision.NOT_HERE: "not here"}
+
+
+def header(width: int = WIDTH) -> str:
+    """Give the line of column titles."""
+    return _line(HEADINGS, width)
+
+
+def baseline_row(baseline: Mapping[str, Any], width: int = WIDTH) -> str:
+    """Give the first row from `baseline` of climb.json: the job as written, and its time.
+
+    Raises:
+        DataError: if the numbers are none.
+    """
+    found = from_json(Baseline, baseline)
+    accuracy = found.val_accuracy
+    shown = f"val {percent(accuracy)}" if accuracy is not None else ""
+    cells = ("0 as written", _DASH, rough_time(found.total_s), shown, baseline_words(found))
+    return _line(cells, width)
+
+
+def row(trial: Trial, width: int = WIDTH) -> str:
+    """Give a rung's row; what does not fit into its column goes on below, whole words each."""
+    cells = (
+        f"{trial.level} {trial.rung}",
+        predicted_words(trial.prediction),
+        measured_words(trial.verdict),
+        accuracy_words(trial.verdict),
+        verdict_words(trial),
+    )
+    return _line(cells, width)
+
+
+def together_row(change: JointChange, width: int = WIDTH) -> str:
+    """Give the row of all kept rungs together, against the job as written."""
+    accuracy = ""
+    if change.accuracy is not None:
+        accuracy = points_interval(change.accuracy)
+    elif change.loss is not None:
+        accuracy = f"loss {loss_interval(change.loss)}"
+    return _line(("all that was kept", "", "", accuracy, together_words(change)), width)
+
+
+def together_words(change: JointChange) -> str:
+    """Say what was undone, or that nothing had to be."""
+    parts = ["against the job as written"]
+    if change.why_not is not None:
+        parts = [f"not tested against the job as written: {change.why_not}"]
+    if change.undone:
+        parts.append(f"undone: {', '.join(change.undone)}")
+    if change.unsure is not None:
+        parts.append(change.unsure)
+    return "; ".join(parts)
+
+
+def row_json(trial: Trial) -> dict[str, Any]:
+    """Give a rung's row as plain JSON, numbers instead of words."""
+    prediction, verdict = trial.prediction, trial.verdict
+    found: dict[str, Any] = to_json(
+        {
+            "rung": trial.rung,
+            "level": trial.level,
+            "decision": verdict.decision,
+            "reason": verdict.reason,
+            "predicted": prediction.gain if prediction else None,
+            "measured": verdict.speed,
+            "accuracy": verdict.accuracy,
+            "loss": verdict.loss,
+            "exactness": verdict.exactness,
+            "num_epochs": verdict.num_epochs,
+            "is_replayed": verdict.is_replayed,
+            "num_trainings": verdict.num_trainings,
+            "change": trial.change,
+            "took_s": trial.took_s,
+        }
+    )
+    return found
+
+
+def gain(value: float, decimals: int | None = None) -> str:
+    """Say a ratio of times: `0.62×`, `1.04×`, `5.2×`, `240×`."""
+    if not math.isfinite(value):
+        return "unknown"
+    return f"{value:,.{_gain_decimals(value) if decimals is None else decimals}f}×"
+
+
+def gain_interval(speed: Interval) -> str:
+    """Say a measured ratio with its bounds: `5.2× [4.8, 5.5]`, `1.22× [1.20, 1.24]`."""
+    values = (speed.estimate, speed.low, speed.high)
+    decimals = max(_gain_decimals(value) for value in values[:2])
+    while decimals < _MOST_DECIMALS and len({round(value, decimals) for value in values}) < 3:
+        decimals += 1  # bounds that look like the estimate would say that there is no noise
+    low, high = (_bound(value, decimals) for value in (speed.low, speed.high))
+    return f"{gain(speed.estimate, decimals)} [{low}, {high}]"
+
+
+def points(change: float, decimals: int = 1) -> str:
+    """Say a change of a share in percentage points, with its sign: `+0.4`, `−0.1`, `0.0`."""
+    return signed(100 * change, decimals)
+
+
+def points_interval(change: Interval) -> str:
+    """Say a change of a share with its bounds: `−0.1 [−0.6, +0.4]`."""
+    return f"{points(change.estimate)} [{points(change.low)}, {points(change.high)}]"
+
+
+def loss_interval(change: Interval, loss: float | None = None) -> str:
+    """Say a change of the loss with its bounds: `−0.012 [−0.020, −0.004]`.
+
+    To three decimals, or to four digits of the loss where that takes more; where it is not given,
+    to two digits of the largest of the three.
+    """
+    values = (change.estimate, change.low, change.high)
+    decimals = loss_decimals(loss)
+    if loss is None:
+        largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+        decimals = loss_decimals(largest, num_digits=2)
+    estimate, low, high = (signed(value, decimals) for value in values)
+    return f"{estimate} [{low}, {high}]"
+
+
+def loss_decimals(loss: float | None, num_digits: int = 4) -> int:
+    """Give the decimals that show so many digits of a loss, at least three."""
+    if loss is None or loss == 0 or not math.isfinite(loss):
+        return 3
+    return min(12, max(3, num_digits - 1 - math.floor(math.log10(abs(loss)))))
+
+
+def plus_minus(change: Interval) -> str:
+    """Say a change with its noise, `+0.3 ± 0.9`; with both bounds where they are not as far."""
+    above, below = change.high - change.estimate, change.estimate - change.low
+    if abs(above - below) > 0.0005 or not above >= 0:
+        return points_interval(change)
+    return f"{points(change.estimate)} ± {100 * (above + below) / 2:.1f}"
+
+
+def signed(value: float, decimals: int) -> str:
+    """Say a number with its sign; what rounds to zero has none."""
+    if math.isnan(value):
+        return "unknown"
+    if math.isinf(value):
+        return "+∞" if value > 0 else "−∞"
+    if round(value, decimals) == 0:
+        return f"{0:.{decimals}f}"
+    return f"{value:+.{decimals}f}".replace("-", "−")
+
+
+def predicted_words(prediction: Prediction | None) -> str:
+    """Say what was predicted: the gain, and the accuracy or memory that it is for, a line each."""
+    if prediction is None:
+        return _DASH
+    words = [gain(prediction.gain)]
+    if prediction.accuracy_gain is not None:
+        words.append(f"{points(prediction.accuracy_gain)} pts")
+    if prediction.memory_frac is not None:
+        words.append(f"memory {gain(prediction.memory_frac)}")
+    return "\n".join(words)
+
+
+def measured_words(verdict: Verdict) -> str:
+    """Say the measured gain with its bounds."""
+    if verdict.speed is not None:
+        return gain_interval(verdict.speed)
+    return _DASH if verdict.decision is Decision.NOT_HERE else ""
+
+
+def accuracy_words(verdict: Verdict) -> str:
+    """Say how far the result changed: in accuracy, else to which digit it is the same."""
+    if verdict.accuracy is not None:
+        return points_interval(verdict.accuracy)
+    if verdict.exactness:
+        return verdict.exactness
+    return f"loss {loss_interval(verdict.loss)}" if verdict.loss is not None else ""
+
+
+def others_words(cores_missing: float) -> str:
+    """Say that other processes took cores while a trial was timed."""
+    return (
+        f"other processes took {cores_missing:.1f} of this machine's cores meanwhile: times may be "
+        "far off. On a quiet machine, --fresh tries everything anew."
+    )
+
+
+def decision_words(decision: Decision) -> str:
+    """Say a decision: `kept`, `not here`."""
+    return _DECISIONS.get(decision, decision.value)
+
+
+def verdict_words(trial: Trial) -> str:
+    """Say a verdict with its reason: `kept: 11 epochs (by replay, 5 seeds)`."""
+    word, reason = decision_words(trial.verdict.decision), reason_words(trial)
+    return f"{word}: {reason}" if reason else word
+
+
+def reason_words(trial: Trial) -> str:
+    """Say why a verdict is what it is: `11 epochs (by replay, 5 seeds)`; empty where none is."""
+    reason, word = trial.verdict.reason.strip(), decision_words(trial.verdict.decision)
+    if reason.lower() == word or reason.lower().startswith(f"{word}:"):
+        reason = reason[len(word) + 1 :].strip()
+    epochs = epochs_words(trial) if "epoch" not in reason else ""
+    others = ""
+    if trial.cores_missing > MAX_CORES_MISSING:
+        others = f"other processes took {trial.cores_missing:.1f} cores meanwhile"
+    changed = changed_words(trial.change) if trial.verdict.decision is Decision.KEPT else ""
+    return "; ".join(part for part in (changed, epochs, reason, others) if part)
+
+
+_CHOSEN: Final = {
+    "batch.global_batch_size": "batch {}",
+    "batch.lr": "learning rate {:.2g}",
+    "stopping.patience": "patience {}",
+    "stopping.validate_every_epochs": "a validation every {} epochs",
+    "loader.threads": "{} threads",
+    "model.name": "{}",
+    "train": "weights that learn: {}",
+    "head.hidden": "a layer of {}",
+    "head.dropout": "dropout {:g}",
+    "optimizer.weight_decay": "weight decay {:g}",
+    "loss.label_smoothing": "label smoothing {:g}",
+    "augment.crop": "crops from {:g} of the area",
+    "augment.randaugment_ops": "{} operations of RandAugment",
+    "stopping.monitor": "by {}",
+}
+
+
+def changed_words(change: Mapping[str, Any]) -> str:
+    """Say which numbers a rung chose: `batch 8, learning rate 0.008`; empty where it had none."""
+    values = {key: after for key, (_, after) in change.items() if after is not None}
+    chosen = [words.format(values[key]) for key, words in _CHOSEN.items() if key in values]
+    chosen += ["the best weights"] if values.get("stopping.restore_best") else []
+    return ", ".join(chosen)
+
+
+def epochs_words(trial: Trial) -> str:
+    """Say how many epochs a rung takes and how that was found; empty where it was not asked."""
+    epochs = trial.verdict.num_epochs
+    if epochs is None or not math.isfinite(epochs):
+        return ""
+    num_seeds = len(trial.after_epochs)
+    found = ["by replay"] if trial.verdict.is_replayed else []
+    found += [f"{num_seeds} seeds"] if num_seeds > 1 else []
+    said = [", ".join(found)] if found else []
+    said += _trainings_words(trial.verdict, num_seeds)
+    return f"{_epochs(epochs)} ({'; '.join(said)})" if said else _epochs(epochs)
+
+
+def _trainings_words(verdict: Verdict, num_seeds: int) -> list[str]:
+    """Say how many trainings the accuracy rests on, where the epochs rest on another number."""
+    if verdict.num_trainings in {0, num_seeds}:
+        return []
+    what = "accuracy" if verdict.accuracy is not None else "loss"
+    plural = "" if verdict.num_trainings == 1 else "s"
+    return [f"{what} of {verdict.num_trainings} training{plural}"]
+
+
+_EPOCHS_ARE: Final = {Provenance.REPLAYED: " (by replay)", Provenance.ASSUMED: " (assumed)"}
+
+
+def baseline_words(baseline: Baseline) -> str:
+    """Say what the baseline is: `baseline: 60 epochs, batch 2 (extrapolated from 0.4 so far)`."""
+    parts = []
+    if baseline.epochs is not None:
+        how = _EPOCHS_ARE.get(baseline.epochs_are, "") if baseline.epochs_are else ""
+        parts.append(f"{_epochs(baseline.epochs)}{how}")
+    if baseline.global_batch_size is not None:
+        parts.append(f"batch {baseline.global_batch_size}")
+    said = f"baseline: {', '.join(parts)}" if parts else "baseline"
+    if not baseline.is_extrapolated:
+        return said
+    measured = baseline.measured_epochs
+    source = f" from {_count(measured)} so far" if measured is not None else ""
+    return f"{said} (extrapolated{source})"
+
+
+def _gain_decimals(value: float) -> int:
+    """Give the decimals that tell a gain from 1 and from its neighbours."""
+    if abs(value) >= 9.95:
+        return 0
+    return 1 if abs(value) >= 1.195 else 2
+
+
+def _bound(value: float, decimals: int) -> str:
+    return signed(value, decimals).lstrip("+") if math.isfinite(value) else "unknown"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")
+
+
+def _epochs(num: float) -> str:
+    number = _count(num)
+    return f"{number} epoch{'' if number == '1' else 's'}"
+
+
+def _line(cells: Sequence[str], width: int) -> str:
+    """Lay cells in columns; where the verdict would be squeezed, it gets lines of its own."""
+    *firsts, verdict = (clean(cell) for cell in cells)
+    room = width - 1 - sum(_COLUMNS)
+    columns = [_fold(cell, size - 1) for cell, size in zip(firsts, _COLUMNS, strict=True)]
+    if room >= _MIN_VERDICT - 1:
+        columns.append(_fold(verdict, room))
+    height = max(len(column) for column in columns)
+    lines = []
+    for idx in range(height):
+        parts = [column[idx] if idx < len(column) else "" for column in columns]
+        padded = [part.ljust(size) for part, size in zip(parts, (*_COLUMNS, 0), strict=False)]
+        lines.append(f" {''.join(padded)}".rstrip())
+    if room < _MIN_VERDICT - 1 and verdict:
+        lines.append(wrapped(f"   {verdict}", width, indent=3))
+    return "\n".join(lines)
+
+
+def _fold(text: str, width: int) -> list[str]:
+    lines = []
+    for part in text.split("\n"):
+        lines += textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)
+    return lines or [""]
+
+
+def wrapped(text: str, width: int, *, indent: int) -> str:
+    """Break a line between words; what goes on below is indented."""
+    return textwrap.fill(
+        text,
+        max(width, indent + _MIN_VERDICT),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

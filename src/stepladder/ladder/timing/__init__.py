@@ -1,0 +1,1 @@
+"""How much faster: two recipes timed in interleaved blocks."""

@@ -1,0 +1,190 @@
+"""Two recipes timed in interleaved blocks, so that whatever drifts meets both alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from stepladder.config.recipe import Recipe
+from stepladder.ladder.accuracy.exactness import Material
+from stepladder.ladder.limits.guard import TooSlow, Watchdog
+from stepladder.measuring.blocks.block import mean_times
+from stepladder.measuring.blocks.workload import BlockTimes, Workload, align_plans
+from stepladder.records.profile import TrainingTime
+from stepladder.stats import choose_num_blocks
+
+PILOT_PAIRS: Final = 4
+MAX_BLOCKS: Final = 16
+MIN_PAIRS: Final = 2
+"""Pairs that are run even where the budget has ended: fewer have no spread."""
+GROSSLY: Final = 5.0
+"""Times as slow after the first pair, from which on no more blocks are spent."""
+_LONG: Final = 2.0
+"""Times the wanted length from which on a block is not run to learn what the warm-up says."""
+_MIN_HALF_WIDTH: Final = 0.015
+
+ToTime = Callable[[BlockTimes], TrainingTime]
+
+
+@dataclass
+class Side:
+    """One of the two recipes.
+
+    Attributes:
+        to_time: from what a block took to the time to a trained model.
+        loads_s: looks at what filling memory takes, one for each block in turn, so that their noise
+            is in the totals; empty where nothing is loaded.
+        blocks: so far.
+    """
+
+    workload: Workload
+    to_time: ToTime
+    loads_s: tuple[float, ...] = ()
+    blocks: list[BlockTimes] = field(default_factory=list)
+
+    def totals_s(self) -> tuple[float, ...]:
+        """Time to a trained model by block."""
+        return tuple(self.to_time(block).total_s for block in self.blocks)
+
+    def pilot_s(self) -> float:
+        """Time to a trained model by the warm-up."""
+        return self.to_time(self._with_load(self.workload.pilot)).total_s
+
+    def add(self, block: BlockTimes) -> None:
+        """Take one more block."""
+        self.blocks.append(self._with_load(block))
+
+    def _with_load(self, block: BlockTimes) -> BlockTimes:
+        if not self.loads_s:
+            return block
+        return replace(block, load_s=self.loads_s[len(self.blocks) % len(self.loads_s)])
+
+    def mean_time(self) -> TrainingTime:
+        """Time to a trained model from the means over blocks."""
+        return self.to_time(mean_times(self.blocks))
+
+
+class Race:
+    """Blocks of two recipes in turn: before, after, after, before, ...
+
+    Args:
+        before, after: recipe and what it is run on.
+        folder: private, for what is compiled and made on the way.
+        block_s: length of a block, at least.
+        watchdog: told what is expected.
+        few_steps_s: what a few first steps of either take, roughly.
+        time_left: gives the seconds until no further pair is begun.
+        is_shared: both take the same steps and validations: one workload is timed for both.
+
+    Attributes:
+        is_cut: whether fewer pairs were run than asked for, as the time was over.
+    """
+
+    def __init__(
+        self,
+        before: tuple[Recipe, Material],
+        after: tuple[Recipe, Material],
+        *,
+        device: torch.device,
+        folder: Path,
+        block_s: float,
+        watchdog: Watchdog,
+        few_steps_s: float = 0.0,
+        time_left: Callable[[], float],
+        is_shared: bool = False,
+    ) -> None:
+        self.block_s = block_s
+        self.is_cut = False
+        self._time_left = time_left
+        self._watchdog = watchdog
+        self._few_steps_s = few_steps_s
+        self._stack = ExitStack()
+        self._pair = 0
+        try:
+            self.before = self.after = self._open(*before, device, folder / "before")
+            if not is_shared:
+                self.after = self._open(*after, device, folder / "after")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of both."""
+        self._stack.close()
+
+    def warm_up(self) -> None:
+        """Let both take their first steps; compiled code is timed cold."""
+        again = [self.before] if self.before.recipe.device.compile else []  # lost to the cold start
+        both = dict.fromkeys((self.before, self.after))
+        for workload in (*both, *(again if len(both) > 1 else ())):
+            self._watchdog.expect(self._few_steps_s)
+            workload.warm_up(self.block_s)
+        plans = align_plans(self.before.plan, self.after.plan)
+        self.before.plan, self.after.plan = plans
+
+    def run(self, before: Side, after: Side, *, num_blocks: int) -> None:
+        """Run pairs of blocks until each side has so many, or the time is over.
+
+        Raises:
+            TooSlow: if after the first pair one more would be a waste, or by the warm-up even that.
+        """
+        if not before.blocks and after.workload.planned_s > _LONG * self.block_s:
+            _refuse_gross(before.pilot_s(), after.pilot_s(), "in its first steps")
+        while len(before.blocks) < num_blocks and not self._is_over(before, after):
+            sides = (before, after) if self._pair % 2 == 0 else (after, before)
+            self._pair += 1
+            timed: dict[Workload, BlockTimes] = {}
+            for side in sides:
+                if side.workload not in timed:
+                    self._watchdog.expect(side.blocks[0].wall_s if side.blocks else self.block_s)
+                    timed[side.workload] = side.workload.block(self.block_s)
+                side.add(timed[side.workload])
+            if len(before.blocks) == 1:
+                _refuse_gross(before.totals_s()[0], after.totals_s()[0], "after one block")
+
+    def _is_over(self, before: Side, after: Side) -> bool:
+        """Say whether the time does not suffice for one more pair."""
+        if len(before.blocks) < MIN_PAIRS:
+            return False
+        self.is_cut = self._time_left() < sum(side.blocks[-1].wall_s for side in (before, after))
+        return self.is_cut
+
+    def _open(
+        self, recipe: Recipe, material: Material, device: torch.device, cache: Path
+    ) -> Workload:
+        self._watchdog.expect(self._few_steps_s)
+        workload = Workload(recipe, material.task, material.sources, device=device, cache=cache)
+        self._stack.callback(workload.close)
+        return workload
+
+
+def _refuse_gross(before_s: float, after_s: float, when: str) -> None:
+    if after_s > GROSSLY * before_s:
+        raise TooSlow(f"{after_s / before_s:.0f} times as slow {when}")
+
+
+def wanted_blocks(
+    before_s: tuple[float, ...], after_s: tuple[float, ...], *, at_least: int, confidence: float
+) -> int:
+    """Choose how many pairs a race takes, from the spread of its first ones.
+
+    The bounds have to be half of min_gain near it, a tenth of the gain where that is large, and
+    half of the way to min_gain where the gain is far from it: what stays undecided gets as many
+    again.
+    """
+    ratios = [math.log(b / a) for b, a in zip(before_s, after_s, strict=True)]
+    gain = abs(sum(ratios) / len(ratios))
+    half_width = max(_MIN_HALF_WIDTH, gain / 10, abs(gain - 2 * _MIN_HALF_WIDTH) / 2)
+    return choose_num_blocks(
+        ratios,
+        half_width=half_width,
+        confidence=confidence,
+        at_least=at_least,
+        at_most=max(MAX_BLOCKS, at_least),
+    )

@@ -1,0 +1,151 @@
+"""Features as an instrument: where they are valid, a head learns in seconds what the job learns."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from stepladder.config.choices import Precision
+from stepladder.config.recipe import BatchConfig, Recipe
+from stepladder.errors import ResourceError, UsageError
+from stepladder.ladder.limits.guard import free_memory
+from stepladder.ladder.recipe_keys import instrument_recipe, model_key
+from stepladder.ladder.trainings.head_task import HeadTask
+from stepladder.measuring.probe import is_out_of_memory, untouched
+from stepladder.models.features import evaluating
+from stepladder.task.contract import Task
+from stepladder.training.features.feature_cache import open_features, why_no_features
+from stepladder.training.features.feature_pass import TrunkPass, batch_size_on, read_batch
+from stepladder.training.setup.build import Sources, make_model
+
+_MAX_HEADS: Final = 64
+_MAX_HEADS_BYTES: Final = 100_000_000
+"""How many heads are kept as they were built: small ones by the hundred."""
+
+
+@dataclass(kw_only=True)
+class Instrument:
+    """Computes features once for each trunk and precision, and builds heads.
+
+    Attributes:
+        folder: private, for the features.
+        max_s: seconds that the features of one trunk may take; where they would take more, there
+            are none.
+    """
+
+    task: Task
+    sources: Sources
+    device: torch.device
+    folder: Path
+    max_s: float
+    _features: dict[Recipe, Sources | None] = field(default_factory=dict)
+    _refused_s: dict[Recipe, float] = field(default_factory=dict)
+    _views: dict[Recipe, int] = field(default_factory=dict)
+    _heads: dict[tuple[Recipe, int], HeadTask] = field(default_factory=dict)
+
+    def features(self, recipe: Recipe) -> Sources | None:
+        """Give the splits as features; None where the head does not learn the same from them."""
+        wanted = instrument_recipe(recipe)
+        key = _trunk_key(wanted)
+        if key not in self._features:
+            self._features[key] = self._compute(wanted)
+        return self._features[key]
+
+    def num_views(self, recipe: Recipe) -> int:
+        """Give the random views that features hold of a training example; 0: it as it is."""
+        is_there = self.features(recipe) is not None
+        return self._views.get(_trunk_key(instrument_recipe(recipe)), 0) if is_there else 0
+
+    def refused_s(self, recipe: Recipe) -> float | None:
+        """Give the seconds of features that take too long; None: they do not, or are not valid."""
+        self.features(recipe)
+        return self._refused_s.get(_trunk_key(instrument_recipe(recipe)))
+
+    def head(self, recipe: Recipe, seed: int) -> HeadTask:
+        """Give the task of the recipe's head, its first weights drawn from a seed."""
+        seeded = replace(recipe, seed=seed)
+        key = _without_bf16(model_key(seeded)), seed
+        if key not in self._heads:
+            task = copy.copy(self.task)
+            with untouched():
+                model = make_model(instrument_recipe(seeded), task, self.device)
+            is_random = task.is_random_before_head
+            num_views = recipe.features.cached_views if is_random else 0
+            head = HeadTask(task, model, seed=seed, num_views=num_views)
+            most = max(_MAX_HEADS, _MAX_HEADS_BYTES // max(1, head.num_bytes))
+            if len(self._heads) >= most:
+                del self._heads[next(iter(self._heads))]
+            self._heads[key] = head
+        return self._heads[key]
+
+    def _compute(self, recipe: Recipe) -> Sources | None:
+        """Compute the features; None where they are not valid, take too long or find no room."""
+        task = copy.copy(self.task)
+        with untouched():
+            model = make_model(recipe, task, self.device)
+            refusal = why_no_features(recipe, task, model, self.sources.train)
+            way = TrunkPass(recipe=recipe, task=task, model=model, device=self.device)
+            if refusal is not None:
+                return None
+            self._views[_trunk_key(recipe)] = way.num_views
+            try:
+                forecast_s = self._forecast_s(way)
+                if forecast_s > self.max_s:
+                    self._refused_s[_trunk_key(recipe)] = forecast_s
+                    return None
+                return open_features(
+                    replace(recipe, batch=BatchConfig()),
+                    task,
+                    model,
+                    self.sources,
+                    folder=self.folder,
+                    device=self.device,
+                )
+            except (ResourceError, UsageError, RuntimeError, MemoryError) as error:
+                is_ours = isinstance(error, (ResourceError, UsageError))
+                if not (is_ours or is_out_of_memory(error)):
+                    raise
+        # nobody asked for them: the job itself is trained
+        free_memory()
+        for part in self.folder.glob("*.partial"):
+            shutil.rmtree(part, ignore_errors=True)
+        return None
+
+    def _forecast_s(self, way: TrunkPass) -> float:
+        """Forecast the seconds of all features from a batch, the second after a first.
+
+        Each example is read once, and each of its views goes through the trunk.
+        """
+        train = self.sources.train
+        num_train = len(train) * way.recipe.data.fraction
+        num_val = 0 if self.sources.val is None else len(self.sources.val)
+        num_passes = num_train * max(1, way.num_views) + num_val
+        rows = np.arange(min(batch_size_on(self.device), len(train)))
+        read_s = pass_s = 0.0
+        with evaluating(way.model):
+            for _ in range(2):
+                started = time.perf_counter()
+                batch = read_batch(train, rows)
+                read_s = time.perf_counter() - started
+                way.features(batch).cpu()
+                pass_s = time.perf_counter() - started - read_s
+        return (read_s * (num_train + num_val) + pass_s * num_passes) / len(rows)
+
+
+def _trunk_key(recipe: Recipe) -> Recipe:
+    """Give what of a recipe of the instrument tells its features from others."""
+    return replace(model_key(recipe), seed=0, device=recipe.device)
+
+
+def _without_bf16(recipe: Recipe) -> Recipe:
+    """Give the recipe in fp32 where it casts to bf16 on the way: weights are built alike."""
+    if recipe.device.precision is not Precision.BF16:
+        return recipe
+    return replace(recipe, device=replace(recipe.device, precision=Precision.FP32))

@@ -1,0 +1,78 @@
+"""The head alone as a task: what replay on features trains."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from stepladder.config.choices import Split
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.errors import UsageError
+from stepladder.task.contract import Metrics, Task
+from stepladder.training.features.feature_cache import FeatureTask, cast_for_head
+
+MIN_WEIGHTS_OF_TWO_THREADS: Final = 150_000
+"""Weights in all from which on a step of heads is faster in several threads than in one.
+
+Below, threads cost more than they compute: most where other processes hold the cores.
+"""
+
+
+class HeadTask(Task):
+    """The head of a task's model as the whole model, on features.
+
+    As `FeatureTask`, but without the trunk: a step, a validation and a copy of the weights then
+    cost what the head costs.
+
+    Args:
+        base: a task on examples, its model already built from the recipe's seed.
+        model: that model; its head is copied.
+        seed: that its weights were drawn from.
+    """
+
+    def __init__(self, base: Task, model: nn.Module, *, seed: int, num_views: int = 0) -> None:
+        parts = base.split(model)
+        if parts is None:
+            raise UsageError(
+                "the model has no head",
+                where=type(base).__name__,
+                fix="Let the task's split(model) give (trunk, head).",
+            )
+        self.seed = seed
+        self._base = base
+        self._head = parts[1]
+        self._views = FeatureTask(base, num_views=num_views)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the head's weights and buffers."""
+        return sum(tensor.nbytes for tensor in self._head.state_dict().values())
+
+    def build_model(self, recipe: Recipe) -> nn.Module:  # noqa: ARG002
+        """Copy the head as it was built."""
+        return copy.deepcopy(self._head)
+
+    def data(self, split: Split) -> Any:
+        """Give a split of the examples themselves."""
+        return self._base.data(split)
+
+    @property
+    def runs_head_alone(self) -> bool:
+        """Features go to the head."""
+        return True
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
+        """Give the loss of each example, from its features."""
+        return self._base.loss(model, cast_for_head(batch))
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        """Give losses and metrics from features."""
+        return self._base.metrics(model, cast_for_head(batch))
+
+    def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
+        """Take this epoch's view, where there are views."""
+        return self._views.augment(batch, seed=seed, epoch=epoch)

@@ -1,0 +1,368 @@
+"""Trainings to their ends, each done once: by replay on features where that is the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stepladder.config.recipe import FeaturesConfig, Recipe
+from stepladder.data.features.feature_source import HeldFeatures
+from stepladder.ladder.accuracy.folds import Parts, make_folds, near_groups, plain_parts
+from stepladder.ladder.limits.guard import failure_words, free_memory
+from stepladder.ladder.recipe_keys import learning_key, replay_recipe
+from stepladder.ladder.trainings.feature_replays import Instruments, MaterialOf
+from stepladder.ladder.trainings.stacked import (
+    CANNOT_STACK,
+    MAX_STACKED_BYTES,
+    differ_in_their_end,
+    learn_stacked,
+    why_not_stacked,
+)
+from stepladder.ladder.trainings.step_time import real_step_s, replayed_step_s, stacked_step_s
+from stepladder.ladder.trainings.trial_training import (
+    OnEnd,
+    OnValidation,
+    Weights,
+    judge_weights,
+    learn,
+)
+from stepladder.machine.limits import available_memory_bytes
+from stepladder.measuring.probe import is_out_of_memory, untouched
+from stepladder.records.ladder import Outcome
+from stepladder.records.profile import Provenance
+from stepladder.task.contract import Task
+from stepladder.training.setup.build import Sources
+
+EARLY_FRAC: Final = 1 / 3
+"""Share of max_epochs that early stopping is taken to need, until it is known."""
+MAX_FOLDS: Final = 5
+STACKED_ROUNDS: Final = 8
+PROBE_ROUNDS: Final = 3
+"""Times as many seeds, of a trial and of a probe, where many trainings cost little more than one.
+"""
+_STACKED_COPIES: Final = 8  # of what is stacked: read, gathered, gathered again, and room
+_MIN_STACKED: Final = 2
+
+
+@dataclass(kw_only=True)
+class Trainings:
+    """Trains recipes to their ends and remembers what was learnt.
+
+    Attributes:
+        material_of: gives task and sources as a recipe reads them; rows are those of the job.
+        num_seeds: trainings of each recipe.
+        seed: of the folds.
+        folder: private, for features.
+        max_features_s: seconds that the features of one trunk may take.
+    """
+
+    material_of: MaterialOf
+    device: torch.device
+    num_seeds: int
+    seed: int
+    folder: Path
+    max_features_s: float
+    _known: dict[tuple[Recipe, int | None, int], Outcome] = field(default_factory=dict)
+    _step_s: dict[Recipe, float] = field(default_factory=dict)
+    _more_frac: dict[Recipe, float] = field(default_factory=dict)
+    _is_stacking_refused: bool = False
+    _near: NDArray[np.int64] | None = None
+
+    @cached_property
+    def instrument(self) -> Instruments:
+        """Features of frozen trunks, and their heads."""
+        return Instruments(
+            material_of=self.material_of,
+            device=self.device,
+            folder=self.folder / "features",
+            max_s=self.max_features_s,
+        )
+
+    def features_refused_s(self, recipe: Recipe) -> float | None:
+        """Give the seconds of features that take too long; None: they do not, or are not valid."""
+        return self.instrument.refused_s(recipe)
+
+    def plain(self, recipe: Recipe) -> Parts:
+        """Give the job's own splits, as the recipe's training reads them."""
+        return plain_parts(self._sources(recipe), plain=self._plain(recipe))
+
+    def folds(self, recipe: Recipe, *, job: Recipe) -> tuple[Parts, ...]:
+        """Give each seed a fold of train and validation together, alike for each recipe of a job.
+
+        There are at most five folds; more seeds begin anew, with folds that are dealt anew.
+        """
+        sources, groups = self._sources(recipe), self.groups(job)
+        num_seeds = self.num_seeds * (STACKED_ROUNDS if self.is_stacked(recipe) else 1)
+        num_folds = min(self.num_seeds, MAX_FOLDS)
+        batch = job.batch.micro_batch_size or job.batch.global_batch_size
+        rounds = [
+            make_folds(
+                sources,
+                groups,
+                num_folds=num_folds,
+                seed=self.seed + idx,
+                batch=batch,
+                plain=self._plain(recipe),
+            )
+            for idx in range(-(-num_seeds // num_folds))
+        ]
+        return tuple(itertools.chain.from_iterable(rounds))[:num_seeds]
+
+    def groups(self, job: Recipe) -> NDArray[np.int64]:
+        """Give the groups of near examples by the features of the job; without any each is alone.
+
+        (Exact duplicates are found by `prepare`, in a store.)
+        """
+        if self._near is None:
+            features = self.instrument.plain(job)
+            held = [features.train, features.val] if features else []
+            pool = [source for source in held if isinstance(source, HeldFeatures)]
+            sources = self.material_of(job).sources
+            num_val = 0 if sources.val is None else len(sources.val)
+            alone = np.arange(len(sources.train) + num_val, dtype=np.int64)
+            self._near = near_groups(pool) if pool else alone
+        return self._near
+
+    def is_known(self, recipe: Recipe, parts: Parts, seed: int) -> bool:
+        """Say whether a training was done before."""
+        return (learning_key(recipe), parts.fold, seed) in self._known
+
+    def train(self, recipe: Recipe, parts: Parts, seed: int) -> Outcome:
+        """Train to the end, or give what an equal training gave."""
+        key = learning_key(recipe), parts.fold, seed
+        if key not in self._known:
+            self._known[key] = self.train_anew(recipe, parts, seed)
+        return self._known[key]
+
+    def train_all(
+        self,
+        recipe: Recipe,
+        pairs: Sequence[tuple[Parts, int]],
+        *,
+        also: Sequence[Recipe] = (),
+    ) -> tuple[Outcome, ...]:
+        """Train over parts and seeds, heads on features many at once; nothing is done twice.
+
+        Args:
+            also: what those learn that differ only in when they stop is remembered on the way,
+                where heads learn at once.
+        """
+        if len(pairs) > 1 and self.is_stacked(recipe):
+            self._train_stacked([recipe, *self._told_by(recipe, also)], pairs)
+        return tuple(self.train(recipe, *pair) for pair in pairs)
+
+    def is_stacked(self, recipe: Recipe) -> bool:
+        """Say whether many trainings of a recipe cost little more than one."""
+        is_possible = why_not_stacked(recipe) is None and not self._is_stacking_refused
+        return is_possible and self.is_replayed(recipe)
+
+    def forecast_all_s(self, recipe: Recipe, num: int) -> float:
+        """Forecast the seconds of so many trainings to their ends."""
+        one_s = self.forecast_s(recipe)
+        if num < _MIN_STACKED or not self.is_stacked(recipe):
+            return num * one_s
+        try:
+            each_more = self._each_more(_uncompiled(recipe), num)
+        except CANNOT_STACK:
+            self._is_stacking_refused = True
+            return num * one_s
+        return min(num, 1 + each_more * (num - 1)) * one_s
+
+    def num_within(self, recipe: Recipe, most: int, seconds: float) -> int:
+        """Give how many trainings are forecast to end within so many seconds, at most `most`."""
+        fits = (num for num in range(most, 0, -1) if self.forecast_all_s(recipe, num) <= seconds)
+        return next(fits, 0)
+
+    def _told_by(self, recipe: Recipe, also: Sequence[Recipe]) -> list[Recipe]:
+        key = learning_key(recipe)
+        return [other for other in also if differ_in_their_end(key, learning_key(other))]
+
+    def _train_stacked(self, recipes: Sequence[Recipe], pairs: Sequence[tuple[Parts, int]]) -> None:
+        """Learn what is not known yet of recipes that only stop otherwise."""
+
+        def is_new(recipe: Recipe, pair: tuple[Parts, int]) -> bool:
+            return not self.is_known(recipe, *pair)
+
+        recipes = [one for one in recipes if any(is_new(one, pair) for pair in pairs)]
+        new = [pair for pair in pairs if any(is_new(one, pair) for one in recipes)]
+        if len(new) < _MIN_STACKED:
+            return
+        for chunk in self._chunks(new):
+            found = self._learn_stacked(recipes, chunk)
+            for (parts, seed), outcomes in zip(chunk, found, strict=True):
+                for one, outcome in zip(recipes, outcomes, strict=False):
+                    self._known[learning_key(one), parts.fold, seed] = outcome
+
+    def _chunks(self, pairs: Sequence[tuple[Parts, int]]) -> Iterator[list[tuple[Parts, int]]]:
+        """Give as many at once as memory should hold."""
+        first = pairs[0][0].sources.train
+        one = first.read(np.arange(1)).inputs
+        num_bytes = one.numel() * one.element_size() * len(first)
+        limit = min(MAX_STACKED_BYTES, available_memory_bytes() // _STACKED_COPIES)
+        size = max(1, limit // max(1, num_bytes))
+        for start in range(0, len(pairs), size):
+            yield list(pairs[start : start + size])
+
+    def _learn_stacked(
+        self, recipes: Sequence[Recipe], pairs: Sequence[tuple[Parts, int]]
+    ) -> Sequence[tuple[Outcome, ...]]:
+        """Train at once, by recipes that end otherwise; gives the outcomes of each pair.
+
+        Where a loss cannot be stacked, the first recipe alone, one by one from then on.
+        """
+        recipe = recipes[0]
+        tasks = [self.instrument.head(recipe, seed) for _, seed in pairs]
+        parts = [part for part, _ in pairs]
+        also = [other.stopping for other in recipes[1:]]
+        try:
+            with untouched():
+                return learn_stacked(
+                    replay_recipe(recipe, self.device), tasks, parts, device=self.device, also=also
+                )
+        except CANNOT_STACK:
+            self._is_stacking_refused = True
+            return [(self.train_anew(recipe, *pair),) for pair in pairs]
+
+    def train_anew(
+        self,
+        recipe: Recipe,
+        parts: Parts,
+        seed: int,
+        *,
+        on_validation: OnValidation | None = None,
+        on_end: OnEnd | None = None,
+    ) -> Outcome:
+        """Train to the end; to run out of memory is an outcome.
+
+        Without compiling, which each training would do anew and which no learning depends on.
+        """
+        try:
+            return self._learn(_uncompiled(recipe), parts, seed, on_validation, on_end)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            outcome = _without_result(parts, seed, failure_words(error))
+        free_memory()
+        return outcome
+
+    def judge(self, recipe: Recipe, parts: Parts, weights: Weights, outcome: Outcome) -> Outcome:
+        """Judge the weights that a training ended with on what parts hold as test."""
+        recipe, task = self._as_learnt(recipe, outcome.seed)
+        return judge_weights(recipe, task, weights, outcome, parts, device=self.device)
+
+    def forecast_s(self, recipe: Recipe) -> float:
+        """Forecast the seconds of one training to its end, from some steps of it.
+
+        With early stopping, a third of max_epochs is taken.
+        """
+        recipe = _uncompiled(recipe)
+        key = _timed_as(recipe)
+        if key not in self._step_s:
+            self._step_s[key] = self._time_step(recipe)
+        schedule = recipe.schedule
+        sources = self.material_of(recipe).sources
+        num_train = len(sources.train) * recipe.data.fraction
+        steps_per_epoch = max(1.0, num_train / recipe.batch.global_batch_size)
+        num_steps = schedule.max_epochs * steps_per_epoch
+        if schedule.max_steps is not None:
+            num_steps = min(num_steps, schedule.max_steps)
+        if recipe.stopping.early and sources.val is not None:
+            num_steps *= EARLY_FRAC
+        return num_steps * self._step_s[key]
+
+    def is_replayed(self, recipe: Recipe) -> bool:
+        """Say whether the recipe learns by replay."""
+        return self.instrument.features(recipe) is not None
+
+    def _sources(self, recipe: Recipe) -> Sources:
+        return self.instrument.features(recipe) or self.material_of(recipe).sources
+
+    def _plain(self, recipe: Recipe) -> Sources | None:
+        """Give what is judged, where training examples come in random views; else None."""
+        has_views = self.is_replayed(recipe) and self.instrument.has_views(recipe)
+        return self.instrument.plain(recipe) if has_views else None
+
+    def _learn(
+        self,
+        recipe: Recipe,
+        parts: Parts,
+        seed: int,
+        on_validation: OnValidation | None = None,
+        on_end: OnEnd | None = None,
+    ) -> Outcome:
+        is_replayed = self.is_replayed(recipe)
+        recipe, task = self._as_learnt(recipe, seed)
+        return learn(
+            recipe,
+            task,
+            parts,
+            seed=seed,
+            device=self.device,
+            provenance=Provenance.REPLAYED if is_replayed else Provenance.MEASURED,
+            on_validation=on_validation,
+            on_end=on_end,
+        )
+
+    def _as_learnt(self, recipe: Recipe, seed: int) -> tuple[Recipe, Task]:
+        """Give what is trained: the head by replay where that is the same, or all of it."""
+        if not self.is_replayed(recipe):
+            return recipe, self.material_of(recipe).task
+        return replay_recipe(recipe, self.device), self.instrument.head(recipe, seed)
+
+    def _time_step(self, recipe: Recipe) -> float:
+        """Time the steps of a short training, or of a block of real steps."""
+        if self.is_replayed(recipe):
+            head = replay_recipe(recipe, self.device), self.instrument.head(recipe, 0)
+            return replayed_step_s(*head, self.plain(recipe), device=self.device)
+        material, cache = self.material_of(recipe), self.folder / "forecast"
+        # without features a training reads the examples, also where the job would keep features
+        recipe = replace(recipe, features=FeaturesConfig())
+        return real_step_s(recipe, material.task, material.sources, device=self.device, cache=cache)
+
+    def _each_more(self, recipe: Recipe, num: int) -> float:
+        """Give what one more head adds to a stacked step, as a share of the step of one alone.
+
+        Timed once, by as many heads as are asked for first.
+        """
+        key = _timed_as(recipe)
+        if key not in self._more_frac:
+            plain = self.plain(recipe)
+            num = min(num, len(next(self._chunks([(plain, 0)] * num))))
+            seconds = stacked_step_s(
+                replay_recipe(recipe, self.device),
+                self.instrument.head(recipe, 0),
+                plain,
+                num=num,
+                device=self.device,
+            )
+            one_s = self._step_s[key]
+            self._more_frac[key] = max(0.0, seconds / one_s - 1) / max(1, num - 1)
+        return self._more_frac[key]
+
+
+def _timed_as(recipe: Recipe) -> Recipe:
+    """Give what of a recipe decides how long the steps of its trainings take."""
+    return replace(learning_key(recipe), device=recipe.device)
+
+
+def _uncompiled(recipe: Recipe) -> Recipe:
+    return replace(recipe, device=replace(recipe.device, compile=False))
+
+
+def _without_result(parts: Parts, seed: int, why_not: str) -> Outcome:
+    return Outcome(
+        seed=seed,
+        fold=parts.fold,
+        epochs=0.0,
+        num_validations=0.0,
+        provenance=Provenance.MEASURED,
+        why_not=why_not,
+    )

@@ -1,0 +1,1 @@
+"""Blocks of a recipe's work, timed."""

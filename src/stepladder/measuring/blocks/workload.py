@@ -1,0 +1,364 @@
+"""A recipe, built and ready to be timed: blocks of real steps, validation and trunk passes."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stepladder.config.choices import OrderMode, Where
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.data.reading.reader import Reader
+from stepladder.errors import UsageError
+from stepladder.measuring.blocks.block import BlockTimes, Plan, align_plans, training_time
+from stepladder.measuring.blocks.cold import cold_compiler, compiler_start_s
+from stepladder.measuring.blocks.diverged import diverged_error
+from stepladder.measuring.blocks.timing import seconds_of, wait_for
+from stepladder.measuring.model.head import measure_trunk, on_features
+from stepladder.measuring.reading.held_validation import hold_batches, open_validation
+from stepladder.measuring.steps import difference
+from stepladder.measuring.subject import Subject, open_subject
+from stepladder.models.features import evaluating
+from stepladder.stats import autocorrelation_length
+from stepladder.task.contract import Task
+from stepladder.training.clock import Phase
+from stepladder.training.evaluate import evaluate
+from stepladder.training.features.feature_pass import TrunkPass, batch_size_on
+from stepladder.training.setup.build import Sources, use_threads
+
+__all__ = ["BlockTimes", "Plan", "Workload", "align_plans", "training_time"]
+
+_MAX_WARM_UP: Final = 20
+_MAX_STRETCH: Final = 4  # times min_s that a block may take for the sake of its autocorrelation
+_SHARE: Final = 0.25  # of min_s for validation, and for the head where features are cached
+_NUM_READ: Final = 2  # batches: the first may have been begun
+_MIN_WAIT_FRAC: Final = 0.05  # wait for data from which on batches read ahead would flatter
+
+
+class Workload:
+    """Runs a recipe in blocks, its training state going on from one to the next.
+
+    Where features are cached, a block is some batches through the trunk, in each of the views that
+    are kept, and steps of the head on features. Pictures that the recipe holds in memory are held
+    in part: a step cannot tell.
+
+    Args:
+        recipe: what is run.
+        sources: as the recipe reads them.
+        cache: folder for what is made on the way, such as compiled code; empty, or not there.
+
+    Attributes:
+        plan: what a block does; fixed by the warm-up.
+        pilot: what the warm-up took, told as a block is; of few steps, the first not among them.
+        one_time_s: work done once, by name (compile), timed cold by the first warm-up.
+    """
+
+    def __init__(
+        self, recipe: Recipe, task: Task, sources: Sources, *, device: torch.device, cache: Path
+    ) -> None:
+        self.recipe = recipe
+        self.one_time_s: dict[str, float] = {}
+        self._cache = cache
+        self._stack = ExitStack()
+        self.plan = Plan()
+        self.pilot = BlockTimes(step_s=0.0, num_steps=0, validation_s=0.0)
+        self._trunk_batches: Iterator[Batch] | None = None
+        self._rows_of: dict[int, NDArray[np.int64]] = {}  # by step since the last look
+        opened = open_subject(recipe, task, sources, device=device)
+        self._base = base = self._stack.enter_context(opened)
+        self._way = TrunkPass(
+            recipe=base.recipe, task=base.task, model=base.model, device=base.device
+        )
+        self._pass_size = batch_size_on(device)
+        if recipe.features.cached:
+            self._trunk_batches = self._stack.enter_context(_stored_batches(base, self._pass_size))
+
+    @property
+    def planned_s(self) -> float:
+        """About what a block takes, by the warm-up."""
+        plan, pilot, reader = self.plan, self.pilot, self._val_reader
+        trunk_s = plan.num_trunk_batches * self._pass_size * (pilot.trunk_s or 0.0)
+        share = 0.0 if reader is None else plan.num_val_batches / reader.steps_per_epoch
+        return trunk_s + plan.num_steps * pilot.step_s + share * pilot.validation_s
+
+    def block(self, min_s: float) -> BlockTimes:
+        """Time a fixed number of steps and what goes with them, for about min_s seconds.
+
+        The number is fixed by the warm-up, so that all blocks do the same work.
+
+        Raises:
+            DivergedError: if the loss is not finite; names the step and its examples.
+        """
+        use_threads(self.recipe)
+        if self.plan.num_steps == 0:
+            self.warm_up(min_s)
+        started = time.perf_counter()
+        trunk_s, held_out_trunk_s = self._time_features()
+        timed = self._time_steps(self.plan.num_steps)
+        validation_s = self._time_validation(self.plan.num_val_batches)
+        self._check_finite()
+        return replace(
+            timed,
+            validation_s=validation_s,
+            trunk_s=trunk_s,
+            held_out_trunk_s=held_out_trunk_s,
+            wall_s=time.perf_counter() - started,
+        )
+
+    def _time_features(self) -> tuple[float | None, float | None]:
+        """Time the trunk on training examples; of held-out ones take the share that was piloted."""
+        if self._trunk_batches is None:
+            return None, None
+        trunk_s = self._time_trunk(self.plan.num_trunk_batches)
+        pilot = self.pilot
+        if pilot.held_out_trunk_s is None or not pilot.trunk_s:
+            return trunk_s, None
+        return trunk_s, trunk_s * pilot.held_out_trunk_s / pilot.trunk_s
+
+    def _check_finite(self) -> None:
+        bad = self._subject.parts.update.read_first_bad()
+        rows = None if bad is None else self._rows_of.get(bad)
+        self._rows_of.clear()
+        if bad is None:
+            return
+        are_known = self._subject is self._base  # features of some examples stand for all
+        raise diverged_error(self._base, step=bad, rows=rows if are_known else None)
+
+    def close(self) -> None:
+        """End the readers, forget the model, and put threads and random states back."""
+        self._stack.close()
+        readers = ("_reader", "_batches", "_val_reader", "_trunk_batches")
+        for name in ("_base", "_way", "_subject", *readers):
+            self.__dict__.pop(name, None)
+
+    def warm_up(self, min_s: float) -> None:
+        """Take the first steps, which are slow, and fix how many a block of min_s seconds takes.
+
+        Once more it takes a step only: compiled code is lost when another workload begins cold.
+        """
+        use_threads(self.recipe)
+        if self.plan.num_steps:
+            if self._trunk_batches is not None:
+                self._time_trunk(1)
+            self._time_steps(1)
+            self._time_validation(self.plan.num_val_batches)
+            return
+        device = self._base.device
+        with cold_compiler(self.recipe, self._cache, device):
+            extra_s = 0.0 if self._trunk_batches is None else self._pilot_trunk(min_s)
+            self._open_steps()
+            started = time.perf_counter()
+            self._time_steps(1)
+            first_s = time.perf_counter() - started
+            extra_s += first_s - self._pilot_steps(min_s)
+            first_s, batch_s = self._pilot_validation(min_s)
+            extra_s += first_s - batch_s
+        if self.recipe.device.compile:
+            self.one_time_s["compile"] = max(0.0, extra_s) + compiler_start_s(device)
+
+    def _open_steps(self) -> None:
+        """Begin the readers of steps and validation; those of the head, where it alone steps."""
+        base, is_cached = self._base, self._trunk_batches is not None
+        self._subject = _head_of(base) if is_cached else base
+        self._reader = self._subject.reader()
+        self._stack.callback(self._reader.close)
+        self._batches = self._reader.endless()
+        self._stack.callback(self._batches.close)
+        self._val_reader = open_validation(self.recipe, self._subject.sources.val)
+        if self._val_reader is not None:
+            self._stack.callback(self._val_reader.close)
+
+    def _pilot_trunk(self, min_s: float) -> float:
+        """Fix how many batches go through the trunk; gives what the first took more."""
+        if self._base.trunk_and_head is None:
+            raise _no_head(self._base)
+        first_s, second_s = self._time_trunk(1), self._time_trunk(1)
+        trunk_s = second_s
+        if self._reading_sets_the_pace():
+            self.plan = replace(self.plan, trunk_begins_dry=True)
+            trunk_s = self._time_trunk(1)
+        fits = round(min_s / (trunk_s * self._pass_size))
+        if self.plan.trunk_begins_dry:  # each thread reads a batch: they come as many at a time
+            fits = max(1, fits) * self._base.reading_threads
+        self.plan = replace(self.plan, num_trunk_batches=max(1, fits))
+        self.pilot = replace(self.pilot, trunk_s=trunk_s)
+        if self._way.num_views:
+            self._time_trunk(1, num_views=0)
+            held_out_s = self._time_trunk(self.plan.num_trunk_batches, num_views=0)
+            self.pilot = replace(self.pilot, held_out_trunk_s=held_out_s)
+        return (first_s - second_s) * self._pass_size
+
+    def _reading_sets_the_pace(self) -> bool:
+        """Say whether a batch takes longer to read, with nothing read ahead, than the trunk."""
+        way, batches = self._way, self._trunk_batches
+        assert batches is not None
+        self._forget_read_ahead(batches)
+        started = time.perf_counter()
+        read = [next(batches) for _ in range(_NUM_READ)]
+        read_s = (time.perf_counter() - started) / _NUM_READ
+
+        def compute() -> None:
+            way.features(read[-1], num_views=way.num_views)
+
+        with evaluating(way.model):
+            return read_s > seconds_of(compute, way.device)
+
+    def _forget_read_ahead(self, batches: Iterator[Batch]) -> None:
+        for _ in range(self.recipe.loader.prefetch_batches):
+            next(batches)
+
+    def _pilot_steps(self, min_s: float) -> float:
+        """Fix how many steps a block takes; gives the seconds of one."""
+        steps_s: list[float] = []
+        while len(steps_s) < 2 or (len(steps_s) < _MAX_WARM_UP and sum(steps_s[1:]) < min_s):
+            steps_s.append(self._time_steps(1).step_s)
+        settled = steps_s[len(steps_s) // 2 :]
+        of_steps_s = min_s if self._trunk_batches is None else min_s * _SHARE
+        num_steps = max(1, round(of_steps_s * len(settled) / sum(settled)))
+        pilot = self._time_steps(num_steps)
+        waited_s = pilot.phases_s.get(Phase.DATA_WAIT, 0.0)
+        begins_dry = waited_s > _MIN_WAIT_FRAC * pilot.step_s
+        apart = min(autocorrelation_length(pilot.steps_s), _MAX_STRETCH * num_steps)
+        num_steps = max(num_steps, round(apart))
+        self.plan = replace(self.plan, num_steps=num_steps, begins_dry=begins_dry)
+        self.pilot = replace(self.pilot, step_s=pilot.step_s, num_steps=pilot.num_steps)
+        return pilot.step_s
+
+    def _pilot_validation(self, min_s: float) -> tuple[float, float]:
+        """Fix how many batches a validation takes; gives the seconds of the first two."""
+        reader = self._val_reader
+        if reader is None:
+            return 0.0, 0.0
+        hold_batches(reader, 1)
+        seconds = []
+        for _ in range(2):
+            started = time.perf_counter()
+            validation_s = self._time_validation(1)
+            seconds.append(time.perf_counter() - started)
+        fits = round(min_s * _SHARE / seconds[1])
+        self.plan = replace(self.plan, num_val_batches=min(max(1, fits), reader.steps_per_epoch))
+        self.pilot = replace(self.pilot, validation_s=validation_s)
+        return seconds[0], seconds[1]
+
+    def _time_steps(self, num_steps: int) -> BlockTimes:
+        """Take steps; those that are shorter, at an epoch's end, count as a part of one."""
+        subject, device = self._subject, self._subject.device
+        if self.plan.begins_dry:
+            self._forget_read_ahead(self._batches)
+        wait_for(device)
+        device_timeline = subject.clock.device
+        before = device_timeline.close() if device_timeline else subject.clock.host()
+        num_examples, marks = 0, [time.perf_counter()]
+        for _ in range(num_steps):
+            step = subject.num_steps
+            ids = subject.step_on(self._batches).ids
+            self._rows_of[step] = ids.numpy()
+            num_examples += ids.numel()
+            marks.append(time.perf_counter())
+        wait_for(device)
+        seconds = time.perf_counter() - marks[0]
+        after = device_timeline.close() if device_timeline else subject.clock.host()
+        full_steps = num_examples / self._reader.global_batch_size
+        phases = difference(before, after).phases_s
+        ends = itertools.pairwise(marks)
+        return BlockTimes(
+            step_s=seconds / full_steps,
+            num_steps=num_steps,
+            validation_s=0.0,
+            phases_s={name: s / full_steps for name, s in phases.items() if s > 0},
+            steps_s=() if device_timeline else tuple(end - start for start, end in ends),
+        )
+
+    def _time_validation(self, num_batches: int) -> float:
+        """Evaluate the first batches of the split, and scale to all of it."""
+        reader, subject = self._val_reader, self._subject
+        if reader is None:
+            return 0.0
+        hold_batches(reader, num_batches)
+        wait_for(subject.device)
+        started = time.perf_counter()
+        result = evaluate(
+            subject.task,
+            subject.model,
+            reader,
+            device=subject.device,
+            precision=subject.recipe.device.precision,
+            memory_format=subject.memory_format,
+            max_batches=num_batches,
+        )
+        per_example_s = (time.perf_counter() - started) / max(1, result.rows.size)
+        return per_example_s * reader.num_examples
+
+    def _time_trunk(self, num_batches: int, *, num_views: int | None = None) -> float:
+        """Read batches and put them through the trunk; gives the seconds of one example.
+
+        Args:
+            num_views: of each example; 0: the example as it is; None: as a training example's.
+        """
+        way, batches = self._way, self._trunk_batches
+        assert batches is not None
+        views = way.num_views if num_views is None else num_views
+        with evaluating(way.model):
+            if self.plan.trunk_begins_dry:
+                self._forget_read_ahead(batches)
+                # the next batch is read meanwhile, as ever
+                way.features(next(batches), num_views=views).cpu()
+            wait_for(way.device)
+            started, num_examples = time.perf_counter(), 0
+            for _ in range(num_batches):
+                batch = next(batches)
+                way.features(batch, num_views=views).cpu()
+                num_examples += batch.ids.numel()
+        return (time.perf_counter() - started) / num_examples
+
+
+@contextmanager
+def _stored_batches(base: Subject, batch_size: int) -> Iterator[Iterator[Batch]]:
+    """Give batches of real training examples without end, in the stored order."""
+    loader = base.recipe.loader
+    reader = Reader(
+        base.sources.train,
+        seed=0,
+        global_batch_size=batch_size,
+        mode=OrderMode.SEQUENTIAL,
+        threads=loader.threads,
+        prefetch_batches=loader.prefetch_batches,
+        where=Where.STREAM,
+    )
+    batches = reader.endless()
+    try:
+        yield batches
+    finally:
+        batches.close()
+        reader.close()
+
+
+def _head_of(base: Subject) -> Subject:
+    """Give the subject whose steps train the head on features.
+
+    Raises:
+        UsageError: if the model has no trunk, or targets are not one tensor.
+    """
+    trunk = measure_trunk(base, budget_s=0.0)
+    head = on_features(base, trunk) if trunk is not None else None
+    if head is None:
+        raise _no_head(base)
+    return head
+
+
+def _no_head(base: Subject) -> UsageError:
+    return UsageError(
+        "the model has no head that could learn from features alone",
+        where=type(base.task).__name__,
+        fix="Let the task's split(model) give (trunk, head), with targets that are one tensor; or "
+        "go without --features.cached.",
+    )

@@ -1,0 +1,1 @@
+"""What a model computes: FLOPs, single operations, memory, gradient noise."""

@@ -1,0 +1,402 @@
+"""Measure a job under a recipe: everything that predictions rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, TypeVar
+
+import torch
+
+from stepladder.config.recipe import Recipe
+from stepladder.errors import UsageError
+from stepladder.measuring.attempt import attempt
+from stepladder.measuring.blocks.block import BlockTimes, training_time
+from stepladder.measuring.blocks.cold import cold_compiler
+from stepladder.measuring.facts import (
+    machine_facts,
+    model_facts,
+    source_pixels,
+    store_encoding,
+    stored_bytes,
+)
+from stepladder.measuring.model.arithmetic import (
+    MAX_NOISE_GRADIENTS,
+    Flops,
+    estimate_noise_scale,
+    measure_flops,
+    measure_replays,
+)
+from stepladder.measuring.model.compile_time import measure_compile
+from stepladder.measuring.model.flops import Peaks, measure_peaks, model_flops_utilisation
+from stepladder.measuring.model.head import (
+    TrunkTime,
+    look_again,
+    measure_trunk,
+    on_features,
+    try_trunk,
+)
+from stepladder.measuring.model.larger_trunks import larger_trunks
+from stepladder.measuring.model.noise_scale import NoiseScale
+from stepladder.measuring.profile_memory import ProfileMemory, memory_key
+from stepladder.measuring.provenance import provenance_of
+from stepladder.measuring.reading.disk import measure_disk
+from stepladder.measuring.reading.example_time import ReadingCost, loader_facts, measure_reading
+from stepladder.measuring.reading.link import measure_link
+from stepladder.measuring.saving import SaveTimes, checkpoints_s, measure_saves
+from stepladder.measuring.steps import StepTimes, input_bytes, measure_steps
+from stepladder.measuring.subject import Subject, open_subject
+from stepladder.measuring.sweep import Sweep, choose_sizes, measure_sweep
+from stepladder.measuring.validation import measure_validation
+from stepladder.measuring.watchdog import MIN_DEADLINE_S, PROBE_S
+from stepladder.records.profile import Curve, Profile, is_mostly_conv
+from stepladder.task.contract import Task
+from stepladder.task.image_classification import ImageClassification
+from stepladder.training.features.feature_pass import batch_size_on, num_views
+from stepladder.training.setup.build import Sources
+
+__all__ = ["PROFILE_S", "ProfileMemory", "take_profile"]
+
+Value = TypeVar("Value")
+
+PROFILE_S: Final = 12.0
+"""Seconds that a profile takes, about."""
+_SHARES = {  # of the time budget
+    "steps": 0.4,
+    "sweep": 0.15,
+    "replays": 0.25,
+    "trunk": 0.05,
+    "validation": 0.05,
+    "noise": 0.08,
+    "peaks": 0.03,
+}
+
+
+def take_profile(
+    recipe: Recipe,
+    task: Task,
+    sources: Sources,
+    *,
+    device: torch.device,
+    cache: Path,
+    saves: Path | None = None,
+    epochs: float,
+    num_validations: float,
+    curve: Curve | None,
+    known: ProfileMemory | None = None,
+    checkpoint_every_s: float | None = None,
+    budget_s: float = PROFILE_S,
+) -> Profile:
+    """Measure a recipe on this machine; nothing of the job is changed by it.
+
+    A model of its own is built from the recipe's seed and thrown away; random states and compute
+    threads are put back, whatever happens. Of two stages the last one is measured.
+
+    Args:
+        sources: the examples themselves, also where features are cached.
+        cache: where artefacts would be written; only its free space is looked at.
+        saves: a folder of one's own, on the disk of the run: a checkpoint is saved below it, and
+            removed; None: none is.
+        epochs, num_validations: until training ends, found elsewhere.
+        curve: how training goes, found elsewhere.
+        known: what earlier profiles of the same job found. Of a recipe that compiles, the first
+            profile compiles cold, and takes that much longer.
+        checkpoint_every_s: seconds between two checkpoints; 0: after every step; None: the one at
+            the end alone.
+        budget_s: seconds that it may take, about; the number of repetitions follows.
+
+    Raises:
+        UsageError: if features are to be cached and cannot.
+        StepladderError: whatever training itself would meet in its first steps.
+    """
+    known = known if known is not None else ProfileMemory()
+    with ExitStack() as stack:
+        is_new = recipe.device.compile and not known.knows(memory_key("compile", recipe))
+        if is_new:
+            folder = stack.enter_context(TemporaryDirectory(prefix="stepladder-compile-"))
+            stack.enter_context(cold_compiler(recipe, Path(folder), device))
+        subject = stack.enter_context(open_subject(recipe, task, sources, device=device))
+        measuring = _Measuring(
+            subject=subject,
+            known=known,
+            budgets_s={name: share * budget_s for name, share in _SHARES.items()},
+        )
+        found = measuring.measure(cache)
+        saving = measuring.saves(saves) if saves is not None else None
+        time = training_time(
+            recipe,
+            measuring.block(),
+            num_train=subject.num_train,
+            num_val=found["num_val"],
+            epochs=epochs,
+            num_validations=num_validations,
+            one_time_s=measuring.one_time_s(),
+        )
+    save_s = None
+    if saving is not None:
+        save_s = saving.first_s
+        time = replace(time, checkpoint_s=checkpoints_s(saving, time, every_s=checkpoint_every_s))
+    profile = Profile(time=time, curve=curve, save_s=save_s, **found)
+    return replace(profile, provenance=provenance_of(profile))
+
+
+class _Measuring:
+    """The parts of a profile in the order in which they are taken; later ones use earlier ones."""
+
+    def __init__(
+        self, *, subject: Subject, known: ProfileMemory, budgets_s: Mapping[str, float]
+    ) -> None:
+        self.subject = subject
+        self.recipe = subject.recipe
+        self._known = known
+        self._budgets_s = budgets_s
+        self._pass_size = batch_size_on(subject.device)
+        self._facts = model_facts(subject)
+        self.compile_s = 0.0
+        if self.recipe.device.compile:  # first of all: nothing may have been compiled before
+            self.compile_s = self._once("compile", lambda: measure_compile(subject))
+        self.trunk: TrunkTime | None = self._once("trunk", self._measure_trunk)
+        self.head: Subject | None = None
+        if self.trunk is not None and subject.is_trunk_frozen:
+            self.head = on_features(subject, self.trunk)
+        self.stepping = self._stepping()
+        self.steps: StepTimes = measure_steps(self.stepping, budget_s=budgets_s["steps"])
+        self.trunk = self._once("trunk, later", self._look_at_trunk_again)
+        self.example_s = self.steps.replay_device_s / subject.batch_size
+        self.validation_s = self._once("validation", self._measure_validation) or 0.0
+        self.reading = self._reading()
+
+    def _stepping(self) -> Subject:
+        if not self.recipe.features.cached:
+            return self.subject
+        if self.head is None:
+            raise UsageError(
+                "features cannot be computed once: there is no frozen trunk that gives one tensor",
+                where="features.cached",
+                fix="Train without --features.cached.",
+            )
+        return self.head
+
+    def measure(self, cache: Path) -> dict[str, Any]:
+        """Give the fields of a Profile, but for its time, curve and provenance."""
+        subject, recipe, steps = self.subject, self.recipe, self.steps
+        val, test = subject.sources.val, subject.sources.test
+        flops: Flops | None = self._once("flops", self._measure_flops)
+        conv_frac = flops.conv_frac if flops is not None else None
+        has_conv = is_mostly_conv(conv_frac)
+        peaks = self._once("peaks", lambda: self._measure_peaks(has_conv=has_conv))
+        forward, step = (flops.forward, flops.step) if flops is not None else (None, None)
+        sweep: Sweep = self._once("sweep", self._measure_sweep)
+        noise = self._once("noise", self._measure_noise)
+        is_built_in = isinstance(subject.task, ImageClassification)
+        return {
+            **asdict(machine_facts(subject.device, cache)),
+            **asdict(self._facts),
+            **self._head_times(),
+            "num_train": subject.num_train,
+            "num_val": len(val) if val is not None else 0,
+            "num_test": len(test) if test is not None else 0,
+            "no_advice_because": steps.no_advice_because,
+            "example_bytes": self._example_bytes(),
+            "store_encoding": store_encoding(subject.task),
+            "source_pixels": self._once("source_pixels", lambda: source_pixels(subject.task)),
+            "stored_bytes": stored_bytes(subject.task),
+            "disk_bytes_per_s": self._once("disk", lambda: measure_disk(subject.task)),
+            "link_bytes_per_s": self._once("link", lambda: measure_link(subject.task)),
+            "peak_flops_per_s": peaks.flops_per_s if peaks is not None else None,
+            "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s if peaks is not None else None,
+            "phases_s": steps.phases_s,
+            "unexplained_frac": steps.unexplained_frac,
+            "replay_host_s": steps.replay_host_s,
+            "replay_device_s": steps.replay_device_s,
+            "loader_per_s": steps.loader_per_s,
+            **loader_facts(self.reading, subject.sources.train),
+            "step_by_batch_s": sweep.step_s,
+            "step_fixed_s": sweep.fixed_s,
+            "step_per_example_s": sweep.per_example_s,
+            "memory_by_batch": sweep.memory_bytes,
+            "forward_flops": forward,
+            "step_flops": step,
+            "forward_bytes": self._forward_bytes(flops),
+            "conv_frac": conv_frac,
+            "mfu": self._mfu(peaks, forward, step),
+            "op_replays": self._once("replays", self._measure_replays) or {},
+            "noise_scale": noise.examples,
+            "noise_scale_unknown_because": noise.unknown_because,
+            "larger_trunks": larger_trunks(recipe.model) if is_built_in else (),
+        }
+
+    def block(self) -> BlockTimes:
+        """Give the measured parts of the time to a trained model."""
+        times = BlockTimes(step_s=self.steps.step_s, num_steps=1, validation_s=self.validation_s)
+        if not self.recipe.features.cached or self.trunk is None:
+            return times
+        held_out_s = trunk_s = self.trunk.example_s
+        if views := num_views(self.recipe, self.subject.task):
+            trunk_s = views * (trunk_s + self.trunk.augment_s)
+        return replace(
+            times,
+            trunk_s=self._with_reading(trunk_s),
+            held_out_trunk_s=self._with_reading(held_out_s),
+        )
+
+    def one_time_s(self) -> dict[str, float]:
+        """Give the work done once, but for the features, by name."""
+        found = {"load": self._load_s(), "compile": self.compile_s}
+        return {name: seconds for name, seconds in found.items() if seconds > 0}
+
+    def saves(self, folder: Path) -> SaveTimes | None:
+        """Time the saves of a training, once for the weights that learn."""
+
+        def measure() -> SaveTimes | None:
+            return attempt(
+                lambda: measure_saves(self.stepping, folder),
+                foretold_s=0.0,
+                at_least_s=MIN_DEADLINE_S,
+            ).value
+
+        return self._once("save", measure)
+
+    def _mfu(self, peaks: Peaks | None, forward: float | None, step: float | None) -> float | None:
+        """Give what a step uses of the peak; the trunk's one pass where features are cached."""
+        if peaks is None or forward is None or step is None:
+            return None
+        flops, seconds = step * self.subject.batch_size, self.steps.step_s
+        if self.recipe.features.cached and self.trunk is not None:
+            flops, seconds = forward, self.trunk.example_s
+        return model_flops_utilisation(flops, seconds, peak_flops_per_s=peaks.flops_per_s)
+
+    def _forward_bytes(self, flops: Flops | None) -> float | None:
+        if flops is None:
+            return None
+        is_cached = self.recipe.features.cached
+        size = self._pass_size if is_cached else self.subject.batch_size
+        return flops.activation_bytes + flops.weight_bytes / size
+
+    def _load_s(self) -> float:
+        """Give the seconds to fill memory, once: with train, and with val at its first look."""
+        val = self.subject.sources.val
+        num_train = self.subject.num_train
+        return (self.steps.load_s or 0.0) * (1 + (len(val) if val is not None else 0) / num_train)
+
+    def _with_reading(self, trunk_s: float) -> float:
+        """Give the seconds to read an example and compute on it for so long.
+
+        On a CPU the reading threads take their share of the cores; beside a GPU the slower of the
+        two sets the pace.
+        """
+        read_s = (self.reading.cpu_s if self.reading else 0.0) / self.subject.reading_threads
+        return trunk_s + read_s if self.subject.device.type == "cpu" else max(trunk_s, read_s)
+
+    # -- parts ------------------------------------------------------------------------------
+
+    def _measure_trunk(self) -> TrunkTime | None:
+        measure = measure_trunk if self.recipe.features.cached else try_trunk
+        return measure(self.subject, budget_s=self._budgets_s["trunk"])
+
+    def _look_at_trunk_again(self) -> TrunkTime | None:
+        if self.trunk is None:
+            return None
+        return look_again(self.subject, self.trunk, budget_s=self._budgets_s["trunk"])
+
+    def _measure_validation(self) -> float | None:
+        return measure_validation(self.stepping, budget_s=self._budgets_s["validation"])
+
+    def _measure_peaks(self, *, has_conv: bool) -> Peaks | None:
+        return attempt(
+            lambda: measure_peaks(
+                self.subject.device,
+                self.recipe.device.precision,
+                has_conv=has_conv,
+                budget_s=self._budgets_s["peaks"],
+            ),
+            foretold_s=self._budgets_s["peaks"],
+            at_least_s=MIN_DEADLINE_S,  # as for replays
+        ).value
+
+    def _measure_flops(self) -> Flops | None:
+        def measure() -> Flops:
+            whole = measure_flops(self.subject)
+            if self.stepping is self.subject:
+                return whole
+            return replace(whole, step=measure_flops(self.stepping).step)
+
+        return attempt(measure, foretold_s=self.steps.step_s, at_least_s=MIN_DEADLINE_S).value
+
+    def _measure_sweep(self) -> Sweep:
+        budget_s = self._budgets_s["sweep"]
+        sizes = choose_sizes(
+            self.subject.batch_size,
+            num_examples=self.stepping.num_train,  # of features, a part is made up
+            example_s=self.example_s,
+            budget_s=budget_s,
+            min_size=self.subject.min_batch_size,
+        )
+        return measure_sweep(self.stepping, sizes, budget_s=budget_s)
+
+    def _measure_replays(self) -> dict[str, float] | None:
+        example_s = self.example_s
+        if self.recipe.features.cached and self.trunk is not None:
+            example_s = self.trunk.example_s
+        return attempt(
+            lambda: measure_replays(
+                self.subject,
+                is_cached=self.recipe.features.cached,
+                example_s=example_s,
+                budget_s=self._budgets_s["replays"],
+            ),
+            foretold_s=self._budgets_s["replays"] + self.steps.step_s,
+            at_least_s=MIN_DEADLINE_S,  # 16 bits that a CPU only imitates take their time
+        ).value
+
+    def _measure_noise(self) -> NoiseScale:
+        has_features = self.head is not None and self.trunk is not None
+        found = attempt(
+            lambda: estimate_noise_scale(
+                self.subject,
+                self.head,
+                example_s=self.trunk.example_s if has_features and self.trunk else self.example_s,
+                budget_s=self._budgets_s["noise"],
+            ),
+            foretold_s=self._budgets_s["noise"] + MAX_NOISE_GRADIENTS * self.steps.step_s,
+            at_least_s=PROBE_S,
+        )
+        return found.value or NoiseScale(unknown_because=f"its gradients {found.failed_because}")
+
+    def _reading(self) -> ReadingCost | None:
+        """Give what one thread takes to read an example, of pictures and not of features."""
+        if not self.recipe.features.cached:
+            return self.steps.reading
+        source = self.subject.sources.train
+        return self._once("read", lambda: measure_reading(source, self._pass_size))
+
+    def _head_times(self) -> dict[str, float | None]:
+        times: dict[str, float | None] = {"trunk_s": None, "feature_bytes": None}
+        if self.trunk is not None:
+            times = {"trunk_s": self.trunk.example_s, "feature_bytes": self.trunk.feature_bytes}
+        if self.head is None:
+            return times
+        if self.stepping is self.head:
+            step_s, validation_s = self.steps.step_s, self.validation_s
+        else:
+            step_s, validation_s = self._once("head", self._measure_head)
+        return {**times, "head_step_s": step_s, "head_validation_s": validation_s}
+
+    def _measure_head(self) -> tuple[float, float]:
+        assert self.head is not None
+        budget_s = self._budgets_s["validation"]
+        step_s = measure_steps(self.head, budget_s=budget_s).step_s
+        return step_s, measure_validation(self.head, budget_s=budget_s) or 0.0
+
+    def _example_bytes(self) -> int:
+        if self.stepping is self.subject:
+            batch = self.steps.batches[0]
+        else:
+            batch = self._once("example", lambda: self.subject.batch_of(1))
+        return input_bytes(batch.inputs) // max(1, batch.ids.numel())
+
+    def _once(self, name: str, measure: Callable[[], Value]) -> Value:
+        return self._known.once(memory_key(name, self.recipe), measure)

@@ -1,0 +1,1 @@
+"""What reading costs: disk, link, decoding, validations."""

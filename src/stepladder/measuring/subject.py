@@ -1,0 +1,207 @@
+"""What a profile measures: a recipe's model, step and reader, built once and thrown away after."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+
+from stepladder.config.choices import Where
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.data.reading.reader import Reader, Source, resolve_where
+from stepladder.data.reading.threads import num_reading_threads
+from stepladder.measuring.probe import untouched
+from stepladder.models.checkpointing import set_checkpointing
+from stepladder.models.forwards import as_built
+from stepladder.task.contract import Task
+from stepladder.training.clock import Clock, Phase
+from stepladder.training.setup.build import (
+    MEMORY_FORMATS,
+    Sources,
+    StageParts,
+    make_clock,
+    make_model,
+    make_stage_parts,
+    make_train_reader,
+    use_threads,
+)
+from stepladder.training.stage import stages_of
+from stepladder.training.step import autocast
+
+MAX_HELD_BATCHES = 64
+
+
+@dataclass(kw_only=True)
+class Subject:
+    """A recipe, ready to take real steps on a model of its own.
+
+    Attributes:
+        task: a shallow copy of the user's, as building a model may set something in it.
+        recipe: with `auto` replaced by what it means here.
+        model: in the state of the recipe's last stage; the head of a model learns in any.
+        lr: learning rate of that stage.
+    """
+
+    task: Task
+    recipe: Recipe
+    sources: Sources
+    device: torch.device
+    model: nn.Module
+    parts: StageParts
+    clock: Clock
+    lr: float
+    num_steps: int = 0
+
+    @property
+    def trunk_and_head(self) -> tuple[nn.Module, nn.Module] | None:
+        """The two parts of the model, if it has them."""
+        return self.task.split(self.model)
+
+    @property
+    def is_trunk_frozen(self) -> bool:
+        """Whether no weight of the trunk learns."""
+        return bool(self.parts.frozen)
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """The layout of image tensors."""
+        return MEMORY_FORMATS[self.recipe.device.memory_format]
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of a full step."""
+        return self.recipe.batch.global_batch_size
+
+    @property
+    def num_train(self) -> int:
+        """Training examples of an epoch."""
+        return max(1, round(len(self.sources.train) * self.recipe.data.fraction))
+
+    @property
+    def reading_threads(self) -> int:
+        """Threads that read the training data; the main thread is one."""
+        default = self.sources.train.default_threads
+        return max(1, num_reading_threads(self.recipe.loader.threads, default))
+
+    @property
+    def min_batch_size(self) -> int:
+        """2 where a BatchNorm learns, which cannot from one example; else 1."""
+        return (
+            2 if any(isinstance(m, BatchNorm) and m.training for m in self.model.modules()) else 1
+        )
+
+    def learning(self) -> list[nn.Parameter]:
+        """List the weights that learn."""
+        return [weight for weight in self.model.parameters() if weight.requires_grad]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Give the autocast of the recipe's precision."""
+        return autocast(self.device, self.recipe.device.precision)
+
+    @contextmanager
+    def as_built(self) -> Iterator[None]:
+        """Let the model compute as its modules say, nothing folded, compiled or computed twice."""
+        is_checkpointing = self.recipe.device.gradient_checkpointing and not self.is_trunk_frozen
+        with as_built(self.model):
+            if is_checkpointing:
+                set_checkpointing(self.model, False)
+            try:
+                yield
+            finally:
+                if is_checkpointing:
+                    set_checkpointing(self.model, True)
+
+    def to_device(self, batch: Batch) -> Batch:
+        """Copy a batch to the device, as a step's own copy does."""
+        return batch.to(self.device, memory_format=self.memory_format)
+
+    def step_on(self, batches: Iterator[Batch]) -> Batch:
+        """Take one real step on the next batch, in the loop's own phases; gives the batch."""
+        clock = self.clock
+        with clock.phase(Phase.DATA_WAIT):
+            batch = next(batches)
+        with clock.phase(Phase.TO_DEVICE):
+            moved = self.to_device(batch)
+        with clock.phase(Phase.AUGMENT):
+            moved = self.task.augment(moved, seed=self.recipe.seed, epoch=0)
+        self.parts.step(moved, step=self.num_steps, lr=self.lr)
+        self.num_steps += 1
+        return batch
+
+    def reader(self, batch_size: int | None = None) -> Reader:
+        """Give the recipe's reader of training batches, or one of another batch size.
+
+        Of pictures held in memory it holds some only: a step cannot tell, and to fill memory with
+        all of them may take minutes.
+        """
+        recipe = self.recipe
+        if batch_size is not None:
+            recipe = _with_batch(recipe, batch_size)
+        elif recipe.data.where is Where.MEMORY:
+            wanted = MAX_HELD_BATCHES * recipe.batch.global_batch_size
+            fraction = min(recipe.data.fraction, wanted / len(self.sources.train))
+            recipe = replace(recipe, data=replace(recipe.data, fraction=fraction))
+        return make_train_reader(recipe, self.sources.train)
+
+    def batch_of(self, num_examples: int) -> Batch:
+        """Read real training examples, at most as many as there are, in host memory."""
+        reader = self.reader(num_examples)
+        batches = reader.epoch(0)
+        try:
+            return next(batches)
+        finally:
+            batches.close()
+            reader.close()
+
+
+@contextmanager
+def open_subject(
+    recipe: Recipe, task: Task, sources: Sources, *, device: torch.device
+) -> Iterator[Subject]:
+    """Build a recipe's model and step for the block; random states and threads come back after."""
+    threads = torch.get_num_threads()
+    with untouched():
+        use_threads(recipe)
+        try:
+            yield _build(_resolved(recipe, sources.train), copy.copy(task), sources, device)
+        finally:
+            torch.set_num_threads(threads)
+
+
+def _build(recipe: Recipe, task: Task, sources: Sources, device: torch.device) -> Subject:
+    model = make_model(recipe, task, device)
+    clock = make_clock(device)
+    stage = stages_of(recipe)[-1]
+    parts = make_stage_parts(recipe, stage, task, model, device=device, clock=clock)
+    return Subject(
+        task=task,
+        recipe=recipe,
+        sources=sources,
+        device=device,
+        model=model,
+        parts=parts,
+        clock=clock,
+        lr=stage.lr,
+    )
+
+
+def _resolved(recipe: Recipe, train: Source) -> Recipe:
+    if recipe.data.where is not Where.AUTO:
+        return recipe
+    where = resolve_where(train, Where.AUTO, fraction=recipe.data.fraction)
+    return replace(recipe, data=replace(recipe.data, where=where))
+
+
+def _with_batch(recipe: Recipe, batch_size: int) -> Recipe:
+    return replace(
+        recipe,
+        data=replace(recipe.data, where=Where.STREAM),  # a few rows: nothing to hold in memory
+        batch=replace(recipe.batch, global_batch_size=batch_size),
+    )

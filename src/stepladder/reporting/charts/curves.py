@@ -1,0 +1,209 @@
+"""What happened over time: learning curves, and the use of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from stepladder.reporting.charts.lines import Series, line_chart
+from stepladder.reporting.charts.scales import tick_label
+from stepladder.reporting.tables import RunRecords, count, fraction, number
+from stepladder.stats import binomial_sem
+from stepladder.training.output.wording import percent
+
+_GIB = 1024**3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A chart with its words.
+
+    Attributes:
+        keys: legend, as (CSS class, name).
+        svg: None where there is nothing to draw; the note then says why.
+    """
+
+    title: str
+    svg: Markup | None
+    keys: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+
+
+def learning_figures(records: RunRecords) -> list[Figure]:
+    """Draw loss and accuracy of train and val, with one standard error around those of val."""
+    axis = _StepAxis.of(records)
+    validations = records.of("validation")
+    num_val = count(records.summary.get("num_val"))
+    loss_noise = [number(event.get("val_loss_sem")) or 0.0 for event in validations]
+    shares = [fraction(event.get("val_accuracy")) for event in validations]
+    share_noise = [binomial_sem(p, num_val) if p is not None and num_val else 0.0 for p in shares]
+    shared: dict[str, Any] = {"axis": axis, "num_val": num_val}
+    return [
+        _learning_figure("loss", records, noise=loss_noise, say=_decimals, **shared),
+        _learning_figure("accuracy", records, noise=share_noise, say=percent, **shared),
+    ]
+
+
+def machine_figures(records: RunRecords) -> list[Figure]:
+    """Draw speed, waiting for data, CPU and GPU use, and memory over the time of the run."""
+    events = [event for kind in records.events.values() for event in kind]
+    minutes = max((number(event.get("elapsed_s")) or 0.0 for event in events), default=0.0) > 180
+    unit = (60.0, "minutes") if minutes else (1.0, "seconds")
+    train, system = records.of("train"), records.of("system")
+    wait_key = "time_metrics/data_loading(%)"
+    return [
+        _use_figure(
+            "Samples per second", train, unit, [("throughput/samples_per_sec", "train", "", 1)]
+        ),
+        _use_figure(
+            "Waiting for data", train, unit, [(wait_key, "train", "", 1)], _percent_tick, covers=10
+        ),
+        _use_figure(
+            "CPU and GPU" if any("gpu_percent" in event for event in system) else "CPU",
+            system,
+            unit,
+            [
+                ("gpu_percent", "val", "GPU", 1),
+                ("cpu_percent", "train", "CPU (100 % is one core)", 1),
+            ],
+            _percent_tick,
+        ),
+        _use_figure(
+            "Memory",
+            system,
+            unit,
+            [("gpu_memory_bytes", "val", "GPU", _GIB), ("rss_bytes", "train", "process", _GIB)],
+            lambda gib: f"{tick_label(gib)} GiB",
+        ),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StepAxis:
+    """The x axis of learning curves: epochs where their length is known, steps elsewhere."""
+
+    steps_per_epoch: float | None
+
+    @classmethod
+    def of(cls, records: RunRecords) -> _StepAxis:
+        lengths = [
+            step / epoch
+            for kind in ("validation", "train")
+            for event in records.of(kind)
+            if (epoch := number(event.get("epoch"))) and (step := number(event.get("step")))
+        ]
+        return cls(steps_per_epoch=min(lengths, default=None))  # exact at the end of any epoch
+
+    @property
+    def label(self) -> str:
+        return "epochs" if self.steps_per_epoch else "steps"
+
+    def at(self, step: object) -> float:
+        value = number(step)
+        return float("nan") if value is None else value / (self.steps_per_epoch or 1.0)
+
+
+def _learning_figure(
+    name: str,
+    records: RunRecords,
+    *,
+    axis: _StepAxis,
+    noise: Sequence[float],
+    num_val: int,
+    say: Callable[[float], str],
+) -> Figure:
+    validations, title = records.of("validation"), name.capitalize()
+    train = _series(records.of("train"), f"train_{name}", axis, style="train", title="train")
+    val = _series(validations, f"val_{name}", axis, style="val", title="validation")
+    tips = [
+        f"epoch {event.get('epoch')}: {say(y)}{f' ± {say(n)}' if n else ''}"
+        for event, y, n in zip(validations, val.ys, noise, strict=True)
+    ]
+    val = Series(name=val.name, style=val.style, xs=val.xs, ys=val.ys, noise=noise, tips=tips)
+    best = number(records.summary.get("best_step"))
+    if best is None:
+        best = next(
+            (number(e.get("step")) for e in reversed(validations) if e.get("is_best")), None
+        )
+    is_share = name == "accuracy"
+    svg = line_chart(
+        [train, val],
+        title=f"{title} of train and validation over {axis.label}",
+        x_label=axis.label,
+        may_be_log=not is_share,
+        y_label=(lambda share: percent(share, 0)) if is_share else tick_label,
+        mark=None if best is None else (axis.at(best), _best_word(records)),
+        y_limits=(0.0, 1.0) if is_share else None,
+    )
+    drawn = [item for item in (train, val) if any(y == y for y in item.ys)]  # noqa: PLR0124 (nan)
+    keys = tuple((item.style, item.name) for item in drawn)
+    if val in drawn and any(noise):
+        size = f", n = {num_val:,}" if num_val else ""
+        keys += (("band", f"± one standard error{size}"),)
+    gaps = sum(_is_not_finite(e, f"train_{name}") for e in records.of("train"))
+    gaps += sum(_is_not_finite(e, f"val_{name}") for e in validations)
+    note = f"{gaps} values were not finite and are left out." if gaps else ""
+    if svg is None:
+        note = f"Nothing to draw: the run logged no {name}."
+    return Figure(title=title, svg=svg, keys=keys, note=note)
+
+
+def _best_word(records: RunRecords) -> str:
+    return "best" if records.ends_with_best else "best, not used"
+
+
+def _use_figure(
+    title: str,
+    events: Sequence[Mapping[str, Any]],
+    unit: tuple[float, str],
+    wanted: Iterable[tuple[str, str, str, float]],
+    y_label: Callable[[float], str] = tick_label,
+    *,
+    covers: float = 0.0,
+) -> Figure:
+    series = []
+    for key, style, name, factor in wanted:
+        found = [(number(event.get("elapsed_s")), number(event.get(key))) for event in events]
+        points = [(t / unit[0], y / factor) for t, y in found if t is not None and y is not None]
+        if points:
+            xs, ys = zip(*points, strict=True)
+            series.append(Series(name=name, style=style, xs=xs, ys=ys))
+    if series and all(len(item.xs) == 1 for item in series):
+        said = ", ".join(f"{item.name} {y_label(item.ys[0])}".strip() for item in series)
+        return Figure(title=title, svg=None, note=f"One sample, too few for a line: {said}.")
+    svg = line_chart(
+        series,
+        title=f"{title} over {unit[1]}",
+        x_label=unit[1],
+        y_label=y_label,
+        y_covers=(0.0, covers),
+    )
+    keys = tuple((item.style, item.name) for item in series if item.name)
+    return Figure(title=title, svg=svg, keys=keys, note="" if svg else "Not measured in this run.")
+
+
+def _series(
+    events: Sequence[Mapping[str, Any]], key: str, axis: _StepAxis, *, style: str, title: str
+) -> Series:
+    ys = [number(event.get(key)) for event in events]
+    return Series(
+        name=title,
+        style=style,
+        xs=[axis.at(event.get("step")) for event in events],
+        ys=[float("nan") if y is None else y for y in ys],
+    )
+
+
+def _is_not_finite(event: Mapping[str, Any], key: str) -> bool:
+    return str(event.get(key)).lower() in {"nan", "inf", "-inf"}
+
+
+def _decimals(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def _percent_tick(value: float) -> str:
+    return f"{tick_label(value)} %"

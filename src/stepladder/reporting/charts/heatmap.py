@@ -1,0 +1,128 @@
+"""The confusion matrix as inline SVG: every class up to 30 of them, a coarse map beyond."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup
+
+from stepladder.reporting.charts.lines import coordinate
+
+MAX_CLASSES = 30
+_COUNTS_UP_TO = 20  # classes; beyond, a number no longer fits into a cell
+_NUM_BINS = 48
+_NUM_LEVELS = 8
+_SIDE = 460.0
+
+
+def short(name: str, length: int = 26) -> str:
+    """Cut a name to a length, with an ellipsis."""
+    return name if len(name) <= length else f"{name[: length - 1]}…"
+
+
+def confusion_map(pairs: Mapping[tuple[int, int], int], classes: Sequence[str]) -> Markup:
+    """Draw how often a class was taken for which, row by row.
+
+    Args:
+        pairs: counts by (label index, predicted index).
+        classes: names; a label is an index into it.
+    """
+    if len(classes) <= MAX_CLASSES:
+        return _full(pairs, classes)
+    return _coarse(pairs, len(classes))
+
+
+def _full(pairs: Mapping[tuple[int, int], int], classes: Sequence[str]) -> Markup:
+    num = len(classes)
+    cell, top = _SIDE / num, 20.0
+    left = 30 + 6.4 * max(len(short(name, 24)) for name in classes)
+    totals: Counter[int] = Counter()
+    for (label, _), count in pairs.items():
+        totals[label] += count
+    parts = [_frame(left, top)]
+    for idx, name in enumerate(classes):
+        middle = coordinate(top + (idx + 0.5) * cell)
+        across = coordinate(left + (idx + 0.5) * cell)
+        parts.append(
+            Markup(
+                '<text class="row" x="{}" y="{}" dy=".32em" text-anchor="end">{} <tspan '
+                'class="idx">{}</tspan></text><text class="idx" x="{}" y="12" '
+                'text-anchor="middle">{}</text>'
+            ).format(left - 8, middle, short(name, 24), idx + 1, across, idx + 1)
+        )
+    for (label, predicted), count in sorted(pairs.items()):
+        share = count / totals[label]
+        x, y = left + predicted * cell, top + label * cell
+        is_right = label == predicted
+        tip = f"{short(classes[label])}: {count} of {totals[label]} " + (
+            "right" if is_right else f"taken for {short(classes[predicted])}"
+        )
+        parts.append(
+            Markup(
+                '<rect class="{}" x="{}" y="{}" width="{w}" height="{w}" '
+                'fill-opacity="{:.2f}"><title>{}</title></rect>'
+            ).format(
+                "right" if is_right else "wrong",
+                coordinate(x + 0.5),
+                coordinate(y + 0.5),
+                0.14 + 0.86 * (share if is_right else math.sqrt(share)),
+                tip,
+                w=coordinate(cell - 1),
+            )
+        )
+        if num <= _COUNTS_UP_TO:
+            is_strong = share > 0.5  # on a dark cell, paper reads better than ink
+            parts.append(
+                Markup(
+                    '<text class="{}" x="{}" y="{}" dy=".35em" text-anchor="middle">{}</text>'
+                ).format(
+                    "count on" if is_strong else "count",
+                    coordinate(x + cell / 2),
+                    coordinate(y + cell / 2),
+                    count,
+                )
+            )
+    return _svg(left + _SIDE + 2, top + _SIDE + 2, parts)
+
+
+def _coarse(pairs: Mapping[tuple[int, int], int], num_classes: int) -> Markup:
+    """Sum neighbouring classes into one cell; one path for each of eight shades."""
+    num = min(_NUM_BINS, num_classes)
+    cells: Counter[tuple[int, int]] = Counter()
+    for (label, predicted), count in pairs.items():
+        cells[label * num // num_classes, predicted * num // num_classes] += count
+    largest = max((n for (a, b), n in cells.items() if a != b), default=1)
+    paths: dict[tuple[bool, int], list[str]] = {}
+    cell = _SIDE / num
+    side = coordinate(cell - 0.6)
+    most = max(cells.values(), default=1)
+    for (row, col), count in sorted(cells.items()):
+        share = count / (most if row == col else largest)
+        level = max(1, math.ceil(_NUM_LEVELS * math.sqrt(share)))
+        start = f"M{coordinate(col * cell + 1)} {coordinate(row * cell + 1)}"
+        paths.setdefault((row == col, min(level, _NUM_LEVELS)), []).append(
+            f"{start}h{side}v{side}h-{side}z"
+        )
+    parts = [_frame(0, 0)]
+    parts += [
+        Markup('<path class="{}" fill-opacity="{:.2f}" d="{}"/>').format(
+            "right" if is_right else "wrong", level / _NUM_LEVELS, "".join(drawn)
+        )
+        for (is_right, level), drawn in sorted(paths.items())
+    ]
+    return _svg(_SIDE + 2, _SIDE + 2, parts)
+
+
+def _frame(left: float, top: float) -> Markup:
+    return Markup('<rect class="frame" x="{}" y="{}" width="{}" height="{}"/>').format(
+        left, top, _SIDE, _SIDE
+    )
+
+
+def _svg(width: float, height: float, parts: Sequence[Markup]) -> Markup:
+    return Markup(
+        '<svg class="confusion" viewBox="0 0 {} {}" role="img" aria-label="Confusion matrix: rows '
+        'are labels, columns are predictions">{}</svg>'
+    ).format(coordinate(width), coordinate(height), Markup("").join(parts))

@@ -1,0 +1,223 @@
+"""Line charts as inline SVG. Colours and type come from the page's style sheet, by class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from markupsafe import Markup, escape
+
+from stepladder.reporting.charts.scales import Scale, fit_scale, tick_label
+
+WIDTH, HEIGHT = 460, 250
+LEFT, RIGHT, TOP, BOTTOM = 46, 14, 22, 34
+MAX_POINTS = 240
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One line.
+
+    Attributes:
+        name: its key in the legend.
+        style: the CSS class that colours it.
+        xs, ys: its points; a y that is not finite breaks the line.
+        noise: one standard error of each y, drawn as a band; None: no band.
+        tips: what a pointer shows at each point; empty: nothing, and no dots are drawn.
+    """
+
+    name: str
+    style: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    noise: Sequence[float] | None = None
+    tips: Sequence[str] = field(default_factory=tuple)
+
+
+def line_chart(
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str,
+    may_be_log: bool = False,
+    y_label: Callable[[float], str] = tick_label,
+    mark: tuple[float, str] | None = None,
+    y_limits: tuple[float, float] | None = None,
+    y_covers: tuple[float, ...] = (),
+) -> Markup | None:
+    """Draw lines over one pair of axes, or give None if no point is finite.
+
+    Args:
+        series: the lines, the most important last: it is drawn on top.
+        title: read out by screen readers.
+        x_label: what x counts, at the right end of the axis.
+        may_be_log: allow a logarithmic y axis.
+        y_label: writes a tick of the y axis.
+        mark: an x to mark with a hairline, and its word.
+        y_limits: clip the y axis to these.
+        y_covers: values that the y axis reaches at least, such as zero, so that noise looks as
+            small as it is.
+    """
+    lines = [_thinned(_finite(item)) for item in series]
+    lines = [item for item in lines if item.xs]
+    if not lines:
+        return None
+    xs = [x for item in lines for x in item.xs]
+    x_scale = Scale(
+        low=min(0.0, *xs) if min(xs) < 0.3 * max(xs) else min(xs),
+        high=max(xs) if max(xs) > min(xs) else max(xs) + 1,
+        start=LEFT,
+        end=WIDTH - RIGHT,
+    )
+    y_scale = _y_scale(lines, may_be_log, y_limits)
+    low, high = min((y_scale.low, *y_covers)), max((y_scale.high, *y_covers))
+    y_scale = replace(y_scale, low=low, high=high)
+    parts = [*_y_axis(y_scale, y_label), *_x_axis(x_scale, x_label)]
+    parts += [_band(item, x_scale, y_scale) for item in lines if item.noise is not None]
+    if mark is not None:
+        parts.append(_mark(mark, x_scale))
+    for item in lines:
+        parts.append(_line(item, x_scale, y_scale))
+        parts += _dots(item, x_scale, y_scale)
+    return Markup(
+        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
+    ).format(WIDTH, HEIGHT, title, Markup("").join(parts))
+
+
+def coordinate(value: float) -> str:
+    """Write a coordinate with one decimal at most."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _finite(item: Series) -> Series:
+    keep = [i for i, (x, y) in enumerate(zip(item.xs, item.ys, strict=True)) if _ok(x) and _ok(y)]
+    return _picked(item, keep)
+
+
+def _picked(item: Series, keep: Sequence[int]) -> Series:
+    """Keep the points at some positions; noise that is not known counts as none."""
+    noise = item.noise
+    return replace(
+        item,
+        xs=[item.xs[i] for i in keep],
+        ys=[item.ys[i] for i in keep],
+        noise=None if noise is None else [noise[i] if _ok(noise[i]) else 0.0 for i in keep],
+        tips=[item.tips[i] for i in keep] if item.tips else (),
+    )
+
+
+def _ok(value: float) -> bool:
+    return math.isfinite(value)
+
+
+def _thinned(item: Series) -> Series:
+    """Keep the lowest and the highest point of each stretch, so that no spike is lost."""
+    num = len(item.xs)
+    if num <= MAX_POINTS:
+        return item
+    keep: set[int] = {0, num - 1}
+    stretches = MAX_POINTS // 2
+    for idx in range(stretches):
+        stretch = range(idx * num // stretches, (idx + 1) * num // stretches)
+        keep |= {min(stretch, key=item.ys.__getitem__), max(stretch, key=item.ys.__getitem__)}
+    return _picked(item, sorted(keep))
+
+
+def _y_scale(
+    lines: Sequence[Series], may_be_log: bool, limits: tuple[float, float] | None
+) -> Scale:
+    values = [y for item in lines for y in item.ys]
+    for item in lines:
+        if item.noise is not None:
+            pairs = list(zip(item.ys, item.noise, strict=True))
+            values += [y - n for y, n in pairs] + [y + n for y, n in pairs]
+    if may_be_log:  # a band that reaches zero must not decide against the logarithm
+        positive = [value for value in values if value > 0]
+        values = positive or values
+    scale = fit_scale(values, start=HEIGHT - BOTTOM, end=TOP, may_be_log=may_be_log)
+    if limits is None:
+        return scale
+    low, high = max(scale.low, limits[0]), min(scale.high, limits[1])
+    return replace(scale, low=low, high=high)
+
+
+def _y_axis(scale: Scale, label: Callable[[float], str]) -> list[Markup]:
+    parts = []
+    for tick in scale.ticks(6):
+        y = coordinate(scale(tick))
+        parts.append(Markup('<path class="grid" d="M{} {}H{}"/>').format(LEFT, y, WIDTH - RIGHT))
+        parts.append(
+            Markup(
+                '<text class="tick" x="{}" y="{}" dy=".32em" text-anchor="end">{}</text>'
+            ).format(LEFT - 7, y, label(tick))
+        )
+    return parts
+
+
+def _x_axis(scale: Scale, label: str) -> list[Markup]:
+    base = HEIGHT - BOTTOM
+    parts = [Markup('<path class="axis" d="M{} {}H{}"/>').format(LEFT, base, WIDTH - RIGHT)]
+    for tick in scale.ticks(6):
+        x = coordinate(scale(tick))
+        parts.append(Markup('<path class="axis" d="M{} {}v4"/>').format(x, base))
+        parts.append(
+            Markup('<text class="tick" x="{}" y="{}" text-anchor="middle">{}</text>').format(
+                x, base + 16, tick_label(tick)
+            )
+        )
+    parts.append(
+        Markup('<text class="unit" x="{}" y="{}" text-anchor="end">{}</text>').format(
+            WIDTH - RIGHT, HEIGHT - 4, label
+        )
+    )
+    return parts
+
+
+def _line(item: Series, x_scale: Scale, y_scale: Scale) -> Markup:
+    points = _points(item.xs, item.ys, x_scale, y_scale)
+    if len(points) == 1:
+        x, y = points[0].split()
+        return Markup('<circle class="dot {}" cx="{}" cy="{}" r="3"/>').format(item.style, x, y)
+    return Markup('<path class="line {}" d="M{}"/>').format(item.style, "L".join(points))
+
+
+def _dots(item: Series, x_scale: Scale, y_scale: Scale) -> list[Markup]:
+    radius = 2.4 if len(item.xs) <= 40 else 1.4
+    return [
+        Markup('<circle class="dot {}" cx="{}" cy="{}" r="{}"><title>{}</title></circle>').format(
+            item.style, coordinate(x_scale(x)), coordinate(y_scale(y)), radius, tip
+        )
+        for x, y, tip in zip(item.xs, item.ys, item.tips, strict=bool(item.tips))
+    ]
+
+
+def _band(item: Series, x_scale: Scale, y_scale: Scale) -> Markup:
+    noise = item.noise or ()
+    above = [y + n for y, n in zip(item.ys, noise, strict=True)]
+    below = [y - n for y, n in zip(item.ys, noise, strict=True)]
+    path = _points(item.xs, above, x_scale, y_scale)
+    path += reversed(_points(item.xs, below, x_scale, y_scale))
+    return Markup('<path class="band {}" d="M{}Z"/>').format(item.style, "L".join(path))
+
+
+def _points(xs: Sequence[float], ys: Sequence[float], x: Scale, y: Scale) -> list[str]:
+    return [f"{coordinate(x(a))} {coordinate(y(b))}" for a, b in zip(xs, ys, strict=True)]
+
+
+def _mark(mark: tuple[float, str], scale: Scale) -> Markup:
+    at = scale(mark[0])
+    anchor = "end" if at > (LEFT + WIDTH) * 0.7 else "start"
+    shift = -5 if anchor == "end" else 5
+    return Markup(
+        '<path class="mark" d="M{x} {top}V{base}"/>'
+        '<text class="marked" x="{tx}" y="{ty}" text-anchor="{anchor}">{word}</text>'
+    ).format(
+        x=coordinate(at),
+        top=TOP - 10,
+        base=HEIGHT - BOTTOM,
+        tx=coordinate(at + shift),
+        ty=TOP - 4,
+        anchor=anchor,
+        word=escape(mark[1]),
+    )

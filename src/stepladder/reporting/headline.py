@@ -1,0 +1,281 @@
+"""What a reader wants to know first: the result, its noise, its cost; and what was not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from stepladder.diagnosis.fit.baseline import baseline_finding
+from stepladder.reporting.charts.bars import Part, stacked_bar
+from stepladder.reporting.tables import RunRecords, count, fraction, number
+from stepladder.training.output.events import redacted
+from stepladder.training.output.wording import (
+    accuracy_noise,
+    beside_steps,
+    duration,
+    examples_word,
+    pace,
+    percent,
+    rough_time,
+    stop_words,
+)
+
+_SHORT_S = 60.0  # below it, phases of milliseconds are worth telling
+PHASE_WORDS = {
+    "setup": "set-up",
+    "features": "computing features",
+    "data_wait": "waiting for data",
+    "to_device": "copy to the device",
+    "augment": "augmentation",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimiser step",
+    "validation": "validation",
+    "checkpoint": "checkpoints",
+    "logging": "logging",
+    "test": "final evaluation",
+    "unexplained": "unexplained",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """A value and what it is."""
+
+    value: str
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """The top of the page.
+
+    Attributes:
+        figure: the result as a person would say it, such as `75.2 %`.
+        noise: `± 1.7`, in percentage points, or empty.
+        caption: what the figure is.
+        ending: how long the run was and why it stopped, a sentence or empty.
+        status: finished, interrupted, diverged or unfinished.
+    """
+
+    figure: str
+    noise: str
+    caption: str
+    ending: str
+    status: str
+    facts: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseRow:
+    """One phase in the table under the bar."""
+
+    style: str
+    name: str
+    time: str
+    share: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeSpent:
+    """Where the time of one timeline went."""
+
+    title: str
+    bar: Markup
+    rows: tuple[PhaseRow, ...]
+
+
+def headline(records: RunRecords) -> Headline:
+    """Pick the result: test accuracy, else val accuracy, else the best validation so far."""
+    summary = records.summary
+    figure, noise, caption = _result(records)
+    return Headline(
+        figure=figure,
+        noise=noise,
+        caption=caption,
+        ending=_ending(records),
+        status=str(summary.get("status") or "unfinished"),
+        facts=tuple(_facts(records)),
+    )
+
+
+def _result(records: RunRecords) -> tuple[str, str, str]:
+    summary = records.summary
+    for key, count_key, word in (
+        ("test_accuracy", "num_test", "test accuracy"),
+        ("val_accuracy", "num_val", "validation accuracy; there is no test result"),
+    ):
+        share, num = fraction(summary.get(key)), count(summary.get(count_key))
+        if share is not None:
+            noise = accuracy_noise(share, num)
+            size = f"{num:,} {examples_word(summary)}."
+            size = f"One standard error over {size}" if noise else size
+            return percent(share), noise, f"{word[0].upper()}{word[1:]}. {size}".strip()
+    best = [event for event in records.of("validation") if event.get("is_best")]
+    if best and (share := fraction(best[-1].get("val_accuracy"))) is not None:
+        return percent(share), "", "Validation accuracy at the best epoch so far; no test result."
+    for split, word in (("test", "Test"), ("val", "Validation")):
+        if (loss := number(summary.get(f"{split}_loss"))) is not None:
+            return f"{loss:.4g}", "", f"{word} loss; the task gives no accuracy."
+    return "No result yet", "", "The run has not measured a held-out example."
+
+
+def _ending(records: RunRecords) -> str:
+    reason, epochs = records.summary.get("stop_reason"), number(records.summary.get("epochs"))
+    if not reason:
+        events = [event for kind in records.events.values() for event in kind]
+        last = max(events, key=lambda event: number(event.get("elapsed_s")) or 0.0, default=None)
+        if last is None or number(last.get("step")) is None:
+            return ""
+        after = duration(number(last.get("elapsed_s")))
+        return f"The last event is from step {last['step']}, {after} into the run."
+    after = f" after {epochs:,.0f} epoch{'s' if epochs != 1 else ''}" if epochs else ""
+    return f"Stopped{after}: {stop_words(str(reason))}."
+
+
+def _facts(records: RunRecords) -> list[Fact]:
+    summary, what = records.summary, examples_word(records.summary)
+    facts = _time_facts(summary, what)
+    if (best := number(summary.get("best_epoch"))) is not None:
+        total = number(summary.get("epochs"))
+        suffix = f" of {total:,.0f}" if total is not None else ""
+        used = "best epoch" if records.ends_with_best else "best epoch; the last weights are used"
+        facts.append(Fact(value=f"{best:,.0f}{suffix}", label=used))
+    val, num_val = fraction(summary.get("val_accuracy")), count(summary.get("num_val"))
+    if fraction(summary.get("test_accuracy")) is not None and val is not None:
+        shown = f"{100 * val:.1f} {accuracy_noise(val, num_val)}".strip()
+        label = f"validation, {num_val:,} {what}" if num_val else "validation accuracy"
+        facts.append(Fact(value=f"{shown} %", label=label))
+    if (macro := fraction(summary.get("test_macro_accuracy"))) is not None:
+        facts.append(Fact(value=percent(macro), label="mean over classes"))
+    if (energy := number(summary.get("energy_wh"))) is not None:
+        facts.append(Fact(value=f"{energy:.3g} Wh", label="energy"))
+    return facts
+
+
+def _time_facts(summary: Mapping[str, object], what: str) -> list[Fact]:
+    """Give time, rate and wait; the last two are of the steps, which is told where that matters."""
+    facts = []
+    beside = beside_steps(summary)
+    training, where, whose = "to a trained model", "in training", ""
+    if beside is not None:
+        training, where, whose = f"{training}, {beside}", "in the steps", "of the steps' time "
+    if (train_s := number(summary.get("train_s"))) is not None:
+        facts.append(Fact(value=duration(train_s), label=training))
+    if (rate := number(summary.get("images_per_s"))) is not None:
+        facts.append(Fact(value=f"{pace(rate)} / s", label=f"{what}, {where}"))
+    if (wait := fraction(summary.get("data_wait_frac"))) is not None:
+        facts.append(Fact(value=percent(wait), label=f"{whose}spent waiting for data"))
+    return facts
+
+
+def time_spent(records: RunRecords) -> list[TimeSpent]:
+    """Give where the time went: the host's timeline, and the device's where there is one."""
+    found = []
+    for key, title in (("phases_s", "Host, wall time"), ("device_phases_s", "Device")):
+        phases = records.summary.get(key)
+        sizes = {
+            str(name): size
+            for name, value in (phases.items() if isinstance(phases, dict) else ())
+            if (size := number(value)) is not None
+        }
+        say = rough_time if sum(sizes.values()) < _SHORT_S else duration
+        if (timeline := spent(title, sizes, say=say)) is not None:
+            found.append(timeline)
+    return found
+
+
+def spent(
+    title: str,
+    sizes: Mapping[str, float],
+    *,
+    words: Mapping[str, str] = PHASE_WORDS,
+    say: Callable[[float], str] = duration,
+) -> TimeSpent | None:
+    """Draw seconds by name as one bar with its legend; None where nothing is above 0.
+
+    Args:
+        words: what to call them; a name without a word is grey.
+        say: writes seconds.
+    """
+    whole = sum(sizes.values())
+    order = sorted(sizes, key=lambda name: name == "unexplained")
+    parts = [
+        Part(
+            name=words.get(name, name),
+            style=f"ph-{name}" if name in words else "ph-other",
+            size=sizes[name],
+            share=sizes[name] / whole if whole > 0 else 0.0,
+        )
+        for name in order
+    ]
+    bar = stacked_bar(parts, title=f"{title}: time by phase")
+    if bar is None:
+        return None
+    rows = tuple(
+        PhaseRow(
+            style=part.style,
+            name=part.name,
+            time=f"-{say(-part.size)}" if part.size < 0 else say(part.size),
+            share=percent(part.share),
+        )
+        for part in parts
+    )
+    return TimeSpent(title=title, bar=bar, rows=rows)
+
+
+def not_measured(records: RunRecords) -> list[str]:
+    """Say what a reader may look for and not find, and why."""
+    summary = records.summary
+    said = list(records.missing)
+    if not summary and records.is_summary_damaged:
+        said.append("Result and times: summary.json is damaged.")
+    elif not summary:
+        said.append("Result and times: the run did not end, or has not yet.")
+    elif _has_loss_only(summary):
+        said.append("Test accuracy: the task gives none, its result is the loss.")
+    elif fraction(summary.get("test_accuracy")) is None:
+        said.append(
+            "Test accuracy: there is no test result. Validation accuracy is optimistic, "
+            "as the best weights were chosen by it."
+            if not summary.get("num_test")
+            else f"Test accuracy: the run is {summary.get('status')}, so test was not evaluated."
+        )
+    if summary and number(summary.get("energy_wh")) is None:
+        said.append("Energy: no counter of this machine could be read.")
+    if not any("gpu_percent" in event for event in records.of("system")):
+        reason = (
+            "the run was on the CPU" if summary.get("device") == "cpu" else "no GPU reported it"
+        )
+        said.append(f"GPU use: {reason}.")
+    if not records.of("system"):
+        said.append("CPU and memory use: the run was shorter than one sample.")
+    if not records.of("validation"):
+        said.append("Validation: none was finished.")
+    if why := summary.get("no_advice_because"):
+        said.append(f"Advice on speed: none, as {why}.")
+    said.append("The spread over seeds: this is one run. The ± covers the choice of examples only.")
+    return said
+
+
+def _has_loss_only(summary: Mapping[str, object]) -> bool:
+    """Say whether test was measured by its loss alone: the task has no classes."""
+    was_measured = bool(summary.get("num_test")) and number(summary.get("test_loss")) is not None
+    return was_measured and summary.get("test_accuracy") is None
+
+
+def warnings_of(records: RunRecords, most: int = 20) -> list[str]:
+    """Give the run's warnings once each, the summary's and those of all attempts."""
+    listed = records.summary.get("warnings")
+    found = [str(text) for text in listed] if isinstance(listed, list) else []
+    found += [str(event.get("message", "")) for event in records.of("warning")]
+    baseline = baseline_finding(records.outcomes.get("val", {}))
+    if baseline.is_alarm and records.summary.get("status") == "finished":
+        found.append(f"{baseline.evidence[0].upper()}{baseline.evidence[1:]}. {baseline.fix}")
+    for event in records.of("diverged")[:1]:
+        found.append(f"The loss was not finite at step {event.get('first_bad_step')}.")
+    unique = list(dict.fromkeys(redacted(text[:400]) for text in found if text))
+    more = [f"… and {len(unique) - most} more in events.jsonl."] if len(unique) > most else []
+    return unique[:most] + more

@@ -1,0 +1,1 @@
+"""The climb in a report: its table, charts and trials."""

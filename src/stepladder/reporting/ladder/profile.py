@@ -1,0 +1,373 @@
+"""The profile before and after a climb: where the time went, and how near the machine's limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stepladder.records.profile import Profile, TrainingTime
+from stepladder.reporting.charts.scales import tick_label
+from stepladder.reporting.headline import PHASE_WORDS, TimeSpent, spent
+from stepladder.training.output.wording import percent, rough_time
+
+PART_WORDS = {
+    "training": "training steps",
+    "validation": "validation",
+    "checkpoint": "checkpoints",
+    "features": "features, once",
+    "compile": "compiling, once",
+    "store": "decoding into a store, once",
+    "load": "loading, once",
+    "download": "fetching files from the object store, once",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileTimes:
+    """Bars of the same kind, before and after."""
+
+    title: str
+    bars: tuple[TimeSpent, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileRow:
+    """A measured fact before and after, and where it comes from."""
+
+    name: str
+    before: str
+    after: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileView:
+    """What the profile section shows.
+
+    Attributes:
+        has_two: there is an after.
+        note: what the roofline says, in a sentence or two; empty where it was not measured.
+    """
+
+    times: tuple[ProfileTimes, ...]
+    rows: tuple[ProfileRow, ...]
+    has_two: bool
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fact:
+    """A fact: its words, where its provenance is kept, and how to read it.
+
+    Attributes:
+        mark: what a profile adds to its number.
+        why_unknown: says why a profile has none though it was looked for; empty: it was not.
+    """
+
+    name: str
+    field: str
+    read: Callable[[Profile], float | None]
+    say: Callable[[float], str]
+    mark: Callable[[Profile], str] = lambda _: ""
+    why_unknown: Callable[[Profile], str] = lambda _: ""
+
+
+def profile_view(profiles: Sequence[Profile]) -> ProfileView | None:
+    """Compare the first profile with the last, if it is another; None where none was taken."""
+    if not profiles:
+        return None
+    first, last = profiles[0], profiles[-1]
+    shown = [first] if last == first else [first, last]
+    titles = ("Before", "After") if len(shown) == 2 else ("As written",)
+    parts = [_parts(title, item.time) for title, item in zip(titles, shown, strict=True)]
+    steps = [_step(title, item) for title, item in zip(titles, shown, strict=True)]
+    times = (
+        ("Time to a trained model, by its parts", parts),
+        ("One training step, by phase", steps),
+    )
+    return ProfileView(
+        times=tuple(
+            ProfileTimes(title=title, bars=tuple(bar for bar in bars if bar is not None))
+            for title, bars in times
+            if any(bars)
+        ),
+        rows=tuple(row for fact in _FACTS if (row := _row(fact, shown)) is not None),
+        has_two=len(shown) == 2,
+        note=_note(shown[-1]),
+    )
+
+
+def _parts(title: str, time: TrainingTime) -> TimeSpent | None:
+    sizes = {
+        "training": time.epochs * time.epoch_s,
+        "validation": time.num_validations * time.validation_s,
+        "checkpoint": time.checkpoint_s,
+        **time.one_time_s,
+    }
+    if not math.isfinite(sum(sizes.values())):
+        return None
+    sizes = {name: size for name, size in sizes.items() if size > 0}
+    title = f"{title}: {rough_time(time.total_s)}"
+    return spent(title, sizes, words=PART_WORDS, say=rough_time)
+
+
+def _step(title: str, profile: Profile) -> TimeSpent | None:
+    sizes = {name: s for name, s in profile.phases_s.items() if math.isfinite(s) and s > 0}
+    named, share = sum(sizes.values()), profile.unexplained_frac
+    if 0 < share < 1:
+        sizes["unexplained"] = named * share / (1 - share)
+    title = f"{title}: {rough_time(sum(sizes.values()))}"
+    return spent(title, sizes, words=PHASE_WORDS, say=rough_time)
+
+
+def _row(fact: _Fact, profiles: Sequence[Profile]) -> ProfileRow | None:
+    cells = [_cell(fact, profile) for profile in profiles]
+    if not any(cells):
+        return None
+    sources = [profile.provenance.get(fact.field) for profile in profiles]
+    known = dict.fromkeys(source.value for source in sources if source is not None)
+    return ProfileRow(
+        name=fact.name,
+        before=cells[0] or "not measured",
+        after=cells[-1] or "not measured",
+        source=", ".join(known),
+    )
+
+
+def _cell(fact: _Fact, profile: Profile) -> str:
+    value = fact.read(profile)
+    if value is None or not math.isfinite(value):
+        return fact.why_unknown(profile)
+    return fact.say(value) + fact.mark(profile)
+
+
+def _note(profile: Profile) -> str:
+    ridge, mfu = _ridge(profile), profile.mfu
+    said = []
+    if mfu is not None and math.isfinite(mfu):
+        what = "the trunk's one pass over the examples" if _is_cached(profile) else "a step"
+        said.append(
+            f"At the end {what} used {percent(mfu)} of the arithmetic that a large matrix product "
+            "reaches on this machine (MFU)."
+        )
+    if ridge is not None:
+        said.append(
+            f"Work that does fewer than {tick_label(round(ridge, 1))} operations for each byte it "
+            "moves is held back by memory here, not by arithmetic (the roofline's ridge)."
+        )
+    intensity, attainable = _intensity(profile), _attainable(profile)
+    if ridge is not None and intensity is not None and attainable is not None:
+        side = "memory sets the pace" if intensity < ridge else "arithmetic sets the pace"
+        said.append(
+            f"The model's forward pass does {tick_label(float(f'{intensity:.2g}'))}, each of its "
+            f"layers by itself: {side}, and {_flops_per_s(attainable)} is the most to be reached."
+        )
+    return " ".join(said)
+
+
+def _ridge(profile: Profile) -> float | None:
+    peak, bandwidth = profile.peak_flops_per_s, profile.bandwidth_bytes_per_s
+    return peak / bandwidth if peak and bandwidth else None
+
+
+def _intensity(profile: Profile) -> float | None:
+    """Give FLOPs for each byte that the forward pass moves."""
+    flops, moved = profile.forward_flops, profile.forward_bytes
+    return flops / moved if flops and moved else None
+
+
+def _attainable(profile: Profile) -> float | None:
+    """Give the rate that the roofline leaves: min(peak, intensity x bandwidth)."""
+    intensity = _intensity(profile)
+    peak, bandwidth = profile.peak_flops_per_s, profile.bandwidth_bytes_per_s
+    if intensity is None or not peak or not bandwidth:
+        return None
+    return min(peak, intensity * bandwidth)
+
+
+def _is_cached(profile: Profile) -> bool:
+    """Tell whether features were computed once, so that a step is one of the head alone."""
+    return "features" in profile.time.one_time_s
+
+
+def _of_the_trunk(profile: Profile) -> str:
+    return " of the trunk's pass" if _is_cached(profile) else ""
+
+
+def _why_no_noise_scale(profile: Profile) -> str:
+    why = profile.noise_scale_unknown_because
+    return f"unknown: {why}" if why else ""
+
+
+def _examples_per_s(profile: Profile) -> float | None:
+    epoch_s = profile.time.epoch_s
+    return profile.num_train / epoch_s if epoch_s > 0 else None
+
+
+def _wait(profile: Profile) -> float | None:
+    named = sum(profile.phases_s.values())
+    share = profile.phases_s.get("data_wait", 0.0) / named if named > 0 else None
+    return share * (1 - profile.unexplained_frac) if share is not None else None
+
+
+def _data_bound(profile: Profile) -> float | None:
+    """Give how much faster a step could be at most if data were always ready."""
+    host_s = profile.replay_host_s
+    return profile.time.step_s / host_s if host_s else None
+
+
+def _largest_memory(profile: Profile) -> float | None:
+    sizes = profile.memory_by_batch
+    return float(sizes[max(sizes)]) if sizes else None
+
+
+def _flops(value: float) -> str:
+    return _scaled(value, "FLOP")
+
+
+def _flops_per_s(value: float) -> str:
+    return _scaled(value, "FLOP/s")
+
+
+def _bytes(value: float) -> str:
+    return _scaled(value, "B")
+
+
+def _bytes_per_s(value: float) -> str:
+    return _scaled(value, "B/s")
+
+
+def _scaled(value: float, unit: str) -> str:
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def _rounded(value: float) -> str:
+    return tick_label(float(f"{value:.3g}"))
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}×"
+
+
+_FACTS = (
+    _Fact(name="examples a second, training", field="phases_s", read=_examples_per_s, say=_rounded),
+    _Fact(name="a step", field="phases_s", read=lambda p: p.time.step_s, say=rough_time),
+    _Fact(name="waiting for data", field="phases_s", read=_wait, say=percent),
+    _Fact(
+        name="gain if data were always ready, at most",
+        field="replay_host_s",
+        read=_data_bound,
+        say=_times,
+    ),
+    _Fact(
+        name="examples a second that the loader gives alone",
+        field="loader_per_s",
+        read=lambda p: p.loader_per_s,
+        say=_rounded,
+    ),
+    _Fact(
+        name="fetching an example, one thread",
+        field="loader_fetch_s",
+        read=lambda p: p.loader_fetch_s,
+        say=rough_time,
+    ),
+    _Fact(
+        name="decoding an example, one thread",
+        field="loader_decode_s",
+        read=lambda p: p.loader_decode_s or None,
+        say=rough_time,
+    ),
+    _Fact(
+        name="bytes a second of one thread while it fetches",
+        field="fetch_bytes_per_s",
+        read=lambda p: p.fetch_bytes_per_s,
+        say=_bytes_per_s,
+    ),
+    _Fact(
+        name="trunk forward, an example",
+        field="trunk_s",
+        read=lambda p: p.trunk_s,
+        say=rough_time,
+    ),
+    _Fact(
+        name="arithmetic of a step, an example",
+        field="step_flops",
+        read=lambda p: p.step_flops,
+        say=_flops,
+    ),
+    _Fact(
+        name="operations for each byte moved, forward",
+        field="forward_bytes",
+        read=_intensity,
+        say=_rounded,
+    ),
+    _Fact(
+        name="arithmetic that the roofline leaves to them",
+        field="forward_bytes",
+        read=_attainable,
+        say=_flops_per_s,
+    ),
+    _Fact(
+        name="arithmetic that a large product reaches",
+        field="peak_flops_per_s",
+        read=lambda p: p.peak_flops_per_s,
+        say=_flops_per_s,
+    ),
+    _Fact(
+        name="bytes a second that a large copy reaches",
+        field="bandwidth_bytes_per_s",
+        read=lambda p: p.bandwidth_bytes_per_s,
+        say=_bytes_per_s,
+    ),
+    _Fact(
+        name="bytes a second that the disk gives, nothing in memory",
+        field="disk_bytes_per_s",
+        read=lambda p: p.disk_bytes_per_s,
+        say=_bytes_per_s,
+    ),
+    _Fact(
+        name="bytes a second that the object store gives",
+        field="link_bytes_per_s",
+        read=lambda p: p.link_bytes_per_s,
+        say=_bytes_per_s,
+    ),
+    _Fact(
+        name="files that the cache had when they were asked for",
+        field="cache_hit_frac",
+        read=lambda p: p.cache_hit_frac,
+        say=percent,
+    ),
+    _Fact(
+        name="model FLOPs utilisation (MFU)",
+        field="mfu",
+        read=lambda p: p.mfu,
+        say=percent,
+        mark=_of_the_trunk,
+    ),
+    _Fact(
+        name="weights that learn",
+        field="trainable_bytes",
+        read=lambda p: float(p.trainable_bytes),
+        say=_bytes,
+    ),
+    _Fact(
+        name="memory of a step, largest batch tried",
+        field="memory_by_batch",
+        read=_largest_memory,
+        say=_bytes,
+    ),
+    _Fact(
+        name="gradient noise scale, examples",
+        field="noise_scale",
+        read=lambda p: p.noise_scale,
+        say=_rounded,
+        why_unknown=_why_no_noise_scale,
+    ),
+    _Fact(
+        name="the checkpoint at the end", field="save_s", read=lambda p: p.save_s, say=rough_time
+    ),
+)

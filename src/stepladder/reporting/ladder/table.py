@@ -1,0 +1,237 @@
+"""The climb in words: its headline, what was tried, and what was not."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepladder.ladder.summary.calibration import calibration_from, calibration_words
+from stepladder.ladder.summary.climb_summary import (
+    ONE_EACH,
+    errors_words,
+    examples_words,
+    is_within_noise,
+    losses_words,
+    noise_words,
+    unchanged_words,
+)
+from stepladder.ladder.summary.wording import (
+    accuracy_words,
+    decision_words,
+    gain,
+    loss_interval,
+    measured_words,
+    plus_minus,
+    points,
+    predicted_words,
+    reason_words,
+)
+from stepladder.records.climb import ClimbSummary
+from stepladder.records.ladder import Aim, Decision, Interval, Trial
+from stepladder.records.profile import Provenance
+from stepladder.reporting.charts.heatmap import short
+from stepladder.reporting.headline import Fact, Headline
+from stepladder.reporting.ladder.climb_data import ClimbRecords, positive
+from stepladder.rungs import REMEDIES, RUNGS, Rung
+from stepladder.training.output.wording import percent, rough_time
+
+MAX_ROWS = 60
+_MAX_REASON = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderRow:
+    """A rung in the table; an empty cell says nothing.
+
+    Attributes:
+        style: the decision, as a CSS class.
+        decision: the same in words.
+        about: what the rung does, where it stands in the table for the first time.
+    """
+
+    level: int
+    name: str
+    predicted: str
+    measured: str
+    accuracy: str
+    style: str
+    decision: str
+    reason: str
+    about: str
+
+
+def ladder_headline(climb: ClimbRecords, status: str) -> Headline:
+    """Say what the climb gave from end to end; without an end, how far it came.
+
+    Args:
+        status: of the training at the end, or unfinished.
+    """
+    figure, noise = _figure(climb)
+    return Headline(
+        figure=figure,
+        noise=noise,
+        caption=_caption(climb),
+        ending=_result_words(climb.summary),
+        status=status,
+        facts=tuple(_facts(climb)),
+    )
+
+
+def ladder_rows(trials: Sequence[Trial]) -> list[LadderRow]:
+    """Give a row for each of the trials."""
+    about = {rung.name: _first_line(rung) for rung in (*REMEDIES, *RUNGS)}
+    return [_row(trial, about.pop(trial.rung, "")) for trial in trials[:MAX_ROWS]]
+
+
+def calibration_note(climb: ClimbRecords) -> str:
+    """Say how far the predictions of this climb were off; empty where none can be judged."""
+    calibration = calibration_from((trial, "") for trial in climb.trials)
+    return calibration_words(calibration) if calibration.cases else ""
+
+
+def _first_line(rung: Rung) -> str:
+    return (inspect.getdoc(type(rung)) or "").partition("\n")[0]
+
+
+def _row(trial: Trial, about: str) -> LadderRow:
+    decision = trial.verdict.decision
+    return LadderRow(
+        level=trial.level,
+        name=short(trial.rung, 40),
+        predicted=predicted_words(trial.prediction) if trial.prediction else "",
+        measured=measured_words(trial.verdict) if trial.verdict.speed else "",
+        accuracy=accuracy_words(trial.verdict),
+        style=decision.value,
+        decision=decision_words(decision),
+        reason=short(reason_words(trial), _MAX_REASON),
+        about=about,
+    )
+
+
+def _figure(climb: ClimbRecords) -> tuple[str, str]:
+    before, after = climb.summary.baseline, climb.summary.result
+    ratio = positive(climb.summary.speedup)
+    if before is None or after is None or ratio is None:
+        num = len(climb.kept)
+        so_far = "" if climb.is_summary_damaged else "so far"
+        return f"{num} rung{'' if num == 1 else 's'} kept", so_far
+    if climb.summary.is_as_written:
+        return "As written", rough_time(after.total_s)
+    times = f"{rough_time(before.total_s)} → {rough_time(after.total_s)}"
+    if climb.summary.aim is Aim.ACCURACY:
+        return _accuracy_figure(climb.summary), times
+    if is_within_noise(climb.summary):
+        return "No clear difference", times
+    if ratio >= 1.05:
+        return f"{gain(ratio)} faster", times
+    return ("As fast as before" if ratio > 0.95 else f"{gain(ratio)} as fast"), times
+
+
+def _accuracy_figure(summary: ClimbSummary) -> str:
+    """Say what a climb for accuracy gave: on test, else on held-out examples."""
+    change = summary.test_change
+    if change is not None:
+        return f"{points(change.estimate)} points on test"
+    return next(iter(reversed(errors_words(summary))), "Not compared").capitalize()
+
+
+def _caption(climb: ClimbRecords) -> str:
+    summary = climb.summary
+    if climb.is_summary_damaged:
+        return "climb.json is damaged, so what the climb gave from end to end is not known."
+    if summary.baseline is None or summary.result is None:
+        return (
+            "The climb has not ended, so nothing was measured from end to end. "
+            "Gains of single rungs are never multiplied."
+        )
+    if summary.is_as_written:
+        said = unchanged_words(summary)
+        return f"{said[0].upper()}{said[1:]}. The time is that of the training below."
+    words = noise_words(summary).lstrip("; ")
+    noise = f" ({words})" if words else ""
+    source = f" Both were run to their ends{noise}."
+    if summary.baseline.is_extrapolated:
+        epochs = summary.baseline.measured_epochs
+        measured = f"{epochs:.2g} measured epochs" if epochs is not None else "fewer epochs"
+        source = f" The first time is extrapolated from {measured}{noise}; the second is measured."
+    if summary.aim is Aim.ACCURACY:
+        errors = ", ".join(errors_words(summary)) or "its errors were not measured at both ends"
+        return f"The job as it was written, and with every remedy that was kept: {errors}.{source}"
+    return (
+        "Time to a trained model: the job as it was written, and with every step that was "
+        f"shown to pay.{source}"
+    )
+
+
+def _result_words(summary: ClimbSummary) -> str:
+    before, after = summary.baseline, summary.result
+    if before is None or after is None:
+        return ""
+    if summary.is_as_written:
+        return ""
+    num = f", over {examples_words(summary)} read once" if summary.num_test else ""
+    replayed = before.provenance is Provenance.REPLAYED
+    how = " The first accuracy is by replay: only the head was trained." if replayed else ""
+    loss = summary.loss_change
+    if before.test_accuracy is not None and after.test_accuracy is not None:
+        shares = f"{percent(before.test_accuracy)} → {percent(after.test_accuracy)}"
+        change = summary.test_change
+        if change is None:
+            return f"Test accuracy {shares}{num}: not compared.{how}"
+        also = f" {_loss_words(summary, loss)}; less is better." if loss else ""
+        difference = f" (difference {plus_minus(change)} points {ONE_EACH}{num})"
+        return f"Test accuracy {shares}{difference}.{also}{how}{_alike_words(summary)}"
+    if loss is not None:
+        words = f"{_loss_words(summary, loss)}{num}; less is better."
+        return f"{words}{how}{_alike_words(summary)}"
+    return "The results on test were not compared."
+
+
+def _alike_words(summary: ClimbSummary) -> str:
+    if not summary.learns_alike:
+        return ""
+    return (
+        " What was kept changes no more than rounding: two trainings of one recipe may lie as far "
+        "apart."
+    )
+
+
+def _loss_words(summary: ClimbSummary, change: Interval) -> str:
+    losses = losses_words(summary)
+    if not losses or summary.baseline is None:
+        return f"Test loss changed by {loss_interval(change)}"
+    return f"Test loss {losses} (difference {loss_interval(change, summary.baseline.test_loss)})"
+
+
+def _facts(climb: ClimbRecords) -> list[Fact]:
+    summary = climb.summary
+    facts = []
+    if summary.climb_s is not None:
+        facts.append(Fact(value=rough_time(summary.climb_s), label="the climb took"))
+    num_tried = len({trial.rung for trial in climb.trials})
+    if num_tried:
+        facts.append(Fact(value=f"{len(climb.kept)} of {num_tried}", label="rungs tried were kept"))
+    before, after = summary.baseline, summary.result
+    if before and after and before.epochs is not None and after.epochs is not None:
+        epochs = f"{before.epochs:.3g} → {after.epochs:.3g}"
+        facts.append(Fact(value=epochs, label="epochs"))
+    if before and before.val_accuracy is not None:
+        val = percent(before.val_accuracy)
+        if after and after.val_accuracy is not None:
+            val = f"{val} → {percent(after.val_accuracy)}"
+        facts.append(Fact(value=val, label="validation accuracy"))
+    if summary.max_accuracy_loss is not None:
+        points = f"{100 * summary.max_accuracy_loss:.3g}"
+        allowed = f"{points} point{'' if points == '1' else 's'}"
+        facts.append(Fact(value=allowed, label="accuracy that a rung may cost"))
+    if summary.budget_s is not None:
+        facts.append(Fact(value=rough_time(summary.budget_s), label="budget"))
+    if summary.num_from_ledger:
+        facts.append(Fact(value=str(summary.num_from_ledger), label="verdicts of earlier climbs"))
+    return facts
+
+
+def has_undecided(climb: ClimbRecords) -> bool:
+    """Say whether noise left a rung open."""
+    return any(trial.verdict.decision is Decision.UNDECIDED for trial in climb.trials)

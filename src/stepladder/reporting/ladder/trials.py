@@ -1,0 +1,210 @@
+"""Every trial in full: its samples, what was predicted from what, and what it changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepladder.ladder.summary.wording import accuracy_words, decision_words, measured_words
+from stepladder.records.files import Json
+from stepladder.records.ladder import Prediction, Trial, Verdict
+from stepladder.records.profile import TrainingTime
+from stepladder.reporting.charts.curves import Figure
+from stepladder.reporting.charts.heatmap import short
+from stepladder.reporting.charts.scales import tick_label
+from stepladder.reporting.ladder.charts import sample_chart, time_unit
+from stepladder.reporting.ladder.profile import PART_WORDS
+from stepladder.training.output.events import redacted
+from stepladder.training.output.wording import rough_time
+
+MAX_TRIALS = 40
+_MAX_NUMBERS = 40
+_NOTHING = {"", "0", "0 s"}  # a part that no time has is left out
+_TOTAL = "to a trained model"
+_KEYS = (("train", "before"), ("val", "with the rung"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartRow:
+    """A part of the time to a trained model: before, as predicted, and as measured."""
+
+    name: str
+    before: str
+    predicted: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialDetail:
+    """One trial, opened.
+
+    Attributes:
+        figures: its samples.
+        samples: the same in numbers, a (name, numbers) each.
+        change: options, as (name, before, after).
+        parts: parts of the time; empty where it was not measured.
+        inputs: what the prediction rests on, as (name, number).
+        predicted_by: where the prediction comes from, a sentence.
+        facts: cost, seed, code, machine.
+    """
+
+    level: int
+    name: str
+    style: str
+    decision: str
+    words: str
+    figures: tuple[Figure, ...]
+    samples: tuple[tuple[str, str], ...]
+    change: tuple[tuple[str, str, str], ...]
+    parts: tuple[PartRow, ...]
+    inputs: tuple[tuple[str, str], ...]
+    predicted_by: str
+    facts: str
+
+
+def trial_details(trials: Sequence[Trial]) -> list[TrialDetail]:
+    """Open the trials; of very many, the first forty."""
+    return [_detail(trial) for trial in trials[:MAX_TRIALS]]
+
+
+def _detail(trial: Trial) -> TrialDetail:
+    verdict = trial.verdict
+    word = "accuracy " if verdict.accuracy is not None else ""
+    words = (measured_words(verdict), f"{word}{accuracy_words(verdict)}")
+    prediction = trial.prediction
+    inputs = prediction.inputs.items() if prediction else ()
+    return TrialDetail(
+        level=trial.level,
+        name=short(trial.rung, 40),
+        style=verdict.decision.value,
+        decision=decision_words(verdict.decision),
+        words=", ".join(word for word in words if word),
+        figures=tuple(_figures(trial)),
+        samples=tuple(_samples(trial)),
+        change=tuple(
+            (short(name, 60), _value(old), _value(new))
+            for name, (old, new) in list(trial.change.items())[:_MAX_NUMBERS]
+        ),
+        parts=tuple(_parts(trial)),
+        inputs=tuple((short(k, 40), f"{v:.4g}") for k, v in list(inputs)[:_MAX_NUMBERS]),
+        predicted_by=_predicted_by(prediction),
+        facts=_facts(trial),
+    )
+
+
+def _figures(trial: Trial) -> list[Figure]:
+    size_s, unit = time_unit((*trial.before_s, *trial.after_s))
+    blocks = sample_chart(
+        [value / size_s for value in trial.before_s],
+        [value / size_s for value in trial.after_s],
+        title=f"Time to a trained model by block in {unit}, before and with the rung",
+    )
+    epochs = sample_chart(
+        trial.before_epochs,
+        trial.after_epochs,
+        title="Epochs by seed, before and with the rung",
+    )
+    accuracies = sample_chart(
+        [100 * share for share in trial.before_accuracy],
+        [100 * share for share in trial.after_accuracy],
+        title="Held-out accuracy by training in %, before and with the rung",
+    )
+    how = ", by replay" if trial.verdict.is_replayed else ""
+    found = []
+    if blocks is not None:
+        found.append(
+            Figure(title=f"Time to a trained model, by block ({unit})", svg=blocks, keys=_KEYS)
+        )
+    if epochs is not None:
+        found.append(Figure(title=f"Epochs, by seed{how}", svg=epochs, keys=_KEYS))
+    if accuracies is not None:
+        title = f"Held-out accuracy, by training{how} (%)"
+        found.append(Figure(title=title, svg=accuracies, keys=_KEYS))
+    return found
+
+
+def _samples(trial: Trial) -> list[tuple[str, str]]:
+    pairs = zip(trial.before_s, trial.after_s, strict=False)
+    ratios = [old / new for old, new in pairs if new]
+    rows = (
+        ("seconds before", trial.before_s),
+        ("seconds with the rung", trial.after_s),
+        ("times faster", ratios),
+        ("epochs before", trial.before_epochs),
+        ("epochs with the rung", trial.after_epochs),
+        ("accuracy before", trial.before_accuracy),
+        ("accuracy with the rung", trial.after_accuracy),
+    )
+    return [(name, _numbers(values)) for name, values in rows if values]
+
+
+def _numbers(values: Sequence[float]) -> str:
+    shown = ", ".join(f"{value:.4g}" for value in values[:_MAX_NUMBERS])
+    return shown if len(values) <= _MAX_NUMBERS else f"{shown}, … ({len(values)} in all)"
+
+
+def _parts(trial: Trial) -> list[PartRow]:
+    predicted = trial.prediction.time if trial.prediction else None
+    times = (trial.before, predicted, trial.after)
+    if trial.before is None and trial.after is None and predicted is None:
+        return []
+    by_time = [_part_values(time) for time in times]
+    names = dict.fromkeys(name for values in by_time for name in values if name != _TOTAL)
+    return [
+        PartRow(name=name, before=cells[0], predicted=cells[1], after=cells[2])
+        for name in (*names, _TOTAL)
+        if any(set(cells := [values.get(name, "") for values in by_time]) - _NOTHING)
+    ]
+
+
+def _part_values(time: TrainingTime | None) -> dict[str, str]:
+    if time is None:
+        return {}
+    once = {
+        PART_WORDS.get(name, f"{short(name)}, once"): rough_time(s)
+        for name, s in time.one_time_s.items()
+    }
+    return {
+        "a step": rough_time(time.step_s),
+        "steps an epoch": tick_label(time.steps_per_epoch),
+        "epochs": tick_label(time.epochs),
+        "a validation": rough_time(time.validation_s),
+        "validations": tick_label(time.num_validations),
+        "checkpoints": rough_time(time.checkpoint_s),
+        **once,
+        _TOTAL: rough_time(time.total_s),
+    }
+
+
+def _predicted_by(prediction: Prediction | None) -> str:
+    if prediction is None:
+        return "Not predicted."
+    note = f": {short(prediction.note, 300)}" if prediction.note else ""
+    return f"Written down before the trial; {prediction.provenance.value}{note}."
+
+
+def _facts(trial: Trial) -> str:
+    facts = [f"the trial took {rough_time(trial.took_s)}" if trial.took_s else ""]
+    facts.append(_gap_words(trial.verdict))
+    facts.append(f"seed {trial.seed}")
+    named = (("code", trial.commit), ("machine", trial.machine), ("recipe before", trial.recipe))
+    facts += [f"{name} {short(value, 17)}" for name, value in named if value]
+    return "; ".join(fact for fact in facts if fact)
+
+
+def _gap_words(verdict: Verdict) -> str:
+    """Say how the generalisation gap moved; empty where it was not measured."""
+    before, after = verdict.gap_before, verdict.gap_after
+    if before is None or after is None:
+        return ""
+    if verdict.accuracy is not None:
+        how = f"{100 * before:.1f} to {100 * after:.1f} points (training less held-out accuracy)"
+    else:
+        how = f"{before:.2g} to {after:.2g} (held-out less training loss)"
+    return f"generalisation gap {how}"
+
+
+def _value(value: Json) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return redacted(short(text, 80))

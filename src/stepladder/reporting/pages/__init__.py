@@ -1,0 +1,1 @@
+"""One HTML page, or one text, for each kind of result."""

@@ -1,0 +1,309 @@
+"""audit.html: what the numbers of logs support, on one page that opens offline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+
+from markupsafe import Markup
+
+from stepladder.diagnosis.audit.series import choose_series
+from stepladder.records.audit import Audit, AuditedRun, Difference, LogRow
+from stepladder.reporting.charts.curves import Figure
+from stepladder.reporting.charts.heatmap import short
+from stepladder.reporting.charts.intervals import interval_line
+from stepladder.reporting.charts.lines import Series, line_chart
+from stepladder.reporting.charts.scales import tick_label
+from stepladder.reporting.html import template, write_page
+from stepladder.reporting.pages.audit_text import (
+    difference_mark,
+    is_share,
+    number_words,
+    result_words,
+    size_words,
+    time_words,
+)
+from stepladder.reporting.pages.finding_rows import QUIET, FindingRow, finding_row, ordered
+from stepladder.stats import binomial_sem
+from stepladder.stats.shares import wilson_interval
+from stepladder.training.output.wording import percent
+
+MAX_DRAWN = 24  # trainings with curves: a page of more would take long to open
+_NAME = 40
+_CONFIDENCE = 0.95
+_NAMES = {"train": "training, as logged", "val": "validation"}
+
+_Value = Callable[[LogRow], float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRow:
+    """A training in the table of results.
+
+    Attributes:
+        bounds: the interval of its result, in words; picture: the same, drawn.
+        test: its result on a test set, with bounds; empty: not logged.
+    """
+
+    name: str
+    result: str
+    bounds: str
+    picture: Markup | None
+    of: str
+    best: str
+    epochs: str
+    time: str
+    test: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferenceRow:
+    """A training against the one before it.
+
+    Attributes:
+        mark: clear, noise or not known; style: the CSS class of it.
+        change: with bounds, as of two independent sets of examples; empty: not known.
+    """
+
+    names: str
+    mark: str
+    style: str
+    change: str
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditedView:
+    """One training: its curves, and what was found.
+
+    Attributes:
+        alarms: failed, warned or could not run; quiet: the rest.
+    """
+
+    name: str
+    about: str
+    notes: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    alarms: tuple[FindingRow, ...]
+    quiet: tuple[FindingRow, ...]
+
+
+def write_audit_page(audit: Audit, path: Path) -> Path:
+    """Write the page of an audit, self-contained and without scripts.
+
+    Raises:
+        ResourceError: if the file cannot be written.
+    """
+    return write_page(path, audit_page(audit), option="--page")
+
+
+def audit_page(audit: Audit) -> str:
+    """Make the page."""
+    figure, caption = _head(audit)
+    return template("audit.html").render(
+        title=", ".join(short(run.log.name, _NAME) for run in audit.runs[:3]),
+        figure=figure,
+        caption=caption,
+        rows=_rows(audit.runs),
+        differences=[_difference(difference, audit.runs) for difference in audit.differences],
+        runs=[_view(run, is_drawn=idx < MAX_DRAWN) for idx, run in enumerate(audit.runs)],
+        unreadable=audit.unreadable,
+    )
+
+
+def audit_figures(run: AuditedRun) -> tuple[Figure, ...]:
+    """Draw what the log holds of a training, with one standard error around what was held out.
+
+    The best evaluation of what it is judged by is marked in all of them.
+    """
+    log = run.log
+    label, place = _axis(log.rows)
+    series = choose_series(log)
+    best = None if series is None else place(series.rows[series.best])
+    wanted: list[tuple[str, _Value | None, _Value, bool]] = [
+        ("Loss", lambda row: row.train_loss, lambda row: row.val_loss, False),
+        ("Accuracy", lambda row: row.train_accuracy, lambda row: row.val_accuracy, True),
+    ]
+    if log.score_name is not None:
+        wanted.append((log.score_name, None, lambda row: row.score, log.is_score_share))
+    figures = []
+    for title, of_train, of_val, is_of_share in wanted:
+        noise = _noise(run, is_of_share=is_of_share, is_loss=title == "Loss")
+        drawn = [
+            *_curve(log.rows, "train", place=place, value=of_train),
+            *_curve(log.rows, "val", place=place, value=of_val, noise=noise),
+        ]
+        if not any(len(item.xs) > 1 for item in drawn):
+            continue
+        svg = line_chart(
+            drawn,
+            title=f"{title} over {label}, the best evaluation marked",
+            x_label=label,
+            may_be_log=title == "Loss",
+            y_label=(lambda share: percent(share, 0)) if is_of_share else tick_label,
+            mark=None if best is None else (best, "best"),
+            y_limits=(0.0, 1.0) if is_of_share else None,
+        )
+        keys = [(item.style, item.name) for item in drawn]
+        keys += [("band", "± one standard error")] * any(item.noise for item in drawn)
+        figures.append(Figure(title=title, svg=svg, keys=tuple(keys)))
+    return tuple(figures)
+
+
+def bounds_of(run: AuditedRun) -> tuple[float, float] | None:
+    """Bound a training's result from both sides, at 95 %, by its held-out examples alone.
+
+    Returns:
+        None where neither their number nor the result's own noise is known.
+    """
+    if run.result is None:
+        return None
+    if is_share(run) and run.num_val:
+        return wilson_interval(round(run.result * run.num_val), run.num_val, confidence=_CONFIDENCE)
+    return None if run.result_sem is None else _around(run.result, run.result_sem)
+
+
+def _around(value: float, sem: float) -> tuple[float, float]:
+    half = NormalDist().inv_cdf((1 + _CONFIDENCE) / 2) * sem
+    return value - half, value + half
+
+
+def _head(audit: Audit) -> tuple[str, str]:
+    if len(audit.runs) > 1:
+        return f"{len(audit.runs)} trainings", "What their logs support. Nothing was run again."
+    (run,) = audit.runs
+    if run.result is None:
+        return "No result", "The log has no held-out number."
+    best = "" if run.best_epoch is None else f", at epoch {run.best_epoch:g}"
+    num = "" if run.num_val is None else f" over {size_words(run)} held-out examples"
+    noise = "" if run.result_sem is None else f" One standard error{num}."
+    return result_words(run), f"The best {run.metric} in the log{best}.{noise}"
+
+
+def _rows(runs: Sequence[AuditedRun]) -> list[AuditRow]:
+    """Write the table; results of one metric are drawn on one scale."""
+    bounds = [bounds_of(run) for run in runs]
+    known = [pair for pair in bounds if pair is not None]
+    is_drawn = len(known) > 1 and len({run.metric for run in runs}) == 1
+    scale = (min(low for low, _ in known), max(high for _, high in known)) if known else (0.0, 1.0)
+    rows = []
+    for run, pair in zip(runs, bounds, strict=True):
+        words = "not known" if pair is None else _bound_words(pair, is_of_share=is_share(run))
+        picture = None
+        if pair is not None and run.result is not None and is_drawn:
+            picture = interval_line(run.result, *pair, scale=scale, title=words)
+        rows.append(
+            AuditRow(
+                name=short(run.log.name, _NAME),
+                result=result_words(run),
+                bounds=words,
+                picture=picture,
+                of=size_words(run),
+                best=number_words(run.best_epoch) if len(run.log.rows) > 1 else "not logged",
+                epochs=number_words(run.log.epochs),
+                time=time_words(run.log.total_s),
+                test=_test_words(run),
+            )
+        )
+    return rows
+
+
+def _test_words(run: AuditedRun) -> str:
+    share, num = run.log.test_accuracy, run.log.num_test
+    if share is None:
+        return ""
+    if not num:
+        return percent(share)
+    return f"{percent(share)} ({_bound_words(wilson_interval(round(share * num), num))})"
+
+
+def _bound_words(pair: tuple[float, float], *, is_of_share: bool = True) -> str:
+    low, high = pair
+    return f"{100 * low:.1f} to {100 * high:.1f}" if is_of_share else f"{low:.4g} to {high:.4g}"
+
+
+def _difference(difference: Difference, runs: Sequence[AuditedRun]) -> DifferenceRow:
+    change = ""
+    if difference.sem is not None:
+        is_of_share = any(run.metric == difference.metric and is_share(run) for run in runs)
+        factor, digits, unit = (100, 1, " points") if is_of_share else (1, 4, "")
+        low, high = _around(difference.change, difference.sem)
+        values = (round(factor * x, digits) + 0.0 for x in (difference.change, low, high))
+        said = [f"{value:+.{digits}f}" for value in values]  # + 0.0: there is no -0.0
+        change = f"{said[0]}{unit} (95 %: {said[1]} to {said[2]})"
+    return DifferenceRow(
+        names=f"{short(difference.first, _NAME)} → {short(difference.second, _NAME)}",
+        mark=difference_mark(difference),
+        style={True: "clear", False: "could_not_run", None: ""}[difference.is_clear],
+        change=change,
+        words=difference.words,
+    )
+
+
+def _view(run: AuditedRun, *, is_drawn: bool) -> AuditedView:
+    notes = list(run.log.notes)
+    figures = audit_figures(run) if is_drawn else ()
+    if not is_drawn:
+        notes.append(f"Curves are drawn of the first {MAX_DRAWN} trainings only.")
+    elif not figures:
+        notes.append("Too few evaluations are in the log to draw a curve.")
+    groups = ordered(run.findings)
+    return AuditedView(
+        name=run.log.name,
+        about=f"{run.log.format.value}, judged by {run.metric or 'nothing'}",
+        notes=tuple(notes),
+        figures=figures,
+        alarms=tuple(finding_row(group) for group in groups if group[0].outcome not in QUIET),
+        quiet=tuple(finding_row(group) for group in groups if group[0].outcome in QUIET),
+    )
+
+
+def _axis(rows: Sequence[LogRow]) -> tuple[str, _Value]:
+    """Choose what curves are drawn against: epochs where all are logged, steps, else the order."""
+    if all(row.epoch is not None for row in rows):
+        return "epochs", lambda row: row.epoch
+    if all(row.step is not None for row in rows):
+        return "steps", lambda row: row.step
+    places = {id(row): float(idx + 1) for idx, row in enumerate(rows)}
+    return "evaluations", lambda row: places[id(row)]
+
+
+def _noise(run: AuditedRun, *, is_of_share: bool, is_loss: bool) -> _Value:
+    """Give one standard error of a held-out number, by its row."""
+    if is_loss:
+        return lambda row: row.val_loss_sem
+    num = run.num_val
+    if not is_of_share or not num:
+        return lambda _: None
+    asks_score = run.log.score_name is not None and run.metric == run.log.score_name
+
+    def share_of(row: LogRow) -> float | None:
+        share = row.score if asks_score else row.val_accuracy
+        return None if share is None or not 0 <= share <= 1 else binomial_sem(share, num)
+
+    return share_of
+
+
+def _curve(
+    rows: Sequence[LogRow],
+    style: str,
+    *,
+    place: _Value,
+    value: _Value | None,
+    noise: _Value = lambda _: None,
+) -> list[Series]:
+    """Give a curve, or nothing where the log does not have it."""
+    if value is None:
+        return []
+    points = [
+        (x, y, noise(row))
+        for row in rows
+        if (x := place(row)) is not None and (y := value(row)) is not None
+    ]
+    if not points:
+        return []
+    xs, ys, noises = zip(*points, strict=True)
+    band = [sem or 0.0 for sem in noises] if any(noises) else None
+    return [Series(name=_NAMES[style], style=style, xs=xs, ys=ys, noise=band)]

@@ -1,0 +1,188 @@
+"""compare.html: trainings laid over each other, on one page that opens offline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from stepladder.diagnosis.runs.compare import with_samples
+from stepladder.records.audit import LogRow, RunLog
+from stepladder.records.compare import ComparedRun, Comparison
+from stepladder.reporting.charts.curves import Figure
+from stepladder.reporting.charts.heatmap import short
+from stepladder.reporting.charts.intervals import interval_line
+from stepladder.reporting.charts.lines import Series, line_chart
+from stepladder.reporting.charts.scales import tick_label
+from stepladder.reporting.html import template, write_page
+from stepladder.reporting.pages.compare_text import (
+    HEAD,
+    MAX_P,
+    NAME,
+    accuracy_words,
+    pair_mark,
+    pair_sentences,
+    row_words,
+)
+from stepladder.stats import binomial_sem
+from stepladder.training.output.wording import percent
+
+_MAX_BANDS = 3  # more of them cover each other
+_MINUTES_FROM_S = 180.0
+
+_Value = Callable[[LogRow], float | None]
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """What the curves are drawn against."""
+
+    label: str
+    title: str
+    value: _Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgainstRow:
+    """A training against the first.
+
+    Attributes:
+        mark: what it comes to, in a word or two; is_clear: it is more than chance.
+    """
+
+    names: str
+    mark: str
+    is_clear: bool
+    words: tuple[str, ...]
+
+
+def write_compare_page(comparison: Comparison, path: Path) -> Path:
+    """Write the page of a comparison, self-contained and without scripts.
+
+    Raises:
+        ResourceError: if the file cannot be written.
+    """
+    return write_page(path, compare_page(comparison), option="--out")
+
+
+def compare_page(comparison: Comparison) -> str:
+    """Make the page."""
+    return template("compare.html").render(
+        names=[short(run.audited.log.name, NAME) for run in comparison.runs],
+        head=HEAD,
+        rows=[row_words(run) for run in comparison.runs],
+        pictures=_pictures(comparison.runs),
+        options=comparison.options,
+        against=_against(comparison),
+        figures=compare_figures([run.audited.log for run in comparison.runs]),
+        notes=[
+            f"{run.audited.log.name}: {note}"
+            for run in comparison.runs
+            for note in run.audited.log.notes
+            if note not in run.audited.log.damaged
+        ]
+        + list(comparison.unreadable),
+    )
+
+
+def _against(comparison: Comparison) -> list[AgainstRow]:
+    by_name = {difference.second: difference for difference in comparison.differences}
+    rows = []
+    for pair in comparison.pairs:
+        difference = by_name.get(pair.second)
+        words = pair_sentences(pair)
+        if difference is not None and pair.why_not:
+            words.append(f"by the logs: {difference.words}")
+        is_clear = difference is not None and difference.is_clear
+        rows.append(
+            AgainstRow(
+                names=f"{short(pair.first, NAME)} → {short(pair.second, NAME)}",
+                mark=pair_mark(pair, difference),
+                is_clear=bool(is_clear) if pair.p is None else pair.p < MAX_P,
+                words=tuple(words),
+            )
+        )
+    return rows
+
+
+def _pictures(runs: Sequence[ComparedRun]) -> list[Markup | None]:
+    """Draw the bounds of each accuracy, all on one scale."""
+    known = [(run.low, run.high) for run in runs if run.low is not None and run.high is not None]
+    scale = (min(low for low, _ in known), max(high for _, high in known)) if known else (0.0, 1.0)
+    return [
+        None
+        if run.accuracy is None or run.low is None or run.high is None
+        else interval_line(run.accuracy, run.low, run.high, scale=scale, title=accuracy_words(run))
+        for run in runs
+    ]
+
+
+def compare_figures(logs: Sequence[RunLog]) -> list[Figure]:
+    """Draw held-out loss and accuracy of all trainings, against samples seen and against time.
+
+    Where a log does not tell the samples, the epochs take their place for all.
+    """
+    seen = [with_samples(log) for log in logs]
+    counted = [log for log in seen if log is not None]
+    by_samples = len(counted) == len(logs)
+    place = (
+        _Axis("training samples seen", "against samples seen", lambda row: row.samples_seen)
+        if by_samples
+        else _Axis("epochs", "against epochs", lambda row: row.epoch)
+    )
+    longest = max((row.elapsed_s or 0.0 for log in logs for row in log.rows), default=0.0)
+    unit, word = (60.0, "minutes") if longest > _MINUTES_FROM_S else (1.0, "seconds")
+    clock = _Axis(
+        word,
+        "against wall time",
+        lambda row: None if row.elapsed_s is None else row.elapsed_s / unit,
+    )
+    shown = counted if by_samples else logs
+    return [_figure(shown, axis, name) for axis in (place, clock) for name in ("loss", "accuracy")]
+
+
+def _figure(logs: Sequence[RunLog], axis: _Axis, name: str) -> Figure:
+    series, missing = [], []
+    for idx, log in enumerate(logs):
+        one = _series(log, axis, name, style=f"run{idx + 1}", has_band=len(logs) <= _MAX_BANDS)
+        if one is None:
+            missing.append(short(log.name, NAME))
+        else:
+            series.append(one)
+    is_share = name == "accuracy"
+    title = f"Validation {name} {axis.title}"
+    svg = line_chart(
+        series,
+        title=title,
+        x_label=axis.label,
+        may_be_log=not is_share,
+        y_label=(lambda share: percent(share, 0)) if is_share else tick_label,
+        y_limits=(0.0, 1.0) if is_share else None,
+    )
+    note = ""
+    if svg is None:
+        note = "Nothing to draw: no log has these numbers."
+    elif missing:
+        note = f"Not in its log: {', '.join(missing)}."
+    keys = [(item.style, item.name) for item in series]
+    keys += [("band", "± one standard error")] * any(item.noise for item in series)
+    return Figure(title=title, svg=svg, keys=tuple(keys), note=note)
+
+
+def _series(log: RunLog, axis: _Axis, name: str, *, style: str, has_band: bool) -> Series | None:
+    points = []
+    for row in log.rows:
+        x, y = axis.value(row), row.val_loss if name == "loss" else row.val_accuracy
+        if x is not None and y is not None:
+            points.append((x, y, row.val_loss_sem if name == "loss" else _share_sem(y, log)))
+    if not points:
+        return None
+    xs, ys, noise = zip(*points, strict=True)
+    band = [value or 0.0 for value in noise] if has_band and any(noise) else None
+    return Series(name=short(log.name, NAME), style=style, xs=xs, ys=ys, noise=band)
+
+
+def _share_sem(share: float, log: RunLog) -> float | None:
+    return binomial_sem(share, log.num_val) if log.num_val and 0 <= share <= 1 else None

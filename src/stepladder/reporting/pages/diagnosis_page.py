@@ -1,0 +1,225 @@
+"""diagnosis.html: one file that opens anywhere, loads nothing and runs nothing."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+
+from stepladder.diagnosis.diagnose import Diagnosed
+from stepladder.diagnosis.fit.curves import Curves
+from stepladder.diagnosis.fit.remedies import BY_HAND, said_of
+from stepladder.diagnosis.wording import headline, said_of_range
+from stepladder.records import write_bytes
+from stepladder.records.diagnosis import Diagnosis, LearningCurve, RangeTest, Use
+from stepladder.records.findings import Outcome
+from stepladder.reporting.charts.curves import Figure, machine_figures
+from stepladder.reporting.charts.lines import Series, line_chart
+from stepladder.reporting.charts.scales import tick_label
+from stepladder.reporting.html import template
+from stepladder.reporting.tables import RunRecords, read_run
+from stepladder.training.output.wording import duration, percent
+
+DIAGNOSIS_PAGE = "diagnosis.html"
+_MIB = 1024**2
+_LEAST_SHOWN = 0.1  # MiB/s or Wh: less is drawn as the little that it is
+# Title, unit, and (key of the sample, its name, its style).
+_TRAFFIC = (
+    (
+        "Disk",
+        "MiB/s",
+        (
+            ("disk_read_bytes_per_s", "read", "val"),
+            ("disk_write_bytes_per_s", "written", "train"),
+        ),
+    ),
+    ("Network (whole machine)", "MiB/s", (("network_bytes_per_s", "in and out", "val"),)),
+    ("Energy", "Wh", (("energy_wh", "since the start", "val"),)),
+)
+
+
+def write_diagnosis_page(run: Path, found: Diagnosed) -> Path:
+    """Write RUN/diagnosis.html and give its path."""
+    path = run / DIAGNOSIS_PAGE
+    write_bytes(path, render_diagnosis(found, read_run(run)).encode("utf-8", "replace"))
+    return path
+
+
+def render_diagnosis(found: Diagnosed, records: RunRecords) -> str:
+    """Make the page."""
+    diagnosis = found.diagnosis
+    test, curve = diagnosis.range_test, diagnosis.learning_curve
+    measured = []
+    if test is not None:
+        measured.append((range_figure(test), said_of_range(test)))
+    if curve is not None:
+        measured.append((learning_curve_figure(curve), said_of(curve)))
+    return template("diagnosis.html").render(
+        name=diagnosis.run,
+        status=diagnosis.status,
+        verdict=headline(diagnosis.fit).capitalize(),
+        fit=diagnosis.fit,
+        terms=diagnosis.terms,
+        curves=curve_figures(found.curves, diagnosis),
+        measured=measured,
+        remedies=diagnosis.remedies,
+        by_hand=[remedy.name for remedy in diagnosis.remedies if remedy.name in BY_HAND],
+        chain=diagnosis.chain,
+        machine=diagnosis.machine,
+        phases=[(name, percent(share)) for name, share in diagnosis.machine.phases.items()],
+        uses=[_use_row(use) for use in diagnosis.machine.uses],
+        machine_figures=[*machine_figures(records), *traffic_figures(records)],
+        findings=[
+            finding.evidence
+            for finding in diagnosis.findings
+            if finding.outcome is not Outcome.NOT_APPLICABLE
+        ],
+        could_not=diagnosis.could_not,
+        took=duration(diagnosis.took_s),
+        error=_error,
+    )
+
+
+def curve_figures(curves: Curves, diagnosis: Diagnosis) -> list[Figure]:
+    """Draw what was judged: training as logged and on equal terms, and validation in its noise."""
+    best = diagnosis.fit.best_step
+    figures = []
+    for name, keys in (
+        ("Loss", ("train_loss", "equal_train_loss", "val_loss")),
+        ("Accuracy", ("train_accuracy", "equal_train_accuracy", "val_accuracy")),
+    ):
+        series = [
+            _series(curves, keys[0], "training, as logged", "train"),
+            _series(curves, keys[1], "training, on equal terms", "train equal"),
+            _series(curves, keys[2], "validation", "val"),
+        ]
+        drawn = [item for item in series if item.xs]
+        svg = line_chart(
+            drawn,
+            title=f"{name} of training and validation over steps",
+            x_label="steps",
+            may_be_log=name == "Loss",
+            y_label=tick_label if name == "Loss" else lambda share: percent(share, 0),
+            mark=None if best is None else (float(best), "best"),
+            y_limits=None if name == "Loss" else (0.0, 1.0),
+        )
+        if svg is not None:
+            figures.append(
+                Figure(title=name, svg=svg, keys=tuple((item.style, item.name) for item in drawn))
+            )
+    return figures
+
+
+def range_figure(test: RangeTest) -> Figure:
+    """Draw the loss over the decades of the learning rate, with the run's own rate marked."""
+    logs = [math.log10(lr) for lr in test.lrs]
+    series = [Series(name="smoothed loss", style="val", xs=logs, ys=list(test.losses))]
+    svg = line_chart(
+        series,
+        title="Training loss over the learning rate",
+        x_label="log10 of the learning rate",
+        mark=(math.log10(test.lr), "this run"),
+        y_limits=(0.0, 2 * test.losses[0]) if test.losses else None,  # what blew up goes beyond
+    )
+    return Figure(title="Range test", svg=svg, note="" if svg else "Too few steps were taken.")
+
+
+def learning_curve_figure(curve: LearningCurve) -> Figure:
+    """Draw each training, and the fit up to twice the data."""
+    sizes = sorted(set(curve.sizes))
+    low, high = math.log(sizes[0]), math.log(2 * sizes[-1])
+    xs = [math.exp(low + (high - low) * idx / 40) for idx in range(41)]
+    fit = Series(
+        name="fit, up to twice the data",
+        style="train",
+        xs=xs,
+        ys=[curve.a * x**-curve.b + curve.c for x in xs],
+    )
+    means = [
+        sum(error for size, error in zip(curve.sizes, curve.errors, strict=True) if size == n)
+        / curve.sizes.count(n)
+        for n in sizes
+    ]
+    measured = Series(
+        name=f"measured, mean of {curve.num_seeds} trainings",
+        style="val",
+        xs=sizes,
+        ys=means,
+        tips=[
+            f"{n:,}: {_error(mean, is_share=curve.is_share)}"
+            for n, mean in zip(sizes, means, strict=True)
+        ],
+    )
+    svg = line_chart(
+        [fit, measured],
+        title="Validation error over the number of training examples",
+        x_label="training examples",
+        y_label=(lambda share: percent(share, 0)) if curve.is_share else tick_label,
+        y_covers=(0.0, curve.high_at_double),
+    )
+    keys = ((fit.style, fit.name), (measured.style, measured.name))
+    return Figure(title="Learning curve", svg=svg, keys=keys)
+
+
+def traffic_figures(records: RunRecords) -> list[Figure]:
+    """Draw the disk, the network and the energy over the time of the run."""
+    samples = records.of("system")
+    figures = []
+    for title, unit, parts in _TRAFFIC:
+        scale = _MIB if unit == "MiB/s" else 1.0
+        series = []
+        for key, name, style in parts:
+            pairs = [(event.get("elapsed_s"), event.get(key)) for event in samples]
+            points = [
+                (float(t), float(y) / scale)
+                for t, y in pairs
+                if isinstance(t, (int, float)) and isinstance(y, (int, float))
+            ]
+            if len(points) > 1:
+                xs, ys = zip(*points, strict=True)
+                series.append(Series(name=name, style=style, xs=xs, ys=ys))
+        svg = line_chart(
+            series,
+            title=f"{title} over seconds",
+            x_label="seconds",
+            y_label=partial(_tick, unit=unit),
+            y_covers=(0.0, _LEAST_SHOWN),
+        )
+        if svg is not None:
+            keys = tuple((item.style, item.name) for item in series)
+            figures.append(Figure(title=title, svg=svg, keys=keys))
+    return figures
+
+
+def _series(curves: Curves, key: str, name: str, style: str) -> Series:
+    points = [point for point in curves.points if getattr(point, key) is not None]
+    noise = [point.val_loss_sem or 0.0 for point in points] if key == "val_loss" else None
+    return Series(
+        name=name,
+        style=style,
+        xs=[float(point.step) for point in points],
+        ys=[float(getattr(point, key)) for point in points],
+        noise=noise if noise and any(noise) else None,
+        tips=[f"step {point.step:,}: {getattr(point, key):.4g}" for point in points]
+        if "equal" in style
+        else (),
+    )
+
+
+def _tick(value: float, unit: str) -> str:
+    return f"{tick_label(value)} {unit}"
+
+
+def _use_row(use: Use) -> tuple[str, str, str, str]:
+    """Give name, mean and percentiles of a use as words."""
+    scale, unit = 1.0, use.unit
+    if unit.startswith("bytes"):
+        scale, unit = _MIB, unit.replace("bytes", "MiB")
+    low, mean, high = (f"{value / scale:,.1f} {unit}" for value in (use.low, use.mean, use.high))
+    return use.name, mean, low, high
+
+
+def _error(value: float | None, *, is_share: bool = False) -> str:
+    if value is None:
+        return "–"
+    return percent(value) if is_share else f"{value:.4g}"

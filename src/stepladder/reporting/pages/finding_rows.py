@@ -1,0 +1,58 @@
+"""Findings as rows of a page: what needs a person first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepladder.checks.wording import MAX_EXAMPLES, WORDS, folded, group_name
+from stepladder.records.findings import Finding, Outcome
+from stepladder.reporting.charts.heatmap import short
+
+QUIET = (Outcome.PASSED, Outcome.NOT_APPLICABLE)
+_ORDER = (Outcome.FAILED, Outcome.WARNED, Outcome.COULD_NOT_RUN, *QUIET)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingRow:
+    """One finding as a page shows it, or several checks that could not run for one reason.
+
+    Attributes:
+        checks: their names, where there are several.
+    """
+
+    outcome: str
+    style: str
+    name: str
+    reason: str
+    source: str
+    evidence: str
+    where: str
+    fix: str
+    examples: tuple[str, ...]
+    took: str
+    checks: tuple[str, ...] = ()
+
+
+def ordered(findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
+    """Give the groups of `folded`, what failed first and what had nothing to look at last."""
+    return sorted(folded(findings), key=lambda group: _ORDER.index(group[0].outcome))
+
+
+def finding_row(group: Sequence[Finding], *, reason: str = "", source: str = "") -> FindingRow:
+    """Write a group of `folded`, with the reason and the source of its check."""
+    finding = group[0]
+    seen = f" ({finding.coverage})" if finding.coverage else ""
+    return FindingRow(
+        outcome=WORDS[finding.outcome].lower(),
+        style=finding.outcome.value,
+        name=group_name(group),
+        reason=reason,
+        source=source,
+        evidence=short(f"{finding.evidence}{seen}", 500),
+        where=finding.where or "",
+        fix=short(finding.fix, 400),
+        examples=tuple(short(example, 80) for example in finding.examples[:MAX_EXAMPLES]),
+        took="" if finding.took_s is None else f"{finding.took_s:.2f} s",
+        checks=tuple(one.check for one in group) if len(group) > 1 else (),
+    )

@@ -1,0 +1,1 @@
+"""Rungs that make a model better."""

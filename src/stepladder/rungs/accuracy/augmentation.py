@@ -1,0 +1,108 @@
+"""Random changes to the training pictures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from stepladder.config.recipe import AugmentConfig, Recipe
+from stepladder.records.ladder import Aim, Exactness, Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.accuracy.remedy import predict_as_long
+from stepladder.rungs.contract import Against, Rung
+from stepladder.rungs.formulas import (
+    num_kept,
+    num_through_trunk,
+    predict_time,
+    source_reading_s,
+    through_trunk_s,
+    with_one_time,
+)
+
+_CROP = 0.5
+_RANDAUGMENT_OPS = 2
+_VIEWS = 4
+
+
+class Augmentation(Rung):
+    """Show each picture otherwise each time: cropped and mirrored, or RandAugment on top of that.
+
+    A third choice crops alone, as a mirrored picture may be of another class, or of none. Of a
+    frozen trunk, features of four random views of each picture are kept instead of new ones.
+
+    Trades: epochs, as there is more to learn; of a frozen trunk, time and disk for its views.
+    Source: Cubuk et al. 2020, "RandAugment", arXiv:1909.13719; Krizhevsky et al. 2012, "ImageNet
+    Classification with Deep Convolutional Neural Networks", 4.1.
+    """
+
+    name: ClassVar[str] = "augmentation"
+    level: ClassVar[int] = 8
+    aim: ClassVar[Aim] = Aim.ACCURACY
+    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
+    against: ClassVar[Against | None] = Against.GAP
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse where pictures are changed already, or the task does that by itself."""
+        reasons = {
+            "the task changes its examples by itself": not profile.is_built_in,
+            "already on": recipe.augment.crop < 1 or recipe.augment.randaugment_ops > 0,
+            "not measured: the trunk's forward pass": _has_views(profile)
+            and profile.trunk_s is None,
+            "not measured: a step of the head alone": _has_views(profile)
+            and profile.head_step_s is None,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        """Let views go through a frozen trunk once; else take the time as it is."""
+        if not _has_views(profile):
+            return predict_as_long(
+                self.name, profile, note="the changes themselves are not counted"
+            )
+        profile, after = self._with_views(profile, recipe)
+        now = profile.time
+        read_s = source_reading_s(profile, recipe)
+        validation_s = profile.head_validation_s
+        time = replace(
+            with_one_time(now, features=through_trunk_s(profile, after, read_s=read_s), load=0.0),
+            step_s=profile.head_step_s or now.step_s,
+            validation_s=now.validation_s if validation_s is None else validation_s,
+        )
+        return predict_time(
+            self.name,
+            profile,
+            time,
+            inputs={"num_through_trunk": float(num_through_trunk(profile, after))},
+            note=f"{_VIEWS} fixed views of each example; epochs taken as equal",
+        )
+
+    def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
+        """Give the bytes of the features of all views."""
+        if not _has_views(profile):
+            return 0
+        return (profile.feature_bytes or 0) * num_kept(*self._with_views(profile, recipe))
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        """Crop and mirror."""
+        return self.variants(profile, recipe)[0]
+
+    def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
+        """Give cropping with mirroring, RandAugment on top of that, and cropping alone."""
+        own = recipe.augment
+        ways: tuple[AugmentConfig, ...] = (
+            replace(own, crop=_CROP, flip=True),
+            replace(own, crop=_CROP, flip=True, randaugment_ops=_RANDAUGMENT_OPS),
+            replace(own, crop=_CROP),
+        )
+        features = recipe.features
+        if _has_views(profile):
+            features = replace(features, cached=True, cached_views=_VIEWS)
+        return tuple(dict.fromkeys(replace(recipe, augment=way, features=features) for way in ways))
+
+    def _with_views(self, profile: Profile, recipe: Recipe) -> tuple[Profile, Recipe]:
+        return replace(profile, is_random_before_head=True), self.apply(profile, recipe)
+
+
+def _has_views(profile: Profile) -> bool:
+    """Say whether features of random views can be kept."""
+    return profile.has_head and profile.is_trunk_frozen

@@ -1,0 +1,51 @@
+"""A higher learning rate, for a training that is not done when it ends."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Aim, Exactness, Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.accuracy.remedy import most_lr, predict_as_long, with_lr
+from stepladder.rungs.contract import Against, Rung
+
+_TIMES = (10.0, 3.0, 30.0)
+"""The likeliest first: who is off by little sees it in the curve."""
+
+
+class LearningRateHigher(Rung):
+    """Raise the learning rate, by what gets most right of 3, 10 and 30 times.
+
+    Trades: a training that may swing, or diverge; then it is dropped.
+    Source: Smith 2017, "Cyclical Learning Rates for Training Neural Networks", arXiv:1506.01186
+    (too low a rate looks like a model that is too small).
+    """
+
+    name: ClassVar[str] = "learning_rate_higher"
+    level: ClassVar[int] = 7
+    aim: ClassVar[Aim] = Aim.ACCURACY
+    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
+    against: ClassVar[Against | None] = Against.TRAINING
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
+        """Refuse where no such optimiser learns at a higher rate."""
+        if self._within(recipe):
+            return None
+        return f"{recipe.optimizer.name} rarely learns above a learning rate of {most_lr(recipe):g}"
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
+        """Take the epochs as equal: where training stops by itself, that is measured."""
+        return predict_as_long(self.name, profile)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        """Take the likeliest rate."""
+        return self.variants(profile, recipe)[0]
+
+    def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
+        """Give a rate each, within what such an optimiser learns at."""
+        return tuple(with_lr(recipe, times * recipe.batch.lr) for times in self._within(recipe))
+
+    def _within(self, recipe: Recipe) -> tuple[float, ...]:
+        limit = most_lr(recipe) * (1 + 1e-9)
+        return tuple(times for times in _TIMES if times * recipe.batch.lr <= limit)

@@ -1,0 +1,57 @@
+"""Weights that shrink in each step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from stepladder.config.choices import OptimizerName
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Aim, Exactness, Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.accuracy.remedy import predict_as_long
+from stepladder.rungs.contract import Against, Rung
+
+_DECOUPLED = (OptimizerName.ADAMW, OptimizerName.NADAM)
+_OF_THE_WEIGHT = (0.1, 1.0, 0.01)
+_OF_THE_GRADIENT = (1e-3, 1e-2, 0.1)
+"""The likeliest first. Added to the gradient, decay does not shrink with the learning rate twice.
+"""
+
+
+class WeightDecay(Rung):
+    """Shrink matrices and kernels in each step, by what gets most right of three strengths.
+
+    Biases and the scales of norms do not decay. What it means follows the optimiser: AdamW and
+    NAdam shrink the weight, SGD and Adam add to its gradient.
+
+    Trades: a training error that is higher.
+    Source: Krogh and Hertz 1991, "A Simple Weight Decay Can Improve Generalization"; Loshchilov and
+    Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101.
+    """
+
+    name: ClassVar[str] = "weight_decay"
+    level: ClassVar[int] = 8
+    aim: ClassVar[Aim] = Aim.ACCURACY
+    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
+    against: ClassVar[Against | None] = Against.GAP
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
+        """Refuse where weights decay."""
+        decay = recipe.optimizer.weight_decay
+        return f"already on: {decay:g}" if decay else None
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
+        """Take the epochs as equal: where training stops by itself, that is measured."""
+        return predict_as_long(self.name, profile)
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
+        """Take the likeliest strength."""
+        return self.variants(profile, recipe)[0]
+
+    def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
+        """Give a strength each."""
+        is_decoupled = recipe.optimizer.name in _DECOUPLED
+        strengths = _OF_THE_WEIGHT if is_decoupled else _OF_THE_GRADIENT
+        rules = [replace(recipe.optimizer, weight_decay=strength) for strength in strengths]
+        return tuple(replace(recipe, optimizer=rule) for rule in rules)

@@ -1,0 +1,1 @@
+"""Rungs that need other hardware."""

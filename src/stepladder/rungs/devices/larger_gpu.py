@@ -1,0 +1,112 @@
+"""A larger GPU, from its data sheet."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from stepladder.config.choices import Precision
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Exactness, Prediction
+from stepladder.records.profile import Profile, is_mostly_conv
+from stepladder.rungs.contract import Rung
+from stepladder.rungs.devices.gpus import GPUS, Gpu
+from stepladder.rungs.formulas import predict_time, scale_model
+
+_COMPUTE_BOUND_MFU = 0.5
+"""Model FLOPs utilisation from which on the peak, not the bandwidth, sets the pace."""
+
+
+class LargerGpu(Rung):
+    """Move to a GPU with more FLOP/s and bandwidth. Predicted only: it is not here to be tried.
+
+    Args:
+        gpus: what to choose among; with prices, the least cost of the whole training decides,
+            without them the least time.
+
+    Trades: money by the hour.
+    Source: Williams et al. 2009, "Roofline: An Insightful Visual Performance Model", CACM 52(4).
+    """
+
+    name: ClassVar[str] = "larger_gpu"
+    level: ClassVar[int] = 9
+    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
+    is_prediction_only: ClassVar[bool] = True
+
+    def __init__(self, gpus: tuple[Gpu, ...] = GPUS) -> None:
+        self.gpus = gpus
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse where there is no GPU to start from, or none is faster."""
+        if profile.device != "cuda":
+            return "there is no GPU here to start from"
+        if not profile.peak_flops_per_s or not profile.bandwidth_bytes_per_s:
+            return "not measured: peak and bandwidth of this GPU"
+        gains = [self._predict_for(gpu, profile, recipe).gain for gpu in self.gpus]
+        return None if max(gains, default=1.0) > 1 else "no GPU of the list would be faster"
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        """Choose the GPU with the least cost, or the least time where prices are not known."""
+        faster = [
+            (gpu, found)
+            for gpu in self.gpus
+            if (found := self._predict_for(gpu, profile, recipe)).gain > 1
+        ]
+        priced = [(gpu, found) for gpu, found in faster if gpu.price_per_hour is not None]
+        _, best = min(priced or faster, key=lambda pair: _cost(*pair))
+        return best
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
+        """Leave the recipe: no recipe brings another GPU."""
+        return recipe
+
+    def _predict_for(self, gpu: Gpu, profile: Profile, recipe: Recipe) -> Prediction:
+        """Scale the model's share of the time to another GPU's roofline.
+
+            attained = min(peak, intensity x bandwidth)
+
+        Where this GPU attains half of its peak, the peaks are compared; elsewhere the intensity is
+        what it attains by its bandwidth, as if memory alone set the pace.
+        """
+        peak, bandwidth = profile.peak_flops_per_s or 1.0, profile.bandwidth_bytes_per_s or 1.0
+        own = self._own(profile)
+        is_fp32 = recipe.device.precision is Precision.FP32
+        is_conv = is_mostly_conv(profile.conv_frac)
+        has_conv = is_conv and gpu.tf32_flops_per_s is not None
+        if own is not None:  # compare like with like: data sheet with data sheet
+            peak = own.flops_per_s(recipe.device.precision, has_conv=has_conv)
+            bandwidth = own.bytes_per_s
+        elif is_fp32 and is_conv and not has_conv:
+            peak = min(peak, gpu.fp32_flops_per_s)  # perhaps TF32 here: no more is claimed
+        more_flops = gpu.flops_per_s(recipe.device.precision, has_conv=has_conv) / peak
+        more_bytes = gpu.bytes_per_s / bandwidth
+        if profile.mfu is None:
+            speed = min(more_flops, more_bytes)
+        elif profile.mfu >= _COMPUTE_BOUND_MFU:
+            speed = more_flops
+        else:
+            speed = min(more_flops / max(profile.mfu, 1e-6), more_bytes)
+        note = f"{gpu.name}: at most, as launches and host work do not shrink"
+        if gpu.price_per_hour is not None:
+            note += f"; {gpu.price_per_hour:g} an hour"
+        inputs = {"more_flops": more_flops, "more_bytes": more_bytes, "speed": speed}
+        return predict_time(
+            self.name, profile, scale_model(profile, recipe, 1 / speed), inputs=inputs, note=note
+        )
+
+    def _own(self, profile: Profile) -> Gpu | None:
+        """Find this machine's GPU: the longest name whose words are all in its own.
+
+        A list of the user's names what could be had, perhaps not what is here: ours comes second.
+        """
+        here = set(profile.device_name.upper().replace("-", " ").split())
+        for gpus in (self.gpus, GPUS):
+            found = [gpu for gpu in gpus if set(gpu.name.upper().split()) <= here]
+            if found:
+                return max(found, key=lambda gpu: len(gpu.name))
+        return None
+
+
+def _cost(gpu: Gpu, found: Prediction) -> float:
+    """Give the price of the training, or its seconds where no price is known."""
+    seconds = found.time.total_s if found.time else 0.0
+    return seconds * (1.0 if gpu.price_per_hour is None else gpu.price_per_hour)

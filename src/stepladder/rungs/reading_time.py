@@ -1,0 +1,157 @@
+"""What reading adds where memory does not keep the pictures: disk, link, and streaming."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stepladder.config.recipe import Recipe
+from stepladder.records.profile import Profile, TrainingTime
+from stepladder.rungs.formulas import (
+    host_bytes,
+    is_held_in_memory,
+    loader_threads,
+    source_reading_s,
+    with_one_time,
+)
+from stepladder.training.output.wording import byte_rate
+
+
+def from_disk_s(profile: Profile, *, example_bytes: float, num_examples: float) -> float:
+    """Give the disk's seconds for an example, of which memory keeps as many as fit.
+
+        seconds = (1 - free memory / all bytes) bytes / rate
+
+    0 where all fit, or the disk's rate is unknown.
+
+    Source: Mohan et al. 2021, "Analyzing and Mitigating Data Stalls in DNN Training", 3,
+    arXiv:2007.06775.
+    """
+    all_bytes = example_bytes * num_examples
+    if not profile.disk_bytes_per_s or all_bytes <= host_bytes(profile):
+        return 0.0
+    missing_frac = 1 - host_bytes(profile) / all_bytes
+    return missing_frac * example_bytes / profile.disk_bytes_per_s
+
+
+def from_link_s(profile: Profile, recipe: Recipe, *, num_examples: float) -> float:
+    """Give the link's seconds for an example in each epoch, of a store in an object store.
+
+    0 where the cache holds all that is read, the files are on this machine, or the link's rate is
+    unknown. A cache that does not hold all keeps nothing of use: what was read least recently goes
+    first, and is what comes next.
+    """
+    if not profile.link_bytes_per_s or _is_cached(profile, recipe, num_examples=num_examples):
+        return 0.0
+    return (profile.stored_bytes or 0.0) / profile.link_bytes_per_s
+
+
+def download_s(profile: Profile, recipe: Recipe, *, num_examples: float) -> float:
+    """Give the seconds to fetch what a cache keeps from then on, once; 0 where it keeps nothing."""
+    if not profile.link_bytes_per_s or not _is_cached(profile, recipe, num_examples=num_examples):
+        return 0.0
+    return num_examples * (profile.stored_bytes or 0.0) / profile.link_bytes_per_s
+
+
+def _is_cached(profile: Profile, recipe: Recipe, *, num_examples: float) -> bool:
+    """Say whether the cache of an object store holds what a training reads of it."""
+    num_bytes = (profile.stored_bytes or 0.0) * num_examples
+    return num_bytes <= min(recipe.data.max_cache_bytes, profile.free_disk_bytes)
+
+
+def from_store_s(profile: Profile, recipe: Recipe, *, num_examples: float) -> float:
+    """Give the seconds for an example that no number of threads shortens: the link's or the disk's.
+
+    Args:
+        num_examples: that are read in an epoch, with its validation.
+    """
+    stored_bytes = profile.stored_bytes or 0.0
+    disk_s = from_disk_s(profile, example_bytes=stored_bytes, num_examples=num_examples)
+    return max(disk_s, from_link_s(profile, recipe, num_examples=num_examples))
+
+
+def about_store(profile: Profile, recipe: Recipe, *, num_examples: float) -> str:
+    """Say what the share of the disk or the link rests on."""
+    rate = profile.link_bytes_per_s
+    if not rate:
+        return about_disk(profile)
+    if _is_cached(profile, recipe, num_examples=num_examples):
+        return f"the first epoch fetches the files at {byte_rate(rate)}, the cache keeps them"
+    return f"each epoch fetches the files at {byte_rate(rate)}, as the cache does not hold all"
+
+
+def about_disk(profile: Profile) -> str:
+    """Say what the disk's share rests on."""
+    if not profile.disk_bytes_per_s:
+        return "a disk slower than memory is not counted, as its rate was not measured"
+    return f"what memory does not keep is read at {byte_rate(profile.disk_bytes_per_s)}"
+
+
+def no_faster_than(
+    time: TrainingTime, profile: Profile, recipe: Recipe, *, example_s: float
+) -> TrainingTime:
+    """Let steps and validations wait for a disk or a link, which all reading threads share."""
+    return replace(
+        time,
+        step_s=max(time.step_s, recipe.batch.global_batch_size * example_s),
+        validation_s=max(time.validation_s, profile.num_val * example_s),
+    )
+
+
+def still_from_the_store(time: TrainingTime, profile: Profile, recipe: Recipe) -> TrainingTime:
+    """Bound a time by what disk or link give to a recipe that reads as much as now.
+
+    Never above what was measured: that held with the same disk and link.
+    """
+    if recipe.features.cached or is_held_in_memory(profile, recipe):
+        return time
+    example_s = from_store_s(profile, recipe, num_examples=profile.num_train + profile.num_val)
+    bounded, now = no_faster_than(time, profile, recipe, example_s=example_s), profile.time
+    return replace(
+        bounded,
+        step_s=max(time.step_s, min(bounded.step_s, now.step_s)),
+        validation_s=max(time.validation_s, min(bounded.validation_s, now.validation_s)),
+    )
+
+
+def fetch_and_decode_s(profile: Profile) -> tuple[float, float]:
+    """Give one thread's seconds to fetch an example, and to decode it.
+
+    A ledger of earlier versions does not tell them apart: then all of it is decoding.
+    """
+    if profile.loader_fetch_s is None or profile.loader_decode_s is None:
+        return 0.0, profile.loader_cpu_s or 0.0
+    return profile.loader_fetch_s, profile.loader_decode_s
+
+
+def streamed(profile: Profile, recipe: Recipe, *, growth: float = 1.0) -> TrainingTime:
+    """Give the time where pictures that are held in memory are read in each epoch instead.
+
+    Loading goes, and each step and validation reads its pictures: on a CPU that adds to computing,
+    beside a GPU the slower of the two sets the pace, and nowhere is it faster than the disk, or the
+    link to an object store. What a cache keeps of that is fetched once. What one example takes is
+    that of fetching and decoding it, or where these were not told apart, of loading it once.
+
+    Args:
+        growth: times as many training examples as now.
+    """
+    now = profile.time
+    example_s = source_reading_s(profile, recipe)
+    if profile.loader_fetch_s is not None and profile.loader_decode_s is not None:
+        threads = min(loader_threads(profile, recipe), max(1, profile.num_cores))
+        example_s = (profile.loader_fetch_s + profile.loader_decode_s) / threads
+    num_examples = profile.num_train * growth + profile.num_val
+    store_s = from_store_s(profile, recipe, num_examples=num_examples)
+    once_s = download_s(profile, recipe, num_examples=num_examples)
+    batch = recipe.batch.global_batch_size
+
+    def with_reading(seconds: float, num_read: float) -> float:
+        if profile.device == "cpu":
+            return seconds + num_read * example_s
+        return max(seconds, num_read * example_s)
+
+    after = replace(
+        with_one_time(now, load=0.0, download=once_s),
+        step_s=with_reading(now.step_s, batch),
+        validation_s=with_reading(now.validation_s, profile.num_val),
+    )
+    return no_faster_than(after, profile, recipe, example_s=store_s)

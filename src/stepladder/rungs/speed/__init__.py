@@ -1,0 +1,1 @@
+"""Rungs that make a training faster."""

@@ -1,0 +1,86 @@
+"""Large JPEGs decoded at a fraction of their size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+from stepladder.config.recipe import Recipe
+from stepladder.records.ladder import Exactness, Prediction
+from stepladder.records.profile import Profile
+from stepladder.rungs.contract import Rung
+from stepladder.rungs.formulas import (
+    loader_threads,
+    predict_time,
+    scale_loading,
+    why_no_data_advice,
+)
+from stepladder.rungs.reading_time import fetch_and_decode_s, still_from_the_store
+
+_COST = {1: 1.0, 2: 0.77, 4: 0.63, 8: 0.48}
+"""Time to decode and resize at 1/f of the sides, over that in full: drawn JPEGs of 1,000, 2,000 and
+4,000 pixels a side to 224, libjpeg-turbo. What remains is mostly entropy decoding."""
+_LEAD = 4 / 3
+"""The decoder gives at least 4/3 of the sides that are needed."""
+
+
+class ScaledDecode(Rung):
+    """Decode a JPEG much larger than needed at 1/2, 1/4 or 1/8 of its sides.
+
+    Trades: pixels that differ by less than two common resize filters do.
+    Source: libjpeg-turbo, documentation of scale_num and scale_denom (DCT scaling).
+    """
+
+    name: ClassVar[str] = "scaled_decode"
+    level: ClassVar[int] = 8
+    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
+
+    def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
+        """Refuse where nothing is decoded, or in full anyway."""
+        reasons = {
+            "already on": recipe.loader.scaled_decode,
+            "training decodes no JPEG": profile.store_encoding != "jpeg" or recipe.data.decode_once,
+            "the task reads its pictures itself": not profile.is_built_in,
+            "not measured: how large the stored pictures are": profile.source_pixels is None,
+            "not measured: what reading costs": profile.loader_cpu_s is None,
+            "the stored pictures are not much larger than needed": self._factor(profile) == 1,
+        }
+        refusal = next((reason for reason, holds in reasons.items() if holds), None)
+        return refusal or why_no_data_advice(profile, recipe)
+
+    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
+        """Scale the cost of decoding as it was read elsewhere for this factor; a fetch stays."""
+        factor, (fetch_s, decode_s) = self._factor(profile), fetch_and_decode_s(profile)
+        threads = loader_threads(profile, recipe)
+        cost = _COST[factor]
+        after = scale_loading(
+            profile,
+            recipe,
+            threads=threads,
+            cpu_s=fetch_s + decode_s,
+            cpu_s_after=fetch_s + decode_s * cost,
+        )
+        after = still_from_the_store(after, profile, recipe)
+        return predict_time(
+            self.name,
+            profile,
+            after,
+            inputs={
+                "factor": float(factor),
+                "cost": cost,
+                "loader_fetch_s": fetch_s,
+                "loader_decode_s": decode_s,
+            },
+            note=f"decoding at 1/{factor} of the sides is assumed to take {100 * cost:.0f} %",
+        )
+
+    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
+        """Ask for scaled decoding."""
+        return replace(recipe, loader=replace(recipe.loader, scaled_decode=True))
+
+    def _factor(self, profile: Profile) -> int:
+        """Give f for a picture of mean size: the largest that leaves 4/3 of the sides needed."""
+        needed = _LEAD * math.sqrt(max(1, profile.example_bytes) / 3)
+        side = math.sqrt(profile.source_pixels or 0.0)
+        return next((factor for factor in (8, 4, 2) if side >= factor * needed), 1)

@@ -1,0 +1,1 @@
+"""Checkpoints: their files, folders, state and mirror."""

@@ -1,0 +1,320 @@
+"""Checkpoints of a run: a folder each, that is there whole or not at all.
+
+A folder is written under a temporary name, synced, renamed into place and synced again; only then
+may older ones be pruned. What a kill leaves behind is either passed over or finished by the next
+save. The file format is described in docs/checkpoints.md.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from stepladder.errors import DataError
+from stepladder.records import Json
+from stepladder.training.checkpoint.checkpoint_files import (
+    FROZEN,
+    STATE,
+    Loaded,
+    encode_state,
+    find_problems,
+    group_file,
+    read_folder,
+    read_manifest,
+    write_file,
+    write_manifest,
+)
+from stepladder.training.checkpoint.checkpoint_folders import CheckpointFolders, is_name, number_of
+from stepladder.training.checkpoint.file_system import FileOps, FileSystem, saving
+from stepladder.training.checkpoint.frozen_files import FrozenFiles
+from stepladder.training.checkpoint.tensor_file import serialize
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedInfo:
+    """What a save took.
+
+    Attributes:
+        num_bytes: bytes written; linked frozen weights are not written again.
+    """
+
+    name: str
+    seconds: float
+    num_bytes: int
+
+
+class Checkpoints:
+    """Saves, finds and prunes the checkpoints of one run.
+
+    Reading changes nothing on disk. The first save, or `clean`, clears what killed processes left,
+    so whoever saves must hold the run folder's lock.
+
+    Args:
+        folder: made by the first save.
+        keep_last: newest `step-` checkpoints that `prune` keeps.
+        file_system: what works there, as `probe` found it.
+        pinned: names that `prune` keeps while they are in it; another thread may change it.
+
+    Attributes:
+        warnings: one line for each damaged checkpoint that was passed over, and for each old one
+            that could not be removed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keep_last: int = 2,
+        file_system: FileSystem | None = None,
+        ops: FileOps | None = None,
+        pinned: AbstractSet[str] = frozenset(),
+    ) -> None:
+        ops = ops or FileOps()
+        self.warnings: list[str] = []
+        self._folder = folder
+        self._keep_last = keep_last
+        self._pinned = pinned
+        self._file_system = file_system or FileSystem()
+        self._folders = CheckpointFolders(folder, self._file_system, ops)
+        self._frozen = FrozenFiles(folder, ops)
+        self._newest: _Newest | None = None
+        self._damaged: set[str] = set()
+        self._is_clean = False
+
+    @property
+    def has_hard_links(self) -> bool:
+        """Whether checkpoints share one file of frozen weights."""
+        return self._file_system.has_hard_links
+
+    def save(
+        self,
+        name: str,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Json],
+        frozen: Mapping[str, Tensor],
+    ) -> SavedInfo:
+        """Write a checkpoint; when this returns, it survives a kill and a power cut.
+
+        One of the same name is replaced, and readable until the new one is.
+
+        Args:
+            name: `step-000000123` or `best-000000123`.
+            tensors: by group, then by name; on any device.
+            state: JSON values; tuples come back as lists, non-finite floats as themselves.
+            frozen: what training does not change.
+
+        Raises:
+            ResourceError: if it cannot be written; every older checkpoint is as it was.
+        """
+        if not is_name(name):
+            raise ValueError(f"not the name of a checkpoint: {name!r}")
+        start = time.perf_counter()
+        text = encode_state(state)
+        files = {group_file(group): members for group, members in tensors.items()}
+        why = "Checkpoints saved before are as they were; the run can resume from them."
+        with saving(f"the checkpoint {name} was not saved", where=self._folder, why=why):
+            self.clean()
+            with self._folders.writing(name) as work:
+                records = {file: write_file(work / file, serialize(files[file])) for file in files}
+                records[STATE] = write_file(work / STATE, [text])
+                num_bytes = sum(record.num_bytes for record in records.values())
+                if frozen:
+                    records[FROZEN], num_frozen = self._write_frozen(work / FROZEN, frozen)
+                    num_bytes += num_frozen
+                num_bytes += write_manifest(work, records).num_bytes
+        self._damaged.discard(name)
+        if name.startswith("step-"):
+            self._newest = _Newest(name=name, top=_top(state))
+        return SavedInfo(name=name, seconds=time.perf_counter() - start, num_bytes=num_bytes)
+
+    def clean(self) -> None:
+        """Remove what killed processes left, once; the caller holds the run folder's lock."""
+        if not self._is_clean:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folders.clean()
+            self._is_clean = True
+
+    def names(self) -> list[str]:
+        """List all checkpoints, damaged ones too: `best-` then `step-`, oldest first."""
+        return self._folders.names()
+
+    def load(self, name: str) -> Loaded:
+        """Load one checkpoint, verifying every byte.
+
+        Raises:
+            DataError: if there is none of that name, or it is damaged.
+        """
+        return read_folder(self._folders.locate(name), name)
+
+    def newest(self) -> Loaded | None:
+        """Load the newest sound `step-` checkpoint, by its number; None if none was ever finished.
+
+        Raises:
+            DataError: if there are some and all are damaged: to begin again from nothing is for
+                the person to decide.
+        """
+        problems = []
+        for name in reversed(_steps(self.names())):
+            try:
+                loaded = self.load(name)
+            except DataError as error:
+                if self._folders.is_finished(name):
+                    problems.append((name, _one_line(error)))
+                self._damaged.add(name)
+                continue
+            self.warnings += [f"{bad} is damaged, {name} is used: {why}" for bad, why in problems]
+            self._newest = _Newest(name=name, top=_top(loaded.state))
+            return loaded
+        if problems:
+            raise DataError(
+                "every checkpoint of this run is damaged",
+                where=str(self._folder),
+                why="\n  ".join(f"{bad}: {reason}" for bad, reason in problems[:5]),
+                fix="Add --overwrite to train from the start, or put a copy of a checkpoint back.",
+            )
+        return None
+
+    def prune(self, keep: Collection[str]) -> None:
+        """Remove old checkpoints.
+
+        What stays: the names in `keep`, those that are pinned, the newest `keep_last` steps that
+        are not known to be damaged, and what the newest sound step names under "top". Without a
+        sound step, all stay.
+        """
+        if self._newest is None:
+            self.newest()
+        newest = self._newest
+        if newest is None:
+            return
+        names = self.names()
+        steps = [name for name in _steps(names) if name not in self._damaged]
+        kept = {*keep, *self._pinned, newest.name, *newest.top, *steps[-self._keep_last :]}
+        try:
+            for name in names:
+                if name not in kept:
+                    self._folders.remove(name)
+            with suppress(DataError):  # what a damaged checkpoint uses is not known
+                self._frozen.remove_unused(self._used_frozen())
+        except OSError as error:
+            self.warnings.append(f"old checkpoints could not be removed: {_one_line(error)}")
+
+    def verify(self) -> list[str]:
+        """Read every checkpoint and list all that is wrong; empty if all are sound."""
+        return [
+            problem
+            for name in self.names()
+            for problem in find_problems(self._folders.locate(name))
+        ]
+
+    def _write_frozen(self, path: Path, frozen: Mapping[str, Tensor]) -> tuple[Any, int]:
+        if self._file_system.has_hard_links:
+            return self._frozen.link(frozen, path)
+        record = write_file(path, serialize(frozen))
+        return record, record.num_bytes
+
+    def _used_frozen(self) -> set[str]:
+        manifests = [read_manifest(self._folders.locate(name)) for name in self.names()]
+        return {records[FROZEN].sha256 for records in manifests if FROZEN in records}
+
+
+def load_best(run: Path) -> Loaded:
+    """Load the best weights of a run: the first that its newest sound checkpoint names as best.
+
+    Without a validation those are the newest weights. Where something is damaged, the next best
+    is taken and a warning is given.
+
+    Raises:
+        DataError: if the run has no sound checkpoint.
+    """
+    checkpoints = Checkpoints(run / "checkpoints")
+    names = checkpoints.names()
+    problems = checkpoints.warnings
+    last: Loaded | None = None
+    try:
+        last = checkpoints.newest()
+        ranked = _top(last.state) if last else []
+    except DataError as error:
+        problems.append(_one_line(error))
+        ranked = [name for name in reversed(names) if name.startswith("best-")]
+    best = None
+    for name in ranked:
+        try:
+            best = checkpoints.load(name)
+            break
+        except DataError as error:
+            problems.append(f"{name}, among the best weights, is damaged: {_one_line(error)}")
+    for problem in problems:
+        warnings.warn(problem, stacklevel=2)
+    best = best or last
+    if best is None:
+        what = "no sound checkpoint is left" if names else "there is no checkpoint"
+        raise DataError(what, where=str(run), fix=f"Train first: stepladder train --run.dir {run}")
+    return best
+
+
+def load_last(run: Path) -> Loaded:
+    """Load the weights of a run's newest sound checkpoint.
+
+    Raises:
+        DataError: if the run has none.
+    """
+    checkpoints = Checkpoints(run / "checkpoints")
+    last = checkpoints.newest()
+    for problem in checkpoints.warnings:
+        warnings.warn(problem, stacklevel=2)
+    return last if last is not None else load_best(run)
+
+
+def check_fits(model_state: Mapping[str, Tensor], loaded: Loaded) -> None:
+    """Refuse a checkpoint of another model.
+
+    Raises:
+        DataError: if names or shapes differ; names the first five.
+    """
+    weights = loaded.weights
+    differences = [
+        f"{name}: checkpoint {_shape(weights, name)}, model {_shape(model_state, name)}"
+        for name in sorted(weights.keys() | model_state.keys())
+        if _shape(weights, name) != _shape(model_state, name)
+    ]
+    if differences:
+        more = [f"and {len(differences) - 5} more"] if len(differences) > 5 else []
+        raise DataError(
+            f"the checkpoint {loaded.name} is of another model",
+            why="\n  ".join(differences[:5] + more),
+            fix="Use the config that it was trained with, --overwrite, or another --run.dir.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Newest:
+    name: str
+    top: list[str]
+
+
+def _steps(names: Collection[str]) -> list[str]:
+    return sorted((name for name in names if name.startswith("step-")), key=number_of)
+
+
+def _top(state: Mapping[str, Any]) -> list[str]:
+    """List the checkpoints that a state names as best, the best first."""
+    top = state.get("top")
+    entries = top if isinstance(top, list) else []
+    names = [entry.get("name") for entry in entries if isinstance(entry, dict)]
+    return [name for name in names if isinstance(name, str) and is_name(name)]
+
+
+def _shape(tensors: Mapping[str, Tensor], name: str) -> str:
+    return str(tuple(tensors[name].shape)) if name in tensors else "absent"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

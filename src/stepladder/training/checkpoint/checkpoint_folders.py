@@ -1,0 +1,206 @@
+"""Checkpoint folders by name: how one appears, is replaced, found and removed.
+
+Hidden names belong to a save in progress: `.NAME.PID.tmp` is being written or removed, and
+`.NAME.PID.old` is a checkpoint that one of the same name is about to replace. A kill between the
+two renames of a replacement leaves only the latter, which is then used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from stepladder.errors import DataError, ResourceError
+from stepladder.training.checkpoint.checkpoint_files import (
+    MANIFEST,
+    MANIFEST_END,
+    open_member,
+    write_file,
+)
+from stepladder.training.checkpoint.file_system import FileOps, FileSystem
+
+_NAME: Final = re.compile(r"(step|best)-(\d{9,18})", re.ASCII)
+_HIDDEN: Final = re.compile(r"\.((?:step|best|frozen)-.+)\.(\d+)\.(tmp|old)", re.ASCII)
+
+
+def is_name(name: str) -> bool:
+    """Say whether a checkpoint may have this name; none that may can lead to another folder."""
+    return _NAME.fullmatch(name) is not None
+
+
+def number_of(name: str) -> int:
+    """Give the step in a checkpoint's name."""
+    return int(name.partition("-")[2])
+
+
+class CheckpointFolders:
+    """The folders in a folder. Where folders cannot be renamed, their files come one by one."""
+
+    def __init__(self, folder: Path, file_system: FileSystem, ops: FileOps) -> None:
+        self._folder = folder
+        self._file_system = file_system
+        self._ops = ops
+
+    def names(self) -> list[str]:
+        """List the names, by kind and then by number; unfinished and damaged ones too."""
+        if not self._folder.is_dir():
+            return []
+        found = set()
+        for path in self._folder.iterdir():
+            match = _HIDDEN.fullmatch(path.name)
+            name = match[1] if match and match[3] == "old" else path.name
+            if is_name(name):
+                found.add(name)
+        return sorted(found, key=lambda name: (name[:4], number_of(name)))
+
+    def locate(self, name: str) -> Path:
+        """Give the folder of a checkpoint, which is another while it is being replaced.
+
+        Raises:
+            DataError: if there is none.
+        """
+        if not is_name(name):
+            raise DataError(f"not the name of a checkpoint: {name!r}", where=str(self._folder))
+        path = self._folder / name
+        retired = self._retired(name)
+        if retired and not _is_complete(path):
+            return retired[0]
+        if not os.path.lexists(path):
+            raise DataError(f"there is no checkpoint {name}", where=str(self._folder))
+        return path
+
+    def is_finished(self, name: str) -> bool:
+        """Say whether a checkpoint of this name was once committed."""
+        return self._file_system.has_dir_rename or _is_complete(self._folder / name)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """Give an empty folder to write; commit it on leaving, or remove it on an error."""
+        final = self._folder / name
+        if self._file_system.has_dir_rename:
+            work = self._hidden(name, "tmp")
+            _delete(work)
+        else:
+            work = final
+            self._retire(name)
+        work.mkdir()
+        try:
+            yield work
+            self._sync(work)
+            if work != final:
+                self._retire(name)
+                try:
+                    self._ops.rename(work, final)
+                except BaseException:
+                    self._bring_back(name)
+                    raise
+            self._sync(self._folder)
+        except BaseException:
+            with suppress(OSError):
+                _delete(work)
+            raise
+        with suppress(OSError):  # the next save's clean tries again
+            for retired in self._retired(name):
+                _delete(retired)
+
+    def remove(self, name: str) -> None:
+        """Remove a checkpoint; one that is half removed is never taken for a checkpoint."""
+        for path in (*self._retired(name), self._folder / name):
+            if self._file_system.has_dir_rename and path.is_dir() and not path.is_symlink():
+                doomed = self._hidden(name, "tmp")
+                _delete(doomed)
+                self._ops.rename(path, doomed)
+                _delete(doomed)
+            else:
+                _delete(path)
+
+    def clean(self) -> None:
+        """Finish or undo what a killed process left halfway."""
+        for path in sorted(self._folder.iterdir()):
+            if is_name(path.name) and not self.is_finished(path.name):
+                _delete(path)
+            match = _HIDDEN.fullmatch(path.name)
+            if match is None or _is_other_alive(int(match[2])):
+                continue
+            name, kind = match[1], match[3]
+            with suppress(OSError):
+                if kind == "tmp" or _is_complete(self._folder / name) or not _is_complete(path):
+                    _delete(path)
+                elif self._file_system.has_dir_rename:
+                    self._bring_back(name)
+
+    def _retire(self, name: str) -> None:
+        """Put a checkpoint that will be replaced aside, readable under its hidden name."""
+        path = self._folder / name
+        if _is_complete(path) and not path.is_symlink():
+            retired = self._hidden(name, "old")
+            _delete(retired)
+            if self._file_system.has_dir_rename:
+                self._ops.rename(path, retired)
+            else:
+                _copy(path, retired)
+                self._sync(retired)
+                self._sync(self._folder)
+        _delete(path)
+
+    def _bring_back(self, name: str) -> None:
+        for retired in self._retired(name)[:1]:
+            _delete(self._folder / name)
+            self._ops.rename(retired, self._folder / name)
+
+    def _retired(self, name: str) -> list[Path]:
+        return [path for path in sorted(self._folder.glob(f".{name}.*.old")) if _is_complete(path)]
+
+    def _hidden(self, name: str, kind: str) -> Path:
+        return self._folder / f".{name}.{os.getpid()}.{kind}"
+
+    def _sync(self, folder: Path) -> None:
+        if self._file_system.has_dir_fsync:
+            self._ops.sync_folder(folder)
+
+
+def _is_complete(path: Path) -> bool:
+    """Say whether a manifest is there to its end; a kill can leave its first bytes alone.
+
+    One that cannot be read counts as there: what is wrong with it is for whoever loads it to say.
+    """
+    try:
+        with open_member(path, MANIFEST) as (file, size):
+            file.seek(max(0, size - len(MANIFEST_END)))
+            return file.read() == MANIFEST_END
+    except (DataError, ResourceError):
+        return os.path.lexists(path / MANIFEST)
+
+
+def _is_other_alive(pid: int) -> bool:
+    """Say whether another process has this id. Our own is stale: in a container it often recurs."""
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a folder's files durably, the manifest last."""
+    target.mkdir()
+    for path in sorted(source.iterdir(), key=lambda path: path.name == MANIFEST):
+        write_file(target / path.name, [path.read_bytes()])
+
+
+def _delete(path: Path) -> None:
+    """Delete a file or a folder, a folder's manifest first; nothing that a link leads to."""
+    if path.is_dir() and not path.is_symlink():
+        (path / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

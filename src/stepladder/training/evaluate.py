@@ -1,0 +1,152 @@
+"""One pass over a held-out split: losses of every example, metrics, and what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from stepladder.config.choices import Monitor, Precision
+from stepladder.data.batch import Batch
+from stepladder.data.reading.reader import Reader
+from stepladder.stats import Estimate, mean_estimate
+from stepladder.task.contract import Task
+from stepladder.training.step import autocast
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What a pass over n held-out examples gave, in the order of the split.
+
+    Attributes:
+        rows: the examples' rows in their split, int64 (n,).
+        losses: plain loss of each example, float32 (n,).
+        values: metrics by name, such as accuracy in [0, 1].
+        predicted, probability: index and probability of the likeliest class, (n,); None where the
+            task gives no class scores.
+        targets: int64 (n,), or None.
+    """
+
+    rows: NDArray[np.int64]
+    losses: NDArray[np.float32]
+    values: Mapping[str, float]
+    predicted: NDArray[np.int64] | None
+    probability: NDArray[np.float32] | None
+    targets: NDArray[np.int64] | None
+
+    def loss(self) -> Estimate:
+        """Mean loss and its standard error."""
+        return mean_estimate(self.losses)
+
+    def monitored(self, monitor: Monitor) -> NDArray[np.float32]:
+        """Give what early stopping compares, example by example, lower is better.
+
+        The loss; or for accuracy 0 where the prediction is right and 1 where it is wrong. A task
+        without class scores is always judged by its loss.
+        """
+        if monitor is Monitor.VAL_LOSS or self.predicted is None or self.targets is None:
+            return self.losses
+        return np.not_equal(self.predicted, self.targets).astype(np.float32)
+
+
+class EvaluationCancelled(Exception):  # noqa: N818  (not an error: someone asked for it)
+    """A pass over a split was cut short because the run is asked to end."""
+
+
+class _Sums:
+    """Adds metrics up over batches."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, Tensor] = {}
+
+    def add(self, sums: Mapping[str, Tensor], counts: Mapping[str, Tensor]) -> None:
+        for name, value in sums.items():
+            old = self.sums.get(name)
+            self.sums[name] = value.double() if old is None else old + value
+            old = self.counts.get(name)
+            self.counts[name] = counts[name].double() if old is None else old + counts[name]
+
+    def values(self) -> dict[str, float]:
+        result = {}
+        for name, total in self.sums.items():
+            seen = self.counts[name] > 0
+            ratios = total[seen] / self.counts[name][seen]
+            result[name] = float(ratios.mean()) if ratios.numel() else float("nan")
+        return result
+
+
+def evaluate(
+    task: Task,
+    model: nn.Module,
+    reader: Reader,
+    *,
+    device: torch.device,
+    precision: Precision = Precision.FP32,
+    memory_format: torch.memory_format | None = None,
+    max_batches: int | None = None,
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> Evaluation:
+    """Measure a model on a split, in eval mode and without gradients.
+
+    The model's training flags are put back as they were.
+
+    Args:
+        reader: reads the split in its stored order.
+        max_batches: look at the first batches only; None: all.
+        is_cancelled: asked before each batch.
+
+    Raises:
+        EvaluationCancelled: if is_cancelled says so.
+    """
+    flags = {module: module.training for module in model.modules()}
+    model.eval()
+    sums = _Sums()
+    parts: dict[str, list[Tensor]] = {
+        name: [] for name in ("rows", "losses", "predicted", "probability", "targets")
+    }
+    batches = reader.epoch(0)
+    try:
+        with torch.inference_mode():
+            for idx, batch in enumerate(batches):
+                if idx == max_batches:
+                    break
+                if is_cancelled():
+                    raise EvaluationCancelled
+                on_device = batch.to(device, memory_format=memory_format)
+                with autocast(device, precision):
+                    metrics = task.metrics(model, on_device)
+                sums.add(metrics.sums, metrics.counts)
+                parts["rows"].append(batch.ids)
+                parts["losses"].append(metrics.losses.float())
+                _add_prediction(parts, metrics.outputs, on_device)
+    finally:
+        batches.close()
+        for module, is_training in flags.items():
+            module.training = is_training
+    arrays = {
+        name: torch.cat(values).cpu().numpy() if values else None for name, values in parts.items()
+    }
+    return Evaluation(
+        rows=arrays["rows"] if arrays["rows"] is not None else np.empty(0, np.int64),
+        losses=arrays["losses"] if arrays["losses"] is not None else np.empty(0, np.float32),
+        values=sums.values(),
+        predicted=arrays["predicted"],
+        probability=arrays["probability"],
+        targets=arrays["targets"],
+    )
+
+
+def _add_prediction(parts: dict[str, list[Tensor]], outputs: Tensor | None, batch: Batch) -> None:
+    if outputs is None or outputs.dim() != 2:
+        return
+    if not isinstance(batch.targets, Tensor) or batch.targets.dim() != 1:
+        return
+    probability, predicted = outputs.float().softmax(dim=1).max(dim=1)  # (n,)
+    parts["predicted"].append(predicted)
+    parts["probability"].append(probability)
+    parts["targets"].append(batch.targets)

@@ -1,0 +1,1 @@
+"""Features of a frozen trunk, computed once and read by the head."""

@@ -1,0 +1,86 @@
+"""Examples through the frozen trunk, just as a training step would take them there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.data.reading.reader import PictureSource, Source
+from stepladder.models.features import evaluating
+from stepladder.task.contract import Task
+from stepladder.training.setup.build import EVALUATION_BATCH_SIZE, MEMORY_FORMATS
+from stepladder.training.step import autocast
+
+_BATCH_ON_GPU = 128  # fewer leave most of one idle
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrunkPass:
+    """The way of a batch from the reader to the head, in a recipe's precision and layout."""
+
+    recipe: Recipe
+    task: Task
+    model: nn.Module
+    device: torch.device
+
+    @property
+    def num_views(self) -> int:
+        """Random views of each training example; 0: the example as it is."""
+        return num_views(self.recipe, self.task)
+
+    def features(self, batch: Batch, *, num_views: int = 0) -> Tensor:
+        """Give the features of a batch; view k is what the task's augment gives for epoch k.
+
+        Within `evaluating(model)`.
+
+        Shapes: (n, ...), or with views (n, views, ...).
+        """
+        on_device = self.on_device(batch)
+        if not num_views:
+            return self._trunk(on_device)
+        seed = self.recipe.seed
+        views = [self.task.augment(on_device, seed=seed, epoch=view) for view in range(num_views)]
+        return torch.stack([self._trunk(view) for view in views], dim=1)
+
+    def fresh(self, source: Source, rows: np.ndarray, *, num_views: int = 0) -> Batch:
+        """Read rows and give them with their features as inputs."""
+        batch = read_batch(source, rows)
+        with evaluating(self.model):
+            features = self.features(batch, num_views=num_views)
+        return Batch(features.cpu().clone(), batch.targets, batch.ids)
+
+    def on_device(self, batch: Batch) -> Batch:
+        """Copy a batch to the device, in the recipe's memory format."""
+        memory_format = MEMORY_FORMATS[self.recipe.device.memory_format]
+        return batch.to(self.device, memory_format=memory_format)
+
+    def _trunk(self, batch: Batch) -> Tensor:
+        parts = self.task.split(self.model)
+        assert parts is not None  # refused before
+        with autocast(self.device, self.recipe.device.precision):
+            features: Tensor = parts[0](batch.inputs)
+        return features
+
+
+def batch_size_on(device: torch.device) -> int:
+    """Give how many examples go through the trunk at once when features are computed."""
+    return EVALUATION_BATCH_SIZE if device.type == "cpu" else _BATCH_ON_GPU
+
+
+def num_views(recipe: Recipe, task: Task) -> int:
+    """Count the random views that are kept of each training example; 0: the example as it is."""
+    return recipe.features.cached_views if task.is_random_before_head else 0
+
+
+def read_batch(source: Source, rows: np.ndarray) -> Batch:
+    """Read rows of a source as its reader would give them."""
+    inputs, targets = source.read(rows)
+    ids = torch.from_numpy(rows)
+    if isinstance(source, PictureSource):
+        return Batch(torch.from_numpy(inputs).permute(0, 3, 1, 2), torch.from_numpy(targets), ids)
+    return Batch(inputs, targets, ids)

@@ -1,0 +1,194 @@
+"""Whether the features of a job can be computed once, and if not, why: in words."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stepladder.config.choices import Precision, Split, TrainMode
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.data.reading.datasets import DatasetSource, as_source
+from stepladder.data.reading.examples import ArrivalSource
+from stepladder.data.reading.reader import Source
+from stepladder.errors import UsageError
+from stepladder.models.features import evaluating
+from stepladder.models.forwards import as_built
+from stepladder.models.tf32 import without_tf32
+from stepladder.task.contract import Metrics, Task
+from stepladder.training.features.feature_pass import TrunkPass, read_batch
+from stepladder.training.step import autocast, split_batch
+
+TOLERANCE = 1e-3
+TOLERANCE_TF32 = 1e-2
+TOLERANCE_HALF = 5e-2
+NOT_OWN = "the features of an example depend on the others of its batch, or on chance"
+NOT_OWN_FIX = (
+    "Take out of the trunk what looks at the whole batch (BatchNorm without running statistics, a "
+    "mean over the batch), or train without --features.cached."
+)
+_NUM_PROBED = 2
+_WITHOUT = "Train without --features.cached."
+
+
+class _Refusal(NamedTuple):
+    why: str
+    fix: str = _WITHOUT
+
+
+def why_no_features(
+    recipe: Recipe, task: Task, model: nn.Module, train: Source | None = None
+) -> str | None:
+    """Say why the head cannot learn from features that were computed once; None: it can.
+
+    Two examples are put through the whole model and through trunk and head apart: the losses have
+    to agree, and so have their features in a larger batch. Model and random states stay as they
+    were.
+
+    Args:
+        model: as `make_model` gave it, on its device.
+        train: the training split; None: as the task gives it.
+    """
+    refusal = _refusal(recipe, task, model, train)
+    return refusal.why if refusal is not None else None
+
+
+def require_features(recipe: Recipe, task: Task, model: nn.Module, train: Source) -> None:
+    """Refuse to cache the features of a job for which that is not the same training.
+
+    Raises:
+        UsageError: with the reason and what to do.
+    """
+    refusal = _refusal(recipe, task, model, train)
+    if refusal is not None:
+        raise UsageError(
+            f"features cannot be computed once: {refusal.why}",
+            where="features.cached",
+            fix=refusal.fix,
+        )
+
+
+def agree(a: Tensor, b: Tensor, precision: Precision, *, is_tf32: bool = False) -> bool:
+    """Say whether two results are the same but for rounding, in a precision.
+
+    Args:
+        is_tf32: one of them at least may come from 32-bit operations in TF32.
+    """
+    full = TOLERANCE_TF32 if is_tf32 else TOLERANCE
+    tolerance = full if precision is Precision.FP32 else TOLERANCE_HALF
+    if a.shape != b.shape or a.numel() == 0:
+        return a.shape == b.shape
+    a, b = a.double(), b.double()
+    return float((a - b).norm()) <= tolerance * (float(b.norm()) + 1e-12)
+
+
+def _refusal(recipe: Recipe, task: Task, model: nn.Module, train: Source | None) -> _Refusal | None:
+    refusal = _refusal_of_job(recipe, task, model)
+    if refusal is not None:
+        return refusal
+    if train is None:
+        data = task.data(Split.TRAIN)
+        train = as_source(data) if data is not None else None
+    if train is None or len(train) == 0:
+        return _Refusal("there is nothing to train on")
+    if isinstance(train, ArrivalSource):
+        return _Refusal("an IterableDataset has no rows that features could belong to")
+    if isinstance(train, DatasetSource) and train.is_stochastic:
+        return _Refusal("the dataset gives other values when an example is read again")
+    return _probe(recipe, task, model, train)
+
+
+def _refusal_of_job(recipe: Recipe, task: Task, model: nn.Module) -> _Refusal | None:
+    if recipe.train is not TrainMode.HEAD:
+        when = "" if recipe.train is TrainMode.ALL else " in the second stage"
+        return _Refusal(f"all weights learn{when}, so features change", _WITHOUT)
+    if task.split(model) is None:
+        fix = "Let the task's split(model) give (trunk, head), or train without --features.cached."
+        return _Refusal("the task does not say which part of its model is the head", fix)
+    if task.is_random_before_head and recipe.features.cached_views == 0:
+        return _Refusal(
+            "the examples change at random before they reach the head (augmentation)",
+            "Turn augmentation off, or keep random views of each example: "
+            "--features.cached-views 4. A task of your own without any: let its "
+            "is_random_before_head be False.",
+        )
+    return None
+
+
+def _probe(recipe: Recipe, task: Task, model: nn.Module, source: Source) -> _Refusal | None:
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    trunk_pass = TrunkPass(recipe=recipe, task=task, model=model, device=device)
+    batch = read_batch(source, np.arange(min(_NUM_PROBED, len(source))))
+    if not (batch.targets is None or isinstance(batch.targets, Tensor)):
+        return _Refusal("the targets of an example are not one tensor")
+    on_device = trunk_pass.on_device(batch)
+    devices = [device] if device.type == "cuda" else []
+    with (
+        torch.random.fork_rng(devices),
+        evaluating(model),
+        as_built(model),  # nothing to compile
+        without_tf32(device),
+    ):
+        if trunk_pass.num_views and (why := _why_no_views(recipe, task, on_device)) is not None:
+            return why
+        features = trunk_pass.features(batch)
+        if not isinstance(features, Tensor) or features.shape[:1] != batch.ids.shape:
+            return _Refusal("the trunk does not give one tensor with a row for each example")
+        parts = task.split(model)
+        assert parts is not None
+        inputs = Batch(features, on_device.targets, batch.ids)
+        with autocast(device, recipe.device.precision):
+            whole = _results(task, model, on_device)
+            try:
+                apart = _results(task, parts[1], inputs)
+            except Exception as error:
+                first = next(iter(str(error).splitlines()), "")
+                return _Refusal(
+                    "the task's loss or metrics do not run on head and features alone "
+                    f"({type(error).__name__}: {first})"
+                )
+        among = _among_others(trunk_pass, source)
+    precision = recipe.device.precision
+    if not all(agree(a, b, precision) for a, b in zip(apart, whole, strict=True)):
+        return _Refusal(
+            "head(trunk(inputs)) does not give the losses of the whole model",
+            "Either the trunk is random, or loss and metrics change the inputs before the model: "
+            "put that into the trunk, or train without --features.cached.",
+        )
+    return None if agree(among, features, precision) else _Refusal(NOT_OWN, NOT_OWN_FIX)
+
+
+def _among_others(way: TrunkPass, source: Source) -> Tensor:
+    """Give the features of the probed examples, computed in a batch with others."""
+    rows = np.arange(min(2 * _NUM_PROBED, len(source)))
+    return way.features(read_batch(source, rows))[:_NUM_PROBED]
+
+
+def _why_no_views(recipe: Recipe, task: Task, batch: Batch) -> _Refusal | None:
+    view = task.augment(batch, seed=recipe.seed, epoch=0)
+    targets = batch.targets
+    if view.targets is not targets and not (
+        isinstance(view.targets, Tensor)
+        and view.targets.shape == targets.shape
+        and torch.equal(view.targets, targets)
+    ):
+        return _Refusal(
+            "the augmentation changes the targets: MixUp mixes an example with others",
+            "Turn MixUp off (--augment.mixup-alpha 0), or train without --features.cached.",
+        )
+    alone = task.augment(next(split_batch(batch, 1)), seed=recipe.seed, epoch=0)
+    pair = view.inputs[:1], alone.inputs
+    if all(isinstance(part, Tensor) for part in pair) and not agree(*pair, Precision.FP32):
+        return _Refusal("the augmentation of an example depends on the others of its batch")
+    return None
+
+
+def _results(task: Task, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+    """Give losses of training and validation, and class scores where there are any."""
+    loss: Any = task.loss(model, batch)
+    metrics: Metrics = task.metrics(model, batch)
+    outputs = () if metrics.outputs is None else (metrics.outputs,)
+    return (loss[0] if isinstance(loss, tuple) else loss, metrics.losses, *outputs)

@@ -1,0 +1,57 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepladder.training.clock import Phase
+
+if TYPE_CHECKING:
+    from stepladder.training.session import Session
+
+
+def fit(run: Session) -> str:
+    """Train one stage until something says stop.
+
+    Returns:
+        The stop reason: "early_stopping", "worse_than_baseline", "max_epochs", "max_steps",
+        "max_time" or "signal".
+
+    Raises:
+        DivergedError: at a loss that is not finite; the weights are those before that step.
+        DataError: where the data holds fewer examples than it says.
+    """
+    clock, at, recipe = run.clock, run.position, run.recipe
+    if run.is_validation_pending:
+        run.validate()
+    while (reason := run.reason_to_stop()) is None:
+        batches = run.train_reader.epoch(at.epoch, start=at.offset)
+        try:
+            while True:
+                with clock.phase(Phase.DATA_WAIT):
+                    batch = next(batches, None)
+                if batch is None:
+                    run.refuse_short_epoch()
+                with clock.phase(Phase.TO_DEVICE):
+                    batch = batch.to(run.device, memory_format=run.memory_format)
+                with clock.phase(Phase.AUGMENT):
+                    batch = run.task.augment(batch, seed=recipe.seed, epoch=at.epoch)
+                num_examples = batch.ids.numel()
+                is_log_due = run.is_log_due(num_examples)
+                run.step(batch, step=at.step, lr=run.lr(), wants_norm=is_log_due)
+
+                is_epoch_end = run.count(num_examples)
+                run.show()
+                if is_log_due:
+                    run.log()
+                if run.is_validation_due(is_epoch_end):
+                    run.validate()
+                if run.is_commit_due():
+                    run.commit()
+                if (reason := run.reason_to_stop()) is not None:
+                    return reason
+                if is_epoch_end:
+                    break
+        finally:
+            batches.close()
+    return reason

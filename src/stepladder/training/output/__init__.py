@@ -1,0 +1,1 @@
+"""What a run shows and writes: display, events, sinks, results."""

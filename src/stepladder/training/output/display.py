@@ -1,0 +1,316 @@
+"""What a person sees of a run: live progress on a terminal, plain lines elsewhere, or JSON lines.
+
+A display never ends a run: a closed pipe or terminal only turns it off.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+from stepladder.records import to_json
+from stepladder.training.output.outlet import Outlet
+from stepladder.training.output.wording import (
+    byte_rate,
+    clean,
+    duration,
+    pace,
+    percent,
+    rough_time,
+    summary_lines,
+    validation_line,
+)
+
+PLAIN_EVERY_S = 30.0
+JSON_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgressState:
+    """Where training is, as a person asks for it.
+
+    Attributes:
+        epoch: the epoch that runs now, from 1.
+        step: optimiser steps done, over all epochs.
+        step_in_epoch: optimiser steps done in this epoch.
+        loss: mean training loss of late; accuracy likewise, None where the task gives none.
+        data_wait_frac: share of the time that went into waiting for data, in [0, 1].
+        read_bytes_per_s: stored bytes of the examples that steps take a second; None: they lie in
+            memory, or it is not known.
+        cache_hit_frac: share of a remote store's files that were in the cache when they were asked
+            for; None: the data lies on this machine.
+        fetch_example_s, decode_example_s: seconds of one thread to get an example and to decode it,
+            in the mean so far; None: none was read.
+        epoch_left_s, run_left_s: seconds left, as far as the pace so far tells; None: not known.
+        may_stop_early: whether early stopping can make run_left_s an upper bound.
+    """
+
+    epoch: int
+    max_epochs: int
+    step: int
+    step_in_epoch: int
+    steps_per_epoch: int
+    loss: float
+    accuracy: float | None = None
+    samples_per_s: float
+    data_wait_frac: float
+    read_bytes_per_s: float | None = None
+    cache_hit_frac: float | None = None
+    fetch_example_s: float | None = None
+    decode_example_s: float | None = None
+    epoch_left_s: float | None = None
+    run_left_s: float | None = None
+    may_stop_early: bool = True
+
+    def run_left(self) -> str:
+        """Say what is left of the run; `at most` where early stopping may end it sooner."""
+        left = duration(self.run_left_s)
+        return f"at most {left}" if self.may_stop_early and left != "unknown" else left
+
+    def measures(self) -> list[str]:
+        """Say what the last steps measured, most wanted first."""
+        words = [f"loss {self.loss:.4f}"]
+        if self.accuracy is not None:
+            words.append(f"accuracy {percent(self.accuracy)}")
+        words.append(f"{pace(self.samples_per_s)} samples/s")
+        words.append(f"wait {percent(self.data_wait_frac, 0)}")
+        return words
+
+    def reading(self) -> list[str]:
+        """Say what reading takes, most wanted first; empty where nothing is read."""
+        words = []
+        if self.read_bytes_per_s is not None:
+            words.append(byte_rate(self.read_bytes_per_s))
+        if self.cache_hit_frac is not None:
+            words.append(f"cache {percent(self.cache_hit_frac, 0)}")
+        of_one = {"fetch": self.fetch_example_s, "decode": self.decode_example_s}
+        return words + [f"{what} {rough_time(took_s)}" for what, took_s in of_one.items() if took_s]
+
+
+class Display:
+    """Show nothing but warnings, on stderr (`--quiet`); the other displays say more."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        every_s: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.out = Outlet(stream)
+        self._every_s = every_s
+        self._clock = clock
+        self._shown_at = -math.inf
+
+    def is_due(self) -> bool:
+        """Tell whether `step` would show anything now; a clock that jumps back makes it due."""
+        if self._every_s == math.inf:
+            return False
+        return not self._shown_at <= self._clock() < self._shown_at + self._every_s
+
+    def start(self, title: str, lines: Sequence[str] = ()) -> None:
+        """Show what is about to run."""
+
+    def step(self, state: ProgressState) -> None:
+        """Show progress, if it is time; may be called at every step."""
+        if self.is_due():
+            self._shown_at = self._clock()
+            self.show(state)
+
+    def hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show how many pictures have been read once, if it is time or the last one has."""
+        if self.is_due() or (done == total and self._every_s != math.inf):
+            self._shown_at = self._clock()
+            self.show_hash(done, total, per_s, left_s)
+
+    def prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show how many pictures are prepared, if it is time or the last one is done."""
+        if self.is_due() or (done == total and self._every_s != math.inf):
+            self._shown_at = self._clock()
+            self.show_prepare(done, total, per_s, left_s)
+
+    def features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show how many examples have features, if it is time or the last one has."""
+        if self.is_due() or (done == total and self._every_s != math.inf):
+            self._shown_at = self._clock()
+            self.show_features(done, total, per_s, left_s)
+
+    def upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show how many files of a store have been sent, if it is time or the last one has."""
+        if self.is_due() or (done == total and self._every_s != math.inf):
+            self._shown_at = self._clock()
+            self.show_upload(done, total, per_s, left_s)
+
+    def show(self, state: ProgressState) -> None:
+        """Show progress now."""
+
+    def show_hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show the progress of the first pass of prepare now."""
+
+    def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show the progress of prepare now."""
+
+    def show_features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show the progress of computing features now."""
+
+    def show_upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show the progress of sending a store now."""
+
+    def validation(self, values: Mapping[str, Any]) -> None:
+        """Show a validation; the values are the event's, `epoch` among them."""
+
+    def message(self, text: str) -> None:
+        """Show a line."""
+
+    def table(self, line: str, values: Mapping[str, Any]) -> None:
+        """Show a line of a result as it is, or its values to a program."""
+
+    def warning(self, text: str) -> None:
+        """Show a warning."""
+        Outlet(sys.stderr).line(f"warning: {clean(text)}")
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Show how the run ended."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was; a second call does nothing."""
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PlainDisplay(Display):
+    """One plain line every 30 s, and one for each validation, message and warning."""
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream, every_s=PLAIN_EVERY_S, clock=clock)
+
+    def start(self, title: str, lines: Sequence[str] = ()) -> None:
+        """Show the title, and the lines indented under it."""
+        self.out.line("\n  ".join(clean(text) for text in (title, *lines)))
+
+    def show(self, state: ProgressState) -> None:
+        """Show where training is."""
+        epoch = f"epoch {state.epoch}/{state.max_epochs}"
+        step = f"step {state.step_in_epoch}/{state.steps_per_epoch}"
+        left = f"left: epoch {duration(state.epoch_left_s)}, run {state.run_left()}"
+        self.out.line(", ".join([f"{epoch} {step}", *state.measures(), *state.reading(), left]))
+
+    def show_hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show how many pictures have been read once."""
+        self.out.line(f"hashed {done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left")
+
+    def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show how many pictures are prepared."""
+        self.out.line(f"prepared {done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left")
+
+    def show_features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Show how many examples have features."""
+        self.out.line(
+            f"features of {done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
+        )
+
+    def show_upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:  # noqa: ARG002
+        """Show how many files have been sent."""
+        self.out.line(f"sent {done:,} of {total:,} files, {duration(left_s)} left")
+
+    def validation(self, values: Mapping[str, Any]) -> None:
+        """Show one validation."""
+        self.out.line(validation_line(values))
+
+    def message(self, text: str) -> None:
+        """Show a line."""
+        self.out.line(clean(text))
+
+    def table(self, line: str, values: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Show the line."""
+        self.out.line(line)
+
+    def warning(self, text: str) -> None:
+        """Show a warning among the other lines."""
+        self.out.line(f"warning: {clean(text)}")
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Show how the run ended."""
+        for line in summary_lines(summary):
+            self.out.line(line)
+
+
+class JsonDisplay(Display):
+    """One JSON object a line on stdout, for programs: progress (at most each second) and events."""
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream, every_s=JSON_EVERY_S, clock=clock)
+
+    def start(self, title: str, lines: Sequence[str] = ()) -> None:
+        """Write a `start` object."""
+        self._write("start", {"title": title, "lines": list(lines)})
+
+    def show(self, state: ProgressState) -> None:
+        """Write a `progress` object with the fields of ProgressState."""
+        self._write("progress", asdict(state))
+
+    def show_hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Write a `hash` object."""
+        self._write("hash", {"done": done, "total": total, "per_s": per_s, "left_s": left_s})
+
+    def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Write a `prepare` object."""
+        self._write("prepare", {"done": done, "total": total, "per_s": per_s, "left_s": left_s})
+
+    def show_features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Write a `features` object."""
+        self._write("features", {"done": done, "total": total, "per_s": per_s, "left_s": left_s})
+
+    def show_upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Write an `upload` object."""
+        self._write("upload", {"done": done, "total": total, "per_s": per_s, "left_s": left_s})
+
+    def validation(self, values: Mapping[str, Any]) -> None:
+        """Write a `validation` object with the event's values."""
+        self._write("validation", values)
+
+    def message(self, text: str) -> None:
+        """Write a `message` object."""
+        self._write("message", {"message": text})
+
+    def table(self, line: str, values: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Write the values as an object of their own `event`, if there are any."""
+        if values:
+            self._write(str(values.get("event", "row")), values)
+
+    def warning(self, text: str) -> None:
+        """Write a `warning` object."""
+        self._write("warning", {"message": text})
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write a `summary` object with the keys of summary.json."""
+        self._write("summary", summary)
+
+    def _write(self, event: str, values: Mapping[str, Any]) -> None:
+        self.out.line(json.dumps({"event": event} | to_json(values), allow_nan=False))
+
+
+def make_display(
+    *, json: bool = False, quiet: bool = False, stream: TextIO | None = None
+) -> Display:
+    """Choose a display: JSON or quiet if asked for, live on a terminal, plain lines elsewhere."""
+    stream = stream or sys.stdout
+    if json:
+        return JsonDisplay(stream)
+    if quiet:
+        return Display(stream)
+    if Outlet(stream).isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        from stepladder.training.output.live import LiveDisplay
+
+        return LiveDisplay(stream)
+    return PlainDisplay(stream)

@@ -1,0 +1,152 @@
+"""The end of a run: the best weights on the held-out splits, and what is written of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from stepladder.config.choices import ScheduleKind
+from stepladder.data.features.feature_source import examples_of
+from stepladder.machine import EnergyMeter
+from stepladder.optim.schedule import horizon_steps
+from stepladder.records import read_jsonl, write_json
+from stepladder.training.clock import Phase
+from stepladder.training.evaluate import Evaluation
+from stepladder.training.output.events import EVENTS_FILE
+from stepladder.training.output.results import metric_fields, write_predictions, write_thumbs
+from stepladder.training.session import Session
+from stepladder.training.setup.build import Sources, make_held_out_reader
+from stepladder.training.setup.open_session import restore_best
+
+SUMMARY_FILE = "summary.json"
+
+
+def finish_run(
+    run: Session, sources: Sources, folder: Path, *, reason: str, energy: EnergyMeter
+) -> dict[str, Any]:
+    """Evaluate the weights that the run ends with, and write predictions, thumbs and summary.
+
+    Args:
+        reason: why training stopped.
+        energy: has counted since this attempt began.
+
+    Raises:
+        EvaluationCancelled: at a signal; the run is saved, and a resume comes straight back here.
+    """
+    _warn_of_schedule(run)
+    _warn_of_validations(run, folder)
+    restore_best(run)
+    results: dict[str, tuple[Evaluation, Any]] = {}
+    for held in (run.train_reader, run.val_reader):
+        if held is not None:
+            held.close()  # a small cache needs the room of its files for those of test
+    with run.clock.phase(Phase.TEST):
+        for split, source in (("val", sources.val), ("test", sources.test)):
+            reader = make_held_out_reader(run.recipe, source)
+            if reader is not None:
+                results[split] = (run.evaluate(reader), examples_of(source))
+                reader.close()
+    classes = run.facts["describe"].get("classes", ())
+    write_predictions(folder, results, classes)
+    if results:
+        result, source = results.get("test") or results["val"]
+        write_thumbs(folder, result, source, classes)
+    summary = {
+        **partial_summary(run, sources, status="finished", reason=reason),
+        **metric_fields("val", results["val"][0] if "val" in results else None),
+        **metric_fields("test", results["test"][0] if "test" in results else None),
+        "energy_wh": energy.stop(),
+    }
+    at, compared = run.position, {"baseline": run.against.last()} if run.against.last() else {}
+    run.events.write("stop", step=at.step, epoch=at.epoch, reason=reason, **compared)
+    write_json(folder / SUMMARY_FILE, summary)
+    return summary
+
+
+def partial_summary(
+    run: Session, sources: Sources, *, status: str, reason: str | None
+) -> dict[str, Any]:
+    """Give the summary fields that are known without the final evaluation."""
+    if run.clock.device is not None:
+        run.clock.device.close()
+    host, best, batch = run.clock.host(), run.best.best, run.recipe.batch
+    micro = min(batch.micro_batch_size or batch.global_batch_size, batch.global_batch_size)
+    train_s = host.wall_s - sum(
+        host.phases_s.get(phase, 0.0) for phase in (Phase.SETUP, Phase.TEST)
+    )
+    no_advice = run.clock.truth().why_no_advice()
+    return {
+        "status": status,
+        "stop_reason": reason,
+        **metric_fields("val", None),
+        **metric_fields("test", None),
+        "num_train": run.num_train,
+        "num_val": len(sources.val) if sources.val is not None else 0,
+        "num_test": len(sources.test) if sources.test is not None else 0,
+        "best_epoch": best.epoch if best is not None and math.isfinite(best.value) else None,
+        "restore_best": run.recipe.stopping.restore_best,
+        "best_step": best.step if best is not None and math.isfinite(best.value) else None,
+        "epochs": run.position.epoch,
+        "steps": run.position.step,
+        "train_s": train_s,
+        "total_s": host.wall_s,
+        "images_per_s": run.samples_per_s(),
+        "data_wait_frac": run.clock.truth().data_wait_frac(),
+        "phases_s": {**host.phases_s, "unexplained": host.unexplained_s},
+        "device_phases_s": _device_phases(run),
+        "no_advice_because": no_advice,
+        "baseline": run.against.last(),
+        "energy_wh": None,
+        "global_batch_size": batch.global_batch_size,
+        "per_device_batch_size": micro,
+        "accumulation_steps": -(-batch.global_batch_size // micro),
+        "device": run.device.type,
+        "precision": run.recipe.device.precision,
+        "seed": run.recipe.seed,
+        "fingerprint": sources.train.fingerprint,
+        "classes": list(run.facts["describe"].get("classes", ())),
+        "are_pictures": {"size", "fit"} <= set(run.facts["describe"]),
+        "attempts": run.events.attempt,
+        "warnings": list(run.warnings),
+    }
+
+
+def _device_phases(run: Session) -> dict[str, float] | None:
+    if run.clock.device is None:
+        return None
+    timeline = run.clock.device.so_far()
+    return {**timeline.phases_s, "unexplained": timeline.unexplained_s}
+
+
+def _warn_of_schedule(run: Session) -> None:
+    schedule, at = run.recipe.schedule, run.position
+    per_epoch = max(run.train_reader.steps_per_epoch, 1)
+    horizon = horizon_steps(schedule, steps_per_epoch=per_epoch) / per_epoch
+    done = at.stage_step / per_epoch
+    if schedule.kind is ScheduleKind.COSINE and done < horizon / 2:
+        run.warn(
+            f"training stopped after {done:.1f} epochs, before half of the cosine's horizon of "
+            f"{horizon:.4g}: the learning rate hardly fell. Give --schedule.horizon-epochs "
+            f"{max(round(done), 1)}."
+        )
+
+
+def _warn_of_validations(run: Session, folder: Path) -> None:
+    """Warn where a validation of any attempt gave no finite loss: nothing is known of its epoch."""
+    events = [e for e in read_jsonl(folder / EVENTS_FILE) if e.get("event") == "validation"]
+    num_bad = sum(not math.isfinite(float(event["val_loss"])) for event in events)
+    if num_bad == 0:
+        return
+    best = run.best.best
+    said = f"the loss of {num_bad} of {len(events)} validations was not finite"
+    if best is not None and not math.isfinite(best.value):
+        weights = f"those after epoch {best.epoch}"
+        if not run.recipe.stopping.restore_best:
+            weights = "the last ones"
+        said += f": which weights are the best is not known, and {weights} are the result"
+    elif num_bad == len(events):
+        said += ", and what else was measured may mean as little"
+    else:
+        said += "; they count as worse than any other"
+    run.warn(f"{said}. Look for inputs or targets in validation that are not finite.")

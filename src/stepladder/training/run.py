@@ -1,0 +1,329 @@
+"""One run from its folder to its summary: set up or resume, train stage by stage, evaluate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepladder.config.load import load_job
+from stepladder.config.options import JobConfig
+from stepladder.config.show import dump_job, values_of
+from stepladder.errors import DivergedError, StepladderError
+from stepladder.machine import EnergyMeter, SystemSampler
+from stepladder.records import read_json, to_json, write_json
+from stepladder.task.contract import Task
+from stepladder.training.baseline import STOP_REASON, read_baseline
+from stepladder.training.checkpoint.file_system import require_space
+from stepladder.training.checkpoint.mirror import Mirror, begin_mirror
+from stepladder.training.checkpoint.saving import begin_on_new_data, forecast_bytes
+from stepladder.training.clock import Clock, Phase
+from stepladder.training.evaluate import EvaluationCancelled
+from stepladder.training.features.feature_cache import require_features
+from stepladder.training.features.feature_stage import go_on_features
+from stepladder.training.loop import fit
+from stepladder.training.output.display import Display
+from stepladder.training.output.events import EventLog
+from stepladder.training.output.finish import SUMMARY_FILE, finish_run, partial_summary
+from stepladder.training.output.sinks import MlflowSink, TensorBoardSink
+from stepladder.training.randomness import use_deterministic
+from stepladder.training.session import Session
+from stepladder.training.setup.announcement import opening_lines, opening_warnings
+from stepladder.training.setup.attempt import Start, begin
+from stepladder.training.setup.build import (
+    Sources,
+    make_clock,
+    make_model,
+    open_device,
+    resolve_auto,
+    use_threads,
+)
+from stepladder.training.setup.open_session import Surroundings, open_session, start_next_stage
+from stepladder.training.setup.rehearsal import rehearse
+from stepladder.training.setup.run_folder import CONFIG, RunFolder
+from stepladder.training.setup.table_version import (
+    at_table_version,
+    earlier_version,
+    name_table_version,
+    open_at_version,
+)
+from stepladder.training.signals import SignalGuard
+from stepladder.training.stage import stages_of
+
+
+def train(
+    job: JobConfig,
+    task: Task,
+    *,
+    task_name: str,
+    display: Display,
+    dry_run: bool = False,
+    overwrite: bool = False,
+    accept_new_data: bool = False,
+    check: Callable[[JobConfig, Sources, nn.Module, torch.device], list[str]] | None = None,
+) -> dict[str, Any]:
+    """Train a task by a recipe into a run folder, or go on where an earlier attempt ended.
+
+    Args:
+        task_name: "image_classification", or "FILE.py:NAME" of the user's own.
+        dry_run: rehearse two steps, validation, save and load beside the run folder, and leave
+            nothing behind.
+        overwrite: remove an earlier run in the folder first.
+        accept_new_data: resume although the data has changed.
+        check: asked before the first step of a fresh run; gives what a person must know of the
+            job, a sentence each, and may raise.
+
+    Returns:
+        The summary, as in summary.json; of a dry run, the plan.
+
+    Raises:
+        UsageError: if the folder holds a run of another config.
+        DataError: if pictures, store or checkpoints cannot be used.
+        ResourceError: if a disk, a device or the folder's lock is not to be had.
+        DivergedError: at a loss that is not finite.
+        InterruptedRun: after a signal; the run is saved and resumes.
+    """
+    device = open_device(job.recipe.device.kind)
+    clock = make_clock(device)
+    use_threads(job.recipe)
+    with clock.phase(Phase.SETUP):  # a store may be decoded here
+        earlier = None if overwrite else earlier_version(job.run.dir)
+        sources = open_at_version(task, job.recipe.data.table_version, earlier=earlier)
+    if dry_run:
+        return rehearse(
+            resolve_auto(job, sources),
+            task,
+            sources,
+            task_name=task_name,
+            device=device,
+            display=display,
+        )
+    with clock.phase(Phase.SETUP):
+        read_baseline(job.run)  # a wrong one is refused before anything is written
+        model = make_model(job.recipe, task, device)  # before anything of the run is written
+        if job.recipe.features.cached:
+            require_features(job.recipe, task, model, sources.train)
+    with ExitStack() as stack:
+        folder = RunFolder(job.run.dir)
+        stack.enter_context(folder.lock())
+        if overwrite:
+            folder.overwrite()
+        with clock.phase(Phase.SETUP):
+            mirror = begin_mirror(job.run, folder, display, brings_back=not overwrite)
+            job, changes = _settle_config(job, sources, folder)
+            sources = at_table_version(sources, job.recipe.data.table_version)
+            if (finished := _finished_summary(folder.path, job)) is not None:
+                display.message(f"{folder.path} is already finished; --overwrite trains anew.")
+                return finished
+            operations = stack.enter_context(use_deterministic(job.recipe.deterministic))
+            guard = stack.enter_context(SignalGuard())
+            energy = EnergyMeter()
+            energy.start()
+            start = begin(
+                job,
+                sources,
+                folder,
+                device=device,
+                described=to_json(task.describe()),
+                accept_new_data=accept_new_data,
+            )
+            is_new = check is not None and start.loaded is None
+            found = check(job, sources, model, device) if check is not None and is_new else []
+        if job.recipe.features.cached:
+            with clock.phase(Phase.FEATURES):
+                task, sources = go_on_features(
+                    job,
+                    task,
+                    sources,
+                    model=model,
+                    device=device,
+                    loaded=start.loaded,
+                    display=display,
+                    guard=guard,
+                )
+        with clock.phase(Phase.SETUP):
+            run = _open(
+                job,
+                task,
+                sources,
+                model=model,
+                folder=folder,
+                clock=clock,
+                display=display,
+                guard=guard,
+                device=device,
+                start=start,
+                mirror=mirror,
+                facts={"task": task_name, "describe": to_json(task.describe())},
+            )
+            for change in changes:
+                display.message(f"config changed since the last attempt: {change}")
+            for sentence in found:
+                run.warn(sentence)
+            stack.callback(run.events.close)
+            if mirror is not None:
+                stack.enter_context(mirror.running(run.warn))
+        stack.enter_context(_sampler(run, energy))
+        return _train(run, sources, folder.path, operations=operations, energy=energy)
+
+
+def _settle_config(
+    job: JobConfig, sources: Sources, folder: RunFolder
+) -> tuple[JobConfig, list[str]]:
+    """Resolve what is `auto`, as an earlier attempt did if there was one.
+
+    Returns:
+        The job, and what changed since that attempt.
+    """
+    written = folder.path / CONFIG
+    earlier = load_job(written) if written.exists() else None
+    job = resolve_auto(job, sources, earlier=earlier)
+    job = name_table_version(job, sources, earlier=earlier)
+    return job, folder.compare_config(dump_job(job))
+
+
+def _finished_summary(folder: Path, job: JobConfig) -> dict[str, Any] | None:
+    """Give the summary of a run that has nothing left to do, or None."""
+    path = folder / SUMMARY_FILE
+    if not path.exists():
+        return None
+    summary: dict[str, Any] = read_json(path)
+    schedule = job.recipe.schedule
+    limits = {
+        "max_epochs": schedule.max_epochs * len(stages_of(job.recipe)) > summary["epochs"],
+        "max_steps": schedule.max_steps is None or schedule.max_steps > summary["steps"],
+        STOP_REASON: job.run.baseline is None,
+        "max_time": schedule.max_time_s is None or schedule.max_time_s > summary["total_s"],
+    }
+    may_go_on = limits.get(summary["stop_reason"], False)
+    return None if summary["status"] != "finished" or may_go_on else summary
+
+
+def _open(
+    job: JobConfig,
+    task: Task,
+    sources: Sources,
+    *,
+    model: nn.Module,
+    folder: RunFolder,
+    clock: Clock,
+    display: Display,
+    guard: SignalGuard,
+    device: torch.device,
+    start: Start,
+    mirror: Mirror | None,
+    facts: dict[str, Any],
+) -> Session:
+    loaded = start.loaded
+    events = EventLog(
+        folder.path,
+        attempt=start.attempt,
+        sinks=_sinks(job, folder.path, start.after_step, mirror),
+        start_elapsed_s=float(loaded.state["clock"]["wall_s"]) if loaded is not None else 0.0,
+    )
+    run = open_session(
+        job,
+        task,
+        sources,
+        model=model,
+        device=device,
+        clock=clock,
+        around=Surroundings(
+            checkpoints=start.checkpoints, events=events, display=display, guard=guard
+        ),
+        facts={**facts, "conditions": start.conditions.to_state()},
+        loaded=loaded,
+    )
+    require_space(folder.path, forecast_bytes(run), purpose="the checkpoints of this run")
+    events.write("start", step=run.position.step, epoch=run.position.epoch)
+    display.start(*opening_lines(run, sources, job))
+    if loaded is not None:
+        display.message(f"resumed from {loaded.name} (attempt {start.attempt})")
+        for sentence in start.changed:
+            run.warn(f"not bit-identical to an uninterrupted run: {sentence}")
+        if start.has_new_data:
+            begin_on_new_data(run)
+            run.warn("the data is new: the best so far is forgotten, the open epoch begins again")
+    for sentence in (
+        *start.checkpoints.warnings,
+        *folder.file_system.limits(),
+        *opening_warnings(run, sources),
+    ):
+        run.warn(sentence)
+    return run
+
+
+def _sinks(job: JobConfig, folder: Path, after_step: int, mirror: Mirror | None) -> list[Any]:
+    sinks: list[Any] = [] if mirror is None else [mirror]
+    if job.run.tensorboard:
+        sinks.append(TensorBoardSink(folder / "tensorboard", purge_after_step=after_step))
+    if job.run.mlflow_uri is not None:
+        sinks.append(MlflowSink(job.run.mlflow_uri, run_folder=folder, params=values_of(job)))
+    return sinks
+
+
+def _sampler(run: Session, energy: EnergyMeter) -> SystemSampler:
+    def write(values: Mapping[str, float]) -> None:
+        at = run.position
+        run.events.write("system", step=at.step, epoch=at.epoch, **values)
+
+    return SystemSampler(run.config.system_every_s, write, energy=energy)
+
+
+def _train(
+    run: Session,
+    sources: Sources,
+    folder: Path,
+    *,
+    operations: Sequence[str],
+    energy: EnergyMeter,
+) -> dict[str, Any]:
+    try:
+        reason = _fit_stages(run)
+        run.commit()
+        for operation in operations:
+            run.warn(f"not deterministic: {operation}")
+        summary = finish_run(run, sources, folder, reason=reason, energy=energy)
+    except EvaluationCancelled:
+        _write_partial(run, sources, folder, status="interrupted", reason="signal")
+        raise run.guard.interruption(fix=_RESUME) from None
+    except DivergedError:
+        _write_partial(run, sources, folder, status="diverged", reason="diverged")
+        raise
+    run.display.finish(summary)
+    return summary
+
+
+_RESUME = "The same command goes on from here."
+
+
+def _fit_stages(run: Session) -> str:
+    """Train all stages; a signal commits and ends the run."""
+    num_stages = len(stages_of(run.recipe))
+    while True:
+        reason = fit(run)
+        if reason == "signal":
+            run.commit()
+            raise EvaluationCancelled
+        if reason == STOP_REASON or run.position.stage + 1 >= num_stages:
+            return reason
+        run.display.message(
+            f"stage {run.position.stage + 1} ended ({reason}); all weights now learn"
+        )
+        start_next_stage(run)
+
+
+def _write_partial(
+    run: Session, sources: Sources, folder: Path, *, status: str, reason: str
+) -> None:
+    at = run.position
+    try:
+        run.events.write("stop", step=at.step, epoch=at.epoch, reason=reason)
+        summary = partial_summary(run, sources, status=status, reason=reason)
+        write_json(folder / SUMMARY_FILE, summary)
+    except (OSError, StepladderError) as error:  # what ended the run matters more
+        run.display.warning(f"the summary was not written: {error}")

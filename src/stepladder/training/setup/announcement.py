@@ -1,0 +1,129 @@
+"""What a run says before its first step."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from stepladder.config.choices import OptimizerName, Precision, ScheduleKind, TrainMode
+from stepladder.config.options import JobConfig
+from stepladder.optim.schedule import horizon_steps
+from stepladder.task.load import BUILT_IN
+from stepladder.training.baseline_wording import baseline_line, baseline_warnings
+from stepladder.training.session import Session
+from stepladder.training.setup.build import Sources
+
+
+def opening_lines(run: Session, sources: Sources, job: JobConfig) -> tuple[str, list[str]]:
+    """Give a title and lines: data, model, the three batch sizes, learning rate, limits."""
+    recipe = run.recipe
+    counts = {name: len(s) if s is not None else 0 for name, s in vars(sources).items()}
+    counts["train"] = run.num_train
+    own_task = run.facts.get("task")
+    name = recipe.model.name if own_task == BUILT_IN else f"of {own_task}"
+    lines = [
+        "data      "
+        + ", ".join(f"{n:,} {name}" for name, n in counts.items())
+        + f" ({'features' if recipe.features.cached else recipe.data.where})",
+        f"model     {name}, {num_learning(run.model):,} of "
+        f"{num_weights(run.model):,} weights learn",
+        "batch     " + batch_line(job),
+        f"lr        {run.stage.lr:g} ({recipe.optimizer.name}, {schedule_line(run)})",
+        f"device    {run.device.type}, {recipe.device.precision}, {recipe.device.memory_format}",
+    ]
+    if recipe.stopping.early and run.val_reader is not None:
+        most = recipe.schedule.max_epochs
+        epochs = f"{most} epoch{'' if most == 1 else 's'}"
+        lines.append(
+            f"stopping  after {recipe.stopping.patience} validations without a clear improvement "
+            f"of {recipe.stopping.monitor}, at most {epochs}"
+        )
+    if run.against.baseline is not None and run.val_reader is not None:
+        lines.append("baseline  " + baseline_line(run.against.baseline, run.against.patience))
+    return f"run {job.run.dir}", lines
+
+
+def num_weights(model: nn.Module) -> int:
+    """Count the numbers in a model's parameters."""
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def num_learning(model: nn.Module) -> int:
+    """Count those that learn now."""
+    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+
+
+def batch_line(job: JobConfig) -> str:
+    """Name the batch globally, per device, and what is accumulated."""
+    batch = job.recipe.batch
+    micro = min(batch.micro_batch_size or batch.global_batch_size, batch.global_batch_size)
+    return (
+        f"global {batch.global_batch_size}, per device {micro}, "
+        f"accumulation {-(-batch.global_batch_size // micro)}"
+    )
+
+
+def schedule_line(run: Session) -> str:
+    """Name the schedule and, for cosine, its horizon."""
+    schedule = run.recipe.schedule
+    words = [str(schedule.kind)]
+    if schedule.kind is ScheduleKind.COSINE:
+        per_epoch = run.train_reader.steps_per_epoch
+        epochs = horizon_steps(schedule, steps_per_epoch=per_epoch) / per_epoch
+        words = [f"cosine over {epochs:.4g} epochs"]
+    if schedule.warmup_steps:
+        words.append(f"warm-up {schedule.warmup_steps} steps")
+    return ", ".join(words)
+
+
+def opening_warnings(run: Session, sources: Sources) -> list[str]:
+    """List what is odd about this run, each as a sentence with what to do."""
+    recipe = run.recipe
+    found = []
+    if sources.val is None and recipe.stopping.early:
+        found.append(
+            "there is no validation split: training cannot stop early, and the last weights are "
+            "the result"
+        )
+    if recipe.train is not TrainMode.ALL and run.task.split(run.model) is None:
+        found.append(
+            f"train is {recipe.train}, but the task has no head apart from its trunk: all weights "
+            "learn (--train all says so)"
+        )
+    if recipe.batch.global_batch_size > run.num_train:
+        found.append(
+            f"the batch of {recipe.batch.global_batch_size} is larger than the "
+            f"{run.num_train} training examples: each epoch is one step"
+        )
+    for source in (sources.train, sources.val, sources.test):
+        warning = getattr(source, "warning", None)
+        if warning:
+            found.append(str(warning))
+    is_half = recipe.device.precision in (Precision.FP16, Precision.FP16_MASTER)
+    if is_half and run.device.type == "cpu":
+        found.append(
+            f"{recipe.device.precision} is slow on a CPU; --device.precision fp32, or bf16 where "
+            "`stepladder doctor` lists avx512_bf16 or amx"
+        )
+    if run.num_train % recipe.batch.global_batch_size == 1 and _trains_batchnorm(run.model):
+        found.append(
+            "the last batch of each epoch holds one example, from which BatchNorm cannot learn: "
+            f"choose another --batch.global-batch-size than {recipe.batch.global_batch_size}"
+        )
+    uses_adam = recipe.optimizer.name is not OptimizerName.SGD
+    if uses_adam and run.stage.lr > 0.1:
+        found.append(
+            f"a learning rate of {run.stage.lr:g} is far above what {recipe.optimizer.name} takes"
+        )
+    num_val = None if sources.val is None else len(sources.val)
+    found += baseline_warnings(
+        run.against.baseline,
+        num_val,
+        task=run.facts.get("task"),
+        fingerprint=sources.train.fingerprint,
+    )
+    return found
+
+
+def _trains_batchnorm(model: nn.Module) -> bool:
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    return any(isinstance(module, kinds) and module.training for module in model.modules())

@@ -1,0 +1,286 @@
+"""From a recipe and a task to the parts of a session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from stepladder.config.choices import (
+    DeviceChoice,
+    MemoryFormat,
+    OrderMode,
+    Precision,
+    Sampling,
+    Split,
+    Where,
+)
+from stepladder.config.options import JobConfig
+from stepladder.config.recipe import DataConfig, Recipe
+from stepladder.data.features.feature_source import FeatureSource
+from stepladder.data.order.order_choice import resolve_order
+from stepladder.data.reading.datasets import as_source
+from stepladder.data.reading.reader import Reader, Source, resolve_where
+from stepladder.errors import DataError, ResourceError, UsageError
+from stepladder.machine import keep_freed_memory, num_cores
+from stepladder.models.freezing import set_training
+from stepladder.optim.master import MasterWeights, halve_
+from stepladder.optim.optimizers import build_optimizer
+from stepladder.task.blame import exits_told, method_place
+from stepladder.task.contract import Task
+from stepladder.training.clock import Clock, DeviceTimeline
+from stepladder.training.randomness import has_random_layers, seed_everything
+from stepladder.training.setup.execution import require_execution, set_execution
+from stepladder.training.stage import Stage, enter_stage, stages_of
+from stepladder.training.step import Step
+from stepladder.training.update import Update
+
+EVALUATION_BATCH_SIZE = 32  # more is no faster on a CPU, and takes memory in proportion
+FEATURE_EVALUATION_BATCH_SIZE = 256  # the head alone: what a batch costs is Python's time
+MAX_PRODUCTS_OF_ONE_THREAD = 4_000_000  # below about 0.1 ms of work on a core
+_OF_PICTURES = "stepladder.task.image_classification"
+MEMORY_FORMATS = {
+    MemoryFormat.CONTIGUOUS: torch.contiguous_format,
+    MemoryFormat.CHANNELS_LAST: torch.channels_last,
+}
+
+
+def open_device(choice: DeviceChoice) -> torch.device:
+    """Give the device of a choice; on a CPU, memory that is freed stays with this process.
+
+    Raises:
+        ResourceError: if CUDA is asked for and there is none.
+    """
+    has_cuda = torch.cuda.is_available()
+    if choice is DeviceChoice.CUDA and not has_cuda:
+        raise ResourceError(
+            "there is no CUDA device here",
+            where="device.kind",
+            fix="Use --device.kind auto, or look at `stepladder doctor` for the driver.",
+        )
+    if has_cuda and choice is not DeviceChoice.CPU:
+        return torch.device("cuda")
+    keep_freed_memory()
+    return torch.device("cpu")
+
+
+def make_clock(device: torch.device) -> Clock:
+    """Give a clock for a device: with a device timeline on CUDA."""
+    return Clock(DeviceTimeline() if device.type == "cuda" else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The splits of a task; val and test may be missing."""
+
+    train: Source
+    val: Source | None
+    test: Source | None
+
+
+def open_sources(task: Task) -> Sources:
+    """Read the splits of a task.
+
+    Raises:
+        DataError: if there is nothing to train on.
+        UsageError: if the task calls `sys.exit`.
+    """
+    splits: dict[str, Source | None] = {}
+    with exits_told(task):
+        for split in Split:
+            data = task.data(split)
+            source = None if data is None else as_source(data)
+            is_empty = source is not None and len(source) == 0
+            if split is Split.TRAIN and (source is None or is_empty):
+                raise _nothing_to_train_on(task, "no example" if is_empty else "None")
+            splits[split.value] = None if is_empty else source
+    train = splits["train"]
+    assert train is not None
+    return Sources(train=train, val=splits["val"], test=splits["test"])
+
+
+def _nothing_to_train_on(task: Task, given: str) -> DataError:
+    """Say what a task's `data` gave in place of training examples."""
+    if any(kind.__module__ == _OF_PICTURES for kind in type(task).__mro__):
+        where, fix = type(task).__name__, "Prepare pictures first."
+        return DataError("the train split is empty", where=where, fix=fix)
+    return DataError(
+        f"the train split is empty: data(Split.TRAIN) of {type(task).__name__} gave {given}",
+        where=method_place(task, "data"),
+        fix="Let it return the training examples: a map-style Dataset, or a split of a Store.",
+    )
+
+
+def resolve_auto(
+    job: JobConfig, sources: Sources, *, earlier: JobConfig | None = None
+) -> JobConfig:
+    """Replace `auto` by what it means here and now, to be written down and never chosen again.
+
+    Args:
+        earlier: the resolved config of an earlier attempt, whose choice holds.
+    """
+    data = job.recipe.data
+    if earlier is not None:
+        data = _as_before(data, earlier.recipe.data)
+    where = resolve_where(sources.train, data.where, fraction=data.fraction)
+    data = resolve_order(replace(data, where=where), sources.train)
+    return replace(job, recipe=replace(job.recipe, data=data))
+
+
+def _as_before(data: DataConfig, earlier: DataConfig) -> DataConfig:
+    """Take an earlier attempt's choice wherever the user leaves it to us."""
+    order = earlier.order if data.order is OrderMode.AUTO else data.order
+    return replace(
+        data,
+        where=earlier.where if data.where is Where.AUTO else data.where,
+        order=order,
+        sample=earlier.sample if data.sample is Sampling.AUTO else data.sample,
+        window_rows=data.window_rows or (earlier.window_rows if order is earlier.order else 0),
+    )
+
+
+def make_train_reader(recipe: Recipe, source: Source) -> Reader:
+    """Give the reader of the training split."""
+    return Reader(
+        source,
+        seed=recipe.seed,
+        global_batch_size=recipe.batch.global_batch_size,
+        mode=recipe.data.order,
+        threads=recipe.loader.threads,
+        prefetch_batches=recipe.loader.prefetch_batches,
+        fraction=recipe.data.fraction,
+        fraction_seed=recipe.data.seed,
+        sample=recipe.data.sample,
+        window_rows=recipe.data.window_rows,
+        where=_where(recipe, source),
+    )
+
+
+def make_held_out_reader(recipe: Recipe, source: Source | None) -> Reader | None:
+    """Give the reader of a held-out split, in its stored order; None without one."""
+    if source is None:
+        return None
+    micro = recipe.batch.micro_batch_size or recipe.batch.global_batch_size
+    is_light = isinstance(source, FeatureSource) and source.is_held
+    size = FEATURE_EVALUATION_BATCH_SIZE if is_light else EVALUATION_BATCH_SIZE
+    return Reader(
+        source,
+        seed=0,
+        global_batch_size=max(size, micro),
+        mode=OrderMode.SEQUENTIAL,
+        threads=recipe.loader.threads,
+        prefetch_batches=recipe.loader.prefetch_batches,
+        where=_where(recipe, source),
+    )
+
+
+def _where(recipe: Recipe, source: Source) -> Where:
+    """Say where pictures are held; features lie in memory as it is."""
+    return Where.STREAM if isinstance(source, FeatureSource) else recipe.data.where
+
+
+def make_model(recipe: Recipe, task: Task, device: torch.device) -> nn.Module:
+    """Build the model on its device, in its layout and number format, from the recipe's seed.
+
+    Raises:
+        UsageError: if the task builds no model, or the recipe's options do not fit it, or whatever
+            the task says.
+        ResourceError: if it is to be compiled, and there is no compiler.
+    """
+    seed_everything(recipe.seed)
+    model = _built(recipe, task).to(device)
+    if recipe.device.memory_format is MemoryFormat.CHANNELS_LAST:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if recipe.device.precision is Precision.FP16_MASTER:
+        halve_(model)
+    require_execution(recipe, task, model, device=device)
+    set_execution(recipe, stages_of(recipe)[0], task, model)
+    return model
+
+
+def _built(recipe: Recipe, task: Task) -> nn.Module:
+    """Give what a task builds, if that is a model."""
+    with exits_told(task):
+        model: object = task.build_model(recipe)
+    if isinstance(model, nn.Module):
+        return model
+    raise UsageError(
+        f"build_model of {type(task).__name__} gave {type(model).__name__}, not a torch.nn.Module",
+        where=method_place(task, "build_model"),
+        fix="Let it end with `return model`, the model that it makes.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageParts:
+    """What changes when a stage begins."""
+
+    frozen: list[nn.Module]
+    update: Update
+    step: Step
+
+
+def make_stage_parts(
+    recipe: Recipe,
+    stage: Stage,
+    task: Task,
+    model: nn.Module,
+    *,
+    device: torch.device,
+    clock: Clock,
+) -> StageParts:
+    """Freeze what the stage does not train, and make its optimiser and step."""
+    frozen = enter_stage(stage, task, model)
+    set_training(model, frozen)
+    set_execution(recipe, stage, task, model)
+    precision = recipe.device.precision
+    has_half = precision in (Precision.FP16, Precision.FP16_MASTER)
+    optimizer = build_optimizer(recipe.optimizer, model, lr=stage.lr)
+    master = MasterWeights(optimizer) if precision is Precision.FP16_MASTER else None
+    update = Update(
+        optimizer,
+        device=device,
+        scaler=torch.amp.GradScaler(device.type) if has_half else None,
+        clip_norm=recipe.optimizer.clip_norm,
+        master=master,
+    )
+    step = Step(
+        task=task,
+        model=model,
+        update=update,
+        precision=step_precision(recipe, task, model, device),
+        device=device,
+        clock=clock,
+        micro_batch_size=recipe.batch.micro_batch_size,
+        seed=recipe.seed,
+        is_random=has_random_layers(model),
+        threads=1 if _is_small_head(recipe, task, model, device) else None,
+    )
+    return StageParts(frozen=frozen, update=update, step=step)
+
+
+def step_precision(recipe: Recipe, task: Task, model: nn.Module, device: torch.device) -> Precision:
+    """Give the number format of a step: the recipe's, but fp32 where a small head would cast."""
+    precision = recipe.device.precision
+    if precision is Precision.BF16 and _is_small_head(recipe, task, model, device):
+        return Precision.FP32
+    return precision
+
+
+def _is_small_head(recipe: Recipe, task: Task, model: nn.Module, device: torch.device) -> bool:
+    """Say whether a head learns alone whose step costs less than to share or to cast it.
+
+    It learns in one thread, and of bf16 recipes in fp32: only its features come in bf16.
+    """
+    if device.type != "cpu" or not task.runs_head_alone:
+        return False
+    learning = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    return learning * recipe.batch.global_batch_size <= MAX_PRODUCTS_OF_ONE_THREAD
+
+
+def use_threads(recipe: Recipe) -> int:
+    """Set the compute threads of a recipe, and give their number."""
+    threads = recipe.device.threads or num_cores()
+    torch.set_num_threads(threads)
+    return threads

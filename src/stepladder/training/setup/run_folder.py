@@ -1,0 +1,226 @@
+"""The folder of a run: made or opened, locked, its config compared, its own files removed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from stepladder.data.remote.places import supported_place
+from stepladder.errors import UsageError
+from stepladder.records import write_bytes
+from stepladder.records.ledger_file import CLIMB_FILE, LEDGER_FILE, set_ledger_aside
+from stepladder.training.checkpoint.checkpoint import Checkpoints
+from stepladder.training.checkpoint.file_system import FileOps, probe, saving
+from stepladder.training.setup.run_config import compare_configs
+from stepladder.training.setup.run_lock import LOCK_FILE, RunLock
+
+CONFIG: Final = "config.yaml"
+CHECKPOINTS: Final = "checkpoints"
+REPORT: Final = "report.html"
+FEATURES: Final = "features"  # of a task without a store to keep them beside
+# In the order in which they are removed: the config last, so that a kill leaves a run that is
+# recognised as one, and no checkpoint without the config that it belongs to.
+_FOLDERS: Final = {
+    CHECKPOINTS: re.compile(
+        r"\.?(step|best)-\d+(\.\d+\.(tmp|old))?|\.?frozen-[0-9a-f]{64}\.safetensors(\.\d+\.tmp)?"
+    ),
+    FEATURES: re.compile(r"[0-9a-f]{64}(\.partial)?|\.[0-9a-f]{64}\.\d+\.old"),
+    "thumbs": re.compile(r"\d+\.jpg|thumbs\.json"),
+    "tensorboard": re.compile(r"events\.out\.tfevents\..+"),
+}
+_FILES: Final = (
+    "summary.json",
+    "predictions.csv",
+    REPORT,
+    "diagnosis.json",
+    "diagnosis.html",
+    "mlflow.json",
+    "events.discarded.jsonl",
+    "events.jsonl",
+    "env.json",
+    CONFIG,
+)
+_HEAD: Final = "# Resolved by stepladder; read again when the run is resumed.\n"
+_MARKS: Final = frozenset({LOCK_FILE, CHECKPOINTS, "events.jsonl"})
+_STRAY: Final = re.compile(r"\..+\.\d+\.tmp")
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder of a run, if it is not there.
+
+    Raises:
+        UsageError: if it is a file, a place in an object store, or another address.
+        ResourceError: if it cannot be made.
+    """
+    if (place := supported_place(path)) is not None:
+        raise UsageError(
+            "a run needs a folder of this machine, this is a place in an object store",
+            where=str(place),
+            fix=f"Name a folder with --run.dir, and keep copies with --run.mirror {place}.",
+        )
+    if path.exists() and not path.is_dir():
+        fix = "Choose another --run.dir."
+        raise UsageError("a run needs a folder, this is a file", where=str(path), fix=fix)
+    with saving("the run folder cannot be made", where=path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+class RunFolder:
+    """Makes the folder, or opens one, and finds out what its file system can do.
+
+    Attributes:
+        path: the folder.
+        file_system: what works there.
+        holds_run: whether an earlier attempt left something to resume or to remove.
+        pinned: names of checkpoints that are being read and must not be pruned.
+
+    Raises:
+        UsageError: if it is a file, or holds files of others that a run would replace.
+        ResourceError: if it cannot be written.
+    """
+
+    def __init__(self, path: Path, *, ops: FileOps | None = None) -> None:
+        self.path = path
+        self._ops = ops or FileOps()
+        make_folder(path)
+        own = self._own_names()
+        if CONFIG not in own and (path / LEDGER_FILE).exists():  # a climb may tell before it trains
+            own = [name for name in own if name != REPORT]
+        is_half_made = CONFIG not in own and len(own) > 1 and bool(_MARKS & set(own))
+        self.holds_run = is_half_made or self._has_our_config()
+        if not self.holds_run and (in_the_way := [name for name in own if name != LOCK_FILE]):
+            raise UsageError(
+                f"the folder is no run and holds {in_the_way[0]}, which a run would replace",
+                where=str(path),
+                fix="Move it away, or choose another --run.dir.",
+            )
+        if not self.holds_run and (folder := self._foreign_folder()):
+            raise UsageError(
+                f"the folder is no run and holds the folder {folder}",
+                where=str(path),
+                why="A run among pictures or other runs would be taken for one of them.",
+                fix=f"Choose another --run.dir, such as {path / 'run'}.",
+            )
+        self.file_system = probe(path, self._ops)
+        self.pinned: set[str] = set()
+
+    def lock(self) -> RunLock:
+        """Give the lock, held within a `with` block.
+
+        Raises:
+            ResourceError: on entering, if another process works in the folder.
+        """
+        return RunLock(self.path / LOCK_FILE, file_system=self.file_system, ops=self._ops)
+
+    def checkpoints(self, *, keep_last: int) -> Checkpoints:
+        """Give the checkpoints of this run."""
+        return Checkpoints(
+            self.path / CHECKPOINTS,
+            keep_last=keep_last,
+            file_system=self.file_system,
+            ops=self._ops,
+            pinned=self.pinned,
+        )
+
+    def write_config(self, text: str) -> None:
+        """Keep the resolved config, for the next attempt to compare with.
+
+        Raises:
+            ResourceError: if it cannot be written.
+        """
+        with saving("the config was not written", where=self.path / CONFIG):
+            write_bytes(self.path / CONFIG, (_HEAD + text).encode())
+
+    def compare_config(self, text: str) -> list[str]:
+        """List what changed since the last attempt and may; empty for a new run.
+
+        Raises:
+            UsageError: if something changed that makes it another run.
+        """
+        if not (self.path / CONFIG).exists():
+            return []
+        return compare_configs(self.path / CONFIG, text)
+
+    def overwrite(self, *, keeps_ledger: bool = False) -> None:
+        """Remove the earlier run, file by file by its name; files of others stay.
+
+        What a climb gave goes with it, and its ledger is set aside: they tell of another training.
+        Call it with the lock held.
+
+        Args:
+            keeps_ledger: by the climb that trains anew.
+
+        Raises:
+            UsageError: if the folder holds other files and no run, or a folder of the run is a
+                link to elsewhere.
+            ResourceError: if a file cannot be removed.
+        """
+        if not self.holds_run:
+            foreign = self._foreign_names()
+            if foreign:
+                raise UsageError(
+                    f"--overwrite removes a run, and this folder is none: it holds {foreign[0]}",
+                    where=str(self.path),
+                    fix="Choose another --run.dir.",
+                )
+            return
+        for name in _FOLDERS:
+            if (self.path / name).is_symlink():
+                raise UsageError(
+                    "this leads elsewhere, so nothing in it is removed",
+                    where=str(self.path / name),
+                    fix="Remove the link and what it leads to yourself.",
+                )
+        with saving("the earlier run was not removed", where=self.path):
+            if not keeps_ledger:
+                set_ledger_aside(self.path)
+            (self.path / CLIMB_FILE).unlink(missing_ok=True)
+            self._remove_own()
+        self.holds_run = False
+
+    def _has_our_config(self) -> bool:
+        try:
+            with (self.path / CONFIG).open("rb") as file:
+                return file.read(len(_HEAD)) == _HEAD.encode()
+        except OSError:
+            return False
+
+    def _remove_own(self) -> None:
+        for name, pattern in _FOLDERS.items():
+            folder = self.path / name
+            for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+                if pattern.fullmatch(path.name):
+                    _delete(path)
+            with suppress(OSError):  # what others put there stays
+                folder.rmdir()
+        for path in sorted(self.path.iterdir()):
+            if _STRAY.fullmatch(path.name) and any(name in path.name for name in _FILES):
+                _delete(path)
+        for name in _FILES:
+            (self.path / name).unlink(missing_ok=True)
+
+    def _own_names(self) -> list[str]:
+        names = (*_FOLDERS, *_FILES, LOCK_FILE)
+        return [name for name in names if (self.path / name).exists()]
+
+    def _foreign_folder(self) -> str | None:
+        """Give a folder in here that no run makes; hidden ones do not count."""
+        folders = [p.name for p in self.path.iterdir() if p.is_dir() and p.name[0] != "."]
+        return min((name for name in folders if name not in _FOLDERS), default=None)
+
+    def _foreign_names(self) -> list[str]:
+        return [
+            path.name
+            for path in sorted(self.path.iterdir())
+            if path.name != LOCK_FILE and not _STRAY.fullmatch(path.name)
+        ]
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,129 @@
+"""The version of a Delta table that a run reads: chosen once, written down, read again."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from stepladder.config.load import load_job
+from stepladder.config.options import JobConfig
+from stepladder.data.reading.examples import Source
+from stepladder.data.tables.source import TableSource
+from stepladder.data.tables.version_pin import reading_version
+from stepladder.errors import StepladderError, UsageError
+from stepladder.task.contract import Task
+from stepladder.training.setup.build import Sources, open_sources
+from stepladder.training.setup.run_folder import CONFIG
+
+
+def open_at_version(task: Task, version: int | None, *, earlier: int | None = None) -> Sources:
+    """Read the splits of a task, its Delta table at a version; no newer one is looked at.
+
+    Args:
+        version: that is asked for; None: the earlier one.
+        earlier: that an earlier attempt read, if the table has it; None: the latest.
+
+    Raises:
+        UsageError: as `at_table_version`.
+        DataError: if there is nothing to train on, or the version cannot be read any more.
+    """
+    wanted = earlier if version is None else version
+    sources = open_sources(task) if wanted is None else _open_at(task, wanted)
+    return at_table_version(sources, version)
+
+
+def _open_at(task: Task, version: int) -> Sources:
+    try:
+        with reading_version(version) as asked:
+            sources = open_sources(task)
+    except StepladderError as error:
+        try:  # what is wrong with the version is told when it turns out to be meant
+            sources = open_sources(task)
+        except StepladderError:
+            raise error from None
+    train = sources.train
+    if not isinstance(train, TableSource) or not (others := asked - {train.place}):
+        return sources
+    with reading_version(version, place=train.place) as asked_again:
+        again = open_sources(task)  # the version is that of one table
+    if held := others - asked_again:
+        raise UsageError(
+            f"version {version} is that of the training data, and the Task opened another table "
+            "together with it",
+            where=", ".join(sorted(held)),
+            why="It is not opened again, so that it would be read at that version too.",
+            fix="Name its version in the Task: open_table(..., version=N).",
+        )
+    return again
+
+
+def earlier_version(run: Path) -> int | None:
+    """Give the version that an earlier attempt in a run's folder read; None: there is none.
+
+    Raises:
+        UsageError: if its config cannot be read.
+    """
+    written = run / CONFIG
+    is_there = os.access(written, os.R_OK)  # a folder that cannot be used is told of later
+    return load_job(written).recipe.data.table_version if is_there else None
+
+
+def name_table_version(
+    job: JobConfig, sources: Sources, *, earlier: JobConfig | None = None
+) -> JobConfig:
+    """Write the version of the training data's Delta table into a job, if it names none.
+
+    Args:
+        earlier: the config of an earlier attempt, whose version holds.
+    """
+    data = job.recipe.data
+    version = data.table_version
+    if version is None and earlier is not None:
+        version = earlier.recipe.data.table_version
+    if version is None and isinstance(sources.train, TableSource):
+        version = sources.train.version
+    if version == data.table_version:
+        return job
+    return replace(job, recipe=replace(job.recipe, data=replace(data, table_version=version)))
+
+
+def at_table_version(sources: Sources, version: int | None) -> Sources:
+    """Read the splits from a version of the training data's Delta table; None: as they are.
+
+    A split of another table stays as it is: its version is the Task's to name.
+
+    Raises:
+        UsageError: if there is no such table, or the Task names another version of it.
+        DataError: if the version cannot be read any more.
+    """
+    if version is None:
+        return sources
+    train = sources.train
+    if not isinstance(train, TableSource) or train.version is None:
+        raise UsageError(
+            f"version {version} of a table is asked for, and the training data is no Delta table",
+            where="data.table_version",
+            fix="Leave it out, or let the Task's data give open_table(...) of a Delta table.",
+        )
+    return replace(
+        sources,
+        **{
+            split: _at_version(source, version)
+            for split, source in vars(sources).items()
+            if isinstance(source, TableSource) and source.place == train.place
+        },
+    )
+
+
+def _at_version(source: TableSource, version: int) -> Source:
+    if source.version == version:
+        return source
+    if source.is_pinned:
+        raise UsageError(
+            f"the Task reads version {source.version}, and the run version {version}",
+            where="data.table_version",
+            fix=f"Leave version={source.version} out of the Task's open_table, or read it by "
+            f"--data.table-version {source.version}.",
+        )
+    return source.at_version(version)

@@ -1,0 +1,68 @@
+"""What a detector is, and how it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from stepladder.records.files import Json
+from stepladder.records.findings import Severity
+from stepladder.records.watch import Needs
+
+if TYPE_CHECKING:
+    from stepladder.watching.seen import Seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A detector's alarm.
+
+    Attributes:
+        evidence: what was seen, in one sentence with its numbers.
+        fix: what to do, in one line.
+        where: the script's file and line; None: not of one line.
+        severity: where it is less certain or less bad than the detector's own.
+    """
+
+    evidence: str
+    fix: str
+    where: str | None = None
+    numbers: dict[str, Json] = field(default_factory=dict)
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """There was nothing to look at, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Sound:
+    """It looked and found nothing wrong; what it saw, in one sentence."""
+
+    evidence: str
+
+
+Answer: TypeAlias = Found | Unseen | Sound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detector:
+    """Looks for one fault in what was seen.
+
+    Attributes:
+        name: that of the fault in `FAULTS`.
+        severity: ERROR only where what is seen leaves no doubt.
+        source: where the rule comes from.
+        look: a pure function of what was seen; the first line of its docstring says how it tells.
+        needs: whether looking on is enough.
+    """
+
+    name: str
+    severity: Severity
+    source: str
+    look: Callable[[Seen], Answer]
+    needs: Needs = Needs.PASSIVE

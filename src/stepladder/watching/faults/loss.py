@@ -1,0 +1,232 @@
+"""What is handed to the loss."""
+
+from __future__ import annotations
+
+from stepladder.records.findings import Severity
+from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.hooks.graph import LIKELIHOOD
+from stepladder.watching.seen import OWN_LOSS, LossSeen, Seen
+
+_NO_LOSS = Unseen("none of torch's loss functions was called")
+_MIN_LOOKS = 3
+_WITH_LOGITS = ("cross_entropy", "binary_cross_entropy_with_logits")
+
+
+def softmax_before_loss(seen: Seen) -> Answer:
+    """Reads in the graph that the scores of a loss with its own softmax come from one."""
+    calls = [c for c in seen.losses if c.kind in (*_WITH_LOGITS, "nll_loss")]
+    if not calls:
+        return _NO_LOSS
+    for call in calls:
+        one = call.activation
+        if call.is_probability and call.num_looked >= _MIN_LOOKS:
+            return Found(
+                evidence=f"{_own(call.kind)} and is given numbers that are at least 0 and add up "
+                "to 1 for each example, as probabilities do: the loss cannot come near 0",
+                fix="Hand the scores to the loss as they are; use softmax for predictions.",
+                where=call.where,
+            )
+        if one is None or one.has_log:
+            continue
+        kind = one.kind if one.kind in ("Softmax", "Sigmoid") else one.inner
+        if kind in ("Softmax", "Sigmoid") and (one.inner or call.kind in _WITH_LOGITS):
+            return Found(
+                evidence=f"{_own(call.kind)} and is given the output of a {kind.lower()}: the loss "
+                "cannot come near 0",
+                fix=f"Hand the scores to the loss as they are; use {kind.lower()} for predictions.",
+                where=call.where,
+            )
+    return Sound("losses get scores, not probabilities")
+
+
+def _own(kind: str) -> str:
+    if kind == "nll_loss":
+        return "nll_loss comes after a log_softmax"
+    return f"{kind} has its own {'softmax' if kind == 'cross_entropy' else 'sigmoid'}"
+
+
+def nll_without_log_softmax(seen: Seen) -> Answer:
+    """Checks that what nll_loss or kl_div is given are logarithms of probabilities."""
+    calls = [c for c in seen.losses if c.kind in ("nll_loss", "kl_div")]
+    if not calls:
+        return Unseen("neither nll_loss nor kl_div was called")
+    for call in calls:
+        if _is_across(call):
+            continue
+        one = call.activation
+        kind = one.kind if one is not None else ""
+        has_log = (one is not None and one.has_log) or kind.startswith("Log")
+        is_share = kind == "Softmax" and not has_log
+        if call.is_log_probability is False or (call.kind == "kl_div" and is_share):
+            return Found(
+                evidence=f"{call.kind} was given "
+                f"{'probabilities' if is_share else 'raw scores'}: their exponentials do not add "
+                "up to 1",
+                fix="Use cross_entropy, or log_softmax before it.",
+                where=call.where,
+            )
+    return Sound("they get logarithms of probabilities")
+
+
+def softmax_wrong_dim(seen: Seen) -> Answer:
+    """Reads the dimension of the softmax that leads to a loss, and adds up its probabilities."""
+    calls = [c for c in seen.losses if c.activation and c.activation.kind.endswith("Softmax")]
+    if not calls:
+        return Unseen("no softmax leads to a loss of torch's")
+    for call in calls:
+        one = call.activation
+        if one is not None and one.dim == 0 and len(one.shape) >= 2:
+            return Found(
+                evidence=f"{one.kind} runs over dimension 0 of {one.shape}, the batch: the numbers "
+                "of one class over all examples add up to 1",
+                fix="Give dim=1 (or -1), the classes.",
+                where=call.where,
+            )
+        if one is not None and _is_across(call):
+            return Found(
+                evidence=f"{one.kind} runs over dimension {one.dim} of {one.shape}, and "
+                f"{call.kind} gets {call.input_shape}: over its {call.num_classes} classes the "
+                "probabilities do not add up to 1",
+                fix="Give the softmax the dimension of the classes, often -1.",
+                where=call.where,
+            )
+    return Sound("softmax runs over the classes")
+
+
+def _is_across(call: LossSeen) -> bool:
+    """Whether a softmax leads to a loss and runs over other numbers than the loss's classes."""
+    is_soft = call.is_soft and call.is_log_probability is False
+    return is_soft and call.activation is not None and call.num_classes in call.activation.shape
+
+
+def target_broadcast(seen: Seen) -> Answer:
+    """Compares shapes: a loss that is larger than both its inputs compares all with all."""
+    for call in seen.losses:
+        if call.broadcast is not None:
+            return Found(
+                evidence=f"{call.kind} compares {call.broadcast[0]} with {call.broadcast[1]}: each "
+                "output with every target",
+                fix="Give both one shape: output.squeeze(1), or target.unsqueeze(1).",
+                where=call.where,
+                severity=Severity.ERROR,
+            )
+    for one in seen.backward_calls:
+        if one.broadcast is not None:
+            return Found(
+                evidence=f"an output of shape {one.broadcast[0]} minus its target has the shape "
+                f"{one.broadcast[1]}: each output is compared with every target",
+                fix="Give both one shape: output.squeeze(1), or target.unsqueeze(1).",
+                where=one.where,
+            )
+    if not seen.losses and not seen.backward_calls:
+        return _NO_LOSS
+    return Sound("outputs and targets have one shape")
+
+
+def _is_of_examples(size: int, sizes: tuple[int, ...]) -> bool:
+    """Whether a dimension may be that of examples, and not of several models."""
+    return not sizes or any(one > 1 and size % one == 0 for one in sizes)
+
+
+def loss_reduction_mismatch(seen: Seen) -> Answer:
+    """Reads in backward's graph that a loss is a sum over the batch and is divided by nothing."""
+    calls = [c for c in seen.backward_calls if c.terms]
+    if not calls:
+        return Unseen("no backward was looked at")
+    own = {t.factor for call in calls for t in call.terms if t.kind == LIKELIHOOD}
+    for call in calls:
+        if len(own) > 1 and any(t.kind == LIKELIHOOD for t in call.terms):
+            continue  # the factor varies, as an episode's return does
+        is_sum = all(
+            t.reduction == "sum"
+            and t.kind != "other"
+            and t.factor is not None
+            and abs(t.factor) >= 0.5
+            and t.shape
+            and t.shape[0] > 1
+            and _is_of_examples(t.shape[0], call.sizes)
+            for t in call.terms
+        )
+        if is_sum and len({t.kind for t in call.terms}) == 1:
+            term = call.terms[0]
+            return Found(
+                evidence=f"{term.kind} is summed over {term.shape[0]} examples and not divided: "
+                "step and learning rate depend on the size of the batch",
+                fix='Use reduction="mean", or divide by the number of examples.',
+                where=call.where,
+                numbers={"num_examples": term.shape[0]},
+            )
+    return Sound("losses are means")
+
+
+def label_range(seen: Seen) -> Answer:
+    """Compares labels with the number of classes, and looks for a first class that never comes."""
+    calls = [c for c in seen.losses if c.has_int_target or c.target_high is not None]
+    if not calls:
+        return _NO_LOSS
+    for call in calls:
+        if call.bad_range is not None:
+            low, high, num = call.bad_range
+            return Found(
+                evidence=f"labels from {low} to {high}, and the output has classes 0 to {num - 1}",
+                fix="Number the classes from 0, and give the output as many as there are.",
+                where=call.where,
+                severity=Severity.ERROR,
+            )
+        num = call.num_classes or 0
+        is_below = num >= 2 and call.classes == set(range(-1, num - 1))
+        if is_below and call.num_labels >= 20 * num:
+            return Found(
+                evidence=f"of {call.num_labels} labels all of -1 to {num - 2} occur and {num - 1} "
+                "never does: as an index, -1 takes the last class",
+                fix="Number the classes from 0: 1 was subtracted once too often.",
+                where=call.where,
+                severity=Severity.ERROR,
+            )
+        is_known = call.kind != OWN_LOSS and call.ignore_index != 0 and 2 <= num <= 1000
+        is_shifted = is_known and 0 not in call.classes
+        if is_shifted and len(call.classes) == num - 1 and call.num_labels >= 20 * num:
+            return Found(
+                evidence=f"of {call.num_labels} labels none is 0, and all of 1 to {num - 1} occur: "
+                f"the output's {num} classes begin at 0",
+                fix="Subtract 1 from the labels.",
+                where=call.where,
+            )
+        is_binary = call.kind == "binary_cross_entropy_with_logits"
+        low_, high_ = call.target_low, call.target_high
+        if is_binary and low_ is not None and high_ is not None and (low_ < -0.5 or high_ > 1.5):
+            return Found(
+                evidence=f"{call.kind} takes targets from 0 to 1 and was given {low_:g} to "
+                f"{high_:g}",
+                fix="Map the labels to 0 and 1.",
+                where=call.where,
+            )
+    return Sound("labels fit the output")
+
+
+def tokens_out_of_vocabulary(seen: Seen) -> Answer:
+    """Compares token ids with the embedding, and the loss's targets with the padding."""
+    if seen.bad_tokens is not None:
+        worst, num = seen.bad_tokens
+        return Found(
+            evidence=f"token id {worst}, and the embedding has {num} rows",
+            fix="Make the embedding as large as the tokenizer's vocabulary, len(tokenizer).",
+            where=seen.bad_tokens_at,
+            severity=Severity.ERROR,
+        )
+    if seen.padding is None:
+        return Unseen("no embedding of padded rows was seen")
+    pad, num_rows = seen.padding
+    for call in seen.losses:
+        if call.kind != "cross_entropy" or call.num_classes is None or call.ignore_index == pad:
+            continue
+        share = call.label_counts.get(pad, 0) / max(1, call.num_labels)
+        if abs(call.num_classes - num_rows) <= 2 and share > 0.05:
+            return Found(
+                evidence=f"{100 * share:.0f} % of the loss's targets are the padding id {pad}, and "
+                f"ignore_index is {call.ignore_index}",
+                fix=f"Give the loss ignore_index={pad}.",
+                where=call.where,
+                numbers={"share": share},
+            )
+    return Sound("padding is not learnt")

@@ -1,0 +1,321 @@
+"""How a step is made: schedule, precision, accumulation, clipping, the first weights."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from math import isfinite
+from statistics import median
+
+from stepladder.records.files import Json
+from stepladder.records.findings import Severity
+from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.seen import Seen
+from stepladder.watching.seen_steps import ScheduleSeen
+
+_ALWAYS = 0.9  # of the steps: Sculley's rule of thumb is that clipping is for the rare ones
+_MIN_STEPS = 30
+_MIN_METRICS = 4
+_ONE_CALL = frozenset(  # torch's optimisers that call a closure once
+    ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta", "Rprop"]
+)
+_MIN_IDLE = 6
+_IDLE = 0.3
+_SHORT_IDLE = 8  # in a row, where a schedule counts rounds of several to a step
+_MIN_SHARES = 5  # steps at which clipping by value was measured
+_MOST = 0.5  # of a gradient's numbers
+_LARGE_SCALE = 5.0  # root mean square times sqrt(fan in): 0.6 is torch's default, 1.4 is He's
+_SMALL_SCALE = 0.02
+_TINY_BATCH = 4
+
+
+def schedule_misused(seen: Seen) -> Answer:
+    """Compares how far a scheduler came with its horizon, the steps and the epochs."""
+    if not seen.schedules:
+        return Unseen("no scheduler was made")
+    for one in seen.schedules:
+        found = _misuse(one, seen)
+        if found is not None:
+            return found
+    return Sound("schedulers step as their horizon says")
+
+
+def _misuse(one: ScheduleSeen, seen: Seen) -> Found | None:  # noqa: PLR0911  (one a misuse)
+    where, steps = one.stepped_at or one.built_at, seen.num_steps
+    epochs = max((len(loader.training) for loader in seen.loaders), default=0)
+    numbers: dict[str, Json] = {"num_stepped": one.num_stepped, "num_steps": steps}
+    if one.is_early:
+        return Found(
+            evidence=f"{one.kind} stepped before the optimiser's first step: the first learning "
+            "rate is skipped",
+            fix="Call scheduler.step() after optimizer.step().",
+            where=where,
+            numbers=numbers,
+        )
+    is_often = one.num_idle >= _MIN_IDLE and one.num_idle > _IDLE * one.num_stepped
+    is_own_unit = (one.horizon or 0) >= one.num_stepped and one.longest_idle <= _SHORT_IDLE
+    if is_often and not is_own_unit and seen.world_size == 1:  # some step it for each process
+        return Found(
+            evidence=f"{one.kind} stepped {one.num_idle} of {one.num_stepped} times with no step "
+            f"of its optimiser since the last: the learning rate went from {one.base_rate or 0:g} "
+            f"to {one.least_rate or 0:.2g}, and nothing was learnt with what lies between",
+            fix="Make it of the optimiser that steps, and call scheduler.step() once an epoch, or "
+            "once after each optimizer.step().",
+            where=where,
+            numbers={**numbers, "num_idle": one.num_idle},
+        )
+    if one.num_stepped == 0 and one.is_optional:
+        return None
+    if one.num_stepped == 0:
+        has_time = epochs >= 2 or steps >= (one.horizon or 100)
+        if steps >= 20 and has_time and seen.is_over:
+            return Found(
+                evidence=f"{one.kind} never stepped in {steps} steps: the learning rate stayed "
+                f"at {one.base_rate or 0:g}",
+                fix="Call scheduler.step() once an epoch, or once a step, as it is meant.",
+                where=one.built_at,
+                numbers=numbers,
+            )
+        return None
+    if _waits_for_a_rise(one):
+        return Found(
+            evidence=f'{one.kind} with mode="max" was given a number that falls, from '
+            f"{one.metrics[0]:.3g} to {one.metrics[-1]:.3g} in {len(one.metrics)} calls, and cut "
+            f"the learning rate from {one.base_rate or 0:g} to {one.least_rate or 0:.2g} for it",
+            fix='Use mode="min" for a loss.',
+            where=where,
+            numbers=numbers,
+        )
+    is_every_step = one.num_stepped >= 0.9 * steps > 0
+    if is_every_step and epochs >= 2 and _is_spent_early(one, steps):
+        return Found(
+            evidence=f"{one.kind} stepped {one.num_stepped} times, once a step, and is done after "
+            f"{one.horizon or one.period} "
+            f"(learning rate {one.base_rate or 0:g} to {one.least_rate or 0:.2g})",
+            fix="Call scheduler.step() once an epoch, or give it its horizon in steps.",
+            where=where,
+            numbers=numbers,
+        )
+    horizon = one.horizon or 0
+    is_by_epoch = epochs >= 2 and one.num_stepped <= epochs + 1
+    if seen.is_over and is_by_epoch and 0.8 * steps <= horizon and one.num_stepped < horizon / 3:
+        return Found(
+            evidence=f"{one.kind} stepped {one.num_stepped} times, once an epoch, and its horizon "
+            f"of {horizon} is that of the {steps} steps",
+            fix="Call scheduler.step() after each optimizer.step().",
+            where=where,
+            numbers=numbers,
+        )
+    return None
+
+
+def _waits_for_a_rise(one: ScheduleSeen) -> bool:
+    """Whether a plateau is looked for in a loss as if it were to rise."""
+    first, *later = one.metrics or [0.0]
+    if not one.is_for_max or len(later) < _MIN_METRICS or not all(map(isfinite, one.metrics)):
+        return False
+    falls = sum(b < a for a, b in pairwise(one.metrics))
+    was_cut = (one.least_rate or math.inf) < (one.base_rate or 0.0)
+    return was_cut and falls >= 0.8 * len(later) and one.metrics[-1] < 0.8 * first
+
+
+def _is_spent_early(one: ScheduleSeen, steps: int) -> bool:
+    """Whether a schedule that steps with the optimiser was over long before the training."""
+    if one.kind == "CosineAnnealingLR" and one.horizon:
+        return one.num_stepped > 1.5 * one.horizon
+    has_fallen = (
+        one.base_rate is not None
+        and one.least_rate is not None
+        and one.least_rate < 1e-3 * one.base_rate
+    )
+    if one.kind in ("StepLR", "MultiStepLR", "ExponentialLR"):
+        return (
+            has_fallen
+            and one.least_rate is not None
+            and ((one.period or 1) * 4 < steps and (one.gamma or 0.1) < 0.99)
+        )
+    return False
+
+
+def mixed_precision_misused(seen: Seen) -> Answer:  # noqa: PLR0911  (one a misuse)
+    """Looks for float16 without a scaler, scaled gradients clipped or stepped on, skipped steps."""
+    one = seen.precision
+    outside = sum(o.num_outside_scaler for o in seen.optimizers)
+    if not one.num_half and not one.num_scaled:
+        return Unseen("no float16 autocast and no GradScaler")
+    if one.num_clipped_scaled >= 3:
+        return Found(
+            evidence=f"gradients were clipped {one.num_clipped_scaled} times while they were still "
+            "multiplied by the scaler's scale",
+            fix="Call scaler.unscale_(optimizer) before clipping.",
+            where=one.clipped_scaled_at,
+            numbers={"num_clipped": one.num_clipped_scaled},
+        )
+    if outside >= 3:
+        return Found(
+            evidence=f"{outside} steps used gradients that were still multiplied by the scaler's "
+            "scale",
+            fix="Call scaler.step(optimizer) and scaler.update(), not optimizer.step().",
+            where=seen.optimizers[0].stepped_at if seen.optimizers else None,
+        )
+    if one.num_half >= 10 and not one.num_scaled and seen.num_steps >= 10:
+        return Found(
+            evidence=f"{one.num_half} passes ran in float16 and no GradScaler scaled the loss: "
+            "small gradients become zero",
+            fix="Use torch.amp.GradScaler, or bfloat16, which needs none.",
+            where=one.half_at,
+        )
+    if one.scaler_steps >= 50 and one.num_skipped > 0.2 * one.scaler_steps:
+        return Found(
+            evidence=f"{one.num_skipped} of {one.scaler_steps} steps were skipped: the gradients "
+            "were not finite",
+            fix="Use bfloat16, or look for what overflows in float16.",
+            where=one.half_at,
+        )
+    if one.scaler_steps >= 10 and not one.num_updates:
+        return Found(
+            evidence="the scaler's scale was never updated",
+            fix="Call scaler.update() after scaler.step().",
+            where=one.half_at,
+        )
+    return Sound("float16 passes are scaled")
+
+
+def accumulation_unscaled(seen: Seen) -> Answer:  # noqa: PLR0911  (one a reason not to speak)
+    """Counts backwards and batches a step, and reads what the loss was divided by."""
+    stepped = [o for o in seen.optimizers if o.num_steps]
+    if not stepped:
+        return Unseen("no step of an optimiser was seen")
+    one = max(stepped, key=lambda o: o.num_steps)
+    usual, times = max(one.backwards.items(), key=lambda item: item[1], default=(1, 0))
+    if usual < 2 or times < 0.5 * one.num_steps or one.num_steps < 3:
+        return Unseen("each step follows one backward")
+    if one.has_closure and one.kind not in _ONE_CALL:
+        return Unseen("the optimiser calls backward itself")
+    if len(stepped) > 1:
+        return Unseen("several optimisers: backward need not belong to one")
+    calls = [
+        c for c in seen.backward_calls if c.step >= 1 and max(c.num_new_batches, c.num_inputs) >= 2
+    ]
+    if len({(call.where, *(t.kind for t in call.terms)) for call in calls}) > 1:
+        return Unseen(f"{usual} backwards a step, of different losses")
+    factors = []
+    for call in calls:
+        means = [t for t in call.terms if t.kind != "other" and t.reduction == "mean"]
+        if call.terms and len(means) == len(call.terms):
+            # of several terms each has a weight of its own: only an undivided one can be told
+            ones = [t.factor for t in means if t.factor == 1.0 or len(means) == 1]
+            factors.append(ones[0] if ones else None)
+    known = [f for f in factors if f is not None]
+    if not known or len(known) < len(factors):
+        return Unseen(f"{usual} backwards a step; what the loss was divided by is not known")
+    factor = median(known)
+    if factor * usual > 1.5:
+        return Found(
+            evidence=f"{usual} backwards of a mean loss are added up for each step and the loss "
+            f"enters with the factor {factor:g}: the step is {factor * usual:g} times as large "
+            "as for one batch of all examples",
+            fix=f"Divide the loss by {usual} before backward.",
+            where=calls[0].where,
+            numbers={"backwards": usual, "factor": factor},
+        )
+    return Sound(f"{usual} backwards a step, each with the factor {factor:g}")
+
+
+def clipping_always_active(seen: Seen) -> Answer:
+    """Compares the norms that clipping found with its limit, over all steps."""
+    by_value = [c for c in seen.clippings if len(c.shares) >= _MIN_SHARES]
+    for one in by_value:
+        share = median(one.shares)
+        if share > _MOST:
+            return Found(
+                evidence=f"clipping by value to {one.limit:g} cut {100 * share:.0f} % of the "
+                f"gradient's numbers, at the median of {len(one.shares)} steps that were looked "
+                "at: little but their signs is left",
+                fix="Clip by norm, or at a few times the usual size of the gradient's numbers.",
+                where=one.where,
+                severity=None if one.is_own else Severity.INFO,
+                numbers={"share": share},
+            )
+    known = [c for c in seen.clippings if len(c.norms) >= _MIN_STEPS]
+    if not known and by_value:
+        return Sound("clipping by value leaves most of the gradient as it is")
+    if not known:
+        return Unseen(f"gradients were clipped by norm in fewer than {_MIN_STEPS} steps")
+    for one in known:
+        active = sum(norm > one.limit for norm in one.norms) / len(one.norms)
+        usual = median(one.norms)
+        if active > _ALWAYS:
+            return Found(
+                evidence=f"gradients were clipped to {one.limit:g} in {100 * active:.0f} % of "
+                f"{len(one.norms)} steps; their usual norm is {usual:.3g}",
+                fix=f"Clip at a few times the usual norm, such as {3 * usual:.2g}, or lower the "
+                "learning rate instead.",
+                where=one.where,
+                severity=None if one.is_own else Severity.INFO,  # a trainer's default
+                numbers={"active": active, "median_norm": usual},
+            )
+    return Sound("clipping acts in few steps")
+
+
+def bad_initialisation(seen: Seen) -> Answer:
+    """Measures the first weights: constant (and alike later), zero, or far from usual size."""
+    models = [m for m in seen.models if m.num_weights or m.alike_weights or m.constant_factors]
+    if not models:
+        return Unseen("no model with linear or convolution layers was seen before its first step")
+    fix = "Keep torch's defaults, or use nn.init.kaiming_normal_."
+    for model in models:
+        if model.constant_weights:
+            return Found(
+                evidence=f"{len(model.constant_weights)} of {model.num_weights} layers of "
+                f"{model.built} begin with all weights alike, such as {model.constant_weights[0]}: "
+                "their units stay alike",
+                fix=fix,
+                where=model.called_at,
+            )
+        factors = model.constant_factors if len(model.constant_factors) >= 2 else ()
+        if names := factors or model.alike_weights:
+            how = "after steps their rows or columns are still the same"
+            if factors:  # one alone, between others that differ, comes apart
+                how = "are multiplied as matrices"
+            return Found(
+                evidence=f"{len(names)} weights of {model.built} begin with one number "
+                f"throughout, such as {names[0]}, and {how}: their units are alike",
+                fix=fix,
+                where=model.called_at,
+            )
+        if len(model.zero_weights) >= 2 and len(model.zero_weights) > 0.5 * model.num_weights:
+            return Found(
+                evidence=f"{len(model.zero_weights)} of {model.num_weights} layers of "
+                f"{model.built} begin at zero, such as {model.zero_weights[0]}",
+                fix=fix,
+                where=model.called_at,
+            )
+        scales = model.scales
+        if len(scales) < 2:
+            continue
+        usual = median(scales)
+        if usual > _LARGE_SCALE or usual < _SMALL_SCALE:
+            return Found(
+                evidence=f"the weights of {model.built} begin at {usual:.2g} / sqrt(fan in); "
+                "0.6 to 1.4 keeps activations at their size",
+                fix=fix,
+                where=model.called_at,
+                numbers={"scale": usual},
+            )
+    return Sound("the first weights are of a usual size")
+
+
+def batch_norm_tiny_batch(seen: Seen) -> Answer:
+    """Counts the examples that BatchNorm layers learn from."""
+    if not seen.norm_counts:
+        return Unseen("no BatchNorm layer in training mode was seen")
+    for kind, counts in seen.norm_counts.items():
+        if max(counts) <= _TINY_BATCH:
+            return Found(
+                evidence=f"{kind} learns from {max(counts)} examples at a time",
+                fix="Use GroupNorm or LayerNorm, a larger batch, or SyncBatchNorm.",
+                where=next((m.called_at for m in seen.models if m.called_at), None),
+                numbers={"num_examples": max(counts)},
+            )
+    return Sound("BatchNorm layers get enough examples")

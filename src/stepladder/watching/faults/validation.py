@@ -1,0 +1,236 @@
+"""Validation, memory, files and seeds."""
+
+from __future__ import annotations
+
+import itertools
+
+from stepladder.records.findings import Severity
+from stepladder.watching.contract import Answer, Found, Sound, Unseen
+from stepladder.watching.seen import ModelSeen, PassSeen, SavedSeen, Seen
+
+_NO_VALIDATION = Unseen("no pass over a loader without learning was seen once training had begun")
+_MANY_GRAPHS = 10
+_RARE = 0.34  # of the steps: what is called less often than that is no part of a step
+_MIN_EVAL = 5
+
+
+def augmented_validation(seen: Seen) -> Answer:
+    """Compares the first batch of one validation with that of the next."""
+    known = []
+    learnt = {loader.dataset_id for loader in seen.loaders if loader.training}
+    for loader in seen.loaders:
+        passes = [p for p in loader.validation if p.first_checksum is not None]
+        if loader.dataset_id in learnt or len(passes) < 2:
+            continue
+        known.append(loader)
+        if len({p.first_checksum for p in passes}) > 1:
+            how = "shuffled" if loader.sampler == "random" else "augmented"
+            return Found(
+                evidence=f"the first batch of validation differs from one validation to the next: "
+                f"the data are {how} anew",
+                fix="Give validation shuffle=False and a transform without random parts.",
+                where=loader.where,
+                numbers={"num_validations": len(passes)},
+            )
+    if not known:
+        return Unseen("no loader was validated on twice")
+    return Sound("validations read the same data")
+
+
+def train_mode_in_validation(seen: Seen) -> Answer:  # noqa: PLR0911  (one a way to drop)
+    """Looks at the mode of models that are run and not learnt from."""
+    models = [m for m in seen.models if m.has_dropout or m.has_batch_norm]
+    passes = _validations(seen)
+    alive = next((m for m in seen.models if m.num_live_dropout >= 2), None)
+    if alive is not None:
+        return Found(
+            evidence=f"dropout dropped {alive.num_live_dropout} times while {alive.built} was in "
+            "evaluation mode: a function such as F.dropout drops unless it is told not to",
+            fix="Give it the mode: F.dropout(x, p, training=self.training).",
+            where=alive.live_dropout_at,
+            numbers={"num_calls": alive.num_live_dropout},
+        )
+    if not models:
+        return Unseen("no model with dropout or BatchNorm was seen")
+    for where, one in passes:
+        is_enough = one.is_whole or one.num_batches >= 2
+        if is_enough and one.num_train_mode == one.num_forwards:
+            return _train_mode(where, one.num_forwards)
+    stepped = [o for o in seen.optimizers if o.num_steps]
+    for model in models if len(stepped) == 1 else ():
+        num = model.num_train_without_grad
+        is_own = num >= 2 and not passes and num < _RARE * seen.num_steps
+        if is_own and model.num_train_mode:
+            return _train_mode(model.without_grad_at or model.called_at, num)
+    for model in models if not passes else ():
+        if num := _num_let_go(model, seen):
+            return _train_mode(model.dropped_at or model.called_at, num)
+    if not passes and not any(m.num_train_without_grad for m in models):
+        return _NO_VALIDATION
+    return Sound("models are validated in evaluation mode")
+
+
+def _num_let_go(model: ModelSeen, seen: Seen) -> int:
+    """Count the calls whose graphs were let go, where they come as validations do.
+
+    That is seldom, and either several at a time or after equally many steps each: a step that is
+    left out, as for a loss that is not finite, comes alone and at any time.
+    """
+    steps = [step for step, _ in model.dropped]
+    gaps = {after - before for before, after in itertools.pairwise(steps)}
+    is_several = sum(num > model.calls_of_a_step for _, num in model.dropped) >= 2
+    is_regular = len(steps) >= 3 and len(gaps) == 1
+    if not (is_several or is_regular) or len(steps) >= _RARE * seen.num_steps:
+        return 0
+    return sum(num for _, num in model.dropped)
+
+
+def _train_mode(where: str | None, num: int) -> Found:
+    return Found(
+        evidence=f"the model was run {num} times for validation in training mode: dropout drops "
+        "and BatchNorm learns from what is held out",
+        fix="Call model.eval() before validation, and model.train() after it.",
+        where=where,
+    )
+
+
+def eval_mode_in_training(seen: Seen) -> Answer:
+    """Looks at the mode of models that are learnt from."""
+    models = [m for m in seen.models if m.num_train_mode + m.num_eval_mode]
+    if not models:
+        return Unseen("no model that is learnt from was seen")
+    for model in models:
+        acts = model.has_dropout or model.has_batch_norm
+        left = model.left_train_mode_at
+        if acts and left is not None and model.num_eval_mode >= _MIN_EVAL:
+            return Found(
+                evidence=f"{model.built} went to evaluation mode at step {left} and stayed there "
+                "while it learnt",
+                fix="Call model.train() at the start of each epoch.",
+                where=model.called_at,
+                numbers={"step": left},
+            )
+        never = model.num_train_mode == 0 and model.num_eval_mode >= _MIN_EVAL
+        if never and (model.fresh_batch_norm or (model.has_dropout and not model.has_batch_norm)):
+            what = "BatchNorm" if model.fresh_batch_norm else "dropout"
+            return Found(
+                evidence=f"{model.built} is in evaluation mode in every step: its {what} does "
+                "nothing",
+                fix="Call model.train() before training.",
+                where=model.called_at,
+            )
+    return Sound("models learn in training mode")
+
+
+def gradients_in_validation(seen: Seen) -> Answer:
+    """Looks for graphs that are built in validation, where nothing calls backward."""
+    passes = _validations(seen)
+    for where, one in passes:
+        is_enough = one.is_whole or one.num_batches >= 2
+        if is_enough and one.num_with_graph == one.num_forwards:
+            return _graphs(where, one.num_forwards)
+    for model in seen.models:
+        if model.num_idle_graphs >= 2:
+            return _graphs(model.idle_graph_at or model.called_at, model.num_idle_graphs)
+        num = 0 if passes else _num_let_go(model, seen)
+        if num:
+            return _graphs(model.dropped_at or model.called_at, num)
+    if not passes and not any(m.num_train_without_grad for m in seen.models):
+        return _NO_VALIDATION
+    return Sound("validation keeps no graph")
+
+
+def _graphs(where: str | None, num: int) -> Found:
+    return Found(
+        evidence=f"{num} calls of the model for validation kept a graph that nothing used",
+        fix="Put validation under `with torch.inference_mode():`.",
+        where=where,
+    )
+
+
+def graph_retained(seen: Seen) -> Answer:
+    """Hangs tokens on the graphs of losses and outputs, and counts those alive steps later."""
+    if seen.num_backwards == 0:
+        return Unseen("backward was not called")
+    alive, stepped = seen.num_graphs_alive, [o for o in seen.optimizers if o.num_steps]
+    if len(stepped) == 1:  # of several, one may wait for many steps of another
+        alive = max(alive, seen.num_outputs_alive)
+    if alive >= _MANY_GRAPHS:
+        return Found(
+            evidence=f"the graphs of {alive} past steps were still in memory: "
+            "a loss, a part of it or an output is kept",
+            fix="Keep loss.item() or loss.detach(), not the loss itself; outputs likewise.",
+            where=seen.backward_at,
+            numbers={"num_alive": alive},
+        )
+    return Sound("graphs are let go after their step")
+
+
+def checkpoint_incomplete(seen: Seen) -> Answer:
+    """Reads the keys of what torch.save writes: a position or a model without its optimiser."""
+    empty = next((one for one in seen.saved if one.is_empty), None)
+    if empty is not None and seen.num_steps:
+        return Found(
+            evidence="a state_dict() without a single weight was saved: the module knows none of "
+            "its layers",
+            fix="Keep layers in nn.ModuleList or nn.ModuleDict, not in a list or dict.",
+            where=empty.where,
+        )
+    saved = [one for one in seen.saved if one.has_model]
+    if not saved:
+        return Unseen("torch.save wrote no model")
+    for one in saved:
+        lacks = _lacks(one, seen)
+        if one.has_position and lacks:
+            return Found(
+                evidence=f"the checkpoint ({', '.join(one.keys[:6])}) lacks {lacks}: training "
+                "cannot go on from it as it was",
+                fix="Save the state_dict() of the optimiser, the schedule and the scaler as well.",
+                where=one.where,
+            )
+    whole = any(one.has_optimizer for one in saved)
+    if not whole:
+        return Found(
+            evidence="weights are saved without what a restart needs",
+            fix="For a restart save optimiser, schedule, scaler and position as well.",
+            where=saved[0].where,
+            severity=Severity.INFO,
+        )
+    return Sound("checkpoints hold the optimiser")
+
+
+def _lacks(one: SavedSeen, seen: Seen) -> str:
+    parts = []
+    if not one.has_optimizer and seen.optimizers:
+        parts.append("the optimiser")
+    if one.has_optimizer and not one.has_schedule and seen.schedules:
+        parts.append("the schedule")
+    if one.has_optimizer and not one.has_scaler and seen.precision.num_scaled:
+        parts.append("the scaler")
+    return " and ".join(parts)
+
+
+def seeds_wrong(seen: Seen) -> Answer:
+    """Looks whether a seed was set once: never is worth knowing, again and again repeats draws."""
+    if seen.num_steps == 0:
+        return Unseen("no step of an optimiser was seen")
+    for (where, seed), times in seen.reseeded.items():
+        if times >= 2:
+            return Found(
+                evidence=f"torch was seeded with {seed} {times} times while it trained: dropout, "
+                "augmentation and order repeat",
+                fix="Set the seed once, before training.",
+                where=where,
+                severity=Severity.WARNING,
+                numbers={"times": times},
+            )
+    if not seen.has_seed:
+        return Found(
+            evidence="no seed was set: the run cannot be repeated",
+            fix="Call torch.manual_seed(0) first.",
+        )
+    return Sound("a seed was set")
+
+
+def _validations(seen: Seen) -> list[tuple[str | None, PassSeen]]:
+    return [(loader.where, one) for loader in seen.loaders for one in loader.validation]

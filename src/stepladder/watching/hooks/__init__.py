@@ -1,0 +1,1 @@
+"""Hooks on torch that record what a script does."""

@@ -1,0 +1,270 @@
+"""Watches DataLoader: waiting, what its batches are used for, order and draws."""
+
+from __future__ import annotations
+
+import dis
+import itertools
+import random
+import weakref
+from time import perf_counter
+from types import CodeType, ModuleType
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
+from torch.utils.data import dataloader as dataloader_module
+
+from stepladder.watching.hooks.stored import count_stored
+from stepladder.watching.hooks.tensors import checksum, is_plain, tensors_in
+from stepladder.watching.seen import LoaderSeen, PassSeen
+from stepladder.watching.watcher import Watcher
+
+_MAX_PASSES: Final = 1000
+_FIRST_PASSES: Final = 2  # of each loader, at whose begin modules are looked at
+_MAX_SUMS: Final = 6  # first batches that are compared, for each loader
+_GENERATORS: Final = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+
+
+class LoaderWatch:
+    """Wrappers of DataLoader's iterator; batches pass through untouched."""
+
+    def __init__(self) -> None:
+        self._watcher: Watcher
+        self._seen: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._passes: weakref.WeakKeyDictionary[Any, tuple[PassSeen, float]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._last: weakref.ref[Any] | None = None
+        self._found: tuple[PassSeen, float]
+        self._epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def install(self, watcher: Watcher) -> None:
+        """Wrap iteration, and what moves a distributed sampler to its next epoch."""
+        self._watcher = watcher
+        iterator = dataloader_module._BaseDataLoaderIter
+        watcher.patches.wrap(DataLoader, "__iter__", before=self._begin, after=self._begun)
+        watcher.patches.wrap(
+            iterator,
+            "__next__",
+            after=self._given,
+            failed=self._ended,
+            is_timed=True,
+        )
+        watcher.patches.wrap(DistributedSampler, "set_epoch", after=self._set_epoch)
+
+    def settle(self) -> None:
+        """Count how often the epochs of distributed samplers were set."""
+        for ref, idx in self._seen.values():
+            loader = ref()
+            if loader is not None and loader.sampler in self._epochs:
+                seen = self._watcher.seen.loaders[idx]
+                seen.num_set_epoch = max(seen.num_set_epoch, self._epochs[loader.sampler])
+
+    def _begin(self, args: tuple[Any, ...], _kwargs: Any) -> float:
+        self._watcher.rest.wake()
+        self._watcher.phases.close_validation()
+        if id(args[0]) not in self._seen or self._seen[id(args[0])][0]() is not args[0]:
+            self._describe(args[0])
+        passes = self._watcher.seen.loaders[self._seen[id(args[0])][1]].passes
+        for listener in self._watcher.on_pass if len(passes) < _FIRST_PASSES else ():
+            listener()
+        return perf_counter()
+
+    def _describe(self, loader: Any) -> None:
+        seen = LoaderSeen(where=self._watcher.own.here())
+        batches = loader.batch_sampler
+        sampler = getattr(batches, "sampler", loader.sampler)
+        seen.dataset = type(loader.dataset).__name__
+        seen.dataset_id = id(loader.dataset)
+        seen.is_iterable = isinstance(loader.dataset, IterableDataset)
+        seen.sampler = _order(sampler, batches, is_iterable=seen.is_iterable)
+        seen.batch_size = loader.batch_size or getattr(batches, "batch_size", None)
+        seen.num_workers = int(loader.num_workers)
+        if not seen.is_iterable:
+            try:
+                seen.num_batches = len(loader)
+            except TypeError:
+                seen.num_batches = None
+        seen.epoch_sampler = isinstance(sampler, DistributedSampler) and bool(sampler.shuffle)
+        seen.shared_draws = _shared_draws(loader)
+        seen.num_stored, seen.num_distinct = count_stored(loader.dataset)
+        self._seen[id(loader)] = (weakref.ref(loader), len(self._watcher.seen.loaders))
+        self._watcher.seen.loaders.append(seen)
+
+    def _begun(self, note: Any, args: tuple[Any, ...], _kwargs: Any, iterator: Any) -> None:
+        idx = self._seen[id(args[0])][1]
+        one = PassSeen(loader=idx, began_at_step=self._watcher.step)
+        passes = self._watcher.seen.loaders[idx].passes
+        if len(passes) < _MAX_PASSES:
+            passes.append(one)
+        began = note if note is not None else perf_counter()
+        if self._watcher.phases.is_counting:
+            one.wait_s += perf_counter() - began
+        self._passes[iterator] = (one, began)
+
+    def _given(self, began: Any, args: tuple[Any, ...], _kwargs: Any, batch: Any) -> None:
+        iterator = args[0]
+        if self._last is None or self._last() is not iterator:
+            found = self._passes.get(iterator)
+            if found is None:
+                return
+            self._last, self._found = weakref.ref(iterator), found
+        one, at = self._found
+        watcher = self._watcher
+        phases = watcher.phases
+        if phases.is_counting:
+            now = perf_counter()
+            one.wait_s += now - began
+            one.span_s = now - max(at, phases.began)
+        watcher.current = one
+        phases.drop_forward()
+        watcher.new_batches += 1
+        one.num_batches += 1
+        if one.num_batches == 1:
+            self._first(one, batch)
+
+    def _first(self, one: PassSeen, batch: Any) -> None:
+        passes = self._watcher.seen.loaders[one.loader].passes
+        if sum(other.first_checksum is not None for other in passes) >= _MAX_SUMS:
+            return
+        tensors = [t for t in tensors_in(batch) if is_plain(t) and t.numel() and not t.is_complex()]
+        if tensors:
+            one.first_checksum = sum(checksum(t) for t in tensors[:3])
+
+    def _ended(self, began: Any, args: tuple[Any, ...], _kwargs: Any, error: Any) -> None:
+        found = self._passes.get(args[0])
+        if found is None or not isinstance(error, StopIteration):
+            return
+        one, at = found
+        one.is_whole = True
+        now = perf_counter()
+        if self._watcher.phases.is_counting:
+            one.span_s = now - max(at, self._watcher.phases.began)
+            one.wait_s += now - began
+        self._watcher.phases.touch()
+
+    def _set_epoch(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        self._epochs[args[0]] = self._epochs.get(args[0], 0) + 1
+        self.settle()
+
+
+def _order(sampler: Any, batches: Any, *, is_iterable: bool) -> str:
+    """Name the order: sequential, random, distributed, stream or custom."""
+    if is_iterable:
+        return "stream"
+    if isinstance(sampler, DistributedSampler):
+        return "distributed"
+    is_own = type(batches).__module__.startswith("torch.utils.data") or batches is None
+    if not is_own:
+        return "custom"
+    if isinstance(sampler, SequentialSampler):
+        return "sequential"
+    if isinstance(sampler, RandomSampler):
+        return "random"
+    return "custom"
+
+
+def _shared_draws(loader: Any) -> str | None:
+    """Tell how workers come to draw the same numbers: each begins with a copy of one generator."""
+    if loader.num_workers < 2:
+        return None
+    init = loader.worker_init_fn
+    code = getattr(init, "__code__", None)
+    if init is not None:
+        if code is not None and code.co_argcount and _seeds_alike(code):
+            return f"worker_init_fn ({code.co_name}) seeds every worker alike"
+        if not isinstance(code, CodeType) or _may_seed(init, code):
+            return None
+    dataset = loader.dataset
+    for _ in range(4):
+        found = _generator_of(dataset)
+        if found:
+            return found
+        dataset = getattr(dataset, "dataset", None)
+        if dataset is None:
+            break
+    return None
+
+
+def _generator_of(dataset: Any) -> str | None:
+    """Find a generator that a data set, or a transform of its, draws from for an example."""
+    kind = type(dataset)
+    names = _names_used(kind)
+    is_by_worker = "get_worker_info" in names
+    for name, value in vars(dataset).items() if hasattr(dataset, "__dict__") else ():
+        is_kept = not is_by_worker or _is_made_if_missing(kind, name)
+        if isinstance(value, _GENERATORS) and name in names and is_kept:
+            return f"{kind.__name__}.{name}, one {type(value).__name__},"
+        if is_by_worker:
+            continue
+        inner = vars(value) if hasattr(value, "__dict__") and not isinstance(value, type) else {}
+        for part, held in inner.items():
+            if isinstance(held, _GENERATORS) and part in _names_used(type(value)):
+                return f"{kind.__name__}.{name}.{part}, one {type(held).__name__},"
+    if is_by_worker:
+        return None
+    function = getattr(kind, "__getitem__", None)
+    code = getattr(function, "__code__", None)
+    for name in code.co_names if code is not None else ():
+        if isinstance(getattr(function, "__globals__", {}).get(name), _GENERATORS):
+            return f"{name}, one generator of the whole script,"
+    return None
+
+
+def _is_made_if_missing(kind: type, name: str) -> bool:
+    """Whether its methods make an attribute only where it is None: one that is there is kept."""
+    codes = [getattr(method, "__code__", None) for method in vars(kind).values()]
+    return any(
+        first.opname.startswith("LOAD_ATTR") and first.argval == name and "NONE" in then.opname
+        for code in codes
+        if code is not None and "id" not in code.co_names  # nor by which worker it is
+        for first, then in itertools.pairwise(dis.get_instructions(code))
+    )
+
+
+def _names_used(kind: type) -> set[str]:
+    """Give the names that a class's methods use, those of its making apart."""
+    names: set[str] = set()
+    for cls in kind.__mro__[:-1]:
+        for name, function in vars(cls).items():
+            code = getattr(function, "__code__", None)
+            if code is not None and name != "__init__":
+                names |= set(code.co_names)
+    return names
+
+
+def _may_seed(init: Any, code: CodeType) -> bool:
+    """Whether a function may seed what the data set holds, by itself or by one that it calls."""
+    names = set(code.co_names) | set(code.co_freevars)
+    if any("seed" in name or "dataset" in name or "worker_info" in name for name in names):
+        return True
+    if names & {"default_rng", "RandomState", "Random", "Generator", "rng", "generator"}:
+        return True
+    held = [getattr(init, "__globals__", {}).get(name) for name in names]
+    return any(one is not None and not _is_torchs(one) for one in held)
+
+
+def _is_torchs(value: Any) -> bool:
+    return isinstance(value, ModuleType) and value.__name__.partition(".")[0] in ("torch", "os")
+
+
+def _seeds_alike(code: Any) -> bool:
+    """Whether a function seeds something, without its argument or torch's own seed."""
+    names = set(code.co_names)
+    if not names & {"seed", "manual_seed", "default_rng", "RandomState"}:
+        return False
+    if names & {"initial_seed", "get_worker_info", "urandom", "time", "getpid"}:
+        return False
+    argument = code.co_varnames[0]
+    loads = [i for i in dis.get_instructions(code) if i.opname.startswith("LOAD_")]
+    return not any(
+        argument == i.argval or (isinstance(i.argval, tuple) and argument in i.argval)
+        for i in loads
+    )

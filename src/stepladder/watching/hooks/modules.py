@@ -1,0 +1,395 @@
+"""Watches modules: the outermost on every call, all of them on one step in fifty."""
+
+from __future__ import annotations
+
+import importlib
+import weakref
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.loss import _Loss
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+from stepladder.watching.hooks.backwards import BackwardWatch, Waiting, Window, follow_graph
+from stepladder.watching.hooks.batches import (
+    by_channel,
+    first_of,
+    given_for,
+    given_to,
+    note_batch,
+    note_input,
+    window_of,
+)
+from stepladder.watching.hooks.names import Names, Root
+from stepladder.watching.hooks.optimizers import OptimizerWatch
+from stepladder.watching.hooks.tensors import is_finite, is_plain, num_copies, part, spread
+from stepladder.watching.probe.probe import Kept
+from stepladder.watching.seen import InputSeen
+from stepladder.watching.times.phases import FORWARD
+from stepladder.watching.watcher import MODULES_EVERY, Watcher
+
+_WITH_WEIGHTS: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)
+_NORMS: Final = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)
+_SCRIPTING: Final = (
+    (importlib.import_module("torch.jit._recursive"), "create_script_module"),
+    (torch._C, "_jit_script_compile"),
+)
+_FEW_VALUES: Final = 8
+_MAX_WAITING: Final = 4096
+_MIN_FEATURES: Final = 16
+_CURRENT: list[ModuleWatch] = []
+
+
+def root_before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Hook of outermost modules; a function of this file, so that models stay copyable."""
+    for watch in _CURRENT:
+        watch.enter(module, args, kwargs)
+
+
+def root_after(module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+    """Hook of outermost modules, as above."""
+    for watch in _CURRENT:
+        watch.leave(module, output)
+
+
+class ModuleWatch:
+    """Hooks on modules."""
+
+    def __init__(
+        self,
+        names: Names,
+        optimizers: OptimizerWatch,
+        backwards: BackwardWatch,
+        *,
+        kept: Kept | None = None,
+    ) -> None:
+        self._names = names
+        self._optimizers = optimizers
+        self._backwards = backwards
+        self._watcher: Watcher
+        self._stack: list[int] = []
+        self._handles: list[Any] = []
+        self._hooks: dict[int, list[Any]] = {}
+        self._inside: list[tuple[int, Any, Window | None]] = []
+        self._has_first = False
+        self._norms_first = False
+        self._is_once = False
+        self._kept = kept
+
+    def install(self, watcher: Watcher) -> None:
+        """Look at all modules until the first step, and find the outermost ones."""
+        self._watcher = watcher
+        watcher.on_step.append(self._next)
+        watcher.on_close.append(self._names.follow_constants)
+        watcher.on_pass.append(self._open_once)
+        watcher.patches.wrap(torch, "compile", before=self._compiling, after=self._compiled)
+        watcher.patches.wrap(
+            torch, "save", before=self._unhook, after=self._rehook, failed=self._rehook
+        )
+        # Scripting reads sources, and names in its caller's frame: it is met below that frame.
+        for owner, name in _SCRIPTING:
+            watcher.patches.wrap(
+                owner, name, before=self._scripting, after=self._scripted, failed=self._scripted
+            )
+        watcher.patches.on_undo(self._stop)
+        _CURRENT.append(self)
+        self._open()
+
+    def settle(self) -> None:
+        """Nothing is left to read."""
+
+    def _stop(self) -> None:
+        self._shut()
+        for handles in self._hooks.values():
+            for handle in handles:
+                handle.remove()
+        self._hooks.clear()
+        if self in _CURRENT:
+            _CURRENT.remove(self)
+
+    def _next(self) -> None:
+        if self._handles:
+            self._shut()
+        self._inside.clear()
+        is_due = self._watcher.step % MODULES_EVERY == 0 and self._watcher.switch.may_spend()
+        if is_due and not self._watcher.seen.is_compiled:
+            self._open()
+
+    def _open(self) -> None:
+        self._has_first = self._norms_first = False
+        self._stack.clear()
+        self._handles = [
+            register_module_forward_pre_hook(self._any_before),
+            register_module_forward_hook(self._any_after, always_call=True),
+        ]
+
+    def _open_once(self) -> None:
+        """Look at modules in the next call: a model may be met in validation first."""
+        if not self._handles and not self._watcher.seen.is_compiled:
+            self._open()
+            self._is_once = True
+
+    def _shut(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._stack.clear()
+        self._is_once = False
+
+    def _compiling(self, _args: Any, _kwargs: Any) -> None:
+        self._watcher.seen.is_compiled = True
+        self._shut()
+
+    def _compiled(self, _note: Any, _args: Any, _kwargs: Any, result: Any) -> None:
+        if isinstance(result, nn.Module) and self._names.root_of(result) is None:
+            self._hook(self._names.add(result, self._watcher))
+
+    def _hook(self, root: Root) -> None:
+        module = root.ref()
+        if module is None or isinstance(module, torch.jit.ScriptModule):
+            return
+        self._hooks[id(module)] = [
+            module.register_forward_pre_hook(root_before, with_kwargs=True),
+            module.register_forward_hook(root_after, always_call=True),
+        ]
+
+    def _unhook(self, _args: Any, _kwargs: Any) -> None:
+        for handles in self._hooks.values():
+            for handle in handles:
+                handle.remove()
+        self._hooks.clear()
+
+    def _rehook(self, *_: Any) -> None:
+        for root in self._names.roots:
+            self._hook(root)
+
+    def _scripting(self, _args: Any, _kwargs: Any) -> None:
+        self._unhook(_args, _kwargs)
+        self._watcher.patches.lay_down()
+
+    def _scripted(self, *_: Any) -> None:
+        self._watcher.patches.take_up()
+        self._rehook()
+
+    def _any_before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        watcher = self._watcher
+        if watcher.switch.is_on and not torch.compiler.is_compiling():
+            watcher.switch.run(self._look, module, args)
+
+    def _any_after(self, module: nn.Module, _args: Any, _output: Any) -> None:
+        if self._stack and self._stack[-1] == id(module):
+            self._stack.pop()
+        if self._is_once and not self._stack:
+            self._shut()
+
+    def _look(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        is_outermost = not self._stack
+        self._stack.append(id(module))
+        self._watcher.seen.modules_were_seen = True
+        if is_outermost and not isinstance(module, _Loss):
+            root = self._names.root_of(module)
+            if root is None and next(module.parameters(), None) is not None:
+                root = self._names.add(module, self._watcher)
+                root.seen.called_at = self._watcher.own.here()
+                self._hook(root)
+                self._enter(module, args, {})
+        elif not is_outermost:
+            self._find_unregistered(module)
+        if torch.is_grad_enabled() and self._watcher.is_close and args:
+            self._look_at_input(module, args[0])
+
+    def _find_unregistered(self, module: nn.Module) -> None:
+        """Find a layer that a model calls and does not know."""
+        root = next((r for r in self._names.roots if id(r.ref()) == self._stack[0]), None)
+        if root is None or id(module) in root.modules or not torch.is_grad_enabled():
+            return
+        own = list(module.parameters(recurse=False))
+        if not any(p.requires_grad for p in own) or self._optimizers.holds({id(p) for p in own}):
+            return
+        outer = root.ref()
+        if outer is not None and any(m is module for m in outer.modules()):
+            return
+        name = f"{type(module).__name__} {tuple(own[0].shape)}"
+        found = self._watcher.seen.unregistered
+        if self._watcher.step > 0 or self._optimizers.held:
+            found[name] = found.get(name, 0) + 1
+
+    def _look_at_input(self, module: nn.Module, value: Any) -> None:
+        if isinstance(module, _BatchNorm) and module.training and isinstance(value, Tensor):
+            counts = self._watcher.seen.norm_counts.setdefault(type(module).__name__, [])
+            if value.dim() > 1 and len(counts) < 64:
+                counts.append(int(value.shape[0]))
+        if isinstance(module, nn.AdaptiveAvgPool2d) and isinstance(value, Tensor):
+            self._note_pooled(module, value)
+        if isinstance(module, _NORMS) and not self._has_first:
+            self._norms_first = True
+        if self._has_first or not isinstance(module, _WITH_WEIGHTS):
+            return
+        self._has_first = True
+        is_measured = is_plain(value) and value.is_floating_point() and value.numel() > 0
+        if not is_measured or self._norms_first or value.requires_grad:
+            return
+        self._measure(module, value)
+
+    def _note_pooled(self, module: nn.AdaptiveAvgPool2d, value: Tensor) -> None:
+        root = next((r for r in self._names.roots if id(r.ref()) == self._stack[0]), None)
+        if root is not None and module.output_size in (1, (1, 1)) and value.dim() == 4:
+            root.seen.pooled_pixels = int(value.shape[2] * value.shape[3])
+
+    def _measure(self, module: nn.Module, value: Tensor) -> None:
+        found = spread(value)
+        seen = self._watcher.seen
+        if not found.is_finite or not is_finite(value):
+            seen.not_finite = f"the input of the first {type(module).__name__}"
+            seen.not_finite_step = self._watcher.step
+            seen.not_finite_at = self._watcher.own.here()
+        means: tuple[float, ...] = ()
+        stds: tuple[float, ...] = ()
+        worst = 0.0
+        given: tuple[tuple[float, ...], tuple[float, ...]] = (), ()
+        if value.dim() == 4:
+            means, stds = by_channel(value)
+            given = given_for(value, self._watcher.input_refs)
+        elif value.dim() == 2 and value.shape[0] > 1:
+            some = value.detach()[:256, :1024].float()
+            worst = float((some.mean(0).abs() + some.std(0, correction=0)).max())
+        copies = constant = looked = 0
+        if value.dim() >= 2 and value[0].numel() >= _MIN_FEATURES and value.shape[0] > 1:
+            copies, constant, looked = num_copies(value)
+            if len(set(part(value, 1024).tolist())) <= _FEW_VALUES:
+                copies = 0  # ones and zeros, as of a game's board: equal ones are no copies
+        seen.inputs.append(
+            InputSeen(
+                step=self._watcher.step,
+                layer=type(module).__name__,
+                spread=found,
+                shape=tuple(value.shape),
+                channel_means=means,
+                channel_stds=stds,
+                num_copies=copies,
+                num_constant=constant,
+                num_examples=looked,
+                worst_feature=worst,
+                given_means=given[0],
+                given_stds=given[1],
+            )
+        )
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An outermost module is called."""
+        watcher = self._watcher
+        if not watcher.switch.is_on or torch.compiler.is_compiling():
+            return
+        if watcher.switch.is_elsewhere() or self._names.root_of(module) is None:
+            return  # another thread's; or a copy of a model, hooks and all
+        if not watcher.rest.lets_pass(module):
+            watcher.switch.run(self._enter, module, args, kwargs)
+        elif watcher.rest.is_outermost:
+            watcher.input_refs = [weakref.ref(tensor) for tensor in given_to(args, kwargs)]
+
+    def leave(self, module: nn.Module, output: Any) -> None:
+        """It has answered."""
+        watcher = self._watcher
+        if not watcher.switch.is_on or torch.compiler.is_compiling():
+            return
+        if not watcher.rest.is_on:
+            watcher.switch.run(self._leave, module, output)
+        elif self._names.root_of(module) is not None:
+            watcher.rest.let_go()
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        root = self._names.root_of(module)
+        if root is None:
+            return
+        if self._inside:
+            self._inside.append((id(module), None, None))
+            return
+        watcher = self._watcher
+        event = watcher.phases.event() if watcher.is_close else None
+        self._inside.append((id(module), event, None))
+        if not module.training:
+            watcher.evaluated = root.ref
+            self._tell(True)
+        self._time(root, module)
+        if not torch.is_grad_enabled():
+            return
+        given = given_to(args, kwargs)
+        if given:
+            self._watcher.input_refs = [weakref.ref(t) for t in given]
+            self._inside[-1] = (id(module), event, window_of(root, given[0]))
+            if watcher.switch.is_close:
+                note_input(watcher.inputs, given[0])
+            if given is args and watcher.switch.is_close and not watcher.new_batches:
+                note_batch(root, given[0], watcher.step)
+        if self._kept is not None:
+            self._kept.note_input(module, args, kwargs)
+
+    def _leave(self, module: nn.Module, output: Any) -> None:
+        entered = self._left(module)
+        root = self._names.root_of(module)
+        if entered is None or root is None or output is None:
+            return  # within another; or where nothing is given: it may have raised
+        event, window = entered
+        if self._kept is not None:
+            self._kept.note_output(module, output)
+        watcher = self._watcher
+        is_grad = torch.is_grad_enabled()
+        first = output if isinstance(output, Tensor) else first_of(output)
+        node = first.grad_fn if is_grad and first is not None else None
+        has_graph = is_grad and first is not None and first.requires_grad
+        is_training, one = module.training, watcher.current
+        if not is_training:
+            watcher.phases.still_validation()
+        if root.seen.called_at is None:
+            root.seen.called_at = watcher.own.here()
+        if one is not None:
+            one.count(is_training=is_training, has_graph=has_graph)
+        if event is not None:
+            watcher.phases.between(FORWARD, event)
+        if len(self._backwards.waiting) < _MAX_WAITING:
+            self._wait(root, node if is_training else None, window, has_graph=has_graph)
+
+    def _left(self, module: nn.Module) -> tuple[Any, Window | None] | None:
+        """Give what was noted when an outermost module was entered; None: it is within another."""
+        while self._inside and self._inside[-1][0] != id(module):
+            self._inside.pop()
+        if not self._inside:
+            return None
+        _, event, window = self._inside.pop()
+        if self._inside:
+            return None
+        if not module.training:
+            self._tell(False)
+        return event, window
+
+    def _wait(self, root: Root, node: Any, window: Window | None, *, has_graph: bool) -> None:
+        """Keep a call until backward shows whether it is learnt from."""
+        module, is_close = root.ref(), self._watcher.is_close
+        is_sought = bool(root.seen.dropped) and root.seen.dropped_at is None
+        where = self._watcher.own.here() if is_close or is_sought else None
+        graph = follow_graph(node) if node is not None else None
+        is_training = module is not None and module.training
+        self._backwards.waiting.append(Waiting(root, is_training, has_graph, where, graph, window))
+
+    def _tell(self, is_evaluation: bool) -> None:
+        for listener in self._watcher.on_evaluation:
+            listener(is_evaluation)
+
+    def _time(self, root: Root, module: nn.Module) -> None:
+        """Begin forward, or validation where a model that is trained is called in other mode."""
+        phases, one = self._watcher.phases, self._watcher.current
+        if module.training:
+            if torch.is_grad_enabled():
+                phases.open_forward()
+            return
+        is_in_pass = one is not None and not one.is_whole and one.num_backwards == 0
+        if is_in_pass:
+            return
+        root.is_held = root.is_held or self._optimizers.holds(root.ids)
+        if root.is_held:
+            phases.open_validation()

@@ -1,0 +1,193 @@
+"""Names of weights and layers, and what models are like before their first step."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from stepladder.watching.hooks.operands import multiplied
+from stepladder.watching.hooks.tensors import is_plain, part, spread
+from stepladder.watching.seen import ModelSeen
+from stepladder.watching.watcher import Watcher
+
+_MAX_LAYERS: Final = 24
+_FEW: Final = 64  # numbers that show most weights not to be constant
+_MOVED: Final = 1e-4  # of the first number: what counts as moved
+_ALIKE: Final = 1e-2  # of that movement: what counts as the same
+_SCALED: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Root:
+    """One outermost module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.ref = weakref.ref(module)
+        self.seen = ModelSeen(built=type(getattr(module, "_orig_mod", module)).__name__)
+        self.ids = {id(p) for p in module.parameters()}
+        self.modules = {id(m) for m in module.modules()}
+        self.constants: list[tuple[str, weakref.ref[Any], float]] = []
+        self.is_held = False
+        self.num_left = 0
+        self.window_base: weakref.ref[Any] | None = None
+
+
+class Names:
+    """Knows the outermost modules, and by them every weight's name."""
+
+    def __init__(self) -> None:
+        self.roots: list[Root] = []
+        self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._known: dict[int, Root] = {}
+
+    def root_of(self, module: nn.Module) -> Root | None:
+        """Give what is known of an outermost module."""
+        root = self._known.get(id(module))
+        return root if root is not None and root.ref() is module else None
+
+    def add(self, module: nn.Module, watcher: Watcher) -> Root:
+        """Make a module known as an outermost one."""
+        root = Root(module)
+        self.roots.append(root)
+        self._known[id(module)] = root
+        watcher.seen.models.append(root.seen)
+        for name, param in module.named_parameters():
+            self._names.setdefault(id(param), (weakref.ref(param), name))
+        describe(root, has_begun=watcher.step > 0)
+        return root
+
+    def of(self, param: Any) -> str:
+        """Name a weight, or give its shape."""
+        ref, name = self._names.get(id(param), (None, ""))
+        if ref is not None and ref() is param:
+            return name
+        return f"a weight of shape {tuple(param.shape)}"
+
+    def follow_constants(self) -> None:
+        """Look whether weights that began constant have units that differ by now."""
+        for root in self.roots:
+            if not root.constants:
+                continue
+            alike: list[str] = []
+            still: list[tuple[str, weakref.ref[Any], float]] = []
+            for name, ref, value in root.constants:
+                param = ref()
+                answer = None if param is None else _is_alike(param.detach(), value)
+                alike += [name] if answer else []
+                still += [(name, ref, value)] if answer is None else []
+            root.constants = still
+            root.seen.alike_weights += tuple(alike)
+
+    def find_constant_factors(self, node: Any) -> None:
+        """Find the weights that began constant among the matrices that a graph multiplies."""
+        for root in self.roots:
+            if not root.constants or root.seen.constant_factors:
+                continue
+            weights = {id(ref()): name for name, ref, _ in root.constants}
+            found = multiplied(node, set(weights))
+            root.seen.constant_factors = tuple(weights[key] for key in sorted(found))
+
+    def layers(self) -> Iterator[nn.Module]:
+        """Yield the outermost modules that are still there."""
+        for root in self.roots:
+            module = root.ref()
+            if module is not None:
+                yield module
+
+
+def describe(root: Root, *, has_begun: bool) -> None:
+    """Note what a model holds and, unless training has begun, how its weights begin."""
+    module = root.ref()
+    if module is None:
+        return
+    seen = root.seen
+    seen.num_params = sum(p.numel() for p in module.parameters())
+    norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
+    seen.has_batch_norm = any(m.track_running_stats for m in norms)
+    seen.fresh_batch_norm = any(
+        m.num_batches_tracked is not None and int(m.num_batches_tracked) == 0 for m in norms[:4]
+    )
+    seen.has_dropout = any(isinstance(m, _DropoutNd) and m.p > 0 for m in module.modules())
+    seen.has_dropout = seen.has_dropout or any(
+        isinstance(m, nn.RNNBase) and m.dropout > 0 for m in module.modules()
+    )
+    seen.wanted_pixels = _wanted_pixels(module)
+    if not has_begun:
+        _weights(module, seen)
+        root.constants = list(_constants(module))
+
+
+def _wanted_pixels(module: nn.Module) -> int | None:
+    """Find the size of picture that a model says it was made for, as timm's and others' do."""
+    inner = getattr(module, "module", None) or getattr(module, "_orig_mod", None) or module
+    config = getattr(inner, "default_cfg", None) or getattr(inner, "pretrained_cfg", None)
+    size = config.get("input_size") if isinstance(config, dict) else None
+    if size is None:
+        given = getattr(inner, "config", None)
+        names = ("img_size", "image_size", "input_size")
+        found = [getattr(place, name, None) for place in (inner, given) for name in names]
+        size = next((one for one in found if isinstance(one, (int, tuple, list))), None)
+    if isinstance(size, int):
+        return size * size
+    sides = [side for side in list(size or [])[-2:] if isinstance(side, int)]
+    return sides[0] * sides[1] if len(sides) == 2 else None
+
+
+def _constants(module: nn.Module) -> Iterator[tuple[str, weakref.ref[Any], float]]:
+    """Yield the matrices that begin with one number other than 0, those of `_SCALED` apart."""
+    known = {id(m.weight) for m in module.modules() if isinstance(m, _SCALED)}
+    matrices = [
+        (name, param)
+        for name, param in module.named_parameters()
+        if id(param) not in known
+        and sum(size > 1 for size in param.shape) >= 2
+        and param.requires_grad
+        and is_plain(param)
+    ]
+    for name, param in matrices[:: max(1, len(matrices) // _MAX_LAYERS)]:
+        some = part(param, _FEW)
+        value = float(some[0])
+        if value and bool((some == some[0]).all()) and bool((param.detach() == value).all()):
+            yield name, weakref.ref(param), value
+
+
+def _is_alike(weight: torch.Tensor, began: float) -> bool | None:
+    """Whether all slices along some dimension are still the same; None: it did not move enough.
+
+    What is multiplied number by number differs everywhere after a step. Where whole rows or columns
+    stay the same, the units that they make compute the same, and always will.
+    """
+    moved = float((weight - began).abs().max())
+    if not moved > _MOVED * abs(began) or bool((weight == weight.flatten()[0]).all()):
+        return None
+    return any(
+        float((weight - weight.narrow(dim, 0, 1)).abs().max()) <= _ALIKE * moved
+        for dim, size in enumerate(weight.shape)
+        if size > 1
+    )
+
+
+def _weights(module: nn.Module, seen: ModelSeen) -> None:
+    """Note weights that begin constant, at zero, or at an odd scale."""
+    named = [(n, m) for n, m in module.named_modules() if isinstance(m, _SCALED)]
+    named = [(n, m) for n, m in named if m.weight.requires_grad and is_plain(m.weight)]
+    stride = max(1, len(named) // _MAX_LAYERS)
+    constant: list[str] = []
+    zero: list[str] = []
+    scales: list[float] = []
+    for name, layer in named[::stride]:
+        assert isinstance(layer.weight, torch.Tensor)
+        found = spread(layer.weight)
+        if layer.weight.numel() > 1 and found.low == found.high:
+            (zero if found.low == 0 else constant).append(name or "the layer")
+        fan_in = layer.weight[0].numel()
+        if fan_in >= 16 and found.size > 0:
+            scales.append(found.size * fan_in**0.5)
+    seen.num_weights = len(named[::stride])
+    seen.constant_weights, seen.zero_weights = tuple(constant), tuple(zero)
+    seen.scales = tuple(scales)

@@ -1,0 +1,316 @@
+"""Watches optimisers: what they hold, what moves, whether gradients are cleared."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import Counter
+from time import perf_counter
+from typing import Any, Final
+
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from stepladder.watching.hooks.live import Live, learning
+from stepladder.watching.hooks.names import Names
+from stepladder.watching.hooks.tensors import is_plain, part
+from stepladder.watching.seen_steps import OptimizerSeen
+from stepladder.watching.times.phases import OPTIMIZER
+from stepladder.watching.watcher import Watcher
+
+_MAX_LOSSES: Final = 20_000
+_MAX_WAITING: Final = 8
+
+
+class EnoughSteps(SystemExit):
+    """Ends a script after as many steps as were asked for; its own clean-up runs, its code is 0."""
+
+    is_enough = True
+
+
+class OptimizerWatch:
+    """Hooks on every optimiser's step, light wrappers of what clears and clips gradients."""
+
+    def __init__(self, names: Names, max_steps: int | None = None) -> None:
+        self._names = names
+        self._max_steps = max_steps
+        self._live: dict[int, Live] = {}
+        self._main: int | None = None
+        self._num_main = 0
+        self._since: dict[int, int] = {}
+        self._pid = os.getpid()
+        self._watcher: Watcher
+        self._stepping: Live | None = None
+        self._last: weakref.ref[Live] | None = None
+        self.pending: list[Any] = []
+
+    def install(self, watcher: Watcher) -> None:
+        """Hook into all optimisers, those that are there already as well."""
+        self._watcher = watcher
+        watcher.patches.wrap(Optimizer, "__init__", after=self._built)
+        for owner in (Optimizer, torch.nn.Module):
+            watcher.patches.wrap(owner, "zero_grad", after=self._cleared, is_close_only=True)
+        for kind in _subclasses(Optimizer):
+            if "zero_grad" in vars(kind):
+                watcher.patches.wrap(kind, "zero_grad", after=self._cleared, is_close_only=True)
+        watcher.patches.wrap(Optimizer, "add_param_group", after=self._grown)
+        switch = watcher.switch
+
+        def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            switch.follow()
+            if not watcher.rest.is_on or self._is_first(optimizer):
+                switch.run(self._before, optimizer, args, kwargs)
+
+        pre = register_optimizer_step_pre_hook(before)
+        post = register_optimizer_step_post_hook(self._stepped)
+        watcher.patches.on_undo(pre.remove)
+        watcher.patches.on_undo(post.remove)
+
+    def _is_first(self, optimizer: Optimizer) -> bool:
+        """Whether an optimiser steps for the first time; then this and the next are followed."""
+        is_first = self.steps_of(optimizer) == 0
+        if is_first:
+            self._watcher.rest.stir()
+        return is_first
+
+    def _live_of(self, optimizer: Optimizer) -> Live:
+        live = self._live.get(id(optimizer))
+        if live is None or live.ref() is not optimizer:
+            seen = OptimizerSeen(kind=type(optimizer).__name__)
+            live = self._live[id(optimizer)] = Live(optimizer, seen)
+            self._watcher.seen.optimizers.append(seen)
+            self._describe(optimizer, live)
+        return live
+
+    def _describe(self, optimizer: Optimizer, live: Live) -> None:
+        seen = live.seen
+        groups = optimizer.param_groups
+        params = [p for group in groups for p in group["params"]]
+        live.params, live.ids = [weakref.ref(p) for p in params], {id(p) for p in params}
+        seen.num_params = sum(p.requires_grad for p in params)
+        seen.twice = self._names_of_twice(params) if len(live.ids) < len(params) else ()
+        seen.maximises = any(group.get("maximize", False) for group in groups)
+        if "fused" in groups[0]:
+            self._watcher.is_fused = bool(groups[0]["fused"])
+        seen.owns_modules = any(isinstance(p, torch.nn.Parameter) for p in params)
+        decayed = [p for g in groups if g.get("weight_decay", 0) for p in g["params"]]
+        seen.decay = max((float(g.get("weight_decay", 0) or 0) for g in groups), default=0.0)
+        free = [g["params"] for g in groups if not g.get("weight_decay", 0)] if decayed else []
+        vectors = [sum(p.dim() == 1 for p in group) for group in free]
+        seen.num_spared = sum(v for v, g in zip(vectors, free, strict=True) if 2 * v > len(g))
+        seen.decayed = tuple(self._names.of(p) for p in decayed if p.dim() <= 1)
+        seen.decays_by_l2 = seen.kind in ("Adam", "Adamax", "NAdam", "RAdam") and bool(decayed)
+        if any(g.get("decoupled_weight_decay") for g in groups):
+            seen.decays_by_l2 = False
+
+    def _names_of_twice(self, params: list[Any]) -> tuple[str, ...]:
+        counts = Counter(id(p) for p in params)
+        once = {id(p): p for p in params}
+        return tuple(self._names.of(once[key]) for key, num in counts.items() if num > 1)
+
+    def _find_shared(self, live: Live) -> None:
+        """Note the weights that the optimiser before has stepped on these very gradients."""
+        last = self._last() if self._last is not None else None
+        if self._watcher.backwards or last is None or last is live or last.ids.isdisjoint(live.ids):
+            return
+        both = [p for ref in live.params if (p := ref()) is not None and id(p) in last.ids]
+        names = tuple(self._names.of(p) for p in both if p.grad is not None)
+        live.seen.num_shared += bool(names)
+        live.seen.shared = names or live.seen.shared
+
+    def _built(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        self._watcher.rest.stir()
+        live = self._live_of(args[0])
+        live.seen.built_at = live.seen.built_at or self._watcher.own.here()
+
+    def _grown(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        optimizer: Optimizer = args[0]
+        live = self._live.get(id(optimizer))
+        if live is not None and live.ref() is optimizer:  # else it is being made
+            self._watcher.rest.stir()
+            self._describe(optimizer, live)
+
+    def _cleared(self, _note: Any, args: tuple[Any, ...], _kwargs: Any, _result: Any) -> None:
+        if not self._watcher.backwards:
+            return
+        cleared = args[0]
+        where = self._watcher.own.here()
+        for live in self._live.values():
+            if live.ref() is cleared or not isinstance(cleared, Optimizer):
+                live.was_cleared, live.cleared_late_at = True, where
+
+    def gradients_open(self) -> None:
+        """Note gradients before something of torch's own changes them."""
+        if not self._watcher.is_following:
+            return
+        for live in self._live.values():
+            live.clearing.open()
+
+    def gradients_close(self, *, is_backward: bool) -> None:
+        """Note them afterwards."""
+        if self._stepping is not None and is_backward:
+            self._stepping.seen.has_closure = True
+        is_following = self._watcher.is_following
+        for live in self._live.values() if is_following or self._watcher.is_close else ():
+            if is_following:
+                live.clearing.close(is_backward=is_backward)
+            if is_backward:
+                live.was_cleared = False
+
+    def holds(self, ids: set[int]) -> bool:
+        """Whether an optimiser holds one of these weights."""
+        return any(not live.ids.isdisjoint(ids) for live in self._live.values())
+
+    @property
+    def held(self) -> set[int]:
+        """Give the ids of all weights that optimisers hold."""
+        return set().union(*(live.ids for live in self._live.values() if live.ref() is not None))
+
+    def steps_of(self, optimizer: Any) -> int:
+        """Give the steps that an optimiser has taken."""
+        live = self._live.get(id(optimizer))
+        return live.seen.num_steps if live is not None and live.ref() is optimizer else 0
+
+    def gradient_marks(self) -> list[tuple[int, float]]:
+        """Tell some gradients apart from later ones: where they lie, and some of their numbers."""
+        some = [ref() for live in self._live.values() for ref in live.params[:_MAX_WAITING]]
+        grads = [p.grad for p in some if p is not None and p.grad is not None]
+        return [(g.data_ptr(), float(part(g, 64).sum())) for g in grads if is_plain(g)]
+
+    def find_waiting(self) -> None:
+        """Count the optimisers that never stepped and alone hold weights that have a gradient."""
+        waiting = [live for live in self._live.values() if live.seen.num_steps == 0]
+        if not waiting:
+            return
+        moved = [live.ids for live in self._live.values() if live.seen.num_steps]
+        for live in waiting:
+            params = [ref() for ref in live.params[:_MAX_WAITING]]
+            has_gradient = any(p is not None and p.grad is not None for p in params)
+            is_alone = all(live.ids.isdisjoint(ids) for ids in moved)
+            live.seen.num_waiting += live.ref() is not None and has_gradient and is_alone
+
+    def live_optimizers(self) -> list[Optimizer]:
+        """Give the optimisers that have stepped and are still there."""
+        found = [live.ref() for live in self._live.values() if live.seen.num_steps]
+        return [optimizer for optimizer in found if optimizer is not None]
+
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        live = self._live_of(optimizer)
+        seen = live.seen
+        # A closure makes the gradients within the step: then they are looked at behind it.
+        live.is_late = callable(args[1] if len(args) > 1 else kwargs.get("closure"))
+        if not live.is_late and self._watcher.is_following:
+            live.clearing.before_step(seen)
+        self._stepping = live
+        seen.num_outside_scaler += self._watcher.is_scaled
+        if seen.num_steps == 0:
+            seen.stepped_at = self._watcher.own.here()
+            self._describe(optimizer, live)
+        if self._watcher.is_close:
+            if not live.is_late:
+                self._look_at_gradients(optimizer, live)
+                self._find_shared(live)
+            live.keep_weights(optimizer)
+            live.event = self._watcher.phases.event()
+        live.began = perf_counter()
+
+    def _look_at_gradients(self, optimizer: Optimizer, live: Live) -> None:
+        seen, params = live.seen, learning(optimizer)
+        without = {id(p): p for p in params if p.grad is None}
+        if self._watcher.backwards or seen.num_looked == 0:
+            seen.num_looked += 1
+            is_empty = len(without) == len(params) > 0
+            if not is_empty and live.was_cleared:
+                some = [p.grad for p in params if is_plain(p.grad)][:4]
+                is_empty = not any(bool(part(g, 4096).any()) for g in some)
+            seen.num_empty += is_empty
+            if is_empty and live.was_cleared:
+                seen.num_cleared_late += 1
+                seen.cleared_late_at = live.cleared_late_at
+            if not is_empty:
+                old = live.never
+                if old is None:
+                    old = {key: self._names.of(param) for key, param in without.items()}
+                live.never = {key: name for key, name in old.items() if key in without}
+
+    def _look_late(self, optimizer: Optimizer, live: Live) -> None:
+        if self._watcher.is_following:
+            live.clearing.before_step(live.seen)
+        if self._watcher.is_close:
+            self._look_at_gradients(optimizer, live)
+
+    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        watcher = self._watcher
+        is_main = self._is_main(optimizer)
+        self._num_main += is_main
+        if watcher.switch.is_on:
+            watcher.switch.run(self._after, optimizer, is_main)
+        is_enough = self._max_steps is not None and self._num_main >= self._max_steps
+        if is_enough and os.getpid() == self._pid:
+            watcher.seen.was_cut = True
+            raise EnoughSteps(0)
+
+    def _is_main(self, optimizer: Optimizer) -> bool:
+        """Whether an optimiser's step counts: the first one's, until another's two in a row."""
+        if self._main is None or id(optimizer) == self._main:
+            self._main, self._since = id(optimizer), {}
+            return True
+        self._since[id(optimizer)] = self._since.get(id(optimizer), 0) + 1
+        if self._since[id(optimizer)] < 2:
+            return False
+        self._main, self._since = id(optimizer), {}
+        return True
+
+    def _after(self, optimizer: Optimizer, is_main: bool) -> None:
+        watcher = self._watcher
+        live = self._live_of(optimizer) if watcher.rest.is_on else self._look_after(optimizer)
+        seen = live.seen
+        if self.pending and len(live.losses) < _MAX_LOSSES:
+            live.losses.append((seen.num_steps, self.pending))
+        self.pending = []
+        seen.num_steps += 1
+        if watcher.backwards:
+            seen.backwards[watcher.backwards] = seen.backwards.get(watcher.backwards, 0) + 1
+        self._last = weakref.ref(live)
+        if watcher.current is not None:
+            watcher.current.num_steps += 1
+        watcher.backwards = watcher.new_batches = 0
+        if is_main:
+            watcher.next_step()
+
+    def _look_after(self, optimizer: Optimizer) -> Live:
+        """Look at what a step that is followed has done."""
+        now = perf_counter()
+        watcher, live = self._watcher, self._stepping
+        if live is None or live.ref() is not optimizer:
+            live = self._live_of(optimizer)
+        self._stepping = None
+        if live.began:
+            watcher.phases.add(OPTIMIZER, now - live.began)
+        watcher.phases.between(OPTIMIZER, live.event)
+        live.event = None
+        if live.before:
+            live.compare()
+        if live.is_late:
+            self._look_late(optimizer, live)
+        watcher.inputs.clear()
+        live.clearing.after_step(optimizer if watcher.is_following else None)
+        live.was_cleared = False
+        return live
+
+    def settle(self) -> None:
+        """Read update ratios, losses and the names of weights without gradients."""
+        for live in self._live.values():
+            live.settle()
+
+
+def _subclasses(kind: type) -> list[type]:
+    found: list[type] = []
+    children: list[type] = kind.__subclasses__()
+    for child in children:
+        found += [child, *_subclasses(child)]
+    return found

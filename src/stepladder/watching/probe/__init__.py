@@ -1,0 +1,1 @@
+"""Steps replayed on a copy after the script's last one."""

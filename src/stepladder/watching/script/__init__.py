@@ -1,0 +1,1 @@
+"""The script that is watched, from its first line to its report."""

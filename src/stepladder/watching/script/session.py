@@ -1,0 +1,231 @@
+"""One watching from its first line to its report."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from stepladder.records.files import to_json
+from stepladder.records.watch import WATCH_FILE, Replay, WatchReport
+from stepladder.watching.script.own_code import OwnCode
+from stepladder.watching.script.script import (
+    Ender,
+    Ending,
+    Leaver,
+    TorchImport,
+    find_script,
+    run_script,
+)
+
+if TYPE_CHECKING:
+    from stepladder.watching.probe.probe import Kept
+    from stepladder.watching.watcher import Watcher
+
+_WRITE_EVERY_S: Final = 5.0
+_WRITE_LATEST_S: Final = 60.0  # so often it is written whatever it takes
+_WRITE_STEP_S: Final = 20e-6  # what writing may take a step, of the 200 µs that are promised
+Publish = Callable[[WatchReport], object]
+
+
+class Session:
+    """Looks on from `begin` to `finish`, and writes what was seen every few seconds.
+
+    Args:
+        script: as it was given, for the report.
+        args: its arguments.
+        own: tells its lines from libraries'.
+        folder: where watch.json is written.
+        publish: called once with the whole report.
+        max_steps: ends the script after as many steps of its optimiser; None: it is let run.
+        is_probing: replays steps on a copy at the end.
+    """
+
+    def __init__(
+        self,
+        script: str,
+        args: Sequence[str],
+        own: OwnCode,
+        folder: Path,
+        publish: Publish,
+        *,
+        max_steps: int | None = None,
+        is_probing: bool = False,
+    ) -> None:
+        self.script = script
+        self.args = tuple(args)
+        self.folder = folder
+        self.report: WatchReport | None = None
+        self._own = own
+        self._publish = publish
+        self._max_steps = max_steps
+        self._is_probing = is_probing
+        self._pid = os.getpid()
+        self._began = self._written = perf_counter()
+        self._written_step = 0
+        self._write_s = 0.0
+        self._watcher: Watcher | None = None
+        self._kept: Kept | None = None
+        self._report_of: Callable[..., WatchReport]
+        self._error: str | None = None
+
+    def begin(self) -> None:
+        """Put the watchers in place; torch is imported by now. What fails is told, not raised."""
+        try:
+            self._begin()
+        except Exception as error:
+            self._error = f"{type(error).__name__}: {error}"
+
+    def _begin(self) -> None:
+        from stepladder.watching.hooks.backwards import BackwardWatch
+        from stepladder.watching.hooks.dropout import DropoutWatch
+        from stepladder.watching.hooks.loaders import LoaderWatch
+        from stepladder.watching.hooks.losses import LossWatch
+        from stepladder.watching.hooks.modules import ModuleWatch
+        from stepladder.watching.hooks.names import Names
+        from stepladder.watching.hooks.optimizers import OptimizerWatch
+        from stepladder.watching.hooks.running import FileWatch, PrecisionWatch, ScheduleWatch
+        from stepladder.watching.probe.probe import Kept
+        from stepladder.watching.reporting import report_of
+        from stepladder.watching.watcher import Watcher
+
+        watcher = self._watcher = Watcher(self._own)
+        self._report_of = report_of
+        watcher.began = self._began
+        names = Names()
+        kept = Kept() if self._is_probing else None
+        optimizers = OptimizerWatch(names, self._max_steps)
+        losses = LossWatch(kept=kept)
+        backwards = BackwardWatch(names, optimizers, losses)
+        modules = ModuleWatch(names, optimizers, backwards, kept=kept)
+        precision = PrecisionWatch(optimizers, backwards)
+        self._kept = kept
+        watcher.start(
+            [
+                optimizers,
+                backwards,
+                modules,
+                losses,
+                LoaderWatch(),
+                DropoutWatch(names),
+                ScheduleWatch(optimizers),
+                precision,
+                FileWatch(),
+                *((kept,) if kept is not None else ()),
+            ]
+        )
+        if kept is not None:
+            watcher.rest.forbid()  # it replays what the last step was given
+            kept.optimizers = optimizers.live_optimizers
+        watcher.on_step.append(self._write_sometimes)
+
+    def finish(self, ending: Ending) -> WatchReport | None:
+        """Take everything away and give the report; None in a process that was forked."""
+        if os.getpid() != self._pid or self.report is not None:
+            return self.report
+        wall_s = perf_counter() - self._began
+        with suppress(Exception):  # the script's own end and exit code come first
+            self.report = self._final(ending, wall_s)
+            self._publish(self.report)
+        return self.report
+
+    def _final(self, ending: Ending, wall_s: float) -> WatchReport:
+        from stepladder.watching.reporting import report_of, unwatched
+
+        watcher = self._watcher
+        if watcher is None:
+            return unwatched(
+                self.script,
+                self.args,
+                ending=ending.words,
+                exit_code=ending.exit_code,
+                wall_s=wall_s,
+                error=self._error,
+            )
+        watcher.stop()
+        probe_s: float | None = None
+        replays: tuple[Replay, ...] = ()
+        if self._kept is not None and not ending.signal_number:
+            began = perf_counter()
+            replays = self._kept.replay()
+            probe_s = perf_counter() - began
+        return report_of(
+            watcher,
+            script=self.script,
+            args=self.args,
+            ending=ending.words,
+            exit_code=ending.exit_code,
+            is_complete=True,
+            probe_s=probe_s,
+            replays=replays,
+            wall_s=wall_s,
+        )
+
+    def _write_sometimes(self) -> None:
+        """Keep what was seen so far, for the case that the script is killed.
+
+        That is every five seconds where steps are many. Where they are slow, so few come in that
+        time that writing would be most of what watching costs them: then it waits for longer.
+        """
+        watcher = self._watcher
+        if watcher is not None and watcher.step == 1:  # importing and loading do not count
+            self._written = watcher.phases.ended
+            return
+        if watcher is None or (since_s := watcher.phases.ended - self._written) < _WRITE_EVERY_S:
+            return
+        num_steps = watcher.step - self._written_step
+        if num_steps * _WRITE_STEP_S < self._write_s and since_s < _WRITE_LATEST_S:
+            return
+        began = perf_counter()
+        report = self._report_of(
+            watcher, script=self.script, args=self.args, ending="it still runs, or was killed"
+        )
+        text = json.dumps(to_json(report), indent=2)
+        temporary = self.folder / f".{WATCH_FILE}.tmp"
+        temporary.write_text(text, encoding="utf-8")  # not synced: it would hold the script up
+        temporary.replace(self.folder / WATCH_FILE)
+        self._written, self._written_step = perf_counter(), watcher.step
+        self._write_s = self._written - began
+
+
+def watch_script(
+    script: str,
+    args: Sequence[str],
+    *,
+    folder: Path,
+    publish: Publish,
+    is_module: bool = False,
+    max_steps: int | None = None,
+    is_probing: bool = False,
+) -> Ending:
+    """Run a script as `__main__` in this process, looking on.
+
+    Returns:
+        How it ended; its exit code is the one to pass on.
+
+    Raises:
+        UsageError: if there is no such script.
+    """
+    file = find_script(script, is_module=is_module)
+    own = OwnCode(file.parent, None if is_module else str(Path.cwd() / script))
+    session = Session(
+        script, args, own, folder, publish, max_steps=max_steps, is_probing=is_probing
+    )
+    pid = os.getpid()
+
+    def end_by_signal(number: int) -> None:
+        words = f"signal {number} ended it"
+        session.finish(Ending(exit_code=128 + number, words=words, signal_number=number))
+
+    with TorchImport(session.begin), Ender(end_by_signal), Leaver(session.finish):
+        ending = run_script(script, args, is_module=is_module)
+    if os.getpid() == pid:
+        with suppress(Exception):  # the script may have closed it
+            sys.stdout.flush()
+        session.finish(ending)
+    return ending

@@ -1,0 +1,1 @@
+"""Where a watched step's time goes."""

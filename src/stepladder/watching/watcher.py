@@ -1,0 +1,152 @@
+"""Looks on while a script trains: the watchers in place, what they share, and their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Protocol
+
+from stepladder.watching.hooks.patches import Patches, Switch, activate, deactivate
+from stepladder.watching.script.own_code import OwnCode
+from stepladder.watching.seen import Seen
+from stepladder.watching.times.phases import Phases
+from stepladder.watching.times.resting import Rest
+
+CLOSE_EVERY = 10  # steps from one with numbers read to the next
+MODULES_EVERY = 50  # steps from one with hooks on modules to the next
+_TIME_EVERY = 8  # of the other steps, one in so many is timed: asking the time costs time
+_FIRST_CLOSE = 4  # the first steps are all looked at
+_MIN_CLOSE = 10  # so many are, whatever they take
+_FOLLOW_FIRST = 32  # steps at which the clearing of gradients is followed
+_FOLLOW_EVERY, _FOLLOW_NUM = 50, 5  # and then so many in a row out of so many
+_TELL_EVERY_S = 5.0  # where steps are only counted
+_OWED_EVERY = 100  # and then one in so many steps
+
+
+class Part(Protocol):
+    """One watcher: what it wraps, and what it still reads at the end."""
+
+    def install(self, watcher: Watcher) -> None:
+        """Put wrappers and hooks in place."""
+
+    def settle(self) -> None:
+        """Read what was kept for later."""
+
+
+class Watcher:
+    """What the parts share: the step, whether it is looked at closely, and what was seen.
+
+    Attributes:
+        rest: whether steps are only counted.
+        step: steps of the main optimiser: the first one, until another steps twice in a row.
+        backwards: calls of backward since the last step of any optimiser.
+        new_batches: batches that loaders gave since then.
+        current: the pass over a loader that gave the last batch; None: no loader did.
+        is_following: in this step it is followed whether gradients are cleared.
+        is_scaled: a GradScaler has scaled what backward was called on, and nobody unscaled since.
+        is_fused: the optimiser runs one kernel for all weights; None: it has no such kernel.
+        inputs: numbers of what models were given since the last step, where that is looked at.
+        evaluated: the outermost module that was last called in evaluation mode.
+        input_refs: what the outermost module was last given, held weakly.
+        on_step: called after each step, of those that are only counted now and then.
+        on_close: called before each step that is looked at closely.
+        on_pass: called when one of a loader's first passes begins.
+        on_evaluation: called when a model in evaluation mode is called, and when it has answered.
+    """
+
+    def __init__(self, own: OwnCode) -> None:
+        self.own = own
+        self.seen = Seen()
+        self.switch = Switch()
+        self.patches = Patches(self.switch)
+        self.phases = Phases()
+        self.rest = Rest(self.seen)
+        self.step = 0
+        self.backwards = 0
+        self.new_batches = 0
+        self.evaluated: Callable[[], Any] = lambda: None  # held weakly
+        self.inputs: set[tuple[float, ...]] = set()
+        self.current: Any = None
+        self.is_following = True
+        self.is_scaled = False
+        self.is_fused: bool | None = None
+        self.began = perf_counter()
+        self.input_refs: list[Any] = []
+        self.on_step: list[Callable[[], None]] = []
+        self.on_close: list[Callable[[], None]] = []
+        self.on_pass: list[Callable[[], None]] = []
+        self.on_evaluation: list[Callable[[bool], None]] = []
+        self._parts: list[Part] = []
+        self._told = 0.0
+
+    @property
+    def is_close(self) -> bool:
+        """Whether this step is one of those whose numbers are read."""
+        return self.switch.is_close
+
+    def start(self, parts: list[Part]) -> None:
+        """Put all parts in place; torch is imported by now."""
+        self._parts = parts
+        try:
+            for part in parts:
+                part.install(self)
+        except Exception as error:
+            self.switch.fail(error)
+            self.patches.undo()
+            return
+        activate(self.switch)
+
+    def stop(self) -> None:
+        """Take everything away, and read what was kept for later."""
+        was_on = self.switch.is_on
+        self.phases.end()
+        deactivate(self.switch)
+        self.patches.undo()
+        if was_on or self.switch.error:
+            self.settle()
+
+    def settle(self) -> None:
+        """Read what was kept for later: losses and norms that lay on a device."""
+        for part in self._parts:
+            try:
+                part.settle()
+            except Exception as error:
+                self.switch.fail(error)
+
+    def next_step(self) -> None:
+        """Count a step of the main optimiser, and choose whether the next is looked at closely."""
+        self.step += 1
+        seen, switch = self.seen, self.switch
+        seen.num_steps = switch.num_steps = self.step
+        is_sampled = self.step % _TIME_EVERY == _TIME_EVERY // 2
+        if self.rest.is_on and self.step % CLOSE_EVERY:
+            switch.counts_for = _TIME_EVERY * is_sampled
+            self.phases.step_ended()
+            self.rest.count()
+            if self.phases.ended - self._told > _TELL_EVERY_S:
+                self._tell()
+            return
+        is_due = self.step < _FIRST_CLOSE or self.step % CLOSE_EVERY == 0
+        is_owed = seen.num_looked < _MIN_CLOSE or self.step % _OWED_EVERY == 0
+        self.is_following = self.step < _FOLLOW_FIRST or self.step % _FOLLOW_EVERY < _FOLLOW_NUM
+        switch.is_close = is_due and (is_owed or switch.may_spend())
+        seen.num_looked += switch.is_close
+        switch.counts_for = 1 if switch.is_close else _TIME_EVERY * is_sampled
+        phases = self.phases
+        was_counting = phases.is_counting
+        phases.step_ended()
+        if not was_counting and phases.is_counting:
+            phases.spent_before_s = switch.spent_s
+        self.rest.step_ended(is_close=switch.is_close)
+        phases.is_sampling = not self.rest.is_on
+        phases.is_own = self.step % CLOSE_EVERY == 0
+        if self.rest.is_on:
+            phases.pause()
+        self._tell()
+        for listener in self.on_close if switch.is_close else ():
+            listener()
+
+    def _tell(self) -> None:
+        self._told = self.phases.ended
+        for listener in self.on_step:
+            listener()

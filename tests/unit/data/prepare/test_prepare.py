@@ -1,0 +1,415 @@
+"""Prepare makes the same store of the same pictures, says what it found, and refuses the rest."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from stepladder.config.choices import Encoding, Fit, JpegSize, Split
+from stepladder.config.options import PrepareConfig
+from stepladder.data.decoding.decode import decode_picture
+from stepladder.data.prepare import plan as plan_module
+from stepladder.data.prepare import target as target_module
+from stepladder.data.prepare.prepare import PreparePhase, PrepareProgress, PrepareResult, prepare
+from stepladder.data.store.store import Store
+from stepladder.data.store.verify import verify_store
+from stepladder.errors import DataError, ResourceError, UsageError
+
+SIZE = 24
+
+
+def save_photo(path: Path, seed: int) -> None:
+    """Save a picture that no other seed gives."""
+    coarse = np.random.default_rng(seed).integers(0, 255, size=(5, 6, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(coarse).resize((36, 30), Image.Resampling.BICUBIC).save(path)
+
+
+@pytest.fixture
+def split_photos(tmp_path: Path) -> Path:
+    """Train, val and test of two classes, 8 + 3 + 3 each, JPEG and PNG."""
+    root = tmp_path / "photos"
+    for start, split, count in ((0, "train", 8), (100, "val", 3), (200, "test", 3)):
+        for label in range(2):
+            for idx in range(count):
+                suffix = "png" if idx % 3 == 2 else "jpg"
+                seed = start + 50 * label + idx
+                save_photo(root / split / f"class {label}" / f"{idx}.{suffix}", seed)
+    return root
+
+
+def make(source: Path, out: Path, **options: object) -> PrepareResult:
+    settings = {"size": SIZE, "workers": 2, **options}
+    return prepare(PrepareConfig(source=source, out=out, **settings))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Read all files of a store but the log, which says when and where it was made."""
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert files.pop("prepare_log.json")
+    return files
+
+
+def quarantine(folder: Path) -> list[list[str]]:
+    rows = list(csv.reader(io.StringIO((folder / "quarantine.csv").read_text(), newline="")))
+    assert rows[0] == ["path", "reason"]
+    return rows[1:]
+
+
+def test_a_store_holds_each_picture_with_its_label(split_photos: Path, tmp_path: Path) -> None:
+    result = make(split_photos, tmp_path / "store")
+    assert result.manifest.classes == ("class 0", "class 1")
+    assert result.manifest.class_counts == {"train": (8, 8), "val": (3, 3), "test": (3, 3)}
+    assert verify_store(result.folder) == []
+    store = Store.open(result.folder)
+    for split in Split:
+        part = store.split(split)
+        assert part is not None
+        for row in range(len(part)):
+            path = split_photos / part.describe(row)
+            assert path.parts[-3] == split
+            assert path.parent.name == f"class {part.labels[row]}"
+            want = decode_picture(path.read_bytes(), size=SIZE, fit=Fit.PAD)
+            np.testing.assert_array_equal(part.picture(row), want)
+
+
+def test_rows_are_sorted_by_content(split_photos: Path, tmp_path: Path) -> None:
+    store = Store.open(make(split_photos, tmp_path / "store").folder)
+    part = store.split(Split.TRAIN)
+    assert part is not None
+    hashes = [part.sha256(row) for row in range(len(part))]
+    assert hashes == sorted(hashes)
+
+
+def test_channel_sums_are_those_of_the_training_pixels(split_photos: Path, tmp_path: Path) -> None:
+    result = make(split_photos, tmp_path / "store")
+    part = Store.open(result.folder).split(Split.TRAIN)
+    assert part is not None
+    pixels = np.stack([part.picture(row) for row in range(len(part))]).astype(np.int64)
+    assert result.manifest.channel_sum == tuple(pixels.sum(axis=(0, 1, 2)).tolist())
+    assert result.manifest.channel_sq_sum == tuple((pixels**2).sum(axis=(0, 1, 2)).tolist())
+    assert result.manifest.num_pixels == 16 * SIZE * SIZE
+
+
+@pytest.mark.parametrize("jpeg_size", list(JpegSize))
+def test_jpeg_stores_read_as_pixel_stores_do(
+    split_photos: Path, tmp_path: Path, jpeg_size: JpegSize
+) -> None:
+    pixels = Store.open(make(split_photos, tmp_path / "pixels").folder).split(Split.VAL)
+    result = make(
+        split_photos,
+        tmp_path / "jpeg",
+        encoding=Encoding.JPEG,
+        jpeg_size=jpeg_size,
+        jpeg_quality=95,
+    )
+    jpeg = Store.open(result.folder).split(Split.VAL)
+    assert pixels is not None
+    assert jpeg is not None
+    tolerance = 0 if jpeg_size is JpegSize.ORIGINAL else 6
+    for row in range(len(pixels)):
+        difference = np.abs(pixels.picture(row).astype(int) - jpeg.picture(row))
+        assert difference.mean() <= tolerance
+
+
+def test_original_jpeg_stores_hold_the_source_bytes(split_photos: Path, tmp_path: Path) -> None:
+    result = make(split_photos, tmp_path / "store", encoding=Encoding.JPEG)
+    table = pq.read_table(result.folder / result.manifest.shards[0].name).to_pylist()
+    assert len(table) == 16
+    for row in table:
+        assert row["picture"] == (split_photos / row["path"]).read_bytes()
+
+
+def test_same_pictures_give_the_same_bytes(split_photos: Path, tmp_path: Path) -> None:
+    first = make(split_photos, tmp_path / "first", workers=1)
+    elsewhere = tmp_path / "moved" / "away"
+    shutil.copytree(split_photos, elsewhere)
+    second = make(elsewhere, tmp_path / "second", workers=3)
+    one, other = contents(first.folder), contents(second.folder)
+    one.pop("prepare_hashes.jsonl")  # times and inodes of the source files
+    other.pop("prepare_hashes.jsonl")
+    assert one == other
+    for name, data in one.items():
+        assert os.fsencode(tmp_path) not in data, name
+
+
+def test_a_second_call_finds_the_store_up_to_date(split_photos: Path, tmp_path: Path) -> None:
+    first = make(split_photos, tmp_path / "store")
+    before = contents(first.folder), first.folder.stat().st_ino
+    second = make(split_photos, tmp_path / "store", workers=1)
+    assert second.is_up_to_date
+    assert (second.manifest, second.num_bad) == (first.manifest, 0)
+    assert second.warnings == first.warnings
+    assert (contents(first.folder), first.folder.stat().st_ino) == before
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_store_of_other_pictures_or_options_is_not_overwritten_unasked(
+    split_photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "store"
+    before = contents(make(split_photos, out).folder)
+    with pytest.raises(UsageError, match="other size") as caught:
+        make(split_photos, out, size=16)
+    assert "--overwrite" in str(caught.value)
+    save_photo(split_photos / "train" / "class 0" / "new.jpg", 999)
+    with pytest.raises(UsageError, match="other pictures"):
+        make(split_photos, out)
+    assert contents(out) == before
+    again = make(split_photos, out, overwrite=True)
+    assert again.manifest.class_counts["train"] == (9, 8)
+    assert verify_store(out) == []
+
+
+def test_a_folder_of_other_things_is_never_replaced(split_photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "home"
+    out.mkdir()
+    (out / "thesis.tex").write_text("years of work")
+    with pytest.raises(UsageError, match="not a store"):
+        make(split_photos, out, overwrite=True)
+    assert (out / "thesis.tex").exists()
+
+
+def test_a_store_inside_its_source_is_refused(split_photos: Path) -> None:
+    with pytest.raises(UsageError, match="inside its source"):
+        make(split_photos, split_photos / "store")
+
+
+def test_adding_pictures_moves_no_old_one(tmp_path: Path) -> None:
+    source = tmp_path / "photos"
+
+    def sides() -> dict[str, Split]:
+        store = Store.open(make(source, tmp_path / "store", val_frac=0.3, overwrite=True).folder)
+        found = {}
+        for split in (Split.TRAIN, Split.VAL):
+            part = store.split(split)
+            assert part is not None
+            found |= {part.describe(row): split for row in range(len(part))}
+        return found
+
+    for seed in range(40):
+        save_photo(source / f"class {seed % 2}" / f"{seed}.jpg", seed)
+    before = sides()
+    for seed in range(40, 60):
+        save_photo(source / f"class {seed % 2}" / f"{seed}.jpg", seed)
+    after = sides()
+    assert len(after) == 60
+    assert after.items() >= before.items()
+    assert set(before.values()) == {Split.TRAIN, Split.VAL}
+
+
+def test_unreadable_pictures_are_put_aside_with_reasons(split_photos: Path, tmp_path: Path) -> None:
+    folder = split_photos / "train" / "class 0"
+    good = (folder / "0.jpg").read_bytes()
+    (folder / "empty.jpg").write_bytes(b"")
+    (folder / "half.jpg").write_bytes(good[:-20])
+    (folder / "page.jpg").write_bytes(b"<html>not found</html>")
+    (folder / "=cmd|x.jpg").write_bytes(b"GIF89a")
+    result = make(split_photos, tmp_path / "store", max_bad=0.2)
+    assert result.num_bad == 4
+    assert result.manifest.class_counts["train"] == (8, 8)
+    rows = quarantine(result.folder)
+    assert [path.rpartition("/")[2] for path, _ in rows] == [
+        "=cmd|x.jpg",
+        "empty.jpg",
+        "half.jpg",
+        "page.jpg",
+    ]
+    reasons = " ".join(reason for _, reason in rows)
+    for part in ("GIF", "0 bytes", "remature end", "HTML"):
+        assert part in reasons
+    assert any("quarantine.csv" in warning for warning in result.warnings)
+
+
+def test_quarantine_cells_are_no_formulas(tmp_path: Path) -> None:
+    rows = ["path,label"]
+    for seed in range(20):
+        save_photo(tmp_path / "photos" / f"{seed}.jpg", seed)
+        rows.append(f"photos/{seed}.jpg,class {seed % 2}")
+    rows.append('"=HYPERLINK(""x"").jpg",class 1')
+    table = tmp_path / "labels.csv"
+    table.write_text("\n".join(rows))
+    result = make(table, tmp_path / "store", max_bad=0.1, val_frac=0.4)
+    assert quarantine(result.folder) == [['\'=HYPERLINK("x").jpg', "does not exist"]]
+
+
+def test_too_many_bad_pictures_stop_it_and_leave_no_store(
+    split_photos: Path, tmp_path: Path
+) -> None:
+    for idx in range(7):
+        (split_photos / "train" / "class 0" / f"bad{idx}.jpg").write_bytes(b"\xff\xd8\xff\xe0 half")
+    with pytest.raises(DataError, match=r"of 35 pictures \(.* %\) cannot be used") as caught:
+        make(split_photos, tmp_path / "store")
+    message = str(caught.value)
+    assert "(there may be others, these were met first): --max-bad" in message
+    assert "train/class 0/bad" in message
+    assert not (tmp_path / "store").exists()
+
+
+def test_pictures_in_train_and_val_are_counted(split_photos: Path, tmp_path: Path) -> None:
+    same = split_photos / "train" / "class 0" / "0.jpg"
+    shutil.copy(same, split_photos / "val" / "class 0" / "copy.jpg")
+    shutil.copy(same, split_photos / "train" / "class 1" / "copy.jpg")
+    warnings = make(split_photos, tmp_path / "store").warnings
+    assert any("1 of 7 pictures of val are in train too" in warning for warning in warnings)
+    assert any("1 pictures stand in two or more classes" in warning for warning in warnings)
+
+
+def test_shots_of_one_scene_on_two_sides_are_counted_unless_grouped(tmp_path: Path) -> None:
+    source = tmp_path / "photos"
+    for scene in range(20):
+        for shot in range(4):
+            path = source / f"class {scene % 2}" / f"scene{scene}" / f"{shot}.png"
+            save_photo(path, scene)
+            pixels = np.asarray(Image.open(path)).copy()
+            pixels[0, shot] = 0
+            Image.fromarray(pixels).save(path)
+    warned = make(source, tmp_path / "split", val_frac=0.3).warnings
+    assert any("look nearly like one of train" in text and "--group-by" in text for text in warned)
+    grouped = make(source, tmp_path / "grouped", val_frac=0.3, group_by="folder")
+    assert not any("look nearly" in text for text in grouped.warnings)
+    store = Store.open(grouped.folder)
+    scenes = []
+    for split in (Split.TRAIN, Split.VAL):
+        part = store.split(split)
+        assert part is not None
+        scenes.append({part.describe(row).rpartition("/")[0] for row in range(len(part))})
+    assert not scenes[0] & scenes[1]
+
+
+def test_classes_that_val_lacks_are_named(split_photos: Path, tmp_path: Path) -> None:
+    shutil.rmtree(split_photos / "val" / "class 1")
+    warnings = make(split_photos, tmp_path / "store").warnings
+    assert any("val has no picture of 1 of 2 classes: class 1 (8 in train)" in w for w in warnings)
+
+
+def test_a_class_only_in_test_is_an_error(split_photos: Path, tmp_path: Path) -> None:
+    save_photo(split_photos / "test" / "new" / "1.jpg", 7)
+    with pytest.raises(DataError, match="classes in test that train lacks: new"):
+        make(split_photos, tmp_path / "store")
+
+
+def test_shards_are_cut_by_the_first_digits_of_the_hash(
+    split_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_module, "MAX_MEAN_SHARD_BYTES", 8_000)
+    result = make(split_photos, tmp_path / "store")
+    names = [shard.name for shard in result.manifest.shards if shard.split == Split.TRAIN]
+    assert len(names) > 4
+    for name in names:
+        digit = name.removeprefix("train-").removesuffix(".parquet")
+        hashes = pq.read_table(result.folder / name, columns=["sha256"])["sha256"].to_pylist()
+        assert all(sha256.hex().startswith(digit) for sha256 in hashes)
+    assert verify_store(result.folder) == []
+
+
+def test_progress_goes_through_both_phases_to_the_end(split_photos: Path, tmp_path: Path) -> None:
+    seen: list[PrepareProgress] = []
+    config = PrepareConfig(source=split_photos, out=tmp_path / "store", size=SIZE)
+    prepare(config, on_progress=seen.append)
+    assert [p.phase for p in seen if p.done == p.total] == [PreparePhase.HASH, PreparePhase.WRITE]
+    assert all(progress.total == 28 for progress in seen)
+    assert seen[-1].left_s == 0
+
+
+def test_a_store_that_cannot_fit_is_refused_before_it_is_begun(
+    split_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stepladder.data.prepare import forecast
+
+    monkeypatch.setattr(forecast, "disk_free_bytes", lambda _: 10_000)
+    with pytest.raises(ResourceError, match=r"needs .* GB, and 1e-05 GB are free") as caught:
+        make(split_photos, tmp_path / "store")
+    assert caught.value.exit_code == 4
+    assert not (tmp_path / "store").exists()
+
+
+def test_finished_shards_are_not_made_again(
+    split_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_module, "MAX_MEAN_SHARD_BYTES", 8_000)
+    want = contents(make(split_photos, tmp_path / "whole").folder)
+    _stop_before_publishing(monkeypatch, split_photos, tmp_path / "store")
+    shards = tmp_path / "store.partial" / "store"
+    inodes = {path.name: path.stat().st_ino for path in shards.glob("*.parquet")}
+    damaged = sorted(inodes)[0]
+    (shards / damaged).write_bytes(b"PAR1 damaged")
+    assert contents(make(split_photos, tmp_path / "store").folder) == want
+    kept = {path.name: path.stat().st_ino for path in (tmp_path / "store").glob("*.parquet")}
+    assert {name for name in inodes if kept[name] == inodes[name]} == inodes.keys() - {damaged}
+
+
+def test_files_of_an_earlier_try_with_other_options_do_not_stay(
+    split_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = contents(make(split_photos, tmp_path / "whole").folder)
+    with monkeypatch.context() as context:
+        context.setattr(plan_module, "MAX_MEAN_SHARD_BYTES", 8_000)
+        _stop_before_publishing(context, split_photos, tmp_path / "store", size=16)
+    assert contents(make(split_photos, tmp_path / "store").folder) == want
+
+
+def _stop_before_publishing(
+    monkeypatch: pytest.MonkeyPatch, source: Path, out: Path, **options: object
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(target_module, "publish", stop)
+        with pytest.raises(KeyboardInterrupt):
+            make(source, out, **options)
+    assert not out.exists()
+
+
+def test_the_log_says_when_and_where_and_nothing_else_does(
+    split_photos: Path, tmp_path: Path
+) -> None:
+    result = make(split_photos, tmp_path / "store")
+    log = json.loads((result.folder / "prepare_log.json").read_text())
+    assert log["source"] == str(split_photos)
+    assert log["wall_s"] > 0
+    assert log["warnings"] == list(result.warnings)
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(b"other")])
+def test_a_file_that_changes_meanwhile_is_put_aside(
+    split_photos: Path, tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
+    victim = split_photos / "train" / "class 0" / "5.png"
+
+    def on_progress(progress: PrepareProgress) -> None:
+        if progress.phase is PreparePhase.HASH and progress.done == progress.total:
+            spoil(victim)
+
+    config = PrepareConfig(source=split_photos, out=tmp_path / "store", size=SIZE, max_bad=0.1)
+    result = prepare(config, on_progress=on_progress)
+    assert result.manifest.class_counts["train"] == (7, 8)
+    ((path, reason),) = quarantine(result.folder)
+    assert path == "train/class 0/5.png"
+    assert reason in {"does not exist", "changed while the store was made"}
+    assert verify_store(result.folder) == []
+
+
+def test_what_a_stopped_run_had_finished_is_kept_and_told(
+    split_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("stepladder.data.prepare.prepare.find", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            make(split_photos, tmp_path / "store")
+    assert make(split_photos, tmp_path / "store").num_kept == 28
+    assert make(split_photos, tmp_path / "other").num_kept == 0

@@ -1,0 +1,118 @@
+"""The split of a picture hangs on its content or its group, and on nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepladder.config.choices import Split
+from stepladder.data.prepare.split import assign_splits, check_classes, draw_split
+from stepladder.data.sources.listing import Listing, Picture
+from stepladder.data.sources.walk import Skipped
+from stepladder.errors import DataError, UsageError
+
+
+def sha(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def listing_of(pictures: list[Picture], *, has_group_column: bool = False) -> Listing:
+    return Listing(Path("/photos"), pictures, Skipped(), (), has_group_column)
+
+
+def assign(pictures: list[Picture], group_by: str | None = None, **options: bool) -> list[Split]:
+    hashes = [sha(picture.path) for picture in pictures]
+    listing = listing_of(pictures, **options)
+    return assign_splits(listing, hashes, val_frac=0.3, group_by=group_by)
+
+
+@given(st.binary(min_size=32, max_size=32), st.floats(0.01, 0.49), st.floats(0.5, 0.99))
+def test_a_larger_share_takes_nothing_out_of_val(key: bytes, small: float, large: float) -> None:
+    if draw_split(key, val_frac=small) is Split.VAL:
+        assert draw_split(key, val_frac=large) is Split.VAL
+
+
+def test_about_the_share_is_drawn() -> None:
+    drawn = Counter(draw_split(sha(str(i)), val_frac=0.1) for i in range(10_000))
+    assert 900 < drawn[Split.VAL] < 1100
+    assert drawn[Split.TEST] == 0
+
+
+def test_the_draw_is_frozen() -> None:
+    drawn = [draw_split(sha(str(i)), val_frac=0.5) for i in range(12)]
+    assert "".join(split[0] for split in drawn) == "vttvtttvttvv"
+
+
+def test_adding_files_moves_no_old_one() -> None:
+    some = [Picture(f"a/{i}.jpg", "a", None) for i in range(100)]
+    more = [Picture(f"a/{i}.jpg", "a", None) for i in range(300)]
+    assert assign(some) == assign(more)[:100]
+
+
+def test_the_sources_own_splits_stand() -> None:
+    pictures = [
+        Picture(f"{i}.jpg", "a", split) for i in range(50) for split in (Split.TRAIN, Split.VAL)
+    ]
+    assert assign(pictures) == [picture.split for picture in pictures]
+
+
+def test_val_is_drawn_from_train_and_never_from_test() -> None:
+    train = [Picture(f"train/{i}.jpg", "a", Split.TRAIN) for i in range(100)]
+    test = [Picture(f"test/{i}.jpg", "a", Split.TEST) for i in range(100)]
+    splits = assign(train + test)
+    assert set(splits[:100]) == {Split.TRAIN, Split.VAL}
+    assert set(splits[100:]) == {Split.TEST}
+
+
+@pytest.mark.parametrize("group_by", ["folder", r"scene\d+", r"(scene)(\d+)"])
+def test_a_group_stays_on_one_side(group_by: str) -> None:
+    pictures = [
+        Picture(f"a/scene{scene}/{i}.jpg", "a", None) for scene in range(40) for i in range(5)
+    ]
+    splits = assign(pictures, group_by)
+    by_scene = [set(splits[at : at + 5]) for at in range(0, 200, 5)]
+    assert all(len(sides) == 1 for sides in by_scene)
+    assert {Split.TRAIN} in by_scene
+    assert {Split.VAL} in by_scene
+
+
+def test_a_column_groups_whatever_the_path_says() -> None:
+    pictures = [Picture(f"{i}.jpg", "a", None, f"person{i % 20}") for i in range(100)]
+    splits = assign(pictures, "person", has_group_column=True)
+    for person in range(20):
+        assert len(set(splits[person::20])) == 1
+    assert len(set(splits)) == 2
+
+
+def test_grouping_by_folder_needs_folders_in_the_classes() -> None:
+    with pytest.raises(UsageError, match="right in its class folder") as caught:
+        assign([Picture("a/1.jpg", "a", None)], "folder")
+    assert "--group-by" in str(caught.value)
+
+
+@pytest.mark.parametrize(("pattern", "message"), [("(", "no regular"), ("scen", "matches no path")])
+def test_a_pattern_that_groups_nothing_is_refused(pattern: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        assign([Picture("a/1.jpg", "a", None)], pattern)
+
+
+def test_a_class_that_train_lacks_is_an_error_with_its_name() -> None:
+    counts = {Split.TRAIN: Counter(a=5), Split.VAL: Counter(a=1), Split.TEST: Counter(a=1, b=2)}
+    with pytest.raises(DataError, match=r"1 classes in test that train lacks: b \(2 in test\)"):
+        check_classes(counts)
+
+
+def test_classes_that_held_out_parts_lack_are_named_with_counts() -> None:
+    counts = {Split.TRAIN: Counter(a=5, b=7, c=9), Split.VAL: Counter(a=1)}
+    (warning,) = check_classes(counts)
+    assert "val has no picture of 2 of 3 classes: b (7 in train), c (9 in train)" in warning
+
+
+def test_an_empty_val_is_an_error() -> None:
+    with pytest.raises(DataError, match="no picture for val"):
+        check_classes({Split.TRAIN: Counter(a=5, b=5)})

@@ -1,0 +1,429 @@
+"""What an audit says of logs whose truth is known."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from stepladder.diagnosis.audit.audit import audit
+from stepladder.diagnosis.audit.size import Sizes, infer_size
+from stepladder.diagnosis.fit.fit import judge_fit
+from stepladder.diagnosis.runs.run_curves import curves_of_run, read_run
+from stepladder.errors import DataError, UsageError
+from stepladder.records import to_json
+from stepladder.records.audit import Audit, AuditedRun, Relation, SizeSource
+from stepladder.records.findings import Finding, Outcome
+from stepladder.records.from_json import from_json
+from stepladder.reporting.pages.audit_text import audit_text
+
+ROOT = Path(__file__).parents[4]
+SIX_STEPS = ROOT / "examples" / "audit" / "six_steps.csv"
+NUM = 1000
+KERAS_CUT = """\
+Epoch 1/60
+1215/1215 [=====] - 210s 173ms/step - loss: 2.1 - accuracy: 0.44 - val_loss: 1.2 - val_accuracy: 0.66
+Epoch 2/60
+1215/1215 [=====] - 200s 170ms/step - loss: 1.1 - accuracy: 0.64 - val_loss: 0.9 - val_accuracy: 0.72
+Epoch 3/60
+ 600/1215 [==>..] - ETA: 1:40 - loss: 0.8 - accuracy: 0.7
+"""  # noqa: E501
+
+
+def write_log(
+    path: Path,
+    right: Sequence[int],
+    *,
+    num: int = NUM,
+    losses: Sequence[float] | None = None,
+    train: Sequence[float] | None = None,
+    extra: str = "",
+) -> str:
+    """A CSV of one training: an epoch a row, twenty seconds each."""
+    rows = [
+        "epoch,elapsed_s,loss,val_loss,val_accuracy" + (f",{extra.split('=')[0]}" if extra else "")
+    ]
+    for idx, hits in enumerate(right):
+        loss = losses[idx] if losses else 2 - hits / num
+        fit = train[idx] if train else 2 / (idx + 1)
+        cells = [idx + 1, 20 * (idx + 1), fit, loss, f"{hits / num:.7f}"]
+        cells += [extra.split("=")[1]] if extra else []
+        rows.append(",".join(map(str, cells)))
+    path.write_text("\n".join(rows) + "\n")
+    return str(path)
+
+
+def only(found: Audit) -> AuditedRun:
+    (run,) = found.runs
+    return run
+
+
+def finding(run: AuditedRun, check: str) -> Finding:
+    (found,) = [f for f in run.findings if f.check == check]
+    return found
+
+
+def rising_then_flat(num_epochs: int, *, best: int, top: int = 800) -> list[int]:
+    """Right answers that rise to `top` at epoch `best` and then jump by a few below it."""
+    random.seed(0)
+    rise = [int(top - 300 * (1 - idx / (best - 1)) ** 2) for idx in range(best - 1)]
+    return [*rise, top, *(top - random.randint(2, 9) for _ in range(num_epochs - best))]
+
+
+# -- the published six steps --------------------------------------------------------------
+
+
+def test_785_against_781_is_one_picture_of_270() -> None:
+    second = audit([str(SIX_STEPS)]).differences[1]
+    assert round(abs(second.in_examples or 0)) == 1
+    assert second.relation is Relation.SAME_EXAMPLES
+    assert second.is_clear is False
+    assert "one example of 270" in second.words
+
+
+def test_836_against_844_is_under_one_standard_error() -> None:
+    fourth = audit([str(SIX_STEPS)]).differences[3]
+    assert fourth.in_sems == pytest.approx(0.85, abs=0.01)
+    assert fourth.is_clear is not True
+    assert "under one standard error" in fourth.words
+
+
+def test_steps_3_and_4_stand_on_other_pictures_and_step_2_took_11_epochs_instead_of_60() -> None:
+    differences = audit([str(SIX_STEPS)]).differences
+    assert differences[2].relation is Relation.OTHER_EXAMPLES
+    assert "other examples (270 and 3,060)" in differences[2].words
+    assert "11 epochs instead of 60" in differences[0].words
+    assert differences[0].change == 0
+
+
+def test_the_page_shows_what_the_command_prints() -> None:
+    page = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+    assert audit_text(audit([str(SIX_STEPS)])).strip() in page
+
+
+# -- how many examples --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num", [57, 270, 1727])
+def test_the_size_of_a_set_is_inferred_from_four_decimals(num: int) -> None:
+    random.seed(num)
+    shares = [round(random.randint(num // 2, num - 1) / num, 4) for _ in range(15)]
+    assert infer_size(shares, digits=4) == num
+
+
+def test_no_size_is_inferred_where_decimals_or_values_do_not_suffice() -> None:
+    random.seed(1)
+    shares = [random.randint(1500, 3000) / 3060 for _ in range(15)]
+    assert infer_size([round(share, 3) for share in shares], digits=3) is None
+    assert infer_size([round(shares[0], 4)], digits=4) is None
+    assert infer_size([], digits=4) is None
+
+
+def test_values_that_are_no_shares_infer_no_size() -> None:
+    wrong = 0
+    for seed in range(100):
+        draw = random.Random(seed)
+        shares = [round(draw.uniform(0.4, 0.9), 4) for _ in range(draw.randint(2, 12))]
+        wrong += infer_size(shares, digits=4) is not None
+    assert wrong <= 1  # MAX_CHANCE is one in a thousand
+
+
+def test_what_is_given_goes_before_what_is_inferred_and_an_impossible_size_is_refused(
+    tmp_path: Path,
+) -> None:
+    log = write_log(tmp_path / "a.csv", [500, 601, 703, 757, 751], num=NUM)
+    run = only(audit([log]))
+    assert (run.num_val, run.num_val_from) == (NUM, SizeSource.INFERRED)
+    run = only(audit([log], sizes=Sizes(num_val=2 * NUM)))
+    assert (run.num_val, run.num_val_from) == (2 * NUM, SizeSource.GIVEN)
+    run = only(audit([log], sizes=Sizes(num_val=333)))
+    assert run.num_val is None
+    problem = finding(run, "evaluation_size")
+    assert problem.outcome is Outcome.FAILED
+    assert "is none of 333 examples" in problem.evidence
+    with pytest.raises(UsageError, match="no number of examples"):
+        Sizes(num_val=0)
+
+
+# -- how long -----------------------------------------------------------------------------
+
+
+def test_epochs_past_the_best_are_counted_with_their_time(tmp_path: Path) -> None:
+    run = only(audit([write_log(tmp_path / "a.csv", rising_then_flat(30, best=10))]))
+    length = finding(run, "length")
+    assert length.outcome is Outcome.WARNED
+    assert length.numbers["after_best"] == 20
+    assert length.numbers["wasted_s"] == 400
+    stopped = finding(run, "early_stopping")
+    assert (stopped.numbers["stop"], stopped.numbers["saved"]) == (12, 17)  # epoch 13 of 30
+    assert "after epoch 13, 17 evaluations sooner (5 min 40 s)" in stopped.evidence
+    assert stopped.numbers["lost"] == 0
+
+
+def test_a_run_that_still_rises_ended_too_early(tmp_path: Path) -> None:
+    run = only(audit([write_log(tmp_path / "a.csv", [300 + 25 * idx for idx in range(12)])]))
+    length = finding(run, "length")
+    assert length.outcome is Outcome.WARNED
+    assert "ended while it still improved" in length.evidence
+
+
+def test_a_run_that_ends_two_epochs_after_its_best_is_neither(tmp_path: Path) -> None:
+    run = only(audit([write_log(tmp_path / "a.csv", rising_then_flat(14, best=12))]))
+    assert finding(run, "length").outcome is Outcome.PASSED
+    assert finding(run, "early_stopping").evidence.endswith("would not have ended it sooner")
+
+
+def test_how_many_epochs_cannot_be_told_from_the_best(tmp_path: Path) -> None:
+    run = only(audit([write_log(tmp_path / "a.csv", rising_then_flat(30, best=10))]))
+    alike = finding(run, "epochs_differ").numbers["alike"]
+    assert isinstance(alike, int)
+    assert 10 <= alike <= 20
+
+
+def test_a_course_that_is_flat_at_its_end_did_not_end_too_early(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.csv", [610, 650, 700, 690, 710, 700])
+    assert finding(only(audit([log])), "length").outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize(("epochs", "least", "most"), [(0.5, 0, 3), (12, 17, 20)])
+def test_a_short_course_ended_early_by_what_it_still_gained_not_by_its_start(
+    epochs: float, least: int, most: int, tmp_path: Path
+) -> None:
+    num_early = 0
+    for seed in range(20):
+        draw = random.Random(seed)
+        right = [int(800 - 300 * math.exp(-i / epochs) + draw.gauss(0, 3)) for i in range(7)]
+        run = only(audit([write_log(tmp_path / "a.csv", right)]))
+        num_early += "still improved" in finding(run, "length").evidence
+    assert least <= num_early <= most
+
+
+@pytest.mark.parametrize("right", [0, 500])
+def test_a_metric_that_never_changes_is_not_told_to_stop_early(right: int, tmp_path: Path) -> None:
+    run = only(audit([write_log(tmp_path / "a.csv", [right] * 6)]))
+    length = finding(run, "length")
+    assert length.outcome is Outcome.WARNED
+    assert "nothing was learnt" in length.evidence
+    assert "Stop early" not in length.fix
+    assert finding(run, "selection").outcome is Outcome.PASSED
+    assert not [f for f in run.findings if f.check == "early_stopping"]
+
+
+def test_a_metric_that_is_perfect_from_the_first_on_raises_no_alarm(tmp_path: Path) -> None:
+    run = only(audit([write_log(tmp_path / "a.csv", [NUM] * 6)]))
+    assert finding(run, "length").outcome is Outcome.COULD_NOT_RUN
+    assert not [f for f in run.findings if f.is_alarm and f.check in ("length", "selection")]
+
+
+def test_a_log_that_was_cut_asks_for_the_whole_one(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text(KERAS_CUT)
+    run = only(audit([str(path)]))
+    length = finding(run, "length")
+    assert "2 evaluations are in the log of 60 epochs" in length.evidence
+    assert length.fix == "Give the log of the whole training."
+
+
+# -- what chose the epoch -----------------------------------------------------------------
+
+
+def test_the_best_of_k_readings_is_too_good_by_a_bounded_amount(tmp_path: Path) -> None:
+    run = only(audit([write_log(tmp_path / "a.csv", rising_then_flat(30, best=10))]))
+    chosen = finding(run, "selection")
+    assert (chosen.outcome, chosen.fault) == (Outcome.WARNED, "stopping_on_noise")
+    assert chosen.numbers["num_looks"] == 30
+    assert chosen.numbers["sem"] == pytest.approx(math.sqrt(0.8 * 0.2 / NUM))
+    jitter = chosen.numbers["jitter"]
+    assert isinstance(jitter, float)
+    assert 0 < jitter < math.sqrt(0.8 * 0.2 / NUM)
+
+
+def test_a_test_result_beside_validation_is_no_selection(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.csv", rising_then_flat(14, best=12), extra="test_accuracy=0.79")
+    run = only(audit([log]))
+    assert run.log.test_accuracy == 0.79
+    assert finding(run, "selection").outcome is Outcome.PASSED
+
+
+def test_a_test_set_that_was_read_at_each_epoch_is_no_result_that_chose_nothing(
+    tmp_path: Path,
+) -> None:
+    log = Path(write_log(tmp_path / "a.csv", rising_then_flat(30, best=10)))
+    log.write_text(log.read_text().replace("val_", "test_"))
+    run = only(audit([str(log)], sizes=Sizes(num_test=NUM)))
+    assert (run.result, run.num_val, run.num_val_from) == (0.8, NUM, SizeSource.GIVEN)
+    chosen = finding(run, "selection")
+    assert (chosen.outcome, chosen.fault) == (Outcome.WARNED, "stopping_on_noise")
+    assert "the test set itself was read 30 times" in chosen.evidence
+    assert finding(run, "length").numbers["after_best"] == 20
+
+
+def test_a_test_result_that_is_the_best_validation_may_be_of_the_same_set(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.csv", rising_then_flat(14, best=12), extra="test_accuracy=0.8")
+    chosen = finding(only(audit([log])), "selection")
+    assert chosen.outcome is Outcome.COULD_NOT_RUN
+    assert "test and validation both say 80.0 %" in chosen.evidence
+
+
+def test_a_test_result_that_was_read_once_is_a_held_out_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("epoch,loss,test_accuracy\n1,2.0,\n2,1.0,\n3,0.5,0.75\n")
+    found = finding(only(audit([str(path)])), "held_out")
+    assert found.outcome is Outcome.COULD_NOT_RUN
+    assert "accuracy 75.0 %" in found.evidence
+
+
+def test_a_price_that_the_log_does_not_tell_is_not_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("epoch,val_loss\n1,2.0\n2,1.75\n3,1.5\n4,1.25\n5,1.0\n")
+    assert (
+        "an amount that the log does not tell"
+        in finding(only(audit([str(path)])), "selection").evidence
+    )
+
+
+# -- fit and faults -----------------------------------------------------------------------
+
+
+def test_a_sound_training_raises_no_alarm(tmp_path: Path) -> None:
+    right = rising_then_flat(14, best=12, top=980)
+    train = [1.5 * 0.7**idx + 0.05 for idx in range(14)]
+    losses = [1.5 * 0.72**idx + 0.08 + 0.002 * (idx % 2) for idx in range(14)]
+    log = write_log(
+        tmp_path / "a.csv", right, losses=losses, train=train, extra="test_accuracy=0.97"
+    )
+    assert [f for f in only(audit([log])).findings if f.is_alarm] == []
+
+
+def test_losses_that_part_are_overfit(tmp_path: Path) -> None:
+    losses = [1.0, 0.8, 0.7, 0.72, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3]
+    log = write_log(tmp_path / "a.csv", [700] * 3 + [690, 685, 680, 676, 671, 667, 661],
+                    losses=losses, train=[1.0 / 2**idx for idx in range(10)])  # fmt: skip
+    found = finding(only(audit([log])), "fit")
+    assert found.numbers["kind"] == "overfit"
+    assert found.outcome is Outcome.WARNED
+
+
+def test_a_loss_that_is_nan_is_found_with_its_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("epoch,loss,val_loss\n1,2.0,1.9\n2,nan,nan\n3,nan,nan\n")
+    found = finding(only(audit([str(path)])), "finite")
+    assert found.outcome is Outcome.FAILED
+    assert "from epoch 2 on" in found.evidence
+
+
+def test_a_loss_that_is_nan_is_one_alarm(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("epoch,loss,val_loss\n1,2.0,1.9\n2,1.5,1.4\n3,nan,nan\n")
+    checks = [f.check for f in only(audit([str(path)])).findings if f.is_alarm]
+    assert checks.count("finite") == 1
+    assert "learning_rate" not in checks
+
+
+def test_a_few_evaluations_of_a_log_are_no_underfit(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    for text in (KERAS_CUT, "epoch,loss,val_loss\n1,0.5,0.4\n2,0.4,0.3\n"):
+        path.write_text(text)
+        found = finding(only(audit([str(path)])), "fit")
+        assert found.outcome is Outcome.COULD_NOT_RUN
+        assert "2 evaluations show no course" in found.evidence
+
+
+def test_a_short_training_that_was_logged_to_its_end_is_underfit(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text(KERAS_CUT.split("Epoch 3")[0].replace("/60", "/2"))
+    assert finding(only(audit([str(path)])), "fit").numbers["kind"] == "underfit"
+
+
+def test_waiting_for_data_is_told_where_it_is_logged(tmp_path: Path) -> None:
+    for percent, outcome in ((40, Outcome.WARNED), (2, Outcome.PASSED)):
+        log = write_log(tmp_path / "a.csv", [700, 710, 720], extra=f"data_loading(%)={percent}")
+        assert finding(only(audit([log])), "data_wait").outcome is outcome
+
+
+def test_a_log_without_validation_says_so_and_still_tells_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("epoch,loss\n" + "".join(f"{i},{3 / i}\n" for i in range(1, 8)))
+    run = only(audit([str(path)]))
+    assert finding(run, "held_out").outcome is Outcome.FAILED
+    assert run.log.epochs == 7
+    assert "no column of a held-out metric" in audit_text(audit([str(path)]))
+
+
+# -- several logs -------------------------------------------------------------------------
+
+
+def test_a_clear_difference_is_clear_and_a_small_one_is_not(tmp_path: Path) -> None:
+    logs = [
+        write_log(tmp_path / f"{top}.csv", rising_then_flat(12, best=10, top=top))
+        for top in (700, 702, 800)
+    ]
+    small, large = audit(logs, sizes=Sizes(num_val=NUM)).differences
+    assert (small.is_clear, large.is_clear) == (False, True)
+    assert large.in_sems == pytest.approx(5.0, abs=0.3)
+
+
+def test_logs_that_cannot_be_read_are_listed_and_the_others_told(tmp_path: Path) -> None:
+    good = write_log(tmp_path / "a.csv", [700, 710, 720])
+    (tmp_path / "b.csv").write_text("")
+    found = audit([good, str(tmp_path / "b.csv")])
+    assert len(found.runs) == 1
+    assert "the file is empty" in found.unreadable[0]
+    assert "Not read" in audit_text(found)
+    with pytest.raises(DataError, match="empty"):
+        audit([str(tmp_path / "b.csv")])
+
+
+def test_an_audit_comes_back_from_its_json(tmp_path: Path) -> None:
+    found = audit([write_log(tmp_path / "a.csv", rising_then_flat(30, best=10))])
+    again = from_json(Audit, to_json(found))
+    assert again.runs[0].log == found.runs[0].log
+    assert [f.evidence for f in again.runs[0].findings] == [
+        f.evidence for f in found.runs[0].findings
+    ]
+
+
+# -- what is not there, and what cannot be read -------------------------------------------
+
+
+def test_a_cell_that_is_no_number_is_named_and_logging_is_not_blamed(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("epoch;val_accuracy;val_loss\n1;0,5;2,0\n2;0,6;-\n3;0,65;1,5\n4;x;1,3\n")
+    run = only(audit([str(log)]))
+    assert run.log.num_unreadable == 1
+    assert "row 4, val_accuracy: 'x' is no number and is left out" in run.log.notes
+    length = finding(run, "length")
+    assert "1 cell could not be read" in length.evidence
+    assert "Log every epoch" not in length.fix
+
+
+def test_a_text_is_no_log_whatever_its_commas(tmp_path: Path) -> None:
+    text = tmp_path / "README.md"
+    text.write_text("# Title\n\nScale training in the right order: a sound job, a fast one.\n")
+    with pytest.raises(DataError, match="this is no log that is known"):
+        audit([str(text)])
+
+
+@pytest.mark.parametrize("stop", [None, "signal"])
+def test_a_run_that_is_not_at_its_end_is_not_judged_by_it(tmp_path: Path, stop: str | None) -> None:
+    lines: list[dict[str, object]] = [{"event": "start", "elapsed_s": 0.0}]
+    for epoch in range(1, 11):
+        place = {"step": 10 * epoch, "epoch": epoch, "elapsed_s": 2.0 * epoch}
+        lines.append({"event": "train", **place, "train_loss": 0.5 - 0.01 * epoch})
+        loss = 0.5 - 0.01 * epoch
+        lines.append({"event": "validation", **place, "val_loss": loss, "val_loss_sem": 0.001})
+    if stop:
+        lines.append({"event": "stop", "reason": stop, "elapsed_s": 30.0})
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = only(audit([str(tmp_path)]))
+    length = finding(run, "length")
+    assert length.outcome is Outcome.NOT_APPLICABLE
+    assert "cut short: its ending is not judged" in length.evidence
+    fit = finding(run, "fit")
+    assert fit.outcome is Outcome.COULD_NOT_RUN
+    judged = judge_fit(curves_of_run(read_run(tmp_path)))
+    assert fit.numbers["kind"] == judged.kind.value == "not_yet_known"

@@ -1,0 +1,288 @@
+"""The rules of the fit, each on curves whose answer is known, and on trainings of small nets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from stepladder.diagnosis.fit.curves import Curves, Point
+from stepladder.diagnosis.fit.fit import judge_fit
+from stepladder.records.diagnosis import Confidence, FitKind
+
+
+def curves(
+    train: Sequence[float],
+    val: Sequence[float],
+    *,
+    train_accuracy: Sequence[float] | None = None,
+    val_accuracy: Sequence[float] | None = None,
+    sem: float | None = 0.01,
+    num_val: int | None = 1000,
+    num_classes: int | None = 10,
+    is_equal: bool = False,
+) -> Curves:
+    """Curves with one evaluation an epoch of ten steps."""
+    points = []
+    for idx, (loss, held_out) in enumerate(zip(train, val, strict=True)):
+        accuracy = None if train_accuracy is None else train_accuracy[idx]
+        points.append(
+            Point(
+                step=10 * (idx + 1),
+                epoch=idx + 1,
+                train_loss=loss,
+                train_accuracy=accuracy,
+                equal_train_loss=loss if is_equal else None,
+                equal_train_accuracy=accuracy if is_equal else None,
+                val_loss=held_out,
+                val_loss_sem=sem,
+                val_accuracy=None if val_accuracy is None else val_accuracy[idx],
+            )
+        )
+    return Curves(points=tuple(points), num_val=num_val, num_classes=num_classes)
+
+
+FALLING = [2.0, 1.2, 0.7, 0.4, 0.2, 0.1, 0.06, 0.04]
+HIGH = [0.3, 0.6, 0.8, 0.88, 0.94, 0.97, 0.99, 0.99]
+RISING = [1.8, 1.2, 0.9, 0.8, 0.95, 1.1, 1.25, 1.4]
+
+
+def test_validation_that_rises_while_training_falls_is_overfit() -> None:
+    accuracy = [0.35, 0.6, 0.7, 0.72, 0.7, 0.69, 0.68, 0.68]
+    fit = judge_fit(curves(FALLING, RISING, train_accuracy=HIGH, val_accuracy=accuracy))
+    assert fit.kind is FitKind.OVERFIT
+    assert fit.best_epoch == 4
+    assert not fit.is_overconfident
+    rise = fit.numbers["rise"]
+    assert isinstance(rise, float)
+    assert rise > 0.2
+
+
+def test_on_equal_terms_it_is_sure() -> None:
+    fit = judge_fit(curves(FALLING, RISING, train_accuracy=HIGH, is_equal=True))
+    assert fit.kind is FitKind.OVERFIT
+    assert fit.confidence is Confidence.SURE
+
+
+def test_a_rise_within_twice_its_noise_is_no_overfit() -> None:
+    fit = judge_fit(curves(FALLING, RISING, train_accuracy=HIGH, sem=0.4))
+    assert fit.kind is not FitKind.OVERFIT
+
+
+def test_a_gap_alone_is_no_overfit() -> None:
+    flat = [1.8, 1.2, 0.9, 0.8, 0.8, 0.81, 0.8, 0.8]
+    accuracy = [0.35, 0.6, 0.7, 0.72, 0.72, 0.72, 0.72, 0.72]
+    fit = judge_fit(curves(FALLING, flat, train_accuracy=HIGH, val_accuracy=accuracy))
+    assert fit.kind is FitKind.GOOD_FIT
+
+
+def test_a_loss_that_rises_with_accuracy_is_overconfidence() -> None:
+    accuracy = [0.35, 0.6, 0.7, 0.72, 0.76, 0.79, 0.81, 0.82]
+    fit = judge_fit(curves(FALLING, RISING, train_accuracy=HIGH, val_accuracy=accuracy))
+    assert fit.is_overconfident
+    assert fit.kind is FitKind.GOOD_FIT
+
+
+def test_accuracy_that_rose_once_and_no_more_is_both() -> None:
+    accuracy = [0.35, 0.6, 0.7, 0.72, 0.8, 0.8, 0.8, 0.8]
+    fit = judge_fit(curves(FALLING, RISING, train_accuracy=HIGH, val_accuracy=accuracy))
+    assert fit.kind is FitKind.OVERFIT
+    assert fit.is_overconfident
+
+
+def test_accuracy_that_rises_within_its_noise_is_not_called_overconfidence() -> None:
+    accuracy = [0.35, 0.6, 0.7, 0.72, 0.725, 0.73, 0.73, 0.73]
+    fit = judge_fit(curves(FALLING, RISING, train_accuracy=HIGH, val_accuracy=accuracy, num_val=50))
+    assert fit.kind is FitKind.OVERFIT
+
+
+def test_fewer_worse_evaluations_than_patience_are_not_enough() -> None:
+    found = curves(FALLING[:6], RISING[:6], train_accuracy=HIGH[:6])
+    assert judge_fit(found).kind is not FitKind.OVERFIT
+    assert judge_fit(replace(found, patience=2)).kind is FitKind.OVERFIT
+
+
+def test_a_rise_with_training_that_rises_too_is_no_overfit() -> None:
+    worse = [2.0, 1.2, 0.7, 0.4, 0.5, 0.6, 0.7, 0.8]
+    fit = judge_fit(curves(worse, RISING, train_accuracy=HIGH))
+    assert fit.kind is FitKind.NOT_YET_KNOWN
+    assert any("unstable" in sentence for sentence in fit.evidence)
+
+
+def test_poor_training_with_no_gap_is_underfit() -> None:
+    poor = [2.0, 1.6, 1.5, 1.49, 1.485, 1.48, 1.48, 1.48]
+    shares = [0.3, 0.4, 0.43, 0.45, 0.46, 0.46, 0.46, 0.46]
+    fit = judge_fit(curves(poor, poor, train_accuracy=shares, val_accuracy=shares))
+    assert fit.kind is FitKind.UNDERFIT
+    assert not fit.is_learning_rate_too_high
+    assert not fit.is_still_improving
+
+
+def test_errors_that_nobody_avoids_do_not_count() -> None:
+    poor = [2.0, 1.6, 1.5, 1.49, 1.485, 1.48, 1.48, 1.48]
+    shares = [0.3, 0.4, 0.43, 0.45, 0.46, 0.46, 0.46, 0.46]
+    found = curves(poor, poor, train_accuracy=shares, val_accuracy=shares)
+    assert judge_fit(replace(found, target_error=0.52)).kind is FitKind.GOOD_FIT
+
+
+def test_poor_training_that_still_improves_says_so() -> None:
+    slow = [2.2 - 0.05 * idx for idx in range(8)]
+    shares = [0.2 + 0.01 * idx for idx in range(8)]
+    found = curves(slow, slow, train_accuracy=shares, val_accuracy=shares)
+    fit = judge_fit(found)
+    assert fit.kind is FitKind.UNDERFIT
+    assert fit.is_still_improving
+    assert judge_fit(replace(found, is_running=True)).kind is FitKind.NOT_YET_KNOWN
+
+
+def test_what_still_falls_is_no_sure_good_fit() -> None:
+    train = [2.0 * 0.5**idx for idx in range(8)]
+    val = [2.1 * 0.7**idx for idx in range(8)]
+    found = curves(train, val, train_accuracy=HIGH, is_equal=True)
+    fit = judge_fit(found)
+    assert (fit.kind, fit.confidence) == (FitKind.GOOD_FIT, Confidence.LIKELY)
+    assert fit.is_still_improving
+    assert judge_fit(replace(found, is_running=True)).kind is FitKind.NOT_YET_KNOWN
+
+
+def test_a_steep_start_is_no_falling_end() -> None:
+    val = [2.0, 1.2, 0.75, 0.7, 0.72, 0.69]
+    fit = judge_fit(curves(FALLING[:6], val, train_accuracy=HIGH[:6]))
+    assert not fit.is_still_improving
+    assert judge_fit(curves(FALLING[:6], [2.0, 1.2, 0.9, 0.7, 0.5, 0.35])).is_still_improving
+
+
+def test_a_loss_that_is_nan_before_the_first_step_is_not_of_the_learning_rate() -> None:
+    found = replace(curves([], []), is_diverged=True)
+    assert judge_fit(found).is_learning_rate_too_high
+    assert judge_fit(replace(found, diverged_step=30)).is_learning_rate_too_high
+    fit = judge_fit(replace(found, diverged_step=0))
+    assert fit.kind is FitKind.NOT_YET_KNOWN
+    assert not fit.is_learning_rate_too_high
+    assert "before the first step" in fit.evidence[0]
+
+
+def test_a_few_evaluations_are_underfit_only_where_they_are_all_and_are_known() -> None:
+    poor, shares = [2.0, 1.6, 1.5], [0.3, 0.4, 0.43]
+    found = curves(poor, poor, train_accuracy=shares, val_accuracy=shares)
+    assert judge_fit(found).kind is FitKind.UNDERFIT
+    assert judge_fit(replace(found, is_whole=False)).kind is FitKind.NOT_YET_KNOWN
+    assumed = curves(poor, poor, num_classes=None)
+    assert judge_fit(assumed).kind is FitKind.NOT_YET_KNOWN
+
+
+def test_a_loss_far_above_that_of_guessing_is_a_learning_rate_too_high() -> None:
+    wild = [6.0, 4.1, 5.2, 3.9, 5.5, 4.8, 5.1, 4.6]
+    shares = [0.1, 0.12, 0.1, 0.11, 0.1, 0.12, 0.1, 0.11]
+    fit = judge_fit(curves(wild, wild, train_accuracy=shares, val_accuracy=shares))
+    assert fit.kind is FitKind.UNDERFIT
+    assert fit.is_learning_rate_too_high
+
+
+def test_training_that_stays_poor_and_jumps_is_a_learning_rate_too_high() -> None:
+    train = [2.1, 2.05, 2.1, 2.0, 2.08, 2.02, 2.1, 2.04]
+    val = [2.0, 2.3, 1.9, 2.4, 1.95, 2.25, 1.9, 2.3]
+    shares = [0.2, 0.22, 0.2, 0.21, 0.2, 0.22, 0.2, 0.21]
+    fit = judge_fit(curves(train, val, train_accuracy=shares, val_accuracy=shares))
+    assert fit.is_learning_rate_too_high
+
+
+def test_without_a_known_noise_nothing_is_said_of_overfit() -> None:
+    found = curves(FALLING[:3], RISING[:3], sem=None, num_val=None)
+    fit = judge_fit(found)
+    assert fit.kind is FitKind.NOT_YET_KNOWN
+    assert fit.confidence is Confidence.WEAK
+
+
+def test_no_evaluation_is_not_yet_known() -> None:
+    fit = judge_fit(Curves(points=()))
+    assert fit.kind is FitKind.NOT_YET_KNOWN
+    assert fit.best_step is None
+
+
+def test_a_loss_that_is_no_number_is_left_out_of_validation() -> None:
+    val = [*RISING[:7], math.nan]
+    fit = judge_fit(curves(FALLING, val, train_accuracy=HIGH))
+    assert fit.numbers["num_evaluations"] == 7
+
+
+def test_accuracies_alone_are_judged_in_their_binomial_noise() -> None:
+    def points(shares: list[float]) -> tuple[Point, ...]:
+        return tuple(
+            Point(step=idx, epoch=idx, train_accuracy=0.5 + 0.06 * idx, val_accuracy=share)
+            for idx, share in enumerate(shares)
+        )
+
+    falling = [0.5, 0.6, 0.7, 0.72, 0.66, 0.63, 0.61, 0.6]
+    many = Curves(points=points(falling), num_val=5000)
+    assert judge_fit(many).kind is FitKind.OVERFIT
+    assert judge_fit(replace(many, num_val=60)).kind is not FitKind.OVERFIT
+
+
+def trained(
+    *, width: int, num_train: int, lr: float, wrong: float = 0.0, epochs: int = 15, seed: int = 0
+) -> Curves:
+    """Train a small net on points of five classes, and measure it after each epoch."""
+    torch.manual_seed(seed)
+    teacher = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 5))
+    for weight in teacher.parameters():
+        nn.init.normal_(weight)
+    x = torch.randn(num_train + 300, 12)
+    y = teacher(x).argmax(1)
+    y = torch.where(torch.rand(len(y)) < wrong, torch.randint(5, (len(y),)), y)
+    net = nn.Sequential(nn.Linear(12, width), nn.ReLU(), nn.Linear(width, 5))
+    adam = torch.optim.Adam(net.parameters(), lr=lr)
+    best: torch.Tensor | None = None
+    points = []
+    for epoch in range(1, epochs + 1):
+        total, hits = 0.0, 0.0
+        for rows in torch.randperm(num_train).split(32):
+            adam.zero_grad()
+            scores = net(x[rows])
+            loss = F.cross_entropy(scores, y[rows])
+            loss.backward()
+            adam.step()
+            total += loss.item() * len(rows)
+            hits += float((scores.argmax(1) == y[rows]).sum())
+        with torch.no_grad():
+            scores = net(x)
+            losses = F.cross_entropy(scores, y, reduction="none")
+        right = (scores.argmax(1) == y).float()
+        held_out = losses[num_train:]
+        rise_sem = None if best is None else float((held_out - best).std()) / math.sqrt(300)
+        best = held_out if best is None or held_out.mean() < best.mean() else best
+        points.append(
+            Point(
+                step=epoch * math.ceil(num_train / 32),
+                epoch=epoch,
+                train_loss=total / num_train,
+                train_accuracy=hits / num_train,
+                equal_train_loss=float(losses[:num_train].mean()),
+                equal_train_accuracy=float(right[:num_train].mean()),
+                val_loss=float(held_out.mean()),
+                val_loss_sem=float(held_out.std()) / math.sqrt(300),
+                rise_sem=rise_sem,
+                val_accuracy=float(right[num_train:].mean()),
+            )
+        )
+    return Curves(points=tuple(points), num_val=300, num_classes=5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_small_nets_are_told_apart(seed: int) -> None:
+    overfit = trained(width=128, num_train=150, lr=0.01, wrong=0.3, epochs=25, seed=seed)
+    assert judge_fit(overfit).kind is FitKind.OVERFIT
+    underfit = judge_fit(trained(width=2, num_train=1500, lr=0.01, seed=seed))
+    assert underfit.kind is FitKind.UNDERFIT
+    assert not underfit.is_learning_rate_too_high
+    too_low = judge_fit(trained(width=64, num_train=1000, lr=1e-5, seed=seed))
+    assert too_low.kind is FitKind.UNDERFIT
+    assert too_low.is_still_improving
+    assert not too_low.is_learning_rate_too_high
+    too_high = judge_fit(trained(width=64, num_train=1000, lr=30.0, seed=seed))
+    assert too_high.is_learning_rate_too_high

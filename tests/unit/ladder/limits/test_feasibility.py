@@ -1,0 +1,90 @@
+"""Rungs that write more than the user allows are refused in words, before they are tried."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from stepladder.config.options import LadderConfig
+from stepladder.ladder.advise import advise_on
+from stepladder.ladder.climb import Climb
+from stepladder.ladder.ledger import Ledger
+from stepladder.ladder.limits.feasibility import why_no_time, why_not_here
+from stepladder.records.ladder import Decision
+from stepladder.rungs import RUNGS
+from stepladder.rungs.speed.cached_features import CachedFeatures
+from stepladder.rungs.speed.compile import Compile
+from stepladder.rungs.speed.pixel_store import PixelStore
+from stepladder.training.output.display import Display
+from stepladder.training.output.wording import rough_time
+
+NUM = 90 + 30
+REFUSED = "takes 0.5 MB of disk, and ladder.max_cache_bytes allows 0.4 MB"
+
+
+@pytest.fixture(name="large")
+def _large(profile):  # type: ignore[no-untyped-def]
+    """A profile by which features and pixels take 4 kB an example, 480 kB in all."""
+    measured = {"trunk_s": 1e-3, "head_step_s": 1e-5, "loader_cpu_s": 1.0}
+    stored = {"is_built_in": True, "store_encoding": "jpeg", "bandwidth_bytes_per_s": 1e9}
+    return replace(profile, feature_bytes=4000, example_bytes=4000, **measured, **stored)
+
+
+@pytest.mark.parametrize("rung", [CachedFeatures(), PixelStore()], ids=lambda rung: rung.name)
+def test_what_would_take_more_than_is_allowed_is_refused(rung, large, recipe) -> None:
+    assert rung.disk_bytes(large, recipe) == 4000 * NUM
+    enough = LadderConfig(max_cache_bytes=4000 * NUM)
+    assert why_not_here(rung, large, recipe, enough) is None
+    short = LadderConfig(max_cache_bytes=4000 * NUM - 80_000)
+    assert why_not_here(rung, large, recipe, short) == REFUSED
+    advice = advise_on(large, recipe, short, rungs=(rung,))
+    assert [considered.reason for considered in advice.others] == [REFUSED]
+
+
+def test_its_own_reason_comes_first(large, recipe) -> None:
+    nothing = LadderConfig(max_cache_bytes=0)
+    learns = replace(large, is_trunk_frozen=False)
+    reason = why_not_here(CachedFeatures(), learns, recipe, nothing)
+    assert reason == "the trunk learns, so its features change"
+
+
+def test_what_writes_nothing_needs_no_room(large, recipe) -> None:
+    writing = {rung.name for rung in RUNGS if rung.disk_bytes(large, recipe)}
+    assert writing == {"cached_features", "pixel_store"}
+
+
+def test_a_climb_writes_the_refusal_down(make_lab, tmp_path, large, recipe) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.begin(job="job", machine="here", options="some", commit="one", is_fresh=False)
+    climbing = Climb(
+        lab=make_lab(recipe, max_cache_bytes=400_000, try_all=True),
+        ledger=ledger,
+        display=Display(io.StringIO()),
+        show=lambda trial: None,
+        job="job",
+        machine="here",
+        recipe=recipe,
+        rungs=(CachedFeatures(),),
+        profiles=[large],
+    )
+    assert climbing.run() == recipe
+    (trial,) = climbing.trials
+    assert trial.verdict.decision is Decision.NOT_HERE
+    assert trial.verdict.reason == REFUSED
+
+
+def test_work_that_a_trial_does_whole_has_to_fit_in_what_is_left(large, recipe) -> None:
+    options = LadderConfig(budget_s=300.0)
+    compiled = Compile().predict(large, recipe)
+    compile_s = compiled.inputs["compile_s"]
+    assert why_no_time(compile_s + 1, options, large, compiled) is None
+    found = why_no_time(compile_s - 1, options, large, compiled)
+    left, needed = rough_time(compile_s - 1), rough_time(compile_s)
+    assert found == f"the budget leaves {left}, and compiling takes {needed}"
+    features = CachedFeatures().predict(large, recipe)  # timed by parts
+    assert features.time is not None
+    assert features.time.one_time_s["features"] > 10
+    assert why_no_time(10.0, options, large, features) is None
+    assert why_no_time(float("inf"), replace(options, budget_s=None), large, compiled) is None

@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stepladder.errors import DataError
+from stepladder.ladder.summary.climb_summary import end_line
+from stepladder.ladder.summary.wording import (
+    baseline_row,
+    epochs_words,
+    gain,
+    gain_interval,
+    header,
+    loss_interval,
+    plus_minus,
+    points,
+    reason_words,
+    row,
+    row_json,
+)
+from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Verdict
+from stepladder.records.profile import Provenance
+from stepladder.training.output.wording import rough_time
+
+WIDE = 140
+
+
+def interval(estimate: float, low: float, high: float) -> Interval:
+    return Interval(estimate=estimate, low=low, high=high)
+
+
+def trial(
+    rung: str,
+    level: int,
+    decision: Decision,
+    reason: str = "",
+    *,
+    predicted: Prediction | float | None = None,
+    after_epochs: tuple[float, ...] = (),
+    **verdict: Any,
+) -> Trial:
+    if isinstance(predicted, float):
+        predicted = Prediction(rung=rung, gain=predicted, provenance=Provenance.MODELLED)
+    return Trial(
+        rung=rung,
+        level=level,
+        change={"device.precision": ("fp32", "bf16")},
+        prediction=predicted,
+        after_epochs=after_epochs,
+        verdict=Verdict(decision=decision, reason=reason, **verdict),
+    )
+
+
+STOPPING = trial(
+    "early_stopping", 4, Decision.KEPT, predicted=4.9, speed=interval(5.2, 4.8, 5.5),
+    accuracy=interval(-0.001, -0.006, 0.004), num_epochs=11.0, is_replayed=True,
+    after_epochs=(10, 11, 12, 11, 11),
+)  # fmt: skip
+BASELINE = {
+    "total_s": 1450.0, "measured_epochs": 3.0, "epochs": 60, "global_batch_size": 2,
+    "is_extrapolated": True, "val_accuracy": 0.649, "test_accuracy": 0.75, "provenance": "replayed",
+}  # fmt: skip
+CLIMB = {
+    "baseline": BASELINE,
+    "result": {"total_s": 6.04, "epochs": 17, "val_accuracy": 0.66, "test_accuracy": 0.753},
+    "speedup": 240.07,
+    "num_test": 661,
+    "test_change": {"estimate": 0.003, "low": -0.006, "high": 0.012},
+}
+
+
+def test_the_columns_stand_under_their_titles() -> None:
+    lines = [header(WIDE), baseline_row(BASELINE, WIDE), row(STOPPING, WIDE)]
+    assert lines == [
+        " rung                     predicted  measured            accuracy (paired)  verdict",
+        " 0 as written             –          24 min              val 64.9 %         "
+        "baseline: 60 epochs, batch 2 (extrapolated from 3 so far)",
+        " 4 early_stopping         4.9×       5.2× [4.8, 5.5]     −0.1 [−0.6, +0.4]  "
+        "kept: 11 epochs (by replay, 5 seeds)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        (
+            trial("gpu", 3, Decision.NOT_HERE, "no GPU on this machine (a T4: at most 14×)"),
+            " 3 gpu                    –          –                                      "
+            "not here: no GPU on this machine (a T4: at most 14×)",
+        ),
+        (
+            trial(
+                "channels_last", 6, Decision.KEPT, predicted=1.83,
+                speed=interval(2.04, 1.91, 2.08), exactness="same to 1e-5",
+            ),
+            " 6 channels_last          1.8×       2.0× [1.9, 2.1]     same to 1e-5       kept",
+        ),
+        (
+            trial(
+                "compile", 6, Decision.SKIPPED, "28 s to compile, 5 s of work left", predicted=0.6
+            ),
+            " 6 compile                0.60×                                             "
+            "skipped: 28 s to compile, 5 s of work left",
+        ),
+        (
+            trial("larger_batch", 7, Decision.UNTRIED, "untried: the budget ended", predicted=1.5),
+            " 7 larger_batch           1.5×                                              "
+            "untried: the budget ended",
+        ),
+        (
+            trial("cached_features", 5, Decision.KEPT, "kept", predicted=9.0,
+                  speed=interval(120, 110, 131), exactness="equal"),
+            " 5 cached_features        9.0×       120× [110, 131]     equal              kept",
+        ),
+    ],
+    ids=lambda value: value.rung if isinstance(value, Trial) else "",
+)  # fmt: skip
+def test_each_verdict_has_its_line(made: Trial, line: str) -> None:
+    assert row(made, WIDE) == line
+
+
+@pytest.mark.parametrize(
+    ("num_trainings", "words"),
+    [
+        (0, "11 epochs (by replay, 5 seeds)"),
+        (5, "11 epochs (by replay, 5 seeds)"),
+        (20, "11 epochs (by replay, 5 seeds; accuracy of 20 trainings)"),
+    ],
+)
+def test_accuracy_that_rests_on_more_trainings_than_the_epochs_says_so(
+    num_trainings: int, words: str
+) -> None:
+    verdict = replace(STOPPING.verdict, num_trainings=num_trainings)
+    assert epochs_words(replace(STOPPING, verdict=verdict)) == words
+
+
+def test_trainings_of_a_known_length_are_told_by_what_they_compare() -> None:
+    made = trial(
+        "larger_batch", 7, Decision.KEPT, num_epochs=60.0, num_trainings=1,
+        loss=interval(-0.1, -0.2, 0.0),
+    )  # fmt: skip
+    assert epochs_words(made) == "60 epochs (loss of 1 training)"
+
+
+def test_in_a_hundred_columns_whole_words_go_on_below_their_column() -> None:
+    made = trial(
+        "gradient_checkpointing", 7, Decision.DROPPED,
+        "no faster beyond doubt: the lower bound is 0.97×", predicted=1.06,
+        speed=interval(1.06, 0.97, 1.11), loss=interval(-0.012, -0.02, 0.004),
+    )  # fmt: skip
+    assert row(made).splitlines() == [
+        " 7 gradient_checkpointing 1.06×      1.06× [0.97, 1.11]  loss −0.012        "
+        "dropped: no faster",
+        "                                                         [−0.020, +0.004]   "
+        "beyond doubt: the lower",
+        "                                                                            "
+        "bound is 0.97×",
+    ]
+    assert all(len(line) <= 100 for line in row(made).splitlines())
+
+
+def test_on_a_narrow_terminal_the_verdict_gets_a_line_of_its_own() -> None:
+    assert row(STOPPING, 80).splitlines() == [
+        " 4 early_stopping         4.9×       5.2× [4.8, 5.5]     −0.1 [−0.6, +0.4]",
+        "   kept: 11 epochs (by replay, 5 seeds)",
+    ]
+
+
+def test_what_accuracy_or_memory_is_expected_stands_under_the_predicted_gain() -> None:
+    expected = Prediction(
+        rung="larger_model", gain=0.71, accuracy_gain=0.012, memory_frac=1.4,
+        provenance=Provenance.MODELLED,
+    )  # fmt: skip
+    made = trial("larger_model", 7, Decision.UNDECIDED, "noise", predicted=expected)
+    assert row(made).splitlines() == [
+        " 7 larger_model           0.71×                                             "
+        "undecided: noise",
+        "                          +1.2 pts",
+        "                          memory",
+        "                          1.4×",
+    ]
+
+
+def test_a_kept_rung_tells_the_numbers_that_it_chose() -> None:
+    change = {
+        "batch.global_batch_size": (2, 8),
+        "batch.lr": (None, 0.008),
+        "stopping.patience": (3, 24),
+        "stopping.restore_best": (False, True),
+    }
+    kept = replace(STOPPING, change=change)
+    assert reason_words(kept).startswith(
+        "batch 8, learning rate 0.008, patience 24, the best weights; 11 epochs"
+    )
+    dropped = replace(kept, verdict=replace(kept.verdict, decision=Decision.DROPPED))
+    assert "batch 8" not in reason_words(dropped)
+
+
+def test_the_end_is_told_with_its_noise() -> None:
+    assert end_line(CLIMB, 200) == (
+        " end to end                          240× (24 min → 6.0 s), test 75.0 → 75.3 % "
+        "(661 examples, read once), difference +0.3 ± 0.9 of one training each"
+    )
+    alike = end_line(CLIMB | {"learns_alike": True}, 200)
+    assert alike.endswith("difference +0.3 ± 0.9 of one training each, alike but for rounding")
+    assert "(661 pictures, read once)" in end_line(CLIMB | {"are_pictures": True}, 200)
+    assert end_line({"baseline": BASELINE}) == (
+        " end to end                          not measured: the climb did not end"
+    )
+
+
+def test_a_task_without_classes_ends_with_its_loss() -> None:
+    bare = {
+        "baseline": {"total_s": 100.0},
+        "result": {"total_s": 10.0},
+        "speedup": 10.0,
+        "loss_change": {"estimate": -0.001, "low": -0.02, "high": 0.018},
+    }
+    assert end_line(bare, WIDE).endswith("10× (1.7 min → 10 s), test loss −0.001 [−0.020, +0.018]")
+
+
+def test_the_job_as_written_is_not_told_as_a_speed_up() -> None:
+    same = CLIMB | {"is_as_written": True, "speedup": 0.83}
+    assert end_line(same, WIDE) == (
+        " end to end                          nothing paid: the job as written, 6.0 s, "
+        "test 75.3 % (661 examples, read once)"
+    )
+    assert "nothing was kept before the budget ended" in end_line(same | {"untried": ["gpu"]})
+
+
+def test_a_change_that_is_not_known_is_said_not_to_be_compared() -> None:
+    one = CLIMB | {"num_test": 1, "test_change": None}
+    assert end_line(one, WIDE).endswith("test 75.0 → 75.3 % (1 example, read once), not compared")
+    bare = {"baseline": {"total_s": 9.0}, "result": {"total_s": 3.0}, "speedup": 3.0}
+    assert end_line(bare, WIDE).endswith("3.0× (9.0 s → 3.0 s)"), "there is no test split"
+    assert end_line(bare | {"num_test": 5}, WIDE).endswith("test not compared")
+
+
+def test_a_result_that_stands_alone_is_told_with_the_reason() -> None:
+    alone = CLIMB | {
+        "baseline": {"total_s": 1440.0},
+        "test_change": None,
+        "why_not_compared": "not compared: it would take a training of 14.0 min; --budget 2h",
+    }
+    assert end_line(alone, 300).endswith(
+        "test 75.3 % (661 examples, read once), "
+        "not compared: it would take a training of 14.0 min; --budget 2h"
+    )
+
+
+def test_an_end_within_the_noise_of_the_beginning_says_so() -> None:
+    ends = {"result": {"total_s": 7.7}, "speedup": 7.0 / 7.7}
+    said = end_line(ends | {"baseline": {"total_s": 7.0, "runs_s": [5.8, 8.2]}}, WIDE)
+    assert "(7.0 s → 7.7 s; as written 5.8 s and 8.2 s: the noise is larger than" in said
+    said = end_line(ends | {"baseline": {"total_s": 8.0, "runs_s": [7.8, 8.2]}}, WIDE)
+    assert "as written" not in said
+    said = end_line(ends | {"baseline": {"total_s": 9.0, "runs_s": [8.2, 9.8]}}, WIDE)
+    assert "(9.0 s → 7.7 s; as written 8.2 s and 9.8 s)" in said
+
+
+def test_looks_that_are_far_apart_say_which_counts() -> None:
+    ends = {"result": {"total_s": 3.0}, "speedup": 3.0}
+    said = end_line(ends | {"baseline": {"total_s": 9.0, "runs_s": [90.0, 9.0]}}, 300)
+    assert "as written 90 s and 9.0 s: something else used the machine, and the shorter" in said
+
+
+def test_what_no_time_was_left_for_is_named() -> None:
+    ends = {"baseline": {"total_s": 9.0}, "result": {"total_s": 3.0}, "speedup": 3.0}
+    said = end_line(ends | {"untried": ["larger_batch", "early_stopping"]}, 300)
+    assert said.endswith(
+        "for want of time not tried, or not once more: larger_batch, early_stopping"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change", "said"),
+    [
+        (1.342, 1.218, (-0.124, -0.2, -4e-8), "1.342 → 1.218, difference −0.124 [−0.200, 0.000]"),
+        (2e-6, 3e-6, (1e-6, 0.0, 2e-6), "0.000002000 → 0.000003000, difference +0.000001000 "
+         "[0.000000000, +0.000002000]"),
+        (-3.5, -4.0, (-0.5, -0.6, -0.4), "−3.500 → −4.000, difference −0.500 [−0.600, −0.400]"),
+    ],
+)  # fmt: skip
+def test_losses_are_told_at_both_ends_to_the_same_digits(
+    before: float, after: float, change: tuple[float, float, float], said: str
+) -> None:
+    ends = {
+        "baseline": {"total_s": 9.0, "test_loss": before},
+        "result": {"total_s": 3.0, "test_loss": after},
+        "loss_change": dict(zip(("estimate", "low", "high"), change, strict=True)),
+    }
+    assert end_line(ends, 300).endswith(f"test loss {said} of one training each")
+
+
+def test_a_small_loss_has_the_digits_that_show_its_change() -> None:
+    assert loss_interval(interval(-2.1e-6, -4e-6, 0.0)) == "−0.0000021 [−0.0000040, 0.0000000]"
+    assert loss_interval(interval(0.0, 0.0, 0.0)) == "0.000 [0.000, 0.000]"
+
+
+def test_numbers_that_are_none_are_refused_and_control_characters_spelled_out() -> None:
+    with pytest.raises(DataError, match="total_s"):
+        baseline_row({"total_s": "soon"})
+    assert "\x1b" not in row(trial("gpu", 3, Decision.NOT_HERE, "\x1b[2Jgone"))
+
+
+def test_a_row_as_json_has_numbers_and_no_words_for_them() -> None:
+    value = json.loads(json.dumps(row_json(STOPPING)))
+    assert value["predicted"] == 4.9
+    assert value["measured"] == {"estimate": 5.2, "low": 4.8, "high": 5.5, "confidence": 0.95}
+    assert value["decision"] == "kept"
+    assert value["change"] == {"device.precision": ["fp32", "bf16"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.604, "0.60×"), (1.0, "1.00×"), (1.19, "1.19×"), (1.2, "1.2×"), (9.94, "9.9×"),
+     (9.96, "10×"), (240.4, "240×"), (12000.0, "12,000×"), (math.inf, "unknown")],
+)  # fmt: skip
+def test_a_gain_has_the_digits_that_tell_it_from_one(value: float, said: str) -> None:
+    assert gain(value) == said
+
+
+def test_bounds_have_the_digits_of_what_is_nearest_to_one() -> None:
+    assert gain_interval(interval(1.31, 0.98, 1.7)) == "1.31× [0.98, 1.70]"
+    assert gain_interval(interval(86.2, 81.0, 92.4)) == "86× [81, 92]"
+    assert gain_interval(interval(5.2, 1.1, math.inf)) == "5.20× [1.10, unknown]"
+
+
+def test_bounds_never_look_like_the_estimate_while_two_decimals_tell_them_apart() -> None:
+    assert gain_interval(interval(1.2187, 1.1988, 1.2388)) == "1.22× [1.20, 1.24]"
+    assert gain_interval(interval(36.4, 36.1, 36.9)) == "36.4× [36.1, 36.9]"
+    assert gain_interval(interval(2.0, 2.0, 2.0)) == "2.00× [2.00, 2.00]"
+
+
+def test_changes_have_a_sign_and_zero_has_none() -> None:
+    assert [points(x) for x in (0.004, -0.001, 0.0004, -0.0004)] == ["+0.4", "−0.1", "0.0", "0.0"]
+    assert loss_interval(interval(0.0, -0.02, 0.0123)) == "0.000 [−0.020, +0.012]"
+
+
+def test_noise_is_a_plus_minus_only_where_both_sides_are_equal() -> None:
+    assert plus_minus(interval(0.003, -0.006, 0.012)) == "+0.3 ± 0.9"
+    assert plus_minus(interval(0.003, -0.006, 0.015)) == "+0.3 [−0.6, +1.5]"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.0, "0 s"), (8.2e-6, "8.2 µs"), (0.0042, "4.2 ms"), (0.31, "0.3 s"), (6.1, "6.1 s"),
+     (48.4, "48 s"),
+     (170, "2.8 min"), (1450, "24 min"), (12000, "3.3 h"), (3e5, "3.5 d"), (None, "unknown"),
+     (math.nan, "unknown"), (-1.0, "unknown")],
+)  # fmt: skip
+def test_a_time_is_said_to_two_digits_in_one_unit(seconds: float | None, said: str) -> None:
+    assert rough_time(seconds) == said
+
+
+@pytest.mark.parametrize(("cores", "is_told"), [(0.04, False), (0.6, True)])
+def test_a_trial_beside_other_processes_says_so(cores: float, is_told: bool) -> None:
+    words = reason_words(replace(STOPPING, cores_missing=cores))
+    assert ("other processes took 0.6 cores meanwhile" in words) is is_told

@@ -1,0 +1,206 @@
+"""Time before and after: seeds that both finished, and blocks until the budget ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stepladder.config.recipe import Recipe, StoppingConfig
+from stepladder.ladder.lab import Lab, Outcomes
+from stepladder.ladder.limits.guard import TrialFailed, Watchdog
+from stepladder.ladder.timing import interleaved_blocks as race_module
+from stepladder.ladder.timing import speedup as speed_module
+from stepladder.ladder.timing.interleaved_blocks import MIN_PAIRS, Race
+from stepladder.ladder.timing.speedup import Length, length_of, measure_speed, pair_lengths, widened
+from stepladder.measuring.blocks.workload import Workload
+from stepladder.records.ladder import Interval, Outcome
+from stepladder.records.profile import Provenance, TrainingTime
+
+
+def length(epochs_of: dict[int, float], why_not: str | None = None) -> Length:
+    epochs = tuple(epochs_of.values())
+    return Length(
+        epochs=sum(epochs) / len(epochs),
+        num_validations=sum(epochs) / len(epochs),
+        by_seed=tuple((number, number) for number in epochs),
+        seeds=tuple(epochs_of),
+        why_not=why_not,
+    )
+
+
+def outcome(seed: int, epochs: float, why_not: str | None = None) -> Outcome:
+    return Outcome(
+        seed=seed,
+        fold=None,
+        epochs=epochs,
+        num_validations=epochs,
+        provenance=Provenance.MEASURED,
+        why_not=why_not,
+    )
+
+
+def test_only_seeds_that_both_finished_are_paired_and_counted() -> None:
+    before = length({0: 10.0, 1: 20.0, 2: 30.0, 3: 40.0})
+    after = length({1: 10.0, 2: 15.0, 7: 99.0}, "diverged")
+    paired = pair_lengths(before, after)
+    assert [one.seeds for one in paired] == [(1, 2), (1, 2)]
+    assert paired[0].by_seed == ((20.0, 20.0), (30.0, 30.0))
+    assert paired[1].by_seed == ((10.0, 10.0), (15.0, 15.0))
+    assert (paired[0].epochs, paired[1].epochs) == (25.0, 12.5)
+
+
+def test_a_known_length_is_compared_with_every_seed() -> None:
+    known, found = Length(epochs=60.0, num_validations=60.0), length({0: 10.0, 1: 20.0})
+    assert pair_lengths(known, found) == (known, found)
+
+
+def test_too_few_common_seeds_are_no_comparison() -> None:
+    before, after = length({0: 10.0, 1: 20.0}), length({1: 10.0}, "diverged")
+    with pytest.raises(TrialFailed, match="diverged: 1 of 2 seeds ended both before and after"):
+        pair_lengths(before, after)
+
+
+def test_a_length_tells_its_seeds_and_leaves_out_those_that_diverged(
+    make_lab, recipe, monkeypatch
+) -> None:
+    early = replace(recipe, stopping=StoppingConfig(early=True))
+    found = (outcome(5, 10.0), outcome(6, 50.0, "diverged"), outcome(7, 20.0))
+    monkeypatch.setattr(Lab, "plain", lambda lab, recipe: Outcomes(found=found))
+    measured = length_of(make_lab(early), early)
+    assert measured.seeds == (5, 7)
+    assert measured.by_seed == ((10.0, 10.0), (20.0, 20.0))
+    assert measured.epochs == 15.0
+    assert measured.why_not == "diverged"
+
+
+def test_a_compilation_that_is_timed_once_widens_the_bounds_by_its_share() -> None:
+    steps = TrainingTime(epochs=1.0, steps_per_epoch=60.0, step_s=1.0)
+    compiled = replace(steps, one_time_s={"compile": 60.0, "features": 30.0})
+    found = Interval(estimate=2.0, low=1.8, high=2.2)
+    assert widened(found, (steps, steps), is_one=False) == found
+    one = widened(found, (steps, compiled), is_one=False)  # two fifths of the time after
+    noise = math.exp(speed_module.COLD_NOISE * 60 / 150)
+    assert one.low == pytest.approx(1.8 / noise)
+    assert one.high == pytest.approx(2.2 * noise)
+    assert one.estimate == 2.0
+    both = widened(found, (compiled, compiled), is_one=False)
+    assert both.low == pytest.approx(1.8 / noise ** math.sqrt(2))
+    assert widened(found, (compiled, compiled), is_one=True) == found
+
+
+KNOWN = Length(epochs=6.0, num_validations=6.0)
+
+
+def timed(lab: Lab, profile, recipe: Recipe, folder):  # type: ignore[no-untyped-def]
+    after = replace(recipe, loader=replace(recipe.loader, prefetch_batches=3))
+    return measure_speed(
+        lab, profile, (recipe, KNOWN), (after, KNOWN), folder=folder, watchdog=Watchdog()
+    )
+
+
+def test_two_pairs_are_run_where_the_budget_has_ended(make_lab, profile, recipe, tmp_path) -> None:
+    lab = make_lab(recipe, budget_s=1e-9)
+    speed = timed(lab, profile, recipe, tmp_path)
+    assert len(speed.before_s) == len(speed.after_s) == MIN_PAIRS
+    assert speed.cut_short == "the budget ended after 2 pairs"
+    assert speed.is_too_little
+    assert speed.interval.low < speed.interval.estimate < speed.interval.high
+
+
+def test_a_budget_that_suffices_cuts_nothing_short(make_lab, profile, recipe, tmp_path) -> None:
+    speed = timed(make_lab(recipe, budget_s=600.0), profile, recipe, tmp_path)
+    assert len(speed.before_s) >= 8
+    assert speed.cut_short is None
+    assert not speed.is_too_little
+
+
+def test_pairs_end_with_the_budget_and_not_before(
+    make_lab, profile, recipe, tmp_path, monkeypatch
+) -> None:
+    left = iter([1e9, 1e9, 1e9, 0.0])  # asked before the third pair, and then each time
+    monkeypatch.setattr(Lab, "time_left", lambda lab: next(left, 0.0))
+    monkeypatch.setattr(speed_module.Lab, "allowed_s", lambda lab, share: 1e9)
+    speed = timed(make_lab(recipe), profile, recipe, tmp_path)
+    assert speed.cut_short == "the budget ended after 5 pairs"
+    assert len(speed.before_s) == 5
+
+
+def test_fewer_validations_are_timed_by_blocks_of_one_workload(
+    make_lab, profile, recipe, tmp_path, monkeypatch
+) -> None:
+    opened: list[Recipe] = []
+
+    class Counted(Workload):
+        def __init__(self, recipe: Recipe, *args: Any, **kwargs: Any) -> None:
+            opened.append(recipe)
+            super().__init__(recipe, *args, **kwargs)
+
+    monkeypatch.setattr(race_module, "Workload", Counted)
+    rare = replace(recipe, stopping=replace(recipe.stopping, validate_every_epochs=3))
+    fewer = Length(epochs=6.0, num_validations=2.0)
+    speed = measure_speed(
+        make_lab(recipe),
+        profile,
+        (recipe, KNOWN),
+        (rare, fewer),
+        folder=tmp_path,
+        watchdog=Watchdog(),
+    )
+    assert opened == [recipe]
+    assert len(speed.before_s) == len(speed.after_s) >= 8
+    assert all(before > after for before, after in zip(speed.before_s, speed.after_s, strict=True))
+    assert speed.before.step_s == speed.after.step_s
+    assert speed.before.validation_s == speed.after.validation_s > 0
+    assert speed.interval.low < speed.interval.estimate < speed.interval.high
+    longer = measure_speed(
+        make_lab(recipe),
+        profile,
+        (recipe, KNOWN),
+        (replace(recipe, schedule=replace(recipe.schedule, max_epochs=3)), fewer),
+        folder=tmp_path,
+        watchdog=Watchdog(),
+    )
+    assert longer.before_s == (), "of another length alone the profile tells"
+    assert opened == [recipe]
+
+
+def test_lengths_that_rest_on_what_a_step_takes_are_timed_by_blocks(
+    make_lab, profile, recipe, tmp_path
+) -> None:
+    """Half of the epochs, and all of the work done once."""
+    time = replace(profile.time, one_time_s={"load": 0.05})
+    half = replace(recipe, schedule=replace(recipe.schedule, max_epochs=3))
+    speed = measure_speed(
+        make_lab(recipe),
+        replace(profile, time=time),
+        (recipe, KNOWN),
+        (half, Length(epochs=3.0, num_validations=1.0)),
+        folder=tmp_path,
+        watchdog=Watchdog(),
+    )
+    assert len(speed.before_s) == len(speed.after_s) >= 8
+    assert speed.before.step_s == speed.after.step_s, "both totals are of the same blocks"
+    assert speed.interval.low < speed.interval.estimate < speed.interval.high
+
+
+def test_a_race_says_when_it_was_not_cut(make_lab, recipe, tmp_path) -> None:
+    lab = make_lab(recipe)
+    racing = Race(
+        (recipe, lab.material(recipe)),
+        (recipe, lab.material(recipe)),
+        device=lab.device,
+        folder=tmp_path / "race",
+        block_s=0.002,
+        watchdog=Watchdog(),
+        time_left=lab.time_left,
+    )
+    try:
+        racing.warm_up()
+        assert racing.before.pilot.step_s > 0
+        assert racing.before.planned_s > 0
+        assert not racing.is_cut
+    finally:
+        racing.close()

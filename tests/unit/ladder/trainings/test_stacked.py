@@ -1,0 +1,138 @@
+"""Many heads in one step: each learns what it learns by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepladder.config.choices import OptimizerName, Precision, ScheduleKind
+from stepladder.config.recipe import OptimizerConfig, Recipe, StoppingConfig
+from stepladder.ladder.trainings.stacked import differ_in_their_end, why_not_stacked
+
+
+def assert_alike(lab, recipe: Recipe) -> None:
+    trainings = lab._trainings
+    parts = trainings.folds(recipe, job=lab.job.recipe)
+    pairs = [(part, 50 + idx) for idx, part in enumerate(parts)]
+    stacked = trainings.train_all(recipe, pairs)
+    assert trainings.is_stacked(recipe), "it was done for all at once"
+    alone = [trainings.train_anew(recipe, *pair) for pair in pairs]
+    assert len({outcome.epochs for outcome in alone}) >= 1
+    for one, other in zip(stacked, alone, strict=True):
+        assert (one.seed, one.fold, one.epochs) == (other.seed, other.fold, other.epochs)
+        assert one.num_validations == other.num_validations
+        assert one.rows == other.rows
+        np.testing.assert_allclose(one.losses, other.losses, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(OptimizerName))
+def test_each_optimiser_takes_the_same_steps(make_lab, recipe, name: OptimizerName) -> None:
+    recipe = replace(recipe, optimizer=replace(recipe.optimizer, name=name))
+    assert_alike(make_lab(recipe, num_seeds=2), recipe)
+
+
+def test_each_training_stops_by_itself(make_lab, recipe) -> None:
+    early = replace(recipe, stopping=StoppingConfig(patience=1, min_improvement_frac=0.2))
+    early = replace(early, schedule=replace(recipe.schedule, max_epochs=30))
+    lab = make_lab(early, num_seeds=2)
+    assert_alike(lab, early)
+    epochs = [outcome.epochs for outcome in lab.outcomes(early).found]
+    assert len(set(epochs)) > 1, "they end at different times"
+    assert max(epochs) < 30
+
+
+def test_a_limit_of_steps_ends_within_an_epoch(make_lab, recipe) -> None:
+    short = replace(recipe, schedule=replace(recipe.schedule, max_steps=7, warmup_steps=3))
+    assert_alike(make_lab(short, num_seeds=2), short)
+
+
+def test_a_training_that_diverges_harms_no_other(make_lab, recipe) -> None:
+    wild = replace(recipe, batch=replace(recipe.batch, lr=1e38))
+    wild = replace(wild, optimizer=OptimizerConfig(name=OptimizerName.SGD))
+    found = make_lab(wild, num_seeds=2).outcomes(wild).found
+    assert found
+    assert all(outcome.why_not == "diverged" for outcome in found)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(Recipe(), optimizer=OptimizerConfig(clip_norm=1.0)),
+        replace(Recipe(), optimizer=OptimizerConfig(weight_decay=0.1)),
+        replace(Recipe(), schedule=replace(Recipe().schedule, kind=ScheduleKind.COSINE)),
+        replace(Recipe(), stopping=StoppingConfig(validate_every_steps=5)),
+        replace(Recipe(), device=replace(Recipe().device, precision=Precision.FP16)),
+        replace(Recipe(), data=replace(Recipe().data, fraction=0.5)),
+    ],
+)
+def test_what_differs_from_head_to_head_is_refused_in_words(changed: Recipe) -> None:
+    assert why_not_stacked(Recipe()) is None
+    assert isinstance(why_not_stacked(changed), str)
+
+
+def test_one_training_tells_both_ways_to_stop(make_lab, recipe) -> None:
+    whole = replace(recipe, schedule=replace(recipe.schedule, max_epochs=30))
+    whole = replace(whole, stopping=StoppingConfig(early=False, restore_best=False))
+    early = replace(whole, stopping=StoppingConfig(patience=1, min_improvement_frac=0.2))
+    both, alone = make_lab(whole, num_seeds=3), make_lab(whole, num_seeds=3)
+    first = both.outcomes(whole, also=[early]).found
+    assert all(
+        both._trainings.is_known(early, part, both.seed + 1000 + idx)
+        for idx, part in enumerate(both._parts(early))
+    ), "learnt on the way"
+    for told, wanted in zip(
+        (*first, *both.outcomes(early).found),
+        (*alone.outcomes(whole).found, *alone.outcomes(early).found),
+        strict=True,
+    ):
+        assert (told.epochs, told.num_validations) == (wanted.epochs, wanted.num_validations)
+        np.testing.assert_allclose(told.losses, wanted.losses, rtol=1e-4, atol=1e-5)
+    assert {outcome.epochs for outcome in both.outcomes(early).found} != {30.0}
+
+
+def test_one_probe_tells_all_ways_to_stop(make_lab, recipe, monkeypatch) -> None:
+    whole = replace(recipe, schedule=replace(recipe.schedule, max_epochs=30))
+    whole = replace(whole, stopping=StoppingConfig(early=False, restore_best=False))
+    ways = [
+        replace(whole, stopping=StoppingConfig(patience=patience, restore_best=is_best))
+        for patience, is_best in ((1, True), (1, False), (4, False))
+    ]
+    lab, alone = make_lab(whole, num_seeds=3), make_lab(whole, num_seeds=3)
+    lab.probe(whole)
+    learnt: list[int] = []
+    trainings = lab._trainings
+    learn = trainings._learn_stacked
+    monkeypatch.setattr(
+        trainings, "_learn_stacked", lambda *how: (learnt.append(len(how[0])), learn(*how))[1]
+    )
+    found = lab.probe_ends(whole, ways)
+    assert learnt == [3], "the three ways in one training, and what was known is not learnt again"
+    for outcomes, one in zip(found, [whole, *ways], strict=True):
+        wanted = alone.probe(one)
+        assert [told.epochs for told in outcomes] == [told.epochs for told in wanted]
+        for told, other in zip(outcomes, wanted, strict=True):
+            np.testing.assert_allclose(told.losses, other.losses, rtol=1e-4, atol=1e-5)
+    best, last, _ = found[1:]
+    assert [one.epochs for one in best] == [one.epochs for one in last]
+    assert [one.losses for one in best] != [one.losses for one in last], "other weights"
+
+
+def test_where_each_way_to_stop_takes_a_training_no_probe_is_made(make_lab, recipe) -> None:
+    by_steps = replace(recipe, stopping=StoppingConfig(validate_every_steps=5))
+    assert make_lab(by_steps, num_seeds=2).probe_ends(by_steps, [recipe]) == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(Recipe(), optimizer=OptimizerConfig(momentum=0.5)),
+        replace(Recipe(), stopping=StoppingConfig(validate_every_epochs=2)),
+        Recipe(),
+    ],
+)
+def test_other_changes_take_a_training_of_their_own(changed: Recipe) -> None:
+    for stopping in (StoppingConfig(patience=9), StoppingConfig(allow_noise=False)):
+        assert differ_in_their_end(Recipe(), replace(Recipe(), stopping=stopping))
+    assert not differ_in_their_end(Recipe(), changed)

@@ -1,0 +1,68 @@
+"""What a trunk computes is counted without its weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stepladder.measuring.model.larger_trunks import FAMILIES, trunk_cost
+
+TORCHVISION = {
+    **{"resnet18": 1.814, "resnet34": 3.664, "resnet50": 4.089},
+    **{"resnet101": 7.801, "resnet152": 11.514, "mobilenetv3_large_100": 0.217},
+    **{"vit_base_patch16_224": 17.564, "vit_large_patch16_224": 61.555},
+    **{"convnext_tiny": 4.456, "convnext_small": 8.684, "convnext_base": 15.355},
+    **{"densenet121": 2.834, "densenet169": 3.36, "densenet201": 4.291},
+}
+"""Billions of multiply-adds at 224, classifier included, as torchvision lists them."""
+EFFICIENTNET = ((0.39, 224), (0.70, 240), (1.0, 260), (1.8, 300), (4.2, 380), (9.9, 456))
+"""The same of B0 to B5, and at what sides. Tan and Le 2019, table 2, arXiv:1905.11946."""
+
+
+@pytest.mark.parametrize(("name", "gmacs"), TORCHVISION.items())
+def test_flops_are_those_that_are_published(name: str, gmacs: float) -> None:
+    cost = trunk_cost(name, 224)
+    assert cost is not None
+    assert cost.flops == pytest.approx(2e9 * gmacs, rel=0.02)
+
+
+ENDS = [0, len(EFFICIENTNET) - 1]
+
+
+@pytest.mark.parametrize(
+    ("family", "size"),
+    [
+        *(("efficientnet_b", size) for size in range(len(EFFICIENTNET))),
+        *(("tf_efficientnet_b", size) for size in ENDS),
+    ],
+)
+def test_flops_are_counted_at_the_size_of_the_pictures(family: str, size: int) -> None:
+    gmacs, side = EFFICIENTNET[size]
+    cost = trunk_cost(f"{family}{size}", side)
+    assert cost is not None
+    assert cost.flops == pytest.approx(2e9 * gmacs, rel=0.05)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family[0])
+def test_every_family_can_be_counted_and_rises(family: tuple[str, ...]) -> None:
+    costs = [trunk_cost(name, 224) for name in (family[0], family[1])]
+    assert costs[0] is not None
+    assert costs[1] is not None
+    assert costs[0].flops < costs[1].flops
+
+
+def test_the_width_is_that_of_the_features() -> None:
+    widths = [cost.num_features for n in ("resnet34", "resnet50") if (cost := trunk_cost(n, 224))]
+    assert widths == [512, 2048]
+
+
+def test_counting_draws_no_random_numbers() -> None:
+    before = torch.get_rng_state()
+    trunk_cost.cache_clear()
+    assert trunk_cost("resnet10t", 64) is not None
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("name", "side"), [("no_such_model", 224), ("resnet18", 0)])
+def test_what_cannot_be_built_or_run_has_no_cost(name: str, side: int) -> None:
+    assert trunk_cost(name, side) is None

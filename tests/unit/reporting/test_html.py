@@ -1,0 +1,43 @@
+"""What all pages share: code in sentences, and files that cannot be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepladder.errors import ResourceError
+from stepladder.reporting.html import coded, template, write_page
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("type `stepladder clean`.", "type <code>stepladder clean</code>."),
+        ("`a` and `b`", "<code>a</code> and <code>b</code>"),
+        ("`<b>` & co", "<code>&lt;b&gt;</code> &amp; co"),
+        ("one ` alone", "one ` alone"),
+        ("cut off at `stepl…", "cut off at `stepl…"),
+        ("over `two\nlines`", "over `two\nlines`"),
+        ("none``", "none``"),
+    ],
+)
+def test_what_stands_between_backticks_is_code_and_all_is_escaped(text: str, html: str) -> None:
+    assert coded(text) == html
+
+
+def test_a_template_escapes_what_it_is_given() -> None:
+    class Item:
+        title, keys, svg, note = "<i>", (("val", "<u>"),), None, "`x`"
+
+    page = template("figure.html").module.figure(Item)  # type: ignore[attr-defined]
+    assert "&lt;i&gt;" in page
+    assert "&lt;u&gt;" in page
+    assert "<i>" not in page
+
+
+def test_a_page_that_cannot_be_written_names_the_flag(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResourceError, match="cannot be written") as caught:
+        write_page(tmp_path / "file" / "page.html", "", option="--page")
+    assert caught.value.fix == "Choose another file: --page FILE.html."
