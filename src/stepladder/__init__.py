@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -100,21 +98,6 @@ _HOMES = {
     "verify": "stepladder.api",
     "watch": "stepladder.api",
 }
-
-
-class _Package(ModuleType):
-    """Keeps the names of four functions from the rooms that share them.
-
-    When Python loads stepladder/train/, it binds the package as `stepladder.train`: the function
-    would be gone after its first call. `from stepladder.training.run import …` does not use that name.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in ("export", "report", "train", "watch") or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -333,7 +333,8 @@ def test_a_second_run_in_the_same_folder_waits_for_nobody(
 ) -> None:
     prepare()
     code = (
-        "import sys; from pathlib import Path; from stepladder.training.setup.run_folder import RunFolder\n"
+        "import sys; from pathlib import Path\n"
+        "from stepladder.training.setup.run_folder import RunFolder\n"
         "with RunFolder(Path('run')).lock(): print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -109,8 +109,8 @@ def told_in(file: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("eyes", [Eyes.DIAGNOSE, Eyes.AUDIT])
 def test_diagnose_and_audit_tell_what_the_list_of_faults_says(eyes: Eyes) -> None:
-    files = sorted(DIAGNOSIS.glob("*.py"))
-    own = [file for file in files if file.name.startswith("audit") is (eyes is Eyes.AUDIT)]
+    files = sorted(DIAGNOSIS.rglob("*.py"))
+    own = [file for file in files if (file.parent.name == "audit") is (eyes is Eyes.AUDIT)]
     told = {name for file in own for name in told_in(file)}
     assert told, "no finding bears a name"
     assert told == {fault.name for fault in FAULTS if eyes in fault.eyes}

@@ -12,14 +12,14 @@ import stepladder
 
 PACKAGE = Path(stepladder.__file__).parent
 ROOMS = (
-    "train",
-    "measure",
+    "training",
+    "measuring",
     "checks",
     "diagnosis",
     "rungs",
     "ladder",
-    "watch",
-    "report",
+    "watching",
+    "reporting",
     "api",
     "cli",
 )

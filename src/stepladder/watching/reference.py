@@ -1,4 +1,4 @@
-"""The page of what watching finds, written from DETECTORS: `python -m stepladder.watching.reference`.
+"""Write docs/watch.md from DETECTORS: `python -m stepladder.watching.reference`.
 
 A test compares docs/watch.md with it.
 """

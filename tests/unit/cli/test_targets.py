@@ -121,7 +121,7 @@ def test_a_model_replaces_models_only(work: Path) -> None:
 
 
 def test_every_page_of_ours_is_known_by_its_title() -> None:
-    templates = (DOCS.parent / "src" / "stepladder" / "report" / "templates").glob("*.html")
+    templates = (DOCS.parent / "src" / "stepladder" / "reporting" / "templates").glob("*.html")
     texts = [text for path in templates if "<title>" in (text := path.read_text(encoding="utf-8"))]
     assert len(texts) >= 6
     for text in texts:

@@ -1,6 +1,6 @@
 """A process that makes files of a store for the prepare that started it, and ends with it.
 
-See `data/prepare/shard_workers.py`. It is forked from that prepare, or from a process started for it.
+See `shard_workers.py`. It is forked from that prepare, or from a process started for it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import sysconfig
 from pathlib import Path
 from types import FrameType
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_PACKAGE = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = ("site-packages", "dist-packages")
 
 

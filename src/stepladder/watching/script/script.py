@@ -24,7 +24,7 @@ from typing import Any
 from stepladder.config.yaml_file import nearest_file
 from stepladder.errors import UsageError
 
-_HERE = str(Path(__file__).resolve().parent)
+_HERE = str(Path(__file__).resolve().parents[1])
 _GIVE = "Give the path of a Python file."
 
 
