@@ -30,8 +30,7 @@ from stepladder.cli.main import main
 from stepladder.config.choices import Encoding, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.decode import BadPictureError, decode_picture
-from stepladder.data.prepare.prepare import prepare
-from stepladder.data.prepare.progress import PreparePhase, PrepareProgress
+from stepladder.data.prepare.prepare import PreparePhase, PrepareProgress, prepare
 from stepladder.data.sources.listing import list_pictures
 from stepladder.data.sources.source_file import read_file
 from stepladder.data.store.index import encode_index, index_path

@@ -13,9 +13,8 @@ import torch
 
 from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
-from stepladder.measuring.attempt import attempt
 from stepladder.measuring.blocks.block import BlockTimes, training_time
-from stepladder.measuring.blocks.cold import cold_compiler
+from stepladder.measuring.blocks.cold import cold_compiler, measure_compile
 from stepladder.measuring.facts import (
     machine_facts,
     model_facts,
@@ -30,7 +29,6 @@ from stepladder.measuring.model.arithmetic import (
     measure_flops,
     measure_replays,
 )
-from stepladder.measuring.model.compile_time import measure_compile
 from stepladder.measuring.model.flops import Peaks, measure_peaks, model_flops_utilisation
 from stepladder.measuring.model.head import (
     TrunkTime,
@@ -46,12 +44,12 @@ from stepladder.measuring.provenance import provenance_of
 from stepladder.measuring.reading.disk import measure_disk
 from stepladder.measuring.reading.example_time import ReadingCost, loader_facts, measure_reading
 from stepladder.measuring.reading.link import measure_link
+from stepladder.measuring.reading.validation import measure_validation
 from stepladder.measuring.saving import SaveTimes, checkpoints_s, measure_saves
 from stepladder.measuring.steps import StepTimes, input_bytes, measure_steps
 from stepladder.measuring.subject import Subject, open_subject
 from stepladder.measuring.sweep import Sweep, choose_sizes, measure_sweep
-from stepladder.measuring.validation import measure_validation
-from stepladder.measuring.watchdog import MIN_DEADLINE_S, PROBE_S
+from stepladder.measuring.watchdog import MIN_DEADLINE_S, PROBE_S, attempt
 from stepladder.records.profile import Curve, Profile, is_mostly_conv
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification

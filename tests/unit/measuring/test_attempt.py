@@ -7,7 +7,7 @@ import time
 import pytest
 
 from stepladder.errors import DataError
-from stepladder.measuring.attempt import Attempt, attempt
+from stepladder.measuring.watchdog import Attempt, attempt
 from stepladder.training.evaluate import EvaluationCancelled
 
 

@@ -21,7 +21,6 @@ from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.reading.threads import Inline
 from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.pictures import HashedListing, Workers
-from stepladder.data.spark.arrivals import Arrivals
 from stepladder.data.spark.session import num_slots, require_spark, spark_session
 from stepladder.data.spark.shard_tasks import (
     ATTEMPTS,
@@ -40,8 +39,70 @@ if TYPE_CHECKING:
 else:
     SparkSession = Any
 
+
+import os
+
+from stepladder.errors import ResourceError
+
 _TASKS_PER_SLOT = 4  # so that the last ones to end are short
 _MAX_CHUNK = 2048
+
+
+class Arrivals:
+    """Tells of the shards of a plan as their records appear in the shared folder.
+
+    Args:
+        pending: the shards.
+        records: reads the records.
+        folder: where they appear.
+        on_row: called for each picture of a shard, with what is wrong if it is bad.
+    """
+
+    def __init__(
+        self,
+        pending: Sequence[ShardPlan],
+        records: ShardMaker,
+        folder: Path,
+        on_row: Callable[[Bad | None], None],
+    ) -> None:
+        self._pending = pending
+        self._waiting = {f"{shard.name}.json": shard for shard in pending}
+        self._records, self._folder, self._on_row = records, folder, on_row
+
+    def look(self) -> None:
+        """Tell of what has come since the last look."""
+        with os.scandir(self._folder) as entries:
+            new = [entry.name for entry in entries if entry.name in self._waiting]
+        for name in new:
+            done = self._records.recorded(self._waiting[name])
+            if done is None:
+                continue
+            del self._waiting[name]
+            for _ in done.labels:
+                self._on_row(None)
+            for bad in done.bad:
+                self._on_row(bad)
+
+    def finished(self) -> dict[str, Finished]:
+        """Give what the records say now that no task is left, by name.
+
+        All are read again: Spark may have had a shard made twice, and the last one is there.
+
+        Raises:
+            ResourceError: if some have not come.
+        """
+        self.look()
+        found = {shard.name: self._records.recorded(shard) for shard in self._pending}
+        done = {name: one for name, one in found.items() if one is not None}
+        missing = sorted(found.keys() - done.keys())
+        if missing:
+            raise ResourceError(
+                f"{len(missing)} files that executors wrote are not to be seen here, "
+                f"{missing[0]} among them",
+                where=str(self._folder),
+                fix="The storage shows them late: type the same command again in a minute.",
+            )
+        return done
 
 
 class SparkEngine(Engine):

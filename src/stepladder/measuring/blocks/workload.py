@@ -24,7 +24,7 @@ from stepladder.measuring.blocks.cold import cold_compiler, compiler_start_s
 from stepladder.measuring.blocks.diverged import diverged_error
 from stepladder.measuring.blocks.timing import seconds_of, wait_for
 from stepladder.measuring.model.head import measure_trunk, on_features
-from stepladder.measuring.reading.held_validation import hold_batches, open_validation
+from stepladder.measuring.reading.validation import hold_batches, open_validation
 from stepladder.measuring.steps import difference
 from stepladder.measuring.subject import Subject, open_subject
 from stepladder.models.features import evaluating

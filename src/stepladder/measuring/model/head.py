@@ -16,9 +16,9 @@ from stepladder.data.batch import Batch
 from stepladder.data.features.feature_files import Features
 from stepladder.data.features.feature_source import HeldFeatures
 from stepladder.data.reading.reader import Source
-from stepladder.measuring.attempt import attempt
 from stepladder.measuring.blocks.timing import seconds_of
 from stepladder.measuring.subject import Subject
+from stepladder.measuring.watchdog import attempt
 from stepladder.models.features import evaluating
 from stepladder.training.features.feature_cache import FeatureTask
 from stepladder.training.features.feature_pass import TrunkPass, batch_size_on, num_views

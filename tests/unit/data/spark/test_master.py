@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from stepladder.data.spark.master import named_master
+from stepladder.data.spark.session import named_master
 
 NAMES = ("SPARK_MASTER", "MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
 

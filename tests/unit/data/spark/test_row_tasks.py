@@ -21,7 +21,7 @@ from stepladder.data.prepare.quarantine import Bad
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.reading.threads import Inline
 from stepladder.data.sources.pictures import CHANGED, Workers
-from stepladder.data.spark.arrivals import Arrivals
+from stepladder.data.spark.engine import Arrivals
 from stepladder.data.spark.row_tasks import END_OF_FILE, CutInputError, FileTasks
 from stepladder.data.spark.shard_tasks import ATTEMPTS, TO_MAKE, shard_maker, task_file
 from stepladder.data.spark.site import open_site, raise_told

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from pyspark import SparkStageInfo
 
-from stepladder.data.spark.slots import SLOT_WAIT, Slots, slot_wait_s
+from stepladder.data.spark.jobs import SLOT_WAIT, Slots, slot_wait_s
 from stepladder.errors import ResourceError, UsageError
 
 WAIT_S = 0.02

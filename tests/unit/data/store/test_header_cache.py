@@ -14,8 +14,8 @@ from stepladder.config.choices import Encoding, Fit, Split, VerifyPages
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.decode import Form, decode_picture, find_form
 from stepladder.data.prepare.prepare import prepare
-from stepladder.data.store import header_cache as forms_module
-from stepladder.data.store.header_cache import Forms
+from stepladder.data.store import shard as forms_module
+from stepladder.data.store.shard import Forms
 from stepladder.data.store.store import Store, StoreSplit
 
 SIZE = 40

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepladder.data.store.store import Store
-from stepladder.measuring.reading import disk
+from stepladder.measuring.reading import disk as disk
 from stepladder.measuring.reading.disk import measure_disk
 from stepladder.task import Task
 from stepladder.task.image_classification import ImageClassification

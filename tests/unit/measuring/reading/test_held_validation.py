@@ -15,7 +15,7 @@ from stepladder.config.recipe import DataConfig, DeviceConfig, ModelConfig, Opti
 from stepladder.data.reading.examples import PictureSource, ReadCost
 from stepladder.data.store.store import Store, StoreSplit
 from stepladder.measuring.blocks.workload import Workload
-from stepladder.measuring.reading.held_validation import KeptPictures, hold_batches, open_validation
+from stepladder.measuring.reading.validation import KeptPictures, hold_batches, open_validation
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.setup.build import open_sources
 

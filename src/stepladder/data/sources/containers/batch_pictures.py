@@ -7,17 +7,30 @@ from typing import TYPE_CHECKING, Any
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.formats import BadPictureError, name_format
 from stepladder.data.sources.containers.columns import Columns, ImageKind
-from stepladder.data.sources.containers.pixels import (
-    from_array_file,
-    from_flat,
-    from_spark_image,
-    npy_bytes,
-)
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 else:
     RecordBatch = Any
+
+
+import io
+import math
+import zipfile
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepladder.data.decoding.formats import NPY_MAGIC, read_npy_header
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Pixels = NDArray[np.uint8]
+else:
+    Pixels = Any
+
 
 _BYTES_PER_PIXEL = 8  # 16-bit RGBA, not compressed at all
 _BYTES_AROUND = 1 << 20
@@ -105,3 +118,105 @@ class BatchPictures:
         if len(shape) == 3 and shape[2] == 1:
             shape = shape[:2]
         return npy_bytes(values.to_numpy(zero_copy_only=False).reshape(shape))
+
+
+_HEADER_START = 10
+_ALIGNED_TO = 64
+_NPY_AROUND_BYTES = 4096
+_ZIP_MAGIC = b"PK\x03\x04"
+_UNDEFINED_MODE = -1  # Spark could not decode it
+
+
+def npy_bytes(pixels: Pixels) -> bytes:
+    """Write pixels, uint8 (h, w) or (h, w, c), as an NPY file; always the same bytes."""
+    shape = ", ".join(str(side) for side in pixels.shape)
+    text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({shape}), }}"
+    padded = -(-(_HEADER_START + len(text) + 1) // _ALIGNED_TO) * _ALIGNED_TO
+    header = text.ljust(padded - _HEADER_START - 1).encode() + b"\n"
+    magic = NPY_MAGIC + b"\x01\x00" + len(header).to_bytes(2, "little")
+    return magic + header + np.ascontiguousarray(pixels).tobytes()
+
+
+def from_flat(values: bytes, *, height: int | None, width: int | None) -> bytes:
+    """Write rows of pixels, channels last, as an NPY file.
+
+    Args:
+        values: h · w values of grey, or h · w · 3 of RGB.
+        height, width: of the picture; None: it is a square.
+
+    Raises:
+        BadPictureError: if the number of values does not fit.
+    """
+    num_values = len(values)
+    if height is None and width is None:
+        height = width = _side_of_square(num_values)
+    if not height or not width or height < 0 or width < 0:
+        raise BadPictureError(
+            f"is {num_values} values of unknown height and width (--pixel-height, --pixel-width)"
+        )
+    num_channels, rest = divmod(num_values, height * width)
+    if rest or num_channels not in {1, 3}:
+        raise BadPictureError(f"is {num_values} values, not {width}x{height} pixels")
+    shape = (height, width) if num_channels == 1 else (height, width, 3)
+    return npy_bytes(np.frombuffer(values, dtype=np.uint8).reshape(shape))
+
+
+def from_spark_image(image: dict[str, Any]) -> bytes:
+    """Write a row of Spark's image data source as an NPY file: BGR to RGB, alpha onto white.
+
+    Raises:
+        BadPictureError: if Spark could not decode it, or it is not as its numbers say.
+
+    Source: Apache Spark, `org.apache.spark.ml.image.ImageSchema`; modes are OpenCV's types.
+    """
+    height, width = image["height"], image["width"]
+    num_channels, mode, data = image["nChannels"], image["mode"], image["data"]
+    if mode == _UNDEFINED_MODE or not data:
+        raise BadPictureError("could not be decoded by Spark")
+    is_8_bit = mode == 8 * (num_channels - 1)  # CV_8UC1, CV_8UC3, CV_8UC4
+    if num_channels not in {1, 3, 4} or not is_8_bit or min(height, width) < 1:
+        raise BadPictureError(f"is a Spark image of mode {mode} with {num_channels} channels")
+    if len(data) != height * width * num_channels:
+        raise BadPictureError(f"is {len(data)} values, not {width}x{height} pixels")
+    pixels = np.frombuffer(data, dtype=np.uint8).reshape(height, width, num_channels)
+    if num_channels == 1:
+        return npy_bytes(pixels[..., 0])
+    colours = pixels[..., 2::-1]
+    if num_channels == 3:
+        return npy_bytes(colours)
+    alpha = pixels[..., 3:].astype(np.uint16)
+    blended = colours * alpha + 255 * (255 - alpha)
+    return npy_bytes(((blended + 127) // 255).astype(np.uint8))
+
+
+def from_array_file(data: bytes, *, max_pixels: int) -> bytes:
+    """Take the one array out of a file of `numpy.savez`, never more of it than a picture holds.
+
+    Raises:
+        BadPictureError: if it is damaged, holds no array of pixels, or more of it than allowed.
+    """
+    if not data.startswith(_ZIP_MAGIC):
+        return data
+    most_bytes = 3 * max_pixels + _NPY_AROUND_BYTES
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = archive.namelist()
+            if len(names) != 1:
+                raise BadPictureError(f"is a ZIP of {len(names)} files, not of one array")
+            with archive.open(names[0]) as file:  # its stated size is not believed
+                found = file.read(most_bytes + 1)
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+        raise BadPictureError(f"cannot be decoded: {error}") from None
+    if len(found) > most_bytes:
+        raise BadPictureError(f"unpacks to over {most_bytes} bytes (--max-pixels)")
+    read_npy_header(found)
+    return found
+
+
+def _side_of_square(num_values: int) -> int | None:
+    """Give the side of a square of RGB or of grey; no number of values is both."""
+    for num_channels in (3, 1):
+        side = math.isqrt(num_values // num_channels)
+        if side and side * side * num_channels == num_values:
+            return side
+    return None

@@ -14,7 +14,7 @@ import pytest
 
 from stepladder.config.choices import Encoding, Fit, JpegSize, SourceFormat
 from stepladder.data.decoding.decode import decode_picture
-from stepladder.data.sources.containers.pixels import npy_bytes
+from stepladder.data.sources.containers.batch_pictures import npy_bytes
 from stepladder.data.store.publish import publish_as_delta
 from stepladder.errors import DataError, UsageError
 

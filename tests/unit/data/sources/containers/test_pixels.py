@@ -12,7 +12,7 @@ import pytest
 from stepladder.config.choices import Fit
 from stepladder.data.decoding.decode import decode_picture
 from stepladder.data.decoding.formats import NPY_MAGIC, BadPictureError, read_npy_header, read_size
-from stepladder.data.sources.containers.pixels import from_array_file, from_flat, npy_bytes
+from stepladder.data.sources.containers.batch_pictures import from_array_file, from_flat, npy_bytes
 
 
 def saved(array: np.ndarray) -> bytes:
