@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stepladder.config.checks import require
+from stepladder.config.checks import Range, ranged, require, require_ranges
 from stepladder.config.choices import (
     ClassWeights,
     DeviceChoice,
@@ -166,30 +166,23 @@ class OptimizerConfig:
 
     name: OptimizerName = OptimizerName.NADAM
     """Update rule."""
-    momentum: float = 0.9
+    momentum: float = ranged(0.9, Range(0, 1))
     """Momentum of SGD, in [0, 1)."""
-    beta1: float = 0.9
+    beta1: float = ranged(0.9, Range(0, 1))
     """First-moment decay of the Adam family, in [0, 1)."""
-    beta2: float = 0.999
+    beta2: float = ranged(0.999, Range(0, 1))
     """Second-moment decay of the Adam family, in [0, 1)."""
-    eps: float = 1e-8
+    eps: float = ranged(1e-8, Range(0, takes_low=False))
     """Term that keeps the Adam family's division finite, above 0."""
-    weight_decay: float = 0.0
+    weight_decay: float = ranged(0.0, Range(0))
     """Weight decay of matrices and kernels (biases and norms have none), 0 or more."""
-    clip_norm: float | None = None
+    clip_norm: float | None = ranged(None, Range(0, takes_low=False))
     """Largest norm of the gradient; none: no clipping."""
     fused: bool = False
     """Update all weights in one kernel (nadam: on the CPU alone)."""
 
     def __post_init__(self) -> None:
-        for name in ("momentum", "beta1", "beta2"):
-            require(
-                0 <= getattr(self, name) < 1, f"optimizer.{name}", getattr(self, name), "in [0, 1)"
-            )
-        require(self.eps > 0, "optimizer.eps", self.eps, "above 0")
-        require(self.weight_decay >= 0, "optimizer.weight_decay", self.weight_decay, "0 or more")
-        clip = self.clip_norm
-        require(clip is None or clip > 0, "optimizer.clip_norm", clip, "above 0")
+        require_ranges(self, "optimizer")
 
 
 @dataclass(frozen=True, kw_only=True)
