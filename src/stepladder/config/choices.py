@@ -128,7 +128,7 @@ class LrRule(StrEnum):
 
 
 class OptimizerName(StrEnum):
-    """Update rule."""
+    """Update rule; `stepladder.optim.table` has a spec of each, in this order."""
 
     SGD = "sgd"
     ADAM = "adam"

@@ -16,7 +16,7 @@ from stepladder.config.recipe import (
     ScheduleConfig,
     StoppingConfig,
 )
-from stepladder.optim.optimizers import has_fused
+from stepladder.optim.table import spec_of
 
 
 def learning_key(recipe: Recipe) -> Recipe:
@@ -103,7 +103,7 @@ def replay_recipe(recipe: Recipe, device: torch.device) -> Recipe:
 
     Updates are fused where they can be: what is learnt is the same to rounding.
     """
-    fused = has_fused(recipe.optimizer.name, device.type)
+    fused = spec_of(recipe.optimizer.name).can_fuse(device.type)
     return replace(
         recipe,
         optimizer=replace(recipe.optimizer, fused=fused),

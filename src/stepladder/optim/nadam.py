@@ -1,14 +1,18 @@
-"""NAdam on the CPU in two passes over the weights, where torch's takes ten."""
+"""NAdam with decoupled weight decay: torch's own, or on the CPU in two passes, not ten."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from stepladder.config.choices import OptimizerName
+from stepladder.config.recipe import OptimizerConfig
+from stepladder.optim.adam import ADAM
+from stepladder.optim.contract import Decay, OwnOptimizer, Setup
 from stepladder.optim.scalars import as_numbers_, as_tensors_
 
 _FUSED_DTYPES = (torch.float32, torch.float64)
@@ -65,7 +69,7 @@ def nadam_update_(
     torch._foreach_lerp_(momenta, grads, -grad_rate / momentum_rate)
 
 
-class NAdam(torch.optim.NAdam):
+class NAdam(OwnOptimizer, torch.optim.NAdam):
     """torch.optim.NAdam, the same to rounding, with Adam's fused kernel.
 
     Options and state are torch's, and either loads what the other saved; here `step` and
@@ -79,23 +83,14 @@ class NAdam(torch.optim.NAdam):
         """Take a state as it is: torch's would round the numbers."""
         torch.optim.Optimizer.__setstate__(self, state)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; weights without a gradient stay as they are."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self.take_step()
-        return loss
-
     def take_step(self) -> None:
-        """Do what step does, without the hooks and profiler marks that torch puts around it."""
+        """Take one step; weights without a gradient stay as they are."""
         with torch.no_grad():
             peers = [self._peers(group) for group in self.param_groups]
             if None in peers:
                 for state in self.state.values():
                     as_tensors_(state)
-                super().step()
+                torch.optim.NAdam.step(self)
                 return
             for group, members in zip(self.param_groups, peers, strict=True):
                 for some in members or ():
@@ -183,3 +178,35 @@ def _step_peers_(group: dict[str, Any], peers: _Peers) -> None:
         beta2=beta2,
         eps=group["eps"],
     )
+
+
+def _construct(setup: Setup) -> torch.optim.Optimizer:
+    config = setup.config
+    return (NAdam if config.fused else torch.optim.NAdam)(
+        setup.groups,
+        lr=setup.lr,
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+        decoupled_weight_decay=True,
+    )
+
+
+def _first_step(
+    weight: Tensor, grad: Tensor, *, config: OptimizerConfig, lr: float, decay: float
+) -> Tensor:
+    mu1, mu2 = (config.beta1 * (1 - 0.5 * 0.96 ** (t * 0.004)) for t in (1, 2))  # as torch's
+    momentum = (1 - config.beta1) * grad
+    ahead = grad + mu2 / (1 - mu1 * mu2) * momentum
+    step: Tensor = ahead / (grad.abs() + config.eps)
+    return weight * (1 - lr * decay) - lr * step
+
+
+NADAM = replace(
+    ADAM,
+    name=OptimizerName.NADAM,
+    title="NAdam",
+    construct=_construct,
+    first_step=_first_step,
+    decay=Decay.DECOUPLED,
+    fused_on=frozenset({"cpu"}),  # asked for on a GPU, it takes torch's multi-tensor step
+)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.errors import DataError
-from stepladder.optim.nadam import NAdam
+from stepladder.optim.contract import OwnOptimizer
 from stepladder.optim.scalars import HOST_SCALARS, as_numbers_, as_tensors_
 
 MASTER = "master"
@@ -68,12 +68,15 @@ def restore_state(
         for name, weight in zip(members, group["params"], strict=True)
     }
     is_on_device = any(g.get("capturable") or g.get("fused") for g in optimizer.param_groups)
+    unlike = optimizer.unlike_weight if isinstance(optimizer, OwnOptimizer) else frozenset()
     state: dict[str, dict[str, Any]] = {}
     for path, value in {**facts["scalars"], **tensors}.items():
         name, _, key = path.rpartition("/")
         if name not in weights:
             raise _misfit(f"it holds state of another weight, {name!r}")
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and key in unlike:
+            value = value.to(weights[name].device, copy=True)
+        elif isinstance(value, Tensor):
             value = _place(value, weights[name], key, is_on_device=is_on_device)
         state.setdefault(name, {})[key] = value
     _adopt(optimizer, weights, state, facts)
@@ -95,7 +98,7 @@ def _adopt(
             weights[name].data.copy_(master)
         if entries:
             optimizer.state[weights[name]] = entries
-            as_kept = as_numbers_ if isinstance(optimizer, NAdam) else as_tensors_
+            as_kept = as_numbers_ if isinstance(optimizer, OwnOptimizer) else as_tensors_
             as_kept(entries)
 
 

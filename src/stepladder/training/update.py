@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from stepladder.optim.master import MasterWeights
-from stepladder.optim.nadam import NAdam
-from stepladder.optim.optimizers import set_lr
+from stepladder.optim.optimizers import set_lr, step_function
 
 
 class Update:
@@ -45,7 +44,7 @@ class Update:
     ) -> None:
         self.optimizer = optimizer
         self.scaler = scaler
-        self._take_step = optimizer.take_step if isinstance(optimizer, NAdam) else optimizer.step
+        self._take_step = step_function(optimizer)
         self._clip_norm = clip_norm
         self._master = master
         self._params: list[Tensor] = [

@@ -22,9 +22,9 @@ from stepladder.ladder.accuracy.folds import Parts
 from stepladder.ladder.trainings.head_task import MIN_WEIGHTS_OF_TWO_THREADS, HeadTask
 from stepladder.ladder.trainings.stacked_head import stack, stacked_scorer, unstack
 from stepladder.ladder.trainings.stacked_run import StackedRun, Weights
-from stepladder.optim.nadam import NAdam
-from stepladder.optim.optimizers import build_optimizer, set_lr
+from stepladder.optim.optimizers import build_optimizer, set_lr, step_function
 from stepladder.optim.schedule import base_lr, lr_at
+from stepladder.optim.table import spec_of
 from stepladder.records.ladder import Outcome
 from stepladder.training.setup.build import step_precision
 from stepladder.training.step import autocast
@@ -38,6 +38,9 @@ _PRECISIONS: Final = (Precision.FP32, Precision.BF16)
 def why_not_stacked(recipe: Recipe) -> str | None:
     """Say what of a recipe cannot be done for many heads in one step, or None."""
     reasons = {
+        "the optimiser measures whole weights, and stacked they look like one": (
+            not spec_of(recipe.optimizer.name).is_elementwise
+        ),
         "the gradient of each head is clipped by its own norm": recipe.optimizer.clip_norm,
         "weight decay spares vectors, and stacked they look like matrices": (
             recipe.optimizer.weight_decay
@@ -229,7 +232,7 @@ class _Stack:
     def _open_optimizer(self) -> None:
         optimizer = build_optimizer(self._recipe.optimizer, self, lr=base_lr(self._recipe.batch))
         self._optimizer = optimizer
-        self._take_step = optimizer.take_step if isinstance(optimizer, NAdam) else optimizer.step
+        self._take_step = step_function(optimizer)
 
     def _gather(self) -> None:
         """Lay the features of those that learn one after the other, (heads * rows, ...)."""

@@ -24,7 +24,8 @@ from stepladder.measuring.blocks.timing import lower_median, time_in_turn
 from stepladder.measuring.model.leaves import Call, enlarge, record_calls
 from stepladder.measuring.probe import is_out_of_memory
 from stepladder.models.fusing import fused_convolution
-from stepladder.optim.optimizers import build_optimizer, has_fused
+from stepladder.optim.optimizers import build_optimizer
+from stepladder.optim.table import spec_of
 from stepladder.training.setup.build import MEMORY_FORMATS
 from stepladder.training.step import autocast
 
@@ -191,7 +192,7 @@ def replay_fused_optimizer(
 
     None where it is fused already, or the rule has no such kernel on the device.
     """
-    if config.fused or not has_fused(config.name, device.type):
+    if config.fused or not spec_of(config.name).can_fuse(device.type):
         return None
     learning = [weight for weight in model.parameters() if weight.requires_grad]
     functions: dict[bool, Callable[[], object]] = {}
