@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stepladder.config.choices import OptimizerName
 from stepladder.config.recipe import Recipe
+from stepladder.optim.table import spec_of
 from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.formulas import predict_time
 
 LEAST_LR = 1e-6
-_MOST_LR = 0.1
-_MOST_LR_OF_SGD = 1.0
 _LR_DIGITS = 6
 
 
 def most_lr(recipe: Recipe) -> float:
-    """Give the learning rate above which the recipe's optimiser rarely learns.
-
-    The Adam family moves each weight by about the rate in each step, whatever its gradient.
-    """
-    return _MOST_LR_OF_SGD if recipe.optimizer.name is OptimizerName.SGD else _MOST_LR
+    """Return the learning rate above which the recipe's optimiser rarely learns."""
+    return spec_of(recipe.optimizer.name).most_lr
 
 
 def with_lr(recipe: Recipe, lr: float) -> Recipe:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from stepladder.config.choices import OptimizerName
 from stepladder.config.recipe import Recipe
+from stepladder.optim.contract import Decay
+from stepladder.optim.table import spec_of
 from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.accuracy.remedy import predict_as_long
 from stepladder.rungs.contract import Against, Rung
 
-_DECOUPLED = (OptimizerName.ADAMW, OptimizerName.NADAM)
-_OF_THE_WEIGHT = (0.1, 1.0, 0.01)
-_OF_THE_GRADIENT = (1e-3, 1e-2, 0.1)
+_STRENGTHS = {Decay.DECOUPLED: (0.1, 1.0, 0.01), Decay.L2: (1e-3, 1e-2, 0.1)}
 """The likeliest first. Added to the gradient, decay does not shrink with the learning rate twice.
 """
 
@@ -51,7 +50,6 @@ class WeightDecay(Rung):
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
         """Give a strength each."""
-        is_decoupled = recipe.optimizer.name in _DECOUPLED
-        strengths = _OF_THE_WEIGHT if is_decoupled else _OF_THE_GRADIENT
+        strengths = _STRENGTHS[spec_of(recipe.optimizer.name).decay]
         rules = [replace(recipe.optimizer, weight_decay=strength) for strength in strengths]
         return tuple(replace(recipe, optimizer=rule) for rule in rules)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from stepladder.config.choices import OptimizerName
 from stepladder.config.recipe import Recipe
+from stepladder.optim.table import spec_of
 from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Profile, Provenance
 from stepladder.rungs.contract import Rung
@@ -27,9 +27,11 @@ class FusedOptimizer(Rung):
         """Refuse where there is no such kernel."""
         if recipe.optimizer.fused:
             return "already on"
-        if recipe.optimizer.name is OptimizerName.NADAM and profile.device != "cpu":
-            return "NAdam has no fused kernel on a GPU"
-        return None
+        spec = spec_of(recipe.optimizer.name)
+        if spec.can_fuse(profile.device):
+            return None
+        place = "CPU" if profile.device == "cpu" else "GPU"
+        return f"{spec.title} has no fused kernel on a {place}"
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
         """Scale the optimiser's share of the step by its update replayed as one kernel."""

@@ -6,9 +6,10 @@ import math
 from dataclasses import replace
 from typing import ClassVar
 
-from stepladder.config.choices import OptimizerName
 from stepladder.config.recipe import Recipe
+from stepladder.optim.contract import BatchRule
 from stepladder.optim.schedule import base_lr
+from stepladder.optim.table import spec_of
 from stepladder.records.ladder import Exactness, Prediction
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
@@ -22,16 +23,6 @@ from stepladder.rungs.formulas import (
     predict_time,
     within_schedule,
 )
-
-_ADAM_POWERS = (0.5, 1.0, 1.5)
-_SGD_POWERS = (1.0, 0.75, 0.5)
-"""Powers of the batch's growth to scale the learning rate by, the rule's own first.
-
-Where a small batch left the rate below its best, Adam-like rules want more than the rule says: a
-head on 732 photographs, batch 2 to 8 or 16, was better at 1.5 than at 1.
-"""
-_WARMUP_FROM = 2.0
-"""Growth of SGD's learning rate from which on it needs an epoch of warm-up."""
 
 
 class LargerBatch(Rung):
@@ -135,7 +126,7 @@ class LargerBatch(Rung):
 
     def _best_batch(self, profile: Profile, recipe: Recipe) -> int:
         """Give the doubling at the knee; for SGD that stops early, the one that ends soonest."""
-        if self._stops_early(profile, recipe) and recipe.optimizer.name is OptimizerName.SGD:
+        if self._stops_early(profile, recipe) and _rule(recipe).follows_noise_scale:
             return self._soonest(profile, recipe)
         sizes = batch_doublings(profile, recipe, limit=memory_batch(profile))
         return sizes[-1] if sizes else recipe.batch.global_batch_size
@@ -161,7 +152,7 @@ class LargerBatch(Rung):
         """
         if not self._stops_early(profile, recipe):
             return 1.0
-        if recipe.optimizer.name is not OptimizerName.SGD:
+        if not _rule(recipe).follows_noise_scale:
             larger = min(larger, self._soonest(profile, recipe))
         return epochs_ratio(recipe.batch.global_batch_size, larger, profile.noise_scale)
 
@@ -171,16 +162,10 @@ class LargerBatch(Rung):
         return max(fixed_s + per_example_s * batch, 1e-12)
 
     def _lr_growths(self, profile: Profile, recipe: Recipe, larger: int) -> list[float]:
-        """Give the factors on the learning rate, the likeliest first.
-
-        For SGD the noise scale caps them: the best rate grows as 1 / (1 + Bn / B).
-        """
+        """Return the factors on the learning rate, the likeliest first."""
         batch = recipe.batch.global_batch_size
-        growth = larger / batch
-        if recipe.optimizer.name is not OptimizerName.SGD:
-            return [growth**power for power in _ADAM_POWERS]
-        cap = growth / epochs_ratio(batch, larger, profile.noise_scale)
-        return list(dict.fromkeys(min(growth**power, cap) for power in _SGD_POWERS))
+        more_epochs = epochs_ratio(batch, larger, profile.noise_scale)
+        return _rule(recipe).lr_growths(larger / batch, more_epochs=more_epochs)
 
     def _moved(self, profile: Profile, recipe: Recipe, larger: int, lr_growth: float) -> Recipe:
         """Move batch, learning rate, warm-up and schedule as one.
@@ -196,8 +181,7 @@ class LargerBatch(Rung):
             lr_all=base_lr(recipe.batch, is_second_stage=True) * lr_growth,
         )
         warmup = math.ceil(recipe.schedule.warmup_steps * shrink)
-        is_sgd = recipe.optimizer.name is OptimizerName.SGD
-        if warmup == 0 and is_sgd and lr_growth > _WARMUP_FROM:
+        if warmup == 0 and _rule(recipe).needs_warmup(lr_growth):
             warmup = math.ceil(profile.num_train / larger)
         schedule = replace(
             recipe.schedule,
@@ -216,6 +200,10 @@ class LargerBatch(Rung):
         if self._soonest(profile, recipe) == recipe.batch.global_batch_size:
             return "epochs taken as equal, as the noise scale is that of SGD; a probe decides"
         return f"epochs by a noise scale of {profile.noise_scale:.0f} examples, a rough number"
+
+
+def _rule(recipe: Recipe) -> BatchRule:
+    return spec_of(recipe.optimizer.name).batch_rule
 
 
 def _fewer(steps: int | None, shrink: float) -> int | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from stepladder.config.choices import OptimizerName, Precision, ScheduleKind, TrainMode
+from stepladder.config.choices import Precision, ScheduleKind, TrainMode
 from stepladder.config.options import JobConfig
 from stepladder.optim.schedule import horizon_steps
+from stepladder.optim.table import spec_of
 from stepladder.task.load import BUILT_IN
 from stepladder.training.baseline_wording import baseline_line, baseline_warnings
 from stepladder.training.session import Session
@@ -109,8 +110,8 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
             "the last batch of each epoch holds one example, from which BatchNorm cannot learn: "
             f"choose another --batch.global-batch-size than {recipe.batch.global_batch_size}"
         )
-    uses_adam = recipe.optimizer.name is not OptimizerName.SGD
-    if uses_adam and run.stage.lr > 0.1:
+    spec = spec_of(recipe.optimizer.name)
+    if spec.is_scale_free and run.stage.lr > spec.most_lr:
         found.append(
             f"a learning rate of {run.stage.lr:g} is far above what {recipe.optimizer.name} takes"
         )
