@@ -29,7 +29,11 @@ def checkpoint_room(job: CheckedJob) -> Answer:
         return found("no_room_for_checkpoints", str(error).partition("\n")[0], fix=fix)
     needed = max(
         checkpoints_bytes(
-            learned, frozen, config=job.config.run, has_hard_links=file_system.has_hard_links
+            learned,
+            frozen,
+            config=job.config.run,
+            optimizer=job.recipe.optimizer.name,
+            has_hard_links=file_system.has_hard_links,
         )
         for learned, frozen in _weights_by_stage(job)
     )

@@ -22,10 +22,10 @@ from stepladder.data.reading.memory import decoded_bytes
 from stepladder.machine import available_memory_bytes, disk_free_bytes, gpus, num_cores
 from stepladder.measuring.probe import untouched
 from stepladder.measuring.reading.disk import measure_disk
+from stepladder.optim.table import spec_of
 from stepladder.records.findings import Severity
 
 _MANY_READERS: Final = 8  # threads a core: beyond, they take turns
-_STATES: Final = 4  # a weight, its gradient and two numbers of Adam
 _FEW_FILES: Final = 256
 _EPOCH_OF_PLAUSIBLE_TIME: Final = 1_704_067_200  # 2024-01-01
 _COARSE_S: Final = 1e-3
@@ -78,8 +78,11 @@ def _memory_problems(job: CheckedJob) -> list[tuple[str, str]]:
     held = 0
     if job.recipe.data.where is Where.MEMORY and isinstance(train, PictureSource):
         held = decoded_bytes(train, fraction=job.recipe.data.fraction)
-    weights = sum(
-        weight.nbytes * (_STATES if weight.requires_grad else 1)
+    numbers = spec_of(job.recipe.optimizer.name).state_numbers
+    weights = sum(  # those that learn: with a gradient, and what the optimiser keeps
+        weight.nbytes * 2 + weight.itemsize * numbers(weight)
+        if weight.requires_grad
+        else weight.nbytes
         for weight in job.model().parameters()
     )
     on_host = weights if job.device.type == "cpu" else 0

@@ -16,9 +16,9 @@ from stepladder.checks.evidence.practice import Course, practise
 from stepladder.checks.evidence.sample import take, tensors_of, training_sample
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
-from stepladder.config.choices import OptimizerName
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
+from stepladder.optim.table import spec_of
 from stepladder.records.findings import Severity
 
 LEAST_EXAMPLES, MOST_EXAMPLES = 8, 16
@@ -30,7 +30,6 @@ MEAN_FRAC = 0.95  # of what the mean of the targets gives: a model that reads in
 FLOOR_FRAC = 0.02  # above the floor of a softmax, or less
 HIGHER = (1.0, 10.0, 100.0)
 LOWER = (0.1, 0.01)
-USUAL_LR = 1e-3  # of the Adam family; of SGD a hundred times as much
 ENOUGH_FRAC = 0.3  # of the way that it takes at 100 times the rate
 
 
@@ -102,8 +101,7 @@ def _try(job: CheckedJob) -> Tries:
 
 def _to_usual(job: CheckedJob) -> list[float]:
     """Give what leads from a very low learning rate to a usual one."""
-    is_sgd = job.recipe.optimizer.name is OptimizerName.SGD
-    factor = (100 * USUAL_LR if is_sgd else USUAL_LR) / job.lr
+    factor = spec_of(job.recipe.optimizer.name).usual_lr / job.lr
     return [factor] if factor > HIGHER[-1] else []
 
 

@@ -15,9 +15,10 @@ from stepladder.checks.contract import Answer, Check, Tier, found, not_applicabl
 from stepladder.checks.evidence.sample import tensors_of, training_sample
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
-from stepladder.config.choices import OptimizerName
 from stepladder.data.batch import Batch
 from stepladder.measuring.probe import untouched
+from stepladder.optim.contract import Decay
+from stepladder.optim.table import spec_of
 from stepladder.records.findings import Severity
 
 LARGE_L2 = 0.005  # AdamW's usual 0.01 is meant for its own rule; Adam's usual L2 is 1e-5 to 1e-4
@@ -69,12 +70,13 @@ def weight_decay_groups(job: CheckedJob) -> Answer:
     if decay == 0:
         return not_applicable("there is no weight decay")
     vectors = _vectors(job, model)
-    if optimizer.name is OptimizerName.ADAM:
+    spec = spec_of(optimizer.name)
+    if spec.decay is Decay.L2 and spec.is_scale_free:
         large = decay >= LARGE_L2
         return found(
             "decay_on_norms_and_biases",
-            f"Adam with an L2 term of {decay:g}: it is divided by the gradient's size like the "
-            "gradient, so that weights with large gradients hardly decay",
+            f"{spec.title} with an L2 term of {decay:g}: it is divided by the gradient's size like "
+            "the gradient, so that weights with large gradients hardly decay",
             fix="Use --optimizer.name adamw, whose decay is decoupled.",
             severity=Severity.WARNING if large else Severity.INFO,
             weight_decay=decay,

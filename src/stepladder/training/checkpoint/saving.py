@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stepladder.config.choices import OptimizerName
 from stepladder.config.options import RunConfig
 from stepladder.optim.state import flatten_state, restore_state
+from stepladder.optim.table import spec_of
 from stepladder.records import to_json
 from stepladder.training.best import BestWeights
 from stepladder.training.checkpoint.checkpoint import SavedInfo
@@ -45,12 +47,13 @@ def save_session(run: Session) -> SavedInfo:
 def forecast_bytes(run: Session) -> int:
     """Give the bytes that the run's checkpoints will need at most, one in the making included.
 
-    A step holds the weights that learn and, for the Adam family, two numbers more for each.
+    A step holds the weights that learn and what the optimiser keeps for them.
     """
     return checkpoints_bytes(
         run.learned_weights(),
         run.frozen_weights(),
         config=run.config,
+        optimizer=run.recipe.optimizer.name,
         has_hard_links=run.checkpoints.has_hard_links,
     )
 
@@ -60,6 +63,7 @@ def checkpoints_bytes(
     frozen: Mapping[str, Tensor],
     *,
     config: RunConfig,
+    optimizer: OptimizerName,
     has_hard_links: bool,
 ) -> int:
     """Give the bytes that checkpoints of these weights need at most, as `forecast_bytes`."""
@@ -67,7 +71,9 @@ def checkpoints_bytes(
     frozen_bytes = sum(tensor.numel() * tensor.element_size() for tensor in frozen.values())
     num_last = config.keep_last + (config.mirror is not None)  # one stays while it is copied
     copies = 1 if has_hard_links else num_last + 2
-    steps = (num_last + 1) * 3 * learned_bytes
+    numbers = spec_of(optimizer).state_numbers
+    state_bytes = sum(numbers(tensor) * tensor.element_size() for tensor in learned.values())
+    steps = (num_last + 1) * (learned_bytes + state_bytes)
     return steps + (config.save_top_k + 1) * learned_bytes + copies * frozen_bytes
 
 
