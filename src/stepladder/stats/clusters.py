@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from stepladder.stats.ridge import squared_distances
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -80,7 +82,7 @@ def _k_means(x: Floats, num_clusters: int, random: np.random.Generator) -> tuple
     for _ in range(_NUM_STARTS):
         centres = _scattered(x, num_clusters, random)
         for _ in range(_MAX_ROUNDS):
-            away = _distances(x, centres)
+            away = squared_distances(x, centres)
             marks = away.argmin(axis=1)
             moved = np.stack(
                 [x[marks == k].mean(axis=0) if (marks == k).any() else centres[k]
@@ -102,14 +104,8 @@ def _scattered(x: Floats, num_clusters: int, random: np.random.Generator) -> Flo
     """Draw first centres far from each other."""
     centres = x[[int(random.integers(len(x)))]]
     while len(centres) < num_clusters:
-        away = _distances(x, centres).min(axis=1)
+        away = squared_distances(x, centres).min(axis=1)
         total = float(away.sum())
         place = random.choice(len(x), p=away / total) if total > 0 else random.integers(len(x))
         centres = np.concatenate([centres, x[[int(place)]]])
     return centres
-
-
-def _distances(x: Floats, centres: Floats) -> Floats:
-    squared = (x**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1) - 2 * x @ centres.T
-    away: Floats = np.maximum(squared, 0.0)
-    return away

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,39 +30,60 @@ def kernel(rows: ArrayLike, columns: ArrayLike | None = None) -> Floats:
     mean = y.mean(axis=0)
     x, y = x - mean, y - mean
     scale = float((y**2).sum(axis=1).mean()) or 1.0
-    between = _distances(y, y)
+    between = squared_distances(y, y)
     apart = between[np.triu_indices(len(y), 1)]
     median = float(np.median(apart)) if apart.size else 1.0
-    near = np.exp(-_distances(x, y) / (median or 1.0))
+    near = np.exp(-squared_distances(x, y) / (median or 1.0))
     compared: Floats = (x @ y.T) / scale / 2 + near / 2
     return compared
 
 
-def leave_one_out(kernel_matrix: Floats, targets: ArrayLike, *, ridge: float = 1.0) -> Floats:
-    """Predict each example from all the others, in closed form.
+def predict(rows: ArrayLike, targets: ArrayLike, unseen: ArrayLike) -> Floats:
+    """Fit kernel ridge regression to rows (n, d), and predict the targets of unseen ones.
+
+    The ridge is the mean diagonal of the kernel. No offset is fitted.
+
+    Shapes: targets (n, k), unseen (m, d); returns (m, k).
+    """
+    num = len(np.asarray(rows))
+    matrix = kernel(np.concatenate([rows, unseen]), rows)
+    within, across = matrix[:num], matrix[num:]
+    strength = float(np.trace(within)) / num
+    predicted: Floats = across @ np.linalg.solve(within + strength * np.eye(num), targets)
+    return predicted
+
+
+def leave_one_out(kernel_matrix: Floats, *, ridge: float = 1.0) -> Callable[[ArrayLike], Floats]:
+    """Prepare to predict each example from all the others, in closed form.
 
         y_i - (y - S y)_i / (1 - S_ii),  S = C K C (C K C + ridge)^-1 + 1 / n,  C takes the mean off
 
     Args:
         kernel_matrix: (n, n).
-        targets: (n, k).
         ridge: as a share of the kernel's mean diagonal, above 0.
 
     Returns:
-        (n, k).
+        From targets (n, k) to their predictions (n, k).
 
     Source: Allen 1974, Technometrics 16(1) (PRESS); Hastie, Tibshirani and Friedman 2009, 7.10.
     """
-    y = np.asarray(targets, np.float64)
-    smoother = _smoother(kernel_matrix, ridge)
-    own = np.minimum(np.diag(smoother), 1 - 1e-9)
-    shape = (-1, *(1,) * (y.ndim - 1))
-    predicted: Floats = y - (y - smoother @ y) / (1 - own).reshape(shape)
-    return predicted
+    num = len(kernel_matrix)
+    centred = kernel_matrix - kernel_matrix.mean(axis=0)
+    centred = centred - centred.mean(axis=1, keepdims=True)
+    strength = ridge * max(float(np.trace(centred)) / num, 1e-12)
+    smoother = np.linalg.solve(centred + strength * np.eye(num), centred).T + 1 / num
+    own = np.minimum(np.diag(smoother), 1 - 1e-9)[:, None]
+
+    def predict_left_out(targets: ArrayLike) -> Floats:
+        y = np.asarray(targets, np.float64)
+        predicted: Floats = y - (y - smoother @ y) / (1 - own)
+        return predicted
+
+    return predict_left_out
 
 
 def probe_accuracies(
-    kernel_matrix: Floats, labels: ArrayLike, *, num_draws: int, seed: int, ridge: float = 1.0
+    kernel_matrix: Floats, labels: ArrayLike, *, num_draws: int, seed: int
 ) -> tuple[float, Floats]:
     """Judge a probe of classes on what it has not seen, and again with labels dealt at random.
 
@@ -74,13 +96,11 @@ def probe_accuracies(
         The balanced accuracy with the labels as they are, and those with dealt ones, (num_draws,).
     """
     classes, marks = np.unique(np.asarray(labels), return_inverse=True)
-    smoother = _smoother(kernel_matrix, ridge)
-    own = np.minimum(np.diag(smoother), 1 - 1e-9)[:, None]
+    predict_left_out = leave_one_out(kernel_matrix)
     random = np.random.default_rng(seed)
 
     def accuracy(some: NDArray[Any]) -> float:
-        y = np.eye(len(classes))[some]
-        predicted = (y - (y - smoother @ y) / (1 - own)).argmax(axis=1)
+        predicted = predict_left_out(np.eye(len(classes))[some]).argmax(axis=1)
         hits = np.bincount(some, weights=predicted == some, minlength=len(classes))
         return float(np.mean(hits / np.bincount(some, minlength=len(classes))))
 
@@ -99,17 +119,8 @@ def permutation_p(value: float, dealt: ArrayLike) -> float:
     return (1 + int((draws >= value).sum())) / (1 + draws.size)
 
 
-def _smoother(kernel_matrix: Floats, ridge: float) -> Floats:
-    n = len(kernel_matrix)
-    centred = kernel_matrix - kernel_matrix.mean(axis=0)
-    centred = centred - centred.mean(axis=1, keepdims=True)
-    strength = ridge * max(float(np.trace(centred)) / n, 1e-12)
-    smoother: Floats = np.linalg.solve(centred + strength * np.eye(n), centred).T + 1 / n
-    return smoother
-
-
-def _distances(x: Floats, y: Floats) -> Floats:
-    """Give squared distances, (n, m)."""
-    squared = (x**2).sum(axis=1)[:, None] + (y**2).sum(axis=1)[None, :] - 2 * x @ y.T
+def squared_distances(x: Floats, y: Floats) -> Floats:
+    """Compute the squared distances of rows (n, d) from rows (m, d), (n, m)."""
+    squared = (x**2).sum(axis=1)[:, None] + (y**2).sum(axis=1) - 2 * x @ y.T
     apart: Floats = np.maximum(squared, 0.0)
     return apart

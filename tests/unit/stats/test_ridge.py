@@ -14,7 +14,7 @@ def test_leave_one_out_is_what_leaving_one_out_gives() -> None:
     matrix = x @ x.T
     centred = matrix - matrix.mean(0) - matrix.mean(1, keepdims=True) + matrix.mean()
     strength = 0.7 * np.trace(centred) / 15
-    found = leave_one_out(matrix, y, ridge=0.7)
+    found = leave_one_out(matrix, ridge=0.7)(y)
     for out in range(15):
         kept = np.arange(15) != out
         design = np.concatenate([x[kept], np.ones((14, 1))], axis=1)

@@ -22,7 +22,7 @@ from stepladder.config.choices import Split
 from stepladder.data.batch import Batch
 from stepladder.records.findings import Severity
 from stepladder.stats.clusters import dependence_p, find_clusters
-from stepladder.stats.ridge import kernel
+from stepladder.stats.ridge import predict
 from stepladder.stats.two_samples import principal_parts
 from stepladder.training.output.wording import percent
 
@@ -187,13 +187,10 @@ def _of_val(train: Probed, val: Probed | None) -> Answer | None:
 
 def _predict(train: Probed, val: Probed) -> NDArray[np.int64]:
     kinds, marks = np.unique(train.labels, return_inverse=True)
-    matrix = kernel(np.concatenate([train.vectors, val.vectors]), train.vectors)
-    within, across = matrix[: len(marks)], matrix[len(marks) :]
     one_hot = np.eye(len(kinds))[marks]
     mean = one_hot.mean(axis=0)
-    strength = float(np.trace(within)) / len(within)
-    weights = np.linalg.solve(within + strength * np.eye(len(within)), one_hot - mean)
-    predicted: NDArray[np.int64] = kinds[(across @ weights + mean).argmax(axis=1)]
+    scores = predict(train.vectors, one_hot - mean, val.vectors) + mean
+    predicted: NDArray[np.int64] = kinds[scores.argmax(axis=1)]
     return predicted
 
 

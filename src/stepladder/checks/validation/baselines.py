@@ -16,7 +16,7 @@ from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
 from stepladder.records.findings import Severity
 from stepladder.stats import resolvable_margin
-from stepladder.stats.ridge import kernel
+from stepladder.stats.ridge import predict
 from stepladder.training.output.wording import percent
 
 
@@ -57,12 +57,8 @@ def _probe_accuracy(job: CheckedJob) -> tuple[float | None, int]:
     if train is None or val is None or train.vectors.shape[1] != val.vectors.shape[1]:
         return None, 0
     kinds, marks = np.unique(train.labels, return_inverse=True)
-    both = np.concatenate([train.vectors, val.vectors])
-    matrix = kernel(both, both[: len(marks)])
-    within, across = matrix[: len(marks)], matrix[len(marks) :]
-    strength = float(np.trace(within)) / len(within)
-    weights = np.linalg.solve(within + strength * np.eye(len(within)), np.eye(len(kinds))[marks])
-    predicted = kinds[(across @ weights).argmax(axis=1)]
+    scores = predict(train.vectors, np.eye(len(kinds))[marks], val.vectors)
+    predicted = kinds[scores.argmax(axis=1)]
     return float((predicted == val.labels).mean()), len(marks)
 
 
