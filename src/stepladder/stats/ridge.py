@@ -45,11 +45,11 @@ def predict(rows: ArrayLike, targets: ArrayLike, unseen: ArrayLike) -> Floats:
 
     Shapes: targets (n, k), unseen (m, d); returns (m, k).
     """
-    num = len(np.asarray(rows))
-    matrix = kernel(np.concatenate([rows, unseen]), rows)
-    within, across = matrix[:num], matrix[num:]
-    strength = float(np.trace(within)) / num
-    predicted: Floats = across @ np.linalg.solve(within + strength * np.eye(num), targets)
+    known, y = np.asarray(rows, np.float64), np.asarray(targets, np.float64)
+    matrix = kernel(np.concatenate([known, np.asarray(unseen, np.float64)]), known)
+    within, across = matrix[: len(known)], matrix[len(known) :]
+    strength = float(np.trace(within)) / len(known)
+    predicted: Floats = across @ np.linalg.solve(within + strength * np.eye(len(known)), y)
     return predicted
 
 

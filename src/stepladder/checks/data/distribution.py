@@ -169,8 +169,7 @@ def _thinned(side: Described) -> NDArray[np.int64]:
     """Keep one of each group of shots that look alike: a scene tells its split, not a shift."""
     if not side.by_trunk:
         return np.arange(len(side.rows))
-    vectors = side.vectors - side.vectors.mean(axis=0)
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    unit = side.directions()
     kept: list[int] = []
     for place in np.random.default_rng(_SEED).permutation(len(unit)).tolist():
         if not kept or float((unit[kept] @ unit[place]).max()) < _NEAR:

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
 from stepladder.checks.evidence.copies import Contents, contents, copies_between, copies_within
-from stepladder.checks.evidence.spread import Described, coverage, described
+from stepladder.checks.evidence.spread import coverage, described
 from stepladder.checks.examples import Example, SoundPictures, draw, labelled
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
@@ -132,7 +132,7 @@ def _near(
     pairs: dict[int, int] = {}
     sides = described(job, Split.TRAIN), described(job, split)
     if sides[0] is not None and sides[1] is not None and sides[0].by_trunk:
-        features = _centred(sides[0]), _centred(sides[1], like=sides[0])
+        features = sides[0].directions(), sides[1].directions(like=sides[0])
         if _is_of_one_class(train, _near_within(sides[0].rows, features[0], _near_features)):
             pairs |= _near_features((sides[1].rows, features[1]), (sides[0].rows, features[0]))
     if train.looks is not None and held_out.looks is not None:
@@ -201,15 +201,6 @@ def _near_features(held_out: _Side, train: _Side) -> dict[int, int]:
         for place in range(len(best))
         if cosine[place, best[place]] >= _SAME_FEATURES
     }
-
-
-def _centred(side: Described, *, like: Described | None = None) -> NDArray[np.float32]:
-    """Give features of length 1, the mean of train taken off."""
-    vectors = side.vectors - (like or side).vectors.mean(axis=0)
-    unit: NDArray[np.float32] = vectors / np.maximum(
-        np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12
-    )
-    return unit
 
 
 def _groups(job: CheckedJob, of: Split, split: Split) -> Answer | None:

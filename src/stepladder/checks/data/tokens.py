@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils.data import Dataset, TensorDataset
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
+from stepladder.checks.evidence.loss_calls import EachCall
 from stepladder.checks.evidence.sample import merge, take, tensors_of
 from stepladder.checks.evidence.spread import spread_sample
 from stepladder.checks.examples import Example, SoundPictures
@@ -53,40 +52,29 @@ class _Seen:
         return next((one for one in self.lookups if one.low < 0 or one.high >= one.num_rows), None)
 
 
-class _Spy(TorchFunctionMode):
-    """Looks at ids before a table is read: on CUDA one beyond it ends the process's device."""
+def _noting(seen: _Seen) -> EachCall:
+    """Note ids before a table is read: on CUDA one beyond it ends the process's device."""
 
-    def __init__(self, seen: _Seen) -> None:
-        super().__init__()
-        self._seen = seen
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if func in (F.embedding, F.embedding_bag):
-            given = dict(zip(("input", "weight", "padding_idx"), args, strict=False))
-            given |= kwargs or {}
-            padding = given.get("padding_idx") if func is F.embedding else None
-            self._note(given["input"], given["weight"], padding)
-        return func(*args, **(kwargs or {}))
-
-    def _note(self, ids: Tensor, table: Tensor, padding: Any) -> None:
+    def note(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if func not in (F.embedding, F.embedding_bag):
+            return
+        given = dict(zip(("input", "weight", "padding_idx"), args, strict=False)) | kwargs
+        ids, padding = given["input"], given.get("padding_idx")
         if ids.numel() == 0 or ids.is_floating_point():
             return
+        has_padding = func is F.embedding and isinstance(padding, int)
         one = _Lookup(
-            num_rows=len(table),
+            num_rows=len(given["weight"]),
             low=int(ids.min()),
             high=int(ids.max()),
-            padding_idx=padding if isinstance(padding, int) else None,
+            padding_idx=padding if has_padding else None,
             ids=ids.detach(),
         )
-        self._seen.lookups.append(one)
-        if self._seen.outside is not None:
+        seen.lookups.append(one)
+        if seen.outside is not None:
             raise _OutOfTableError
+
+    return EachCall(note)
 
 
 def tokens(job: CheckedJob) -> Answer:
@@ -144,7 +132,7 @@ def _batch(job: CheckedJob, split: Split) -> tuple[Batch | None, str | None]:
 
 def _look(job: CheckedJob, batch: Batch) -> _Seen:
     seen = _Seen()
-    with untouched(), torch.no_grad(), _Spy(seen):
+    with untouched(), torch.no_grad(), _noting(seen):
         try:
             job.task.loss(job.model().eval(), batch)
         except _OutOfTableError:
@@ -189,7 +177,15 @@ def _weight_by_place(job: CheckedJob, batch: Batch) -> Tensor | None:
     """
     targets: Tensor = batch.targets
     kept: list[Tensor] = []
-    with untouched(), torch.enable_grad(), _KeepScores(kept):
+
+    def keep(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if func in (F.cross_entropy, F.nll_loss):
+            scores = args[0] if args else kwargs["input"]
+            if scores.requires_grad:
+                scores.retain_grad()
+                kept.append(scores)
+
+    with untouched(), torch.enable_grad(), EachCall(keep):
         torch.autograd.backward(job.loss(job.model().eval(), batch).sum())
     grads = [scores.grad for scores in kept if scores.grad is not None]
     if len(grads) != 1:
@@ -197,28 +193,6 @@ def _weight_by_place(job: CheckedJob, batch: Batch) -> Tensor | None:
     grad = grads[0].abs()
     by_place = grad.sum(dim=1 if grad.dim() > 1 else 0)  # (n, t), or (n t,)
     return by_place.reshape(targets.shape) if by_place.numel() == targets.numel() else None
-
-
-class _KeepScores(TorchFunctionMode):
-    """Keeps the scores that go into a cross-entropy, for their gradient."""
-
-    def __init__(self, kept: list[Tensor]) -> None:
-        super().__init__()
-        self._kept = kept
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if func in (F.cross_entropy, F.nll_loss):
-            scores = args[0] if args else (kwargs or {})["input"]
-            if scores.requires_grad:
-                scores.retain_grad()
-                self._kept.append(scores)
-        return func(*args, **(kwargs or {}))
 
 
 def _ending(targets: Tensor) -> int | None:

@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from stepladder.checks.evidence.loss_calls import LossCall, loss_calls
+from stepladder.checks.evidence.loss_calls import EachCall, LossCall, loss_calls
 from stepladder.checks.job import CheckedJob
 from stepladder.stats.estimates import binomial_sem
 from stepladder.training.output.wording import percent
@@ -131,35 +130,21 @@ def _luck(predicted: NDArray[np.int64], labels: NDArray[np.int64], *, num_classe
 # --- scores from the weights of an embedding
 
 
-class _TieSpy(TorchFunctionMode):
-    """Note products with weights that an embedding has looked up, as of tied ends."""
-
-    def __init__(self, ties: list[int]) -> None:
-        super().__init__()
-        self._ties = ties
-        self._tables: set[int] = set()
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        name = getattr(func, "__name__", "")
-        given = [*args, *(kwargs or {}).values()]
-        if name in ("embedding", "embedding_bag"):
-            self._tables.update(_storage(value) for value in _weights(given))
-        elif name in _PRODUCTS:
-            self._ties += [s for v in _weights(given) if (s := _storage(v)) in self._tables]
-        return func(*args, **(kwargs or {}))
-
-
 @contextmanager
 def noting_ties() -> Iterator[list[int]]:
     """Note in the block where scores come from the weights of an embedding."""
     ties: list[int] = []
-    with _TieSpy(ties):
+    tables: set[int] = set()
+
+    def note(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        name = getattr(func, "__name__", "")
+        given = [*args, *kwargs.values()]
+        if name in ("embedding", "embedding_bag"):
+            tables.update(_storage(value) for value in _weights(given))
+        elif name in _PRODUCTS:
+            ties.extend(s for value in _weights(given) if (s := _storage(value)) in tables)
+
+    with EachCall(note):
         yield ties
 
 

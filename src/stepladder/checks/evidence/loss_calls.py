@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -56,29 +56,32 @@ class LossCall:
         return self.name not in _NOT_LOSSES
 
 
-class _Spy(TorchFunctionMode):
-    def __init__(self, calls: list[LossCall]) -> None:
+class EachCall(TorchFunctionMode):
+    """Show each call of a torch function to `show` before it is made."""
+
+    def __init__(self, show: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> None:
         super().__init__()
-        self._calls = calls
+        self._show = show
 
     def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        name = LOSSES.get(func)
-        if name is not None:
-            self._calls.append(_call(name, args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        self._show(func, args, kwargs)
+        return func(*args, **kwargs)
 
 
 @contextmanager
 def loss_calls() -> Iterator[list[LossCall]]:
     """Record the calls of loss functions, softmax and sigmoid in the block, in their order."""
     calls: list[LossCall] = []
-    with _Spy(calls):
+
+    def note(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        name = LOSSES.get(func)
+        if name is not None:
+            calls.append(_call(name, args, kwargs))
+
+    with EachCall(note):
         yield calls
 
 

@@ -81,6 +81,12 @@ class Described:
     by_trunk: bool
     num_all: int
 
+    def directions(self, *, like: Described | None = None) -> Floats:
+        """Scale vectors to length 1 after the mean (of `like`, or their own) is taken off."""
+        centred = self.vectors - (like or self).vectors.mean(axis=0)
+        unit: Floats = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
+        return unit
+
 
 def coverage(num: int, num_all: int, split: Split) -> str | None:
     """Write how many of a split's examples were looked at; None: all of them."""

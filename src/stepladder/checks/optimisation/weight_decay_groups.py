@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd as ConvNd
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
+from stepladder.checks.evidence.loss_calls import EachCall
 from stepladder.checks.evidence.sample import tensors_of, training_sample
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
@@ -127,16 +127,12 @@ def _vectors(job: CheckedJob, model: nn.Module) -> list[str]:
     named = {key: name for key, name in named.items() if key not in matrices}
     uses: dict[int, set[str]] = {key: set() for key in named}
 
-    class Spy(TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-        ) -> Any:
-            for value in tensors_of([list(args), kwargs or {}]) if named else ():
-                if id(value) in uses:
-                    uses[id(value)].add(_name_of(func))
-            return func(*args, **(kwargs or {}))
+    def note(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for value in tensors_of([list(args), kwargs]) if named else ():
+            if id(value) in uses:
+                uses[id(value)].add(_name_of(func))
 
-    with untouched(model), torch.no_grad(), Spy():
+    with untouched(model), torch.no_grad(), EachCall(note):
         job.loss(model, training_sample(job, _NUM_EXAMPLES))
     seen = {key: kinds - _LOOKS for key, kinds in uses.items()}
     return [name for key, name in named.items() if not seen[key] or seen[key] & _BY_CHANNEL]
@@ -165,19 +161,15 @@ def _penalised_in_loss(job: CheckedJob, model: nn.Module) -> list[str]:
     }
     seen: list[str] = []
 
-    class Spy(TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-        ) -> Any:
-            if func in _SQUARES and args and id(args[0]) in vectors and not inside:
-                seen.append(vectors[id(args[0])])
-            return func(*args, **(kwargs or {}))
+    def note(func: Any, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        if func in _SQUARES and args and id(args[0]) in vectors and not inside:
+            seen.append(vectors[id(args[0])])
 
     inside: list[int] = []
     enter = model.register_forward_pre_hook(lambda *_: inside.append(1))
     leave = model.register_forward_hook(lambda *_: inside.clear())
     try:
-        with untouched(model), torch.no_grad(), Spy():
+        with untouched(model), torch.no_grad(), EachCall(note):
             job.loss(model, training_sample(job, _NUM_EXAMPLES))
     finally:
         enter.remove()

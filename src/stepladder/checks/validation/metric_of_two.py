@@ -118,7 +118,7 @@ def _measured(job: CheckedJob, batch: Batch, kind: _Kind) -> tuple[Tensor, Tenso
     scores = _scores(wanted, int(batch.ids[0]), is_logits=kind.is_logits)
     try:
         with torch.no_grad():
-            metrics = job.task.metrics(_Says(scores.float().reshape(-1, *kind.shape)), batch)
+            metrics = job.task.metrics(Says(scores.float().reshape(-1, *kind.shape)), batch)
     except Exception:
         return None  # the task reaches into its model
     return scores, wanted, metrics
@@ -139,7 +139,7 @@ def _scores(wanted: Tensor, seed: int, *, is_logits: bool) -> Tensor:
     return torch.where(is_between, between.to(wanted.device), far.to(wanted.device)).double()
 
 
-class _Says(nn.Module):
+class Says(nn.Module):
     """A model that gives what it was made with."""
 
     def __init__(self, scores: Tensor) -> None:
@@ -147,6 +147,7 @@ class _Says(nn.Module):
         self._scores = scores
 
     def forward(self, *_: object, **__: object) -> Tensor:
+        """Return the scores, whatever the inputs."""
         return self._scores
 
 
