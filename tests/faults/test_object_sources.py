@@ -9,6 +9,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import boto3
@@ -23,8 +24,8 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data import open_table
 from stepladder.data.prepare.prepare import prepare
 from stepladder.data.remote import object_files
-from stepladder.data.remote.places import object_place
 from stepladder.data.remote.retries import RetryPolicy
+from stepladder.data.remote.s3 import S3Objects
 from stepladder.errors import MissingExtraError, ResourceError, StepladderError, UsageError
 
 SECRET = "wJalrXUtnFEMIcanary"
@@ -55,9 +56,8 @@ def proxy(server: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pro
     """A server with a table and a tar in a bucket, and little patience."""
     for name, value in environment_of(server, secret=SECRET).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(object_files, "_MAX_ATTEMPTS", 2)
-    monkeypatch.setattr(object_files, "_POLICY", QUICK)
-    monkeypatch.setattr(object_files, "_answered", set())
+    monkeypatch.setattr(object_files, "S3Objects", partial(S3Objects, policy=QUICK))
+    object_files._opened.cache_clear()
     monkeypatch.chdir(tmp_path)
     server.reset()
     return server
@@ -172,13 +172,13 @@ def test_what_only_may_be_listed_is_told(act: Act, place: str, proxy: Proxy) -> 
     assert str(error.where).startswith(("s3://photos/table", "s3://photos/tars/0.tar"))
 
 
-def test_a_refusal_is_told_without_boto3_too(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(**_: object) -> None:
-        raise MissingExtraError("a path that begins with s3://", "s3")
-
-    monkeypatch.setattr(object_files, "S3Objects", missing)
-    proxy.faults = [Fault(anything, status=403, code="AccessDenied")]
-    assert "access is denied" in refusal(prepared, "s3://photos/table/a.parquet").what
+@ACTS
+def test_without_boto3_the_install_line_is_told(
+    act: Act, place: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'stepladder\[s3\]'"):
+        act(place)
 
 
 @ACTS
@@ -186,7 +186,7 @@ def test_a_server_that_throttles_is_told_after_trying_again(
     act: Act, place: str, proxy: Proxy
 ) -> None:
     proxy.faults = [Fault(anything, status=503, code="SlowDown")]
-    with pytest.warns(UserWarning, match="the server answered 503; trying again"):
+    with pytest.warns(UserWarning, match=r"the server answered 503( \(SlowDown\))?; trying again"):
         error = refusal(act, place)
     assert "the server answered 503" in error.what
     assert "Nothing was ever heard" not in str(error)
@@ -205,15 +205,17 @@ def test_a_server_that_is_not_there_is_given_up_as_one_of_stores_is(
     assert RetryPolicy().first_patience_s == 15
 
 
-def test_a_server_that_answered_once_is_not_asked_for_a_sign_of_life_again(proxy: Proxy) -> None:
+def test_a_way_to_a_store_is_opened_once_and_by_no_request(proxy: Proxy) -> None:
     for _ in range(2):
-        object_files.object_filesystem(object_place("s3://photos/table"))
-    assert [request.method for request in proxy.requests] == ["HEAD"]
+        object_files.object_filesystem()
+    assert proxy.requests == []
+    assert object_files._opened.cache_info().misses == 1
 
 
 def test_a_tar_whose_connection_is_cut_is_told_with_the_place_and_goes_on(proxy: Proxy) -> None:
-    proxy.faults = [Fault(is_read, cut_after=10)]
-    error = refusal(prepared, "s3://photos/tars/0.tar")
+    proxy.faults = [Fault(is_read, cut_after=0)]
+    with pytest.warns(UserWarning, match="the connection was cut; trying again"):
+        error = refusal(prepared, "s3://photos/tars/0.tar")
     assert error.what == "it could not be read: the connection was cut"
     assert error.where == "s3://photos/tars/0.tar: after 0 bytes"
     assert "What was read to its end is kept." in str(error)

@@ -27,12 +27,15 @@ class ObjectInfo:
     Attributes:
         etag: changes whenever its bytes do.
         sha256: as its writer noted it, in hexadecimal; None: unknown, as always in a listing.
+        changed_s: when it was written, in whole seconds since 1970, as all answers have them; 0:
+            unknown.
     """
 
     place: ObjectPlace
     size_bytes: int
     etag: str
     sha256: str | None = None
+    changed_s: int = 0
 
 
 @dataclass
@@ -85,11 +88,19 @@ class ObjectStore(Protocol):
         """Look at an object; None if there is none."""
 
     def stream(
-        self, place: ObjectPlace, start: int = 0, stop: int | None = None
+        self,
+        place: ObjectPlace,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        etag: str | None = None,
     ) -> Iterator[bytes]:
         """Yield the bytes [start, stop) of an object, to its end if stop is None.
 
         A connection that is cut is taken up again after the last byte received.
+
+        Args:
+            etag: of the object that is meant; one that replaced it is an error.
         """
 
     def read(self, place: ObjectPlace) -> bytes:

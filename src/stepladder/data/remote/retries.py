@@ -30,6 +30,10 @@ class PassingFailure(Exception):  # noqa: N818  (most often no error: it passes)
         self.retry_after_s = retry_after_s
 
 
+class StoreAwayError(ResourceError):
+    """An object store did not answer, or only that it cannot now, until patience was at its end."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
     """How long and how often a request is tried.
@@ -77,7 +81,7 @@ class Retrier:
             what: what could not be done, as "it could not be read".
 
         Raises:
-            ResourceError: when patience is at its end.
+            StoreAwayError: when patience is at its end.
             CancelledTransferError: if `close` was called.
         """
         attempts = self.attempts(what=what, place=place)
@@ -130,7 +134,7 @@ class Attempts:
         """Wait before the next try.
 
         Raises:
-            ResourceError: when patience is at its end.
+            StoreAwayError: when patience is at its end.
             CancelledTransferError: if the store was closed.
         """
         policy = self._retrier.policy
@@ -151,7 +155,7 @@ class Attempts:
         )
         self._retrier.wait(pause_s, message)
 
-    def _given_up(self, failure: PassingFailure, elapsed_s: float) -> ResourceError:
+    def _given_up(self, failure: PassingFailure, elapsed_s: float) -> StoreAwayError:
         times = f"{self._num_failed} times" if self._num_failed > 1 else "once"
         why = f"Tried {times} within {elapsed_s:.0f} s."
         if failure.retry_after_s is not None:
@@ -162,6 +166,6 @@ class Attempts:
                 "Nothing was ever heard from it: look at the address (AWS_ENDPOINT_URL, or "
                 "endpoint_url in the profile), at AWS_REGION and at the network."
             )
-        return ResourceError(
+        return StoreAwayError(
             f"{self._what}: {failure.reason}", where=str(self._place), why=why, fix=fix
         )

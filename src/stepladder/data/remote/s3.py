@@ -1,7 +1,8 @@
 """S3 and what speaks its language, by boto3: endpoint and credentials are found as it always does.
 
-AWS_ENDPOINT_URL, AWS_PROFILE, AWS_ACCESS_KEY_ID and its like, ~/.aws, a machine's role. Retries
-are ours (`retries`): botocore's cover no connection that is cut in the middle of a body.
+AWS_ENDPOINT_URL, AWS_PROFILE, AWS_ACCESS_KEY_ID and its like, ~/.aws, a machine's role; and
+AWS_REGION, which boto3 alone does not read. Retries are ours (`retries`): botocore's cover no
+connection that is cut in the middle of a body.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from stepladder.data.remote.s3_errors import (
     answers_named,
     creation_named,
     is_missing,
+    is_unexplained,
     is_upload_gone,
 )
 from stepladder.errors import MissingExtraError, StepladderError
@@ -32,8 +34,10 @@ _CHUNK_BYTES: Final = 256 << 10
 _PARALLEL_PARTS: Final = 4
 _CONNECT_TIMEOUT_S: Final = 10
 _READ_TIMEOUT_S: Final = 20
+_FIRST_TIMEOUT_S: Final = 7.5  # two of them use up `RetryPolicy.first_patience_s`
 _SHA256: Final = "sha256"  # in an object's metadata
 _READ: Final = "it could not be read"
+_LISTED: Final = "what is there could not be listed"
 _WRITTEN: Final = "it could not be written"
 
 
@@ -44,6 +48,9 @@ class S3Objects:
 
     Args:
         connections: requests that may be under way at once.
+        endpoint, region: where the store is; None: as the environment and ~/.aws say.
+        may_be_anonymous: send requests unsigned where no credentials are found, as public buckets
+            allow; else that is an error.
         on_message: told now and then that something is being tried again.
 
     Raises:
@@ -55,6 +62,9 @@ class S3Objects:
         *,
         policy: RetryPolicy | None = None,
         connections: int = 32,
+        endpoint: str | None = None,
+        region: str | None = None,
+        may_be_anonymous: bool = False,
         on_message: Callable[[str], None] | None = None,
     ) -> None:
         try:
@@ -64,7 +74,11 @@ class S3Objects:
         self._stats = TransferStats()
         self._retrier = Retrier(policy or RetryPolicy(), self._stats, on_message=on_message)
         self._connections = connections
-        self._clients: dict[int, Any] = {}
+        self._endpoint, self._region = endpoint, region
+        self._may_be_anonymous = may_be_anonymous
+        self._is_anonymous = False
+        self._sessions: dict[int, Any] = {}
+        self._clients: dict[tuple[int, bool], Any] = {}
         self._lock = threading.Lock()
 
     @property
@@ -74,6 +88,13 @@ class S3Objects:
 
     def info(self, place: ObjectPlace) -> ObjectInfo | None:
         """Look at an object; None if there is none."""
+        found = self.head(place)
+        if found is None:
+            self.has_below(ObjectPlace(place.bucket, ""))  # says so if the bucket is missing
+        return found
+
+    def head(self, place: ObjectPlace) -> ObjectInfo | None:
+        """Look at an object; None if there is none, or no such bucket."""
 
         def look() -> ObjectInfo | None:
             from botocore.exceptions import ClientError
@@ -81,29 +102,37 @@ class S3Objects:
             try:
                 found = self._send("head_object", place)
             except ClientError as error:
-                if not is_missing(error):
-                    raise
-                self._list_page(place, "", max_keys=1)  # says so if the bucket is missing
-                return None
-            return ObjectInfo(
-                place=place,
-                size_bytes=int(found["ContentLength"]),
-                etag=found.get("ETag", ""),
-                sha256=found.get("Metadata", {}).get(_SHA256),
-            )
+                if is_missing(error):
+                    self._retrier.has_answered = True
+                    return None
+                if is_unexplained(error):
+                    self._list_page(place, max_keys=1)
+                raise
+            return _info_of(place, found, found["ContentLength"])
 
         found: ObjectInfo | None = self._call(look, place, "it could not be looked at")
         return found
 
+    def has_below(self, place: ObjectPlace) -> bool:
+        """Tell whether there are objects below a place."""
+        page = self._call(lambda: self._list_page(place, max_keys=1), place, _LISTED)
+        return bool(page.get("Contents"))
+
     def stream(
-        self, place: ObjectPlace, start: int = 0, stop: int | None = None
+        self,
+        place: ObjectPlace,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        etag: str | None = None,
     ) -> Iterator[bytes]:
         """Yield the bytes [start, stop) of an object, going on after the last one received."""
+        self._client(place)  # to make it takes none of the patience
         attempts = self._retrier.attempts(what=_READ, place=place)
-        body = _Body(at=start, stop=stop)
+        body = _Body(at=start, stop=stop, etag=etag)
         while not body.is_complete:
             try:
-                with answers_named(place, self._retrier):
+                with self._answers_named(place):
                     for chunk in self._open(place, body):
                         yield chunk
                         attempts.progressed()  # the time that its taker took does not count
@@ -117,20 +146,15 @@ class S3Objects:
 
     def list_below(self, place: ObjectPlace) -> Iterator[ObjectInfo]:
         """Yield the objects below a place, by key."""
-        prefix = f"{place.key}/" if place.key else ""
         more: dict[str, Any] = {}
         while True:
             page = self._call(
-                lambda more=dict(more): self._list_page(place, prefix, **more),  # type: ignore[misc]
+                lambda more=dict(more): self._list_page(place, **more),  # type: ignore[misc]
                 place,
-                "what is there could not be listed",
+                _LISTED,
             )
             for found in page.get("Contents", ()):
-                yield ObjectInfo(
-                    place=ObjectPlace(place.bucket, found["Key"]),
-                    size_bytes=int(found["Size"]),
-                    etag=found.get("ETag", ""),
-                )
+                yield _info_of(ObjectPlace(place.bucket, found["Key"]), found, found["Size"])
             if not page.get("IsTruncated"):
                 return
             more = {"token": page["NextContinuationToken"]}
@@ -166,7 +190,7 @@ class S3Objects:
             # once, as parts cost money until then
             with (
                 suppress(StepladderError, PassingFailure, CancelledTransferError),
-                answers_named(place, self._retrier),
+                self._answers_named(place),
             ):
                 self._send("abort_multipart_upload", place, UploadId=upload)
             raise
@@ -181,10 +205,14 @@ class S3Objects:
 
     def _call(self, request: Callable[[], Any], place: ObjectPlace, what: str) -> Any:
         def named() -> Any:
-            with answers_named(place, self._retrier):
+            with self._answers_named(place):
                 return request()
 
+        self._client(place)  # to make it takes none of the patience
         return self._retrier.call(named, what=what, place=place)
+
+    def _answers_named(self, place: ObjectPlace) -> AbstractContextManager[None]:
+        return answers_named(place, self._retrier, is_anonymous=lambda: self._is_anonymous)
 
     def _send(self, operation: str, place: ObjectPlace, **arguments: Any) -> Any:
         """Send one request, about an object unless the arguments name a Prefix."""
@@ -193,12 +221,15 @@ class S3Objects:
         if "Prefix" not in arguments:
             arguments["Key"] = place.key
         answer = getattr(self._client(place), operation)(Bucket=place.bucket, **arguments)
-        self._retrier.has_answered = True
+        if not self._retrier.has_answered:
+            self._retrier.has_answered = True
+            self._client(place)  # now, and not while a later request is timed
         return answer
 
     def _list_page(
-        self, place: ObjectPlace, prefix: str, *, token: str | None = None, max_keys: int = 1000
+        self, place: ObjectPlace, *, token: str | None = None, max_keys: int = 1000
     ) -> Any:
+        prefix = f"{place.key}/" if place.key else ""
         more = {} if token is None else {"ContinuationToken": token}
         return self._send("list_objects_v2", place, Prefix=prefix, MaxKeys=max_keys, **more)
 
@@ -254,36 +285,59 @@ class S3Objects:
                 raise
 
     def _client(self, place: ObjectPlace) -> Any:
+        """Give this process's client, with short timeouts until something was heard."""
         with self._lock:
-            if os.getpid() not in self._clients:
-                self._clients.clear()
-                self._clients[os.getpid()] = self._make_client(place)
-            return self._clients[os.getpid()]
+            process, has_answered = os.getpid(), self._retrier.has_answered
+            if (process, has_answered) not in self._clients:
+                if process not in self._sessions:
+                    self._sessions.clear()
+                    self._clients.clear()
+                self._clients[process, has_answered] = self._make_client(
+                    place, has_answered=has_answered
+                )
+            return self._clients[process, has_answered]
 
-    def _make_client(self, place: ObjectPlace) -> Any:
+    def _make_client(self, place: ObjectPlace, *, has_answered: bool) -> Any:
         with creation_named(place):
             import boto3
+            from botocore import UNSIGNED
             from botocore.config import Config
 
+            session = self._sessions.get(os.getpid()) or boto3.Session()
+            self._sessions[os.getpid()] = session
+            self._is_anonymous = self._may_be_anonymous and session.get_credentials() is None
             config = Config(
-                connect_timeout=_CONNECT_TIMEOUT_S,
-                read_timeout=_READ_TIMEOUT_S,
+                signature_version=UNSIGNED if self._is_anonymous else None,
+                connect_timeout=_CONNECT_TIMEOUT_S if has_answered else _FIRST_TIMEOUT_S,
+                read_timeout=_READ_TIMEOUT_S if has_answered else _FIRST_TIMEOUT_S,
                 max_pool_connections=self._connections,
                 retries={"total_max_attempts": 1, "mode": "standard"},
                 # stores other than Amazon's know no CRC trailers; the manifest's sha256 says more
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
             )
-            return boto3.Session().client("s3", config=config)
+            client = session.client(
+                "s3",
+                config=config,
+                endpoint_url=self._endpoint,
+                region_name=self._region or os.environ.get("AWS_REGION"),
+            )
+        # by it botocore finds a bucket's region: where it is redirected too, that would never end
+        client.meta.events.register("before-call.s3.HeadBucket", _no_second_redirect)
+        return client
+
+
+def _no_second_redirect(params: dict[str, Any], **_: Any) -> None:
+    params["context"]["s3_redirect"]["redirected"] = True
 
 
 class _Body:
     """How far the body of an object was read."""
 
-    def __init__(self, *, at: int, stop: int | None) -> None:
+    def __init__(self, *, at: int, stop: int | None, etag: str | None) -> None:
         self.at = at
         self._stop = stop
-        self._etag: str | None = None
+        self._etag = etag
 
     @property
     def is_complete(self) -> bool:
@@ -297,7 +351,7 @@ class _Body:
 
     def arguments(self) -> dict[str, str]:
         """Ask for what is missing, of the object that was begun."""
-        asked = {} if self._etag is None else {"IfMatch": self._etag}
+        asked = {"IfMatch": self._etag} if self._etag else {}
         if self.at or self._stop is not None:
             last = "" if self._stop is None else self._stop - 1
             asked["Range"] = f"bytes={self.at}-{last}"
@@ -307,3 +361,14 @@ class _Body:
 def _slice(path: Path, start: int, num_bytes: int) -> bytes:
     with path.open("rb") as file:
         return os.pread(file.fileno(), num_bytes, start)
+
+
+def _info_of(place: ObjectPlace, found: dict[str, Any], size_bytes: int) -> ObjectInfo:
+    changed = found.get("LastModified")
+    return ObjectInfo(
+        place=place,
+        size_bytes=int(size_bytes),
+        etag=found.get("ETag", ""),
+        sha256=found.get("Metadata", {}).get(_SHA256),
+        changed_s=0 if changed is None else int(changed.timestamp()),
+    )

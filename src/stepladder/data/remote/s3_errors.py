@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import email.utils
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
@@ -61,6 +61,13 @@ def is_missing(error: Any) -> bool:
     return _code(error) in _MISSING_CODES
 
 
+def is_unexplained(error: Any) -> bool:
+    """Tell whether a ClientError is a refusal without a reason: answers to HEAD have no body."""
+    return _status(error) in (400, 401, 403) and (
+        _code(error).isdigit() and _clock_named(_code(error), _headers(error)) is None
+    )
+
+
 def is_upload_gone(error: Any) -> bool:
     """Tell whether a ClientError says that an upload in parts was ended, one way or the other."""
     return _code(error) == "NoSuchUpload"
@@ -88,8 +95,14 @@ def creation_named(place: ObjectPlace) -> Iterator[None]:
 
 
 @contextmanager
-def answers_named(place: ObjectPlace, retrier: Retrier) -> Iterator[None]:
-    """Turn what a request raises into a `PassingFailure` or an error that says what to do."""
+def answers_named(
+    place: ObjectPlace, retrier: Retrier, *, is_anonymous: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Turn what a request raises into a `PassingFailure` or an error that says what to do.
+
+    Args:
+        is_anonymous: whether requests are unsigned, as no credentials were found.
+    """
     from botocore import exceptions as raised
     from botocore.parsers import ResponseParserError
 
@@ -97,7 +110,7 @@ def answers_named(place: ObjectPlace, retrier: Retrier) -> Iterator[None]:
         yield
     except raised.ClientError as error:
         retrier.has_answered = True
-        raise answer_named(_code(error), _status(error), place, _headers(error)) from None
+        raise _client_error_named(error, place, is_anonymous=is_anonymous()) from None
     except (
         raised.NoCredentialsError,
         raised.PartialCredentialsError,
@@ -106,9 +119,7 @@ def answers_named(place: ObjectPlace, retrier: Retrier) -> Iterator[None]:
         raised.UnauthorizedSSOTokenError,
         raised.SSOError,
     ) as error:
-        is_none = isinstance(error, raised.NoCredentialsError)
-        what = "no credentials were found" if is_none else "the credentials cannot be used"
-        raise ResourceError(what, where=str(place), fix=_LOG_IN) from None
+        raise _unusable(place, is_none=isinstance(error, raised.NoCredentialsError)) from None
     except raised.ParamValidationError:
         raise UsageError(
             "this is not the name of a bucket, or the key is longer than 1,024 bytes",
@@ -201,22 +212,27 @@ def _refused(code: str, status: int, place: ObjectPlace) -> StepladderError | No
 
 
 def _skewed(code: str, headers: Mapping[str, str], place: ObjectPlace) -> StepladderError | None:
-    """Name a clock that is wrong: requests carry the time, and S3 refuses what is far off."""
-    if code not in _SKEW_CODES and code != "403":
+    how = _clock_named(code, headers)
+    if how is None:
         return None
-    ahead_s = _clock_ahead_s(headers)
-    is_sure = code in _SKEW_CODES
-    if not is_sure and (ahead_s is None or abs(ahead_s) < _MAX_SKEW_S):
-        return None
-    how = "differs from the server's"
-    if ahead_s is not None:
-        how = f"is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the server's"
     return ResourceError(
         f"the clock of this machine {how}",
         where=str(place),
         why="Requests carry the time, and the server refuses what is far from its own.",
         fix="Set the clock, best by NTP: timedatectl set-ntp true",
     )
+
+
+def _clock_named(code: str, headers: Mapping[str, str]) -> str | None:
+    """Name a clock that is wrong: requests carry the time, and S3 refuses what is far off."""
+    if code not in _SKEW_CODES and code != "403":
+        return None
+    ahead_s = _clock_ahead_s(headers)
+    if code == "403" and (ahead_s is None or abs(ahead_s) < _MAX_SKEW_S):
+        return None
+    if ahead_s is None:
+        return "differs from the server's"
+    return f"is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the server's"
 
 
 def _clock_ahead_s(headers: Mapping[str, str]) -> float | None:
@@ -237,6 +253,19 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     except ValueError:
         return None
     return max(0.0, at - time.time())
+
+
+def _client_error_named(
+    error: Any, place: ObjectPlace, *, is_anonymous: bool
+) -> PassingFailure | StepladderError:
+    named = answer_named(_code(error), _status(error), place, _headers(error))
+    is_refused = isinstance(named, ResourceError) and _status(error) in (401, 403)
+    return _unusable(place, is_none=True) if is_anonymous and is_refused else named
+
+
+def _unusable(place: ObjectPlace, *, is_none: bool) -> ResourceError:
+    what = "no credentials were found" if is_none else "the credentials cannot be used"
+    return ResourceError(what, where=str(place), fix=_LOG_IN)
 
 
 def _code(error: Any) -> str:

@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from stepladder.data.remote.object_files import store_error
-from stepladder.data.remote.places import ObjectPlace, object_place
+from stepladder.data.remote.retries import StoreAwayError
 from stepladder.data.tables.listing import Listing, TableFile
-from stepladder.errors import DataError, StepladderError
+from stepladder.errors import DataError
 
 _MAGIC = b"PAR1"
 _ASSUMED_BYTES = 1 << 16  # most footers fit: one request
@@ -70,8 +69,11 @@ def read_footer(
             why="Something removed it, such as VACUUM of a Delta table.",
             fix="Read a version that is still whole, or write the table again.",
         ) from None
+    except StoreAwayError as error:
+        error.where = where
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _of_store(error, file, where) or DataError(
+        raise DataError(
             f"is not a whole Parquet file ({_first_line(error)})",
             where=where,
             fix="Write it again, or take it out of the table.",
@@ -141,6 +143,7 @@ class RowGroups:
             ResourceError: if an object store does not answer, or refuses.
         """
         file, file_system = self._listing.files[file_idx], self._listing.file_system
+        where = f"{self._listing.place}: {file.name}, row group {group}"
         footer, metadata = self._footers[file_idx], self._metadata(file_idx)
         held = [name for name in columns if name in footer.schema.names]
         try:
@@ -156,9 +159,11 @@ class RowGroups:
                     coerce_int96_timestamp_unit=_INT96_UNIT,
                 )
                 table = reader.read_row_group(group, columns=held, use_threads=False)
+        except StoreAwayError as error:
+            error.where = where
+            raise
         except (pa.ArrowException, OSError) as error:
-            where = f"{self._listing.place}: {file.name}, row group {group}"
-            raise _of_store(error, file, where) or DataError(
+            raise DataError(
                 f"cannot be read ({_first_line(error)})",
                 where=where,
                 fix="Write the file again, or take it out of the table.",
@@ -233,14 +238,6 @@ def _takeable(table: pa.Table) -> pa.Table:
         if kind is not None:
             table = table.set_column(i, table.schema.names[i], table.column(i).cast(kind))
     return table
-
-
-def _of_store(error: Exception, file: TableFile, where: str) -> StepladderError | None:
-    """Say what an object store answered; None if an error is not about one."""
-    if object_place(where) is None:
-        return None
-    bucket, _, key = file.path.partition("/")
-    return store_error(error, ObjectPlace(bucket, key), where=where)
 
 
 def _first_line(error: BaseException) -> str:

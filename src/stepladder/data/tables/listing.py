@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from stepladder.config.choices import Split
-from stepladder.data.remote.object_files import object_filesystem, store_error
+from stepladder.data.remote.object_files import object_filesystem
 from stepladder.data.remote.places import (
     address_refused,
     object_place,
@@ -28,7 +28,7 @@ from stepladder.data.sources.delta_log import LOG_FOLDER, DeltaVersion, VersionO
 from stepladder.data.sources.safe_arrow import require_safe_pyarrow
 from stepladder.data.tables.hold import MANIFEST
 from stepladder.data.tables.version_pin import pinned_version
-from stepladder.errors import DataError, ResourceError, UsageError
+from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
 _GLOB = re.compile(r"[*?\[]")
@@ -95,7 +95,7 @@ def in_file_system(place: str) -> tuple[fs.FileSystem, str]:
         return fs.LocalFileSystem(), str(Path(place.removeprefix("file://")).absolute())
     store = object_place(place)
     if store is not None:
-        return object_filesystem(store), f"{store.bucket}/{store.key}".rstrip("/")
+        return object_filesystem(), f"{store.bucket}/{store.key}".rstrip("/")
     scheme, _, rest = place.partition("://")
     if re.match(r"[^/]*:[^/]*@", rest):
         raise secret_refused(scheme, rest)
@@ -259,13 +259,14 @@ def list_files(place: str) -> Listing:
 def _named_if_unreachable(place: str) -> Iterator[None]:
     try:
         yield
+    except StepladderError as error:
+        error.where = place
+        raise
     except OSError as error:
-        store = object_place(place)
-        raise (store and store_error(error, store)) or ResourceError(
+        raise ResourceError(
             f"the files cannot be listed ({_first_line(error)})",
             where=place,
-            fix="Look at the address, the credentials and the permissions"
-            + (", and at AWS_ENDPOINT_URL and AWS_REGION." if store else "."),
+            fix="Look at the address, the credentials and the permissions.",
         ) from None
 
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepladder.data.remote.object_files import object_filesystem, store_error
+from stepladder.data.remote.object_files import object_filesystem
 from stepladder.data.remote.places import ObjectPlace, object_place
+from stepladder.data.remote.retries import StoreAwayError
 from stepladder.data.sources.containers.names import expand_braces, fixed_part, is_open, is_pattern
 from stepladder.data.sources.listing import name_some
 from stepladder.data.sources.walk import Skipped, is_hidden
-from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
+from stepladder.errors import DataError, StepladderError, UsageError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -63,7 +64,7 @@ class SourceFile:
             ) from None
         except OSError as error:
             reason = error.strerror or str(error)
-            raise cut_off(error, self.place) or DataError(
+            raise DataError(
                 f"cannot be opened: {reason.partition(chr(10))[0][:200]}",
                 where=self.name,
                 fix="Look at its permissions and those of its folder.",
@@ -97,7 +98,7 @@ class SourceFile:
         try:
             info = self.filesystem.get_file_info(self.path)
         except OSError as error:
-            raise cut_off(error, self.place) or _unseen(error, self.name) from None
+            raise _unseen(error, self.name) from None
         if (info.size, info.mtime_ns) != (self.size_bytes, self.mtime_ns):
             raise DataError(
                 "changed while it was read",
@@ -150,27 +151,17 @@ def find_files(source: Path, *, suffixes: tuple[str, ...], follow_symlinks: bool
     return FoundFiles(root, sorted(found, key=lambda file: file.name), skipped)
 
 
-def cut_off(error: Exception, place: ObjectPlace | None, after: str = "") -> StepladderError | None:
-    """Say why an object store gave no more of a file; None if an error is not about one.
-
-    Args:
-        place: of the file; None: it is on this machine.
-        after: how far it was read, for a person.
-    """
-    if place is None:
-        return None
-    return store_error(
-        error,
-        place,
-        where=f"{place}: {after}" if after else None,
-        why="What was read to its end is kept.",
-        fix="Type the same command again: it goes on from there.",
-    )
+def cut_off(error: StoreAwayError, after: str) -> StoreAwayError:
+    """Add to why an object store gave no more of a file how far it was read."""
+    error.where = f"{error.where}: {after}"
+    error.why = f"{error.why} What was read to its end is kept."
+    error.fix = "Type the same command again: it goes on from there."
+    return error
 
 
 @contextlib.contextmanager
 def listing_named(place: ObjectPlace) -> Iterator[None]:
-    """Turn what a listing raises into an error that says what to do.
+    """Turn what a listing raises into an error that says what to do, and name the place given.
 
     Raises:
         UsageError: if nothing is there, or the bucket is missing.
@@ -178,16 +169,12 @@ def listing_named(place: ObjectPlace) -> Iterator[None]:
     """
     try:
         yield
+    except StepladderError as error:
+        error.where = str(place)
+        raise
     except FileNotFoundError:
         raise UsageError(
             "nothing is there", where=str(place), fix="Look at the name of the object or prefix."
-        ) from None
-    except OSError as error:
-        raise store_error(error, place) or ResourceError(
-            f"it could not be listed ({str(error).partition(chr(10))[0][:200]})",
-            where=str(place),
-            fix="Look at AWS_ENDPOINT_URL, the bucket's name and your credentials "
-            "(AWS_ACCESS_KEY_ID, AWS_PROFILE).",
         ) from None
 
 
@@ -199,7 +186,7 @@ def file_of(filesystem: FileSystem, root: str, name: str) -> SourceFile | None:
     try:
         info = filesystem.get_file_info(path)
     except OSError as error:
-        raise cut_off(error, _place_of(filesystem, path)) or _unseen(error, name) from None
+        raise _unseen(error, name) from None
     return _remote_file(filesystem, info, name) if info.type == FileType.File else None
 
 
@@ -273,7 +260,7 @@ def _local_file(path: Path, name: str) -> SourceFile:
 def _remote_files(place: ObjectPlace, suffixes: tuple[str, ...]) -> list[SourceFile]:
     from pyarrow.fs import FileSelector, FileType
 
-    filesystem = object_filesystem(place)
+    filesystem = object_filesystem()
     whole = f"{place.bucket}/{place.key}".rstrip("/")
     fixed = fixed_part(whole)
     root = whole if fixed == whole else fixed.rpartition("/")[0]

@@ -12,6 +12,7 @@ from stepladder.config.choices import SourceFormat
 from stepladder.config.options import PrepareConfig
 from stepladder.data.remote.object_files import object_filesystem
 from stepladder.data.remote.places import ObjectPlace, object_place, shown, supported_place
+from stepladder.data.remote.retries import StoreAwayError
 from stepladder.data.sources.containers.contract import Opened
 from stepladder.data.sources.containers.files import find_files, listing_named
 from stepladder.data.sources.containers.names import is_pattern, splits_by_name
@@ -22,7 +23,7 @@ from stepladder.data.sources.delta_log import LOG_FOLDER, is_delta
 from stepladder.data.sources.pictures import FilePictures, Pictures
 from stepladder.data.sources.walk import is_hidden, why_no_picture
 from stepladder.data.store.manifest import MANIFEST_NAME
-from stepladder.errors import UsageError
+from stepladder.errors import StepladderError, UsageError
 
 _PACKED_BY_OTHERS = (".bz2", ".xz", ".zst", ".lz4", ".z")
 _PACKED_TARS = (
@@ -84,7 +85,9 @@ def refuse_store(source: Path) -> None:
             else _read_object(place.join(MANIFEST_NAME))
         )
         found = json.loads(data)
-    except (OSError, ValueError, RecursionError):
+    except StoreAwayError:
+        raise
+    except (StepladderError, OSError, ValueError, RecursionError):
         return  # there is none; what is wrong with the source itself is told by who reads it
     if isinstance(found, dict) and found.keys() >= {"shards", "encoding", "class_counts"}:
         raise UsageError(
@@ -95,7 +98,7 @@ def refuse_store(source: Path) -> None:
 
 
 def _read_object(place: ObjectPlace) -> bytes:
-    filesystem = object_filesystem(place)
+    filesystem = object_filesystem()
     with filesystem.open_input_stream(f"{place.bucket}/{place.key}") as file:
         data: bytes = file.read()
     return data
@@ -211,7 +214,7 @@ def _of_objects(place: ObjectPlace) -> SourceFormat:
         return kind
     if place.key.lower().endswith(".csv"):
         return SourceFormat.CSV
-    filesystem = object_filesystem(place)
+    filesystem = object_filesystem()
     root = f"{place.bucket}/{place.key}".rstrip("/")
     with listing_named(place):
         log = filesystem.get_file_info(f"{root}/{LOG_FOLDER}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
+from stepladder.data.remote.retries import StoreAwayError
 from stepladder.data.sources.containers.batch_pictures import BatchPictures
 from stepladder.data.sources.containers.cells import checked_label, encodable, split_of_cell
 from stepladder.data.sources.containers.columns import Columns, ImageKind
@@ -52,7 +53,7 @@ def open_parquet(file: SourceFile) -> ParquetFile:
             arrow_extensions_enabled=False,
         )
     except (pa.ArrowException, OSError) as error:
-        raise cut_off(error, file.place) or DataError(
+        raise DataError(
             f"cannot be read as Parquet ({first_line(error)})", where=file.name, fix=_COPY_AGAIN
         ) from None
 
@@ -147,11 +148,12 @@ class ParquetPart(Container):
             for batch in batches:
                 yield self._items_of(batch, row)
                 row += batch.num_rows
+        except StoreAwayError as error:
+            raise cut_off(error, f"from row {row} on") from None
         except (pa.ArrowException, OSError) as error:
-            after = f"from row {row} on"
-            raise cut_off(error, self._source.file.place, after) or DataError(
+            raise DataError(
                 f"cannot be read ({first_line(error)})",
-                where=f"{self.name}: {after}",
+                where=f"{self.name}: from row {row} on",
                 fix=_COPY_AGAIN,
             ) from None
         finally:

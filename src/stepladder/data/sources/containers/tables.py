@@ -13,7 +13,7 @@ from stepladder.config.choices import SourceFormat, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.reading.ordered import map_in_order
 from stepladder.data.reading.threads import reading_threads
-from stepladder.data.remote.object_files import object_filesystem, store_error
+from stepladder.data.remote.object_files import object_filesystem
 from stepladder.data.remote.places import object_place, shown
 from stepladder.data.sources.containers.columns import (
     Columns,
@@ -98,7 +98,7 @@ def open_delta(config: PrepareConfig, work: Path | None) -> Opened:
 
         filesystem, root = LocalFileSystem(), str(source.resolve())
     else:
-        filesystem, root = object_filesystem(place), f"{place.bucket}/{place.key}"
+        filesystem, root = object_filesystem(), f"{place.bucket}/{place.key}"
     table = _pinned(source, config.delta_version, work)
     files = []
     for one in table.files:
@@ -231,12 +231,10 @@ def _require_unischema(source: Path) -> None:
 
     place = object_place(source)
     root = source if place is None else f"{place.bucket}/{place.key}"
-    far = None if place is None else object_filesystem(place)
+    far = None if place is None else object_filesystem()
     try:
         metadata = read_schema(f"{root}/_common_metadata", filesystem=far).metadata or {}
-    except (pa.ArrowException, OSError) as error:
-        if place is not None and (refused := store_error(error, place)) is not None:
-            raise refused from None
+    except (pa.ArrowException, OSError):
         metadata = {}
     if _UNISCHEMA not in metadata:
         raise UsageError(

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-from stepladder.data.remote.places import ObjectPlace
 from stepladder.data.sources.containers.tar_stream import BLOCK, TarStream
 from stepladder.data.sources.walk import Skipped, is_hidden
 
@@ -56,7 +55,6 @@ def read_members(
     *,
     max_bytes: int,
     skipped: Skipped,
-    place: ObjectPlace | None = None,
 ) -> Iterator[Member]:
     """Yield the regular files of a tar, or of one packed by gzip, in order.
 
@@ -65,13 +63,12 @@ def read_members(
         where: its name, for errors.
         max_bytes: largest member that is read.
         skipped: told of links, devices, files stored sparse, and names that lead out of a folder.
-        place: where it is in an object store; None: on this machine.
 
     Raises:
         DataError: if the tar is damaged or cut short; names it and the place in bytes.
         ResourceError: if the object store does not answer, or refuses.
     """
-    stream = TarStream(file, where, place)
+    stream = TarStream(file, where)
     facts: dict[str, str] = {}  # what headers before a member say of it
     while True:
         start = stream.offset

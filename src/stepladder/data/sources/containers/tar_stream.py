@@ -11,7 +11,7 @@ import tarfile
 import zlib
 from typing import Any, BinaryIO, Final
 
-from stepladder.data.remote.places import ObjectPlace
+from stepladder.data.remote.retries import StoreAwayError
 from stepladder.data.sources.containers.files import cut_off
 from stepladder.errors import DataError
 
@@ -31,13 +31,11 @@ class TarStream:
     Args:
         file: the tar, open.
         where: its name, for errors.
-        place: where it is in an object store; None: on this machine.
     """
 
-    def __init__(self, file: BinaryIO, where: str, place: ObjectPlace | None = None) -> None:
+    def __init__(self, file: BinaryIO, where: str) -> None:
         self._file: Any = file
         self._where = where
-        self._place = place
         self._unit = "bytes"
         self.offset = 0
         self._is_packed = self._read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
@@ -63,10 +61,10 @@ class TarStream:
     def _read(self, size: int) -> bytes:
         try:
             return bytes(self._file.read(size))
+        except StoreAwayError as error:
+            raise cut_off(error, self._after(self.offset)) from None
         except (EOFError, zlib.error, OSError) as error:
-            raise cut_off(error, self._place, self._after(self.offset)) or self.damaged(
-                f"is cut short or damaged ({error})", self.offset
-            ) from None
+            raise self.damaged(f"is cut short or damaged ({error})", self.offset) from None
 
     def skip(self, size: int) -> None:
         """Read so many bytes and forget them."""

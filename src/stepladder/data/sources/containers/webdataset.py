@@ -75,13 +75,7 @@ class TarContainer(Container):
         self.skipped = skipped = Skipped()
         max_bytes = self._config.max_pixels * _BYTES_PER_PIXEL + _BYTES_AROUND
         with self._file.open_ahead() as file:
-            for member in read_members(
-                file,
-                self.name,
-                max_bytes=max_bytes,
-                skipped=skipped,
-                place=self._file.place,
-            ):
+            for member in read_members(file, self.name, max_bytes=max_bytes, skipped=skipped):
                 match = _NAME.fullmatch(member.name)
                 if match is None:
                     name = f"{self.name}/{member.name}"
