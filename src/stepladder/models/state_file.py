@@ -1,21 +1,21 @@
-"""Read weights from a safetensors file, and refuse what does not fit, before anything changes."""
+"""Read tensors from safetensors files, and refuse what does not fit, before anything changes."""
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from stepladder.errors import DataError
 
 _SHOWN = 5
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+_PICKLE_STARTS = (b"\x80", b"PK\x03\x04")
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -26,22 +26,37 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     """
     try:
         with path.open("rb") as file:
-            start = file.read(64)
+            return read_tensors(file, where=str(path))
     except OSError as error:
         raise DataError(
             f"the weights cannot be read ({error.strerror})",
             where=str(path),
             fix="Give the path of a safetensors file, or packaged, hub or none.",
         ) from None
-    _refuse_other_formats(start, path)
+
+
+def read_tensors(file: BinaryIO, *, where: str) -> dict[str, Tensor]:
+    """Read every tensor of an open safetensors file into memory of its own.
+
+    Args:
+        file: opened at its start, a real file.
+        where: named in errors.
+
+    Raises:
+        DataError: if it is something else (a pickle is never opened), or is damaged.
+    """
+    _refuse_other_formats(file.read(9), where)
     try:
-        return load_file(path)
-    except (SafetensorError, ValueError, json.JSONDecodeError) as error:
+        # by its handle: what was opened is read, also where the name was given to another file
+        with safe_open(f"/dev/fd/{file.fileno()}", "pt", backend="pread") as opened:
+            tensors: dict[str, Tensor] = opened.get_tensors()
+    except (SafetensorError, RuntimeError, ValueError) as error:
         raise DataError(
             f"the safetensors file is damaged ({error})",
-            where=str(path),
+            where=where,
             fix="Copy or download it again.",
         ) from None
+    return tensors
 
 
 def refuse_misfit(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, where: str) -> None:
@@ -66,22 +81,23 @@ def refuse_misfit(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, 
     )
 
 
-def _refuse_other_formats(start: bytes, path: Path) -> None:
-    is_pickle = start[:1] == b"\x80" or start[:4] == b"PK\x03\x04"
-    if is_pickle:
+def _refuse_other_formats(start: bytes, where: str) -> None:
+    """Refuse a file by its first nine bytes: a header's length, and the bracket that opens it."""
+    header_bytes = struct.unpack("<Q", start[:8])[0] if len(start) == 9 else 0
+    if 2 <= header_bytes <= _MAX_HEADER_BYTES and start[8:] == b"{":
+        return
+    if start.startswith(_PICKLE_STARTS):
         raise DataError(
-            "this is a pickle or a torch.save archive, not a safetensors file",
-            where=str(path),
+            "this is a Python pickle or a torch.save archive, not a safetensors file",
+            where=where,
             why="Opening a pickle can run any code, so stepladder never does.",
             fix="Convert it where you trust it: safetensors.torch.save_file(state_dict, PATH).",
         )
-    header_bytes = struct.unpack("<Q", start[:8])[0] if len(start) >= 9 else 0
-    if not (2 <= header_bytes <= _MAX_HEADER_BYTES and start[8:9] == b"{"):
-        raise DataError(
-            "this is not a safetensors file",
-            where=str(path),
-            fix="Give the path of a safetensors file, or packaged, hub or none.",
-        )
+    raise DataError(
+        "this is not a safetensors file",
+        where=where,
+        fix="Give the path of a safetensors file, or packaged, hub or none.",
+    )
 
 
 def _shape(tensor: Tensor) -> str:

@@ -31,8 +31,9 @@ from torch import Tensor
 
 import stepladder
 from stepladder.errors import DataError, ResourceError
+from stepladder.models.state_file import read_tensors
 from stepladder.records import Json, fsync_file
-from stepladder.training.checkpoint.tensor_file import read_tensors, serialize
+from stepladder.training.checkpoint.tensor_file import serialize
 
 FORMAT_VERSION: Final = 1
 MANIFEST: Final = "MANIFEST.json"
@@ -254,14 +255,13 @@ def _read_member(folder: Path, name: str, record: FileRecord) -> Any:
             raise DataError(
                 f"it has {size} bytes, its manifest says {record.num_bytes}", where=where
             )
-        if name != STATE:
-            tensors, found = read_tensors(file, size=size, where=where)
-        else:
-            text = file.read()
-            found = hashlib.sha256(text).hexdigest()
-    if found != record.sha256:
-        raise DataError("its sha256 differs from the manifest: bytes were changed", where=where)
-    return decode_state(text, where=where) if name == STATE else tensors
+        digest = hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]  # BinaryIO will do
+        if digest.hexdigest() != record.sha256:
+            raise DataError("its sha256 differs from the manifest: bytes were changed", where=where)
+        file.seek(0)
+        if name == STATE:
+            return decode_state(file.read(), where=where)
+        return read_tensors(file, where=where)
 
 
 def _seal(content: Mapping[str, Any]) -> bytes:
