@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from faults.corpus import FOLDERS, Half, Program, programs
+from faults.corpus import CORPORA, Half, Program, programs
 from faults.intervals import words
 from faults.look import look, trace
 from log import Log
@@ -216,7 +216,7 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 def written_results() -> dict[str, dict[str, Any]]:
     """Read the results of each corpus that was measured."""
-    files = {corpus: RESULTS / f"hits_{corpus}.json" for corpus in FOLDERS}
+    files = {corpus: RESULTS / f"hits_{corpus}.json" for corpus in CORPORA}
     return {corpus: json.loads(file.read_text()) for corpus, file in files.items() if file.exists()}
 
 
@@ -249,7 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--corpus", choices=list(FOLDERS), default="development")
+    parser.add_argument("--corpus", choices=CORPORA, default="development")
     parser.add_argument("--only", nargs="+", default=[], help="pairs or sound programs by name")
     parser.add_argument("--log", type=Path, help="a line for each run; goes on where it ended")
     parser.add_argument("--again", action="store_true", help="ask stepladder again")
@@ -266,7 +266,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = Log(options.log or Path(folder) / "log.jsonl")
         records = measure(
-            programs(options.corpus, options.only),
+            programs(options.corpus, Path(folder), options.only),
             log,
             workers=options.workers,
             timeout_s=options.timeout,

@@ -1,22 +1,33 @@
-"""The programs that the checks are judged by: what each holds, and how it is run."""
+"""The programs that the checks are judged by: what each holds, and how it is run.
+
+In `development` each program is kept once, correct, and `patches/PAIR.patch` is the unified diff
+that makes it the faulty half of a pair; a pair without a patch differs in its arguments. To add a
+pair: write the program, copy it, break the copy, and keep `diff -U2 PROGRAM COPY`. The held-out
+pairs stay packed, so that nobody meets one by chance.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
+
+from stepladder.records.faults import FAULTS, Eyes
 
 HERE = Path(__file__).parent
-FOLDERS = {
-    "development": HERE / "development",
-    "held_out": HERE / "held_out",
-    "held_out_2": HERE / "held_out_2",
-    "sound": HERE.parent / "sound",
-}
+DEVELOPMENT = HERE / "development"
+SOUND = HERE.parent / "sound"
+CORPORA = ("development", "held_out", "held_out_2", "sound")
+MAX_CHANGED_LINES = 8
+NOT_SHOWN = {"no_room_for_checkpoints", "machine_limit"}
+"""Faults of the disk and of the machine: no program has them."""
 TRACER = HERE / "loss_trace.py"
 WATCH_FILE, CHECK_FILE, TRACE_FILE = "watch.json", "checks.json", "losses.json"
 
@@ -84,18 +95,14 @@ class Program:
         return [*tracer, *train, "--run.dir", str(folder / "run"), *self.args]
 
 
-def programs(corpus: str, only: Sequence[str] = ()) -> list[Program]:
+def programs(corpus: str, folder: Path, only: Sequence[str] = ()) -> list[Program]:
     """Read a corpus: both halves of each pair, or each command line of the sound programs.
 
     Args:
-        corpus: a key of FOLDERS.
+        corpus: one of CORPORA.
+        folder: where the halves of pairs are written, as PAIR/buggy.py and PAIR/correct.py.
         only: names; empty: all.
     """
-    folder = FOLDERS[corpus]
-    if not folder.exists():  # held out: kept packed, so that nobody meets one by chance
-        shutil.unpack_archive(f"{folder}.tar.xz", folder.parent, filter="data")
-    entries = json.loads((folder / "index.json").read_text())
-    chosen = [entry for entry in entries if not only or entry["name"] in only]
     if corpus == "sound":
         return [
             Program(
@@ -103,12 +110,19 @@ def programs(corpus: str, only: Sequence[str] = ()) -> list[Program]:
                 half=Half.CORRECT,
                 fault=None,
                 kind=Kind.SCRIPT,
-                path=folder / entry["program"],
+                path=SOUND / entry["program"],
                 task=None,
                 args=tuple(entry["args"]),
             )
-            for entry in chosen
+            for entry in _sound_entries()
+            if not only or entry["name"] in only
         ]
+    if corpus == "development":
+        entries = _write_pairs(folder)
+    else:
+        shutil.unpack_archive(HERE / f"{corpus}.tar.xz", folder, filter="data")
+        folder /= corpus
+        entries = json.loads((folder / "index.json").read_text())
     return [
         Program(
             name=entry["name"],
@@ -119,6 +133,98 @@ def programs(corpus: str, only: Sequence[str] = ()) -> list[Program]:
             task=entry.get("task"),
             args=(*entry["args"], *entry[f"{half}_args"]),
         )
-        for entry in chosen
+        for entry in entries
+        if not only or entry["name"] in only
         for half in Half
     ]
+
+
+def patched(text: str, patch: str) -> str:
+    """Apply a unified diff to a text: every line of it has to be where the diff says.
+
+    Raises:
+        ValueError: if a line that the diff keeps or removes is not there, or the lines of a hunk
+            are not as many as its head says.
+    """
+    lines = text.splitlines(keepends=True)
+    found: list[str] = []
+    position = 0
+    _, *hunks = re.split(r"^(?=@@ )", patch, flags=re.MULTILINE)
+    if not hunks:
+        raise ValueError("there is no hunk in the patch")
+    for hunk in hunks:
+        head, *changes = hunk.splitlines(keepends=True)
+        ranges = re.match(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", head)
+        if ranges is None:
+            raise ValueError(f"not the head of a hunk: {head!r}")
+        start, num_old, num_new = (int(ranges[idx] or 1) for idx in (1, 2, 4))
+        old = [line[1:] or line for line in changes if line[0] != "+"]  # "" is a blank line kept
+        new = [line[1:] or line for line in changes if line[0] != "-"]
+        if (len(old), len(new)) != (num_old, num_new):
+            raise ValueError(f"{head.strip()}: {len(old)} lines become {len(new)}")
+        if lines[start - 1 : start - 1 + num_old] != old or start - 1 < position:
+            raise ValueError(f"{head.strip()}: the program has other lines there")
+        found += lines[position : start - 1] + new
+        position = start - 1 + num_old
+    return "".join(found + lines[position:])
+
+
+def _write_pairs(folder: Path) -> list[dict[str, Any]]:
+    """Write both halves of each pair for development; return the entries of the index."""
+    entries: list[dict[str, Any]] = json.loads((DEVELOPMENT / "index.json").read_text())
+    for entry in entries:
+        correct = (DEVELOPMENT / entry["program"]).read_text()
+        file = DEVELOPMENT / "patches" / f"{entry['name']}.patch"
+        try:
+            buggy = correct
+            if file.exists():
+                patch = file.read_text()
+                assert patch.startswith(f"--- {entry['program']}\n"), "a patch of another program"
+                buggy = patched(correct, patch)
+            _check_pair(entry, buggy, correct)
+        except (ValueError, AssertionError) as error:
+            raise SystemExit(f"{entry['name']}: {error}") from error
+        pair = folder / entry["name"]
+        pair.mkdir(parents=True)
+        (pair / "buggy.py").write_text(buggy)
+        (pair / "correct.py").write_text(correct)
+    _check_development(entries)
+    return entries
+
+
+def _check_pair(entry: dict[str, Any], buggy: str, correct: str) -> None:
+    """Assert that a pair differs where its fault is, and says nowhere what is wrong."""
+    eyes = {fault.name: fault.eyes for fault in FAULTS}[entry["fault"]]
+    eye = Eyes.WATCH if entry["kind"] == Kind.SCRIPT else Eyes.CHECK
+    assert eye in eyes, f"{entry['fault']} is not looked for by {eye}"
+    is_same = buggy == correct
+    assert is_same == (entry["buggy_args"] != entry["correct_args"]), "a patch or other arguments"
+    halves = [set(text.splitlines()) for text in (buggy, correct)]
+    num_changed = max(len(halves[0] - halves[1]), len(halves[1] - halves[0]))
+    assert num_changed <= MAX_CHANGED_LINES, f"{num_changed} lines differ"
+    for text in (buggy, correct):
+        assert entry["fault"] not in text, "a program does not say what is wrong"
+        classes = {node.name for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
+        assert entry.get("task") is None or entry["task"] in classes, f"no {entry['task']}"
+
+
+def _check_development(entries: Sequence[dict[str, Any]]) -> None:
+    """Assert that every fault that a program can show is shown, and that no file is left over."""
+    names = {entry["name"] for entry in entries}
+    assert len(names) == len(entries), "a pair is there twice"
+    patches = {path.stem for path in (DEVELOPMENT / "patches").iterdir()}
+    assert patches <= names, f"patches of no pair: {patches - names}"
+    files = {f"{path.parent.name}/{path.name}" for path in DEVELOPMENT.glob("*/*.py")}
+    assert files == {entry["program"] for entry in entries}, "programs of no pair"
+    wanted = {fault.name for fault in FAULTS if set(fault.eyes) != {Eyes.DIAGNOSE}} - NOT_SHOWN
+    assert {entry["fault"] for entry in entries} == wanted, "faults that are not shown"
+
+
+def _sound_entries() -> list[dict[str, Any]]:
+    """Return the index of the sound programs, each command line of which is there once."""
+    entries: list[dict[str, Any]] = json.loads((SOUND / "index.json").read_text())
+    assert len({entry["name"] for entry in entries}) == len(entries), "a name is there twice"
+    lines = {(entry["program"], *entry["args"]) for entry in entries}
+    assert len(lines) == len(entries), "a command line is there twice"
+    assert {path.name for path in SOUND.glob("*.py")} == {entry["program"] for entry in entries}
+    return entries
