@@ -37,11 +37,11 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(PIP) install --editable '.[bench]' --constraint $(CONSTRAINTS)
-	$(BIN)/python bench/run_all.py $(if $(CALTECH),--caltech $(CALTECH))
+	$(BIN)/python -m bench.run_all $(if $(CALTECH),--caltech $(CALTECH))
 
 # PYTHON is one whose torch sees the GPU; WHEELS a folder of what else it lacks
 bench-gpu:
-	PYTHON=$(PYTHON) bench/gpu.sh $(WHEELS)
+	PYTHON=$(PYTHON) bench/gpu/run.sh $(WHEELS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

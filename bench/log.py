@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from measure import environment
-
+from bench.measure import environment
 from stepladder.records import read_jsonl, to_json
 
 ENVIRONMENT = "environment"

@@ -12,12 +12,13 @@ from typing import Any
 from stepladder.machine import environment as describe_machine
 from stepladder.machine.environment import git_state
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results"
 
 
 def environment() -> dict[str, Any]:
     """Give machine, versions, the code that is measured and the load at this moment."""
-    code = git_state(RESULTS.parent.parent, only="*.py")  # results written meanwhile are no code
+    code = git_state(ROOT, only="*.py")  # results written meanwhile are no code
     return {**describe_machine(), "git": code, "load_average": os.getloadavg()}
 
 

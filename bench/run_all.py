@@ -12,33 +12,32 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
 SCRIPTS = (
-    "startup.py",
-    "loop.py",
-    "allocator.py",
-    "checkpoint.py",
-    "reader.py",
-    "shuffle_quality.py",
-    "prepare.py",
-    "seeds.py",
-    "six_steps.py",
-    "check_time.py",
-    "watch_overhead.py",
-    "baseline_stops.py",
-    "hits.py --corpus development",
-    "hits.py --corpus held_out",
-    "hits.py --corpus held_out_2",
-    "hits.py --corpus sound",
-    "fit_rules.py",
-    "time_to_accuracy.py",
-    "climbs.py",
-    "verdicts.py",
-    "predictions.py",
-    "advice.py",
+    "commands.startup",
+    "training.loop",
+    "training.allocator",
+    "training.checkpoint",
+    "data.reader",
+    "data.shuffle_quality",
+    "data.prepare",
+    "accuracy.seeds",
+    "accuracy.six_steps",
+    "commands.check_time",
+    "watch.overhead",
+    "diagnosis.baseline_stops",
+    "faults.hits --corpus development",
+    "faults.hits --corpus held_out",
+    "faults.hits --corpus held_out_2",
+    "faults.hits --corpus sound",
+    "diagnosis.fit_rules",
+    "accuracy.time_to_accuracy",
+    "climbs.repeated",
+    "climbs.verdicts",
+    "climbs.predictions",
+    "climbs.advice",
 )
 """The last six take hours together; each says what it does with --help."""
-ON_CALTECH = ("six_steps.py", "time_to_accuracy.py", "loaders.py")
+ON_CALTECH = ("accuracy.six_steps", "accuracy.time_to_accuracy", "loaders.compare")
 LOADER_GROUPS = (
     "pixels",
     "pixels-shards",
@@ -57,12 +56,12 @@ def main() -> None:
     parser.add_argument("--caltech", type=Path, help="tar of the Caltech-101 subset")
     caltech = parser.parse_args().caltech
     failed = []
-    loaders = [f"loaders.py --group {group}" for group in LOADER_GROUPS] if caltech else []
+    loaders = [f"loaders.compare --group {group}" for group in LOADER_GROUPS] if caltech else []
     for name in (*SCRIPTS, *loaders):
         print(f"== {name}", flush=True)
         script, *flags = name.split()
         more = ["--caltech", str(caltech)] if caltech and script in ON_CALTECH else []
-        command = [sys.executable, str(HERE / script), *flags, *more]
+        command = [sys.executable, "-m", f"bench.{script}", *flags, *more]
         if subprocess.run(command, check=False).returncode:
             failed.append(name)
     if failed:

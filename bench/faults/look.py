@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from faults.corpus import TRACE_FILE, Program
+from bench.faults.corpus import TRACE_FILE, Program
 
 ALARMS = ("failed", "warned")
 KEPT = ("check", "outcome", "fault", "evidence", "where")

@@ -47,7 +47,7 @@ and the exit code are the script's. `watch-NAME/` (or `--out`) gets `watch.html`
   read in the first four steps and in every tenth; hooks are on all modules in one step of fifty,
   and until a loader's first batches have met a model. Where looking came to more than 50 µs a step
   on average (and 15 ms at first), later steps are looked at less, one in a hundred at least. The
-  report says what watching took; `bench/watch_overhead.py` measures it.
+  report says what watching took; `bench/watch/overhead.py` measures it.
 - **If it fails, it goes.** An error of ours switches the watching off, is told in the report, and
   the script goes on. All wrappers are taken away at the end; forked processes are left alone.
 - **Killed scripts.** `watch.json` is written after five seconds and then every five to sixty, the

@@ -41,7 +41,7 @@ def crop_centre(pixels: Pixels) -> Pixels:
 def resize(pixels: Pixels, height: int, width: int) -> Pixels:
     """Resize a picture (h, w, 3), bilinear with antialiasing.
 
-    torch's uint8 kernel is several times faster than Pillow's (bench/prepare.py), and lets
+    torch's uint8 kernel is several times faster than Pillow's (bench/data/prepare.py), and lets
     other threads run meanwhile.
     """
     if pixels.shape[:2] == (height, width):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import random
 import sys
@@ -28,7 +29,7 @@ from stepladder.watching.script.session import Session
 from stepladder.watching.wording import summary
 
 Watched = Callable[..., WatchReport]
-PAIRS = Path(__file__).parents[4] / "bench" / "faults" / "development"
+ROOT = Path(__file__).parents[4]
 
 LOOP = """
 import torch, torch.nn.functional as F
@@ -360,10 +361,18 @@ def test_the_report_shows_the_test_and_its_time(watched: Watched) -> None:
     ],
 )
 def test_pairs_of_programs_are_told_apart(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, name: str, many: str, few: str
+    watched: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    many: str,
+    few: str,
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["snippet.py"])
-    halves = [(PAIRS / name / f"{half}.py").read_text("utf-8") for half in ("buggy", "correct")]
+    monkeypatch.syspath_prepend(str(ROOT))
+    corpus = importlib.import_module("bench.faults.corpus")
+    pair = corpus.programs("development", tmp_path / "pairs", [name])
+    halves = [program.path.read_text("utf-8") for program in pair]
     broken, sound = (watched(code.replace(many, few), is_probing=True) for code in halves)
     assert finding_of(broken).outcome is Outcome.FAILED
     assert growth(clearing_of(broken)) == pytest.approx([1, 2, 3, 4, 5], rel=1e-3)

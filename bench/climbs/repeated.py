@@ -1,0 +1,152 @@
+"""Do verdicts hold still? The same job climbed again and again, each time from nothing.
+
+Goals over ten climbs: no rung with a true gain of at least 1.1 is dropped, none of at most 1.0 is
+kept, and in no climb do more than two rungs differ from the majority. The true gain is taken as the
+median of what the climbs measured. The climb itself should end within four minutes on two cores.
+
+    python -m bench.climbs.repeated [--climbs 10] [--workload frozen_batch_2]
+        [--runs FOLDER] [--quick]
+
+With the same --runs, climbs that have ended are not made again: the result is written again from
+their folders, with the machine and the versions that the last of them names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.climbs.record import climb_record, environment_of
+from bench.climbs.workloads import WORKLOADS
+from bench.rows import markdown, write_rows
+from stepladder.ladder.ledger import LEDGER_FILE, trials_of
+from stepladder.records.ladder import Trial
+
+WORKLOAD = "bench.climbs.workloads"
+GOAL_S = 240
+Climbed = dict[str, Trial]
+"""The last word on each rung, by name."""
+
+
+def climb(idx: int, options: argparse.Namespace, runs: Path) -> Path:
+    """Climb once in a fresh process, with a seed of its own; give the run's folder.
+
+    Raises:
+        SystemExit: if the climb fails.
+    """
+    out = runs / f"{idx:02d}" / options.workload
+    if (out / "climb.json").exists():
+        return out
+    command = [sys.executable, "-m", WORKLOAD, options.workload, "--work", str(runs / "stores")]
+    command += ["--out", str(out), "--seed", str(idx)]
+    done = subprocess.run(
+        [*command, *(["--quick"] if options.quick else [])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"climb {idx} failed:\n{done.stderr[-3000:]}")
+    return out
+
+
+def decisions(run: Path) -> Climbed:
+    """Read the last word on each rung."""
+    return {trial.rung: trial for trial in trials_of(run / LEDGER_FILE)}
+
+
+def majorities(climbs: Sequence[Climbed]) -> dict[str, str]:
+    """Give each rung's commonest decision."""
+    rungs = dict.fromkeys(rung for climbed in climbs for rung in climbed)
+    return {
+        rung: Counter(
+            str(climbed[rung].verdict.decision) for climbed in climbs if rung in climbed
+        ).most_common(1)[0][0]
+        for rung in rungs
+    }
+
+
+def rung_rows(climbs: Sequence[Climbed]) -> list[dict[str, Any]]:
+    """Give a row for each rung that applies: how it was decided, and what was measured."""
+    rows = []
+    for rung, majority in majorities(climbs).items():
+        trials = [climbed[rung] for climbed in climbs if rung in climbed]
+        counts = Counter(str(trial.verdict.decision) for trial in trials)
+        if counts["not_here"] == len(trials):
+            continue
+        gains = [t.verdict.speed.estimate for t in trials if t.verdict.speed is not None]
+        true = statistics.median(gains) if gains else None
+        wrong = 0
+        if true is not None:
+            wrong += counts["dropped"] if true >= 1.1 else 0
+            wrong += counts["kept"] if true <= 1.0 else 0
+        rows.append(
+            {
+                "rung": rung,
+                "majority": majority,
+                **{name: counts[name] for name in ("kept", "dropped", "undecided", "skipped")},
+                "others": counts["not_here"] + counts["untried"],
+                "gain_median": true if true is not None else "-",
+                "gain_min": min(gains) if gains else "-",
+                "gain_max": max(gains) if gains else "-",
+                "wrong": wrong,
+            }
+        )
+    return rows
+
+
+def num_differing(climbed: Climbed, majority: dict[str, str]) -> int:
+    """Count the rungs that one climb decided otherwise than most."""
+    return sum(
+        rung not in climbed or climbed[rung].verdict.decision != wanted
+        for rung, wanted in majority.items()
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [workload.name for workload in WORKLOADS]
+    parser.add_argument("--climbs", type=int, default=10)
+    parser.add_argument("--workload", choices=names, default=names[0], metavar="NAME")
+    parser.add_argument("--runs", type=Path, help="folder of the climbs; default: a temporary one")
+    parser.add_argument("--quick", action="store_true", help="tiny: does it run?")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        runs = options.runs or Path(temporary)
+        climbs, rounds, place = [], [], None
+        for idx in range(options.climbs):
+            run = climb(idx, options, runs)
+            climbs.append(decisions(run))
+            rounds.append({"seed": idx, **climb_record(run)})
+            place = environment_of(run)
+            print(f"climb {idx}: {rounds[-1]['climb_s']:.0f} s", flush=True)
+    majority = majorities(climbs)
+    differing = [num_differing(climbed, majority) for climbed in climbs]
+    seconds = [one["climb_s"] for one in rounds]
+    num_within = sum(one <= GOAL_S for one in seconds)
+    note = (
+        f"{len(climbs)} fresh climbs of {options.workload}, each with another seed. Rungs that "
+        f"differ from the majority, by climb: {', '.join(map(str, differing))} (goal: at most 2). "
+        "wrong counts climbs that dropped a rung with a median gain of at least 1.1 or kept one of "
+        f"at most 1.0 (goal: 0). A climb took {statistics.median(seconds):.0f} s in the median, "
+        f"{max(seconds):.0f} s at most; {num_within} of {len(seconds)} ended within {GOAL_S} s "
+        "(goal for the demo)."
+    )
+    rows = rung_rows(climbs)
+    if options.quick:
+        print(note, markdown(rows), sep="\n\n")
+    else:
+        write_rows("climbs", rows, note=note, rounds=rounds, place=place)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Pages of docs that benchmarks write say what the results beside them say."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _bench_from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+def test_hits() -> None:
+    hits = importlib.import_module("bench.faults.hits")
+    assert hits.PAGE.read_text() == hits.page(hits.written_results())
+
+
+def test_six_steps() -> None:
+    six_steps = importlib.import_module("bench.accuracy.six_steps")
+    assert six_steps.PAGE.read_text() == six_steps.page(json.loads(six_steps.FOUND.read_text()))
+
+
+def test_loaders() -> None:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        importlib.import_module("bench.loaders.page").main()
+    assert (ROOT / "docs" / "loaders.md").read_text() == printed.getvalue()
