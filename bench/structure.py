@@ -7,14 +7,15 @@ Definitions
   src.
 - Circles: strongly connected components of two or more modules of src/stepladder. An edge is an
   import outside of functions, those under `if TYPE_CHECKING` included: `from a import b` leads to
-  `a.b` where that is a module, else to `a`.
+  `a.b` where that is a module, else to `a`. Imports of the root package itself do not count.
 - Batch: one epoch of training with validation on a store of 48 generated pictures, batches of 16.
   From the first call of `Reader.epoch` to the first return of a method named `metrics`, in all
   threads: `entered` counts the files under stepladder/ in which a Python function began, `passed`
   those of them where it was given a Batch, or returned or yielded one.
-- Recipe: a climb on the same store. From the first call of a rung's `why_not` whose rung is then
-  tried to the first Verdict that a function in ladder/verdict.py returns: `entered` as above,
-  `passed` where a function was given a Recipe, itself or within an argument (attributes, two deep).
+- Recipe: a climb of the head alone on the same store, which takes minutes. From the last call of a
+  rung's `why_not` to the first Verdict that a function in ladder/verdict.py returns: `entered` as
+  above, `passed` where a function was given a Recipe, itself or within an argument (attributes, two
+  deep).
 
 Needs an environment in which the checkout's stepladder can be imported.
 """
@@ -44,8 +45,15 @@ TRAINING: dict[str, Any] = {
     "model.weights": "none",
     "batch.global_batch_size": 16,
     "schedule.max_epochs": 1,
+    "run.checks": "off",
 }
-CLIMBING = {**TRAINING, "schedule.max_epochs": 2, "ladder.num_seeds": 2, "ladder.block_s": 0.02}
+CLIMBING = {
+    **TRAINING,
+    "train": "head",
+    "schedule.max_epochs": 2,
+    "ladder.num_seeds": 2,
+    "ladder.block_s": 0.02,
+}
 Graph = dict[str, set[str]]
 
 
@@ -83,7 +91,7 @@ def imports(package: Path) -> Graph:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 inner = {f"{node.module}.{alias.name}" for alias in node.names}
                 found |= {one if one in files else node.module for one in inner}
-        graph[name] = found & set(files) - {name}
+        graph[name] = found & set(files) - {name, package.name}
     return graph
 
 
