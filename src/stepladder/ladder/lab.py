@@ -24,7 +24,7 @@ from stepladder.ladder.keys import code_key
 from stepladder.ladder.limits.too_long import OUTCOMES_FRAC, too_long
 from stepladder.ladder.recipe_keys import learning_key
 from stepladder.ladder.trainings.training_cache import PROBE_ROUNDS, Trainings
-from stepladder.ladder.trainings.trial_training import OnValidation, Weights
+from stepladder.ladder.trainings.trial_training import OnValidation
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Curve, Provenance
 from stepladder.stats import resolvable_margin
@@ -32,7 +32,7 @@ from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.evaluate import Evaluation
 from stepladder.training.setup.build import Sources, open_sources
-from stepladder.training.stopping import EarlyStopping
+from stepladder.training.stopping import EarlyStopping, Weights
 
 BUDGET_S: Final = 600.0
 """Budget that shares are taken of where the user sets no limit."""

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from stepladder.training.clock import Phase
-
-if TYPE_CHECKING:
-    from stepladder.training.session import Session
+from stepladder.training.training import Training
 
 
-def fit(run: Session) -> str:
+def fit(run: Training) -> str:
     """Train one stage until something says stop.
 
     Returns:
-        The stop reason: "early_stopping", "worse_than_baseline", "max_epochs", "max_steps",
-        "max_time" or "signal".
+        The stop reason: "early_stopping", "max_epochs" or "max_steps"; of a run also
+        "worse_than_baseline", "max_time" or "signal".
 
     Raises:
         DivergedError: at a loss that is not finite; the weights are those before that step.
@@ -38,7 +34,7 @@ def fit(run: Session) -> str:
                     batch = run.task.augment(batch, seed=recipe.seed, epoch=at.epoch)
                 num_examples = batch.ids.numel()
                 is_log_due = run.is_log_due(num_examples)
-                run.step(batch, step=at.step, lr=run.lr(), wants_norm=is_log_due)
+                run.parts.step(batch, step=at.step, lr=run.lr(), wants_norm=is_log_due)
 
                 is_epoch_end = run.count(num_examples)
                 run.show()

@@ -20,7 +20,7 @@ from stepladder.task.contract import Task
 from stepladder.training.baseline import STOP_REASON, read_baseline
 from stepladder.training.checkpoint.file_system import require_space
 from stepladder.training.checkpoint.mirror import Mirror, begin_mirror
-from stepladder.training.checkpoint.saving import begin_on_new_data, forecast_bytes
+from stepladder.training.checkpoint.saving import begin_on_new_data, checkpoints_bytes
 from stepladder.training.clock import Clock, Phase
 from stepladder.training.evaluate import EvaluationCancelled
 from stepladder.training.features.feature_cache import require_features
@@ -238,7 +238,13 @@ def _open(
         facts={**facts, "conditions": start.conditions.to_state()},
         loaded=loaded,
     )
-    require_space(folder.path, forecast_bytes(run), purpose="the checkpoints of this run")
+    need_bytes = checkpoints_bytes(
+        run.learned_weights(),
+        run.frozen_weights(),
+        config=run.config,
+        has_hard_links=run.checkpoints.has_hard_links,
+    )
+    require_space(folder.path, need_bytes, purpose="the checkpoints of this run")
     events.write("start", step=run.position.step, epoch=run.position.epoch)
     display.start(*opening_lines(run, sources, job))
     if loaded is not None:
@@ -246,7 +252,7 @@ def _open(
         for sentence in start.changed:
             run.warn(f"not bit-identical to an uninterrupted run: {sentence}")
         if start.has_new_data:
-            begin_on_new_data(run)
+            begin_on_new_data(run, run.state)
             run.warn("the data is new: the best so far is forgotten, the open epoch begins again")
     for sentence in (
         *start.checkpoints.warnings,

@@ -23,7 +23,7 @@ from stepladder.task.image_classification import ImageClassification
 from stepladder.training.checkpoint.checkpoint import Checkpoints
 from stepladder.training.checkpoint.checkpoint_files import Loaded
 from stepladder.training.checkpoint.file_system import probe
-from stepladder.training.checkpoint.saving import capture, save_session
+from stepladder.training.checkpoint.saving import capture, save_training
 from stepladder.training.loop import fit
 from stepladder.training.output.display import Display
 from stepladder.training.output.events import EventLog
@@ -91,8 +91,8 @@ def take_steps(
         try:
             fit(run)
             run.check_finite()
-            saved = save_session(run) if saves else None
-            tensors, state = capture(run)
+            saved = save_training(run, run.state, run.checkpoints) if saves else None
+            tensors, state = capture(run, run.state)
             outputs = outputs_of(run.task, run.model, batch, job)
             again = outputs_of(run.task, run.model, batch, job)
             return Reached(
@@ -108,9 +108,7 @@ def take_steps(
                 model=run.model,
             )
         finally:
-            run.train_reader.close()
-            if run.val_reader is not None:
-                run.val_reader.close()
+            run.close()
 
 
 def _open(

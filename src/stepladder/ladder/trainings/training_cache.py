@@ -27,19 +27,14 @@ from stepladder.ladder.trainings.stacked import (
     why_not_stacked,
 )
 from stepladder.ladder.trainings.step_time import real_step_s, replayed_step_s, stacked_step_s
-from stepladder.ladder.trainings.trial_training import (
-    OnEnd,
-    OnValidation,
-    Weights,
-    judge_weights,
-    learn,
-)
+from stepladder.ladder.trainings.trial_training import OnEnd, OnValidation, judge_weights, learn
 from stepladder.machine.limits import available_memory_bytes
 from stepladder.measuring.probe import is_out_of_memory, untouched
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Provenance
 from stepladder.task.contract import Task
 from stepladder.training.setup.build import Sources
+from stepladder.training.stopping import Weights
 
 EARLY_FRAC: Final = 1 / 3
 """Share of max_epochs that early stopping is taken to need, until it is known."""

@@ -17,7 +17,6 @@ from stepladder.training.output.events import EVENTS_FILE
 from stepladder.training.output.results import metric_fields, write_predictions, write_thumbs
 from stepladder.training.session import Session
 from stepladder.training.setup.build import Sources, make_held_out_reader
-from stepladder.training.setup.open_session import restore_best
 
 SUMMARY_FILE = "summary.json"
 
@@ -36,18 +35,16 @@ def finish_run(
     """
     _warn_of_schedule(run)
     _warn_of_validations(run, folder)
-    restore_best(run)
+    run.restore_best()
     results: dict[str, tuple[Evaluation, Any]] = {}
-    for held in (run.train_reader, run.val_reader):
-        if held is not None:
-            held.close()  # a small cache needs the room of its files for those of test
+    run.close()  # a small cache needs the room of its files for those of test
     with run.clock.phase(Phase.TEST):
         for split, source in (("val", sources.val), ("test", sources.test)):
             reader = make_held_out_reader(run.recipe, source)
             if reader is not None:
                 results[split] = (run.evaluate(reader), examples_of(source))
                 reader.close()
-    classes = run.facts["describe"].get("classes", ())
+    classes = run.state.facts["describe"].get("classes", ())
     write_predictions(folder, results, classes)
     if results:
         result, source = results.get("test") or results["val"]
@@ -58,7 +55,10 @@ def finish_run(
         **metric_fields("test", results["test"][0] if "test" in results else None),
         "energy_wh": energy.stop(),
     }
-    at, compared = run.position, {"baseline": run.against.last()} if run.against.last() else {}
+    at, compared = (
+        run.position,
+        {"baseline": run.state.against.last()} if run.state.against.last() else {},
+    )
     run.events.write("stop", step=at.step, epoch=at.epoch, reason=reason, **compared)
     write_json(folder / SUMMARY_FILE, summary)
     return summary
@@ -70,7 +70,7 @@ def partial_summary(
     """Give the summary fields that are known without the final evaluation."""
     if run.clock.device is not None:
         run.clock.device.close()
-    host, best, batch = run.clock.host(), run.best.best, run.recipe.batch
+    host, best, batch = run.clock.host(), run.rule.best.best, run.recipe.batch
     micro = min(batch.micro_batch_size or batch.global_batch_size, batch.global_batch_size)
     train_s = host.wall_s - sum(
         host.phases_s.get(phase, 0.0) for phase in (Phase.SETUP, Phase.TEST)
@@ -96,7 +96,7 @@ def partial_summary(
         "phases_s": {**host.phases_s, "unexplained": host.unexplained_s},
         "device_phases_s": _device_phases(run),
         "no_advice_because": no_advice,
-        "baseline": run.against.last(),
+        "baseline": run.state.against.last(),
         "energy_wh": None,
         "global_batch_size": batch.global_batch_size,
         "per_device_batch_size": micro,
@@ -105,10 +105,10 @@ def partial_summary(
         "precision": run.recipe.device.precision,
         "seed": run.recipe.seed,
         "fingerprint": sources.train.fingerprint,
-        "classes": list(run.facts["describe"].get("classes", ())),
-        "are_pictures": {"size", "fit"} <= set(run.facts["describe"]),
+        "classes": list(run.state.facts["describe"].get("classes", ())),
+        "are_pictures": {"size", "fit"} <= set(run.state.facts["describe"]),
         "attempts": run.events.attempt,
-        "warnings": list(run.warnings),
+        "warnings": list(run.state.warnings),
     }
 
 
@@ -138,7 +138,7 @@ def _warn_of_validations(run: Session, folder: Path) -> None:
     num_bad = sum(not math.isfinite(float(event["val_loss"])) for event in events)
     if num_bad == 0:
         return
-    best = run.best.best
+    best = run.rule.best.best
     said = f"the loss of {num_bad} of {len(events)} validations was not finite"
     if best is not None and not math.isfinite(best.value):
         weights = f"those after epoch {best.epoch}"

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from stepladder.data.reading.reader import Reader, ReaderStats
 from stepladder.training.clock import Phase
 from stepladder.training.output.display import ProgressState
 from stepladder.training.stage import stages_of
-
-if TYPE_CHECKING:
-    from stepladder.training.session import Session
+from stepladder.training.training import Training
 
 
-def progress_of(run: Session) -> ProgressState:
-    """Say where a run is; on a CPU the loss is that of now, as a look at it costs nothing."""
+def progress_of(run: Training, *, last_loss: float, last_accuracy: float | None) -> ProgressState:
+    """Say where a run is; on a CPU the loss is that of now, as a look at it costs nothing.
+
+    Args:
+        last_loss, last_accuracy: of the last log line.
+    """
     at, schedule, reader = run.position, run.recipe.schedule, run.train_reader
     per_s = run.samples_per_s()
     epoch_s = run.num_train / per_s if per_s else math.nan
@@ -33,8 +34,8 @@ def progress_of(run: Session) -> ProgressState:
         step=at.step,
         step_in_epoch=math.ceil(at.offset / run.recipe.batch.global_batch_size),
         steps_per_epoch=reader.steps_per_epoch,
-        loss=run.step.peek_loss(run.last_loss) if is_free else run.last_loss,
-        accuracy=run.last_accuracy,
+        loss=run.parts.step.peek_loss(last_loss) if is_free else last_loss,
+        accuracy=last_accuracy,
         samples_per_s=per_s,
         data_wait_frac=run.clock.truth().data_wait_frac(),
         read_bytes_per_s=_bytes_per_s(reader, per_s),

@@ -19,7 +19,7 @@ def opening_lines(run: Session, sources: Sources, job: JobConfig) -> tuple[str, 
     recipe = run.recipe
     counts = {name: len(s) if s is not None else 0 for name, s in vars(sources).items()}
     counts["train"] = run.num_train
-    own_task = run.facts.get("task")
+    own_task = run.state.facts.get("task")
     name = recipe.model.name if own_task == BUILT_IN else f"of {own_task}"
     lines = [
         "data      "
@@ -38,8 +38,10 @@ def opening_lines(run: Session, sources: Sources, job: JobConfig) -> tuple[str, 
             f"stopping  after {recipe.stopping.patience} validations without a clear improvement "
             f"of {recipe.stopping.monitor}, at most {epochs}"
         )
-    if run.against.baseline is not None and run.val_reader is not None:
-        lines.append("baseline  " + baseline_line(run.against.baseline, run.against.patience))
+    if run.state.against.baseline is not None and run.val_reader is not None:
+        lines.append(
+            "baseline  " + baseline_line(run.state.against.baseline, run.state.against.patience)
+        )
     return f"run {job.run.dir}", lines
 
 
@@ -117,9 +119,9 @@ def opening_warnings(run: Session, sources: Sources) -> list[str]:
         )
     num_val = None if sources.val is None else len(sources.val)
     found += baseline_warnings(
-        run.against.baseline,
+        run.state.against.baseline,
         num_val,
-        task=run.facts.get("task"),
+        task=run.state.facts.get("task"),
         fingerprint=sources.train.fingerprint,
     )
     return found

@@ -11,27 +11,18 @@ from torch import nn
 from stepladder.config.options import JobConfig
 from stepladder.task.contract import Task
 from stepladder.training.baseline import Against, read_baseline
-from stepladder.training.best import BestWeights
 from stepladder.training.checkpoint.checkpoint import Checkpoints, check_fits
 from stepladder.training.checkpoint.checkpoint_files import Loaded
-from stepladder.training.checkpoint.saving import load_weights, restore, restore_position
+from stepladder.training.checkpoint.saving import RunState, restore, restore_position
 from stepladder.training.clock import Clock, Phase
 from stepladder.training.output.display import Display
 from stepladder.training.output.events import EventLog
-from stepladder.training.position import Position
+from stepladder.training.schedule import Position
 from stepladder.training.session import Session
-from stepladder.training.setup.build import (
-    MEMORY_FORMATS,
-    Sources,
-    StageParts,
-    make_held_out_reader,
-    make_stage_parts,
-    make_train_reader,
-)
+from stepladder.training.setup.build import Sources
 from stepladder.training.setup.warm_up import warm_up
 from stepladder.training.signals import SignalGuard
 from stepladder.training.stage import stages_of
-from stepladder.training.stopping import EarlyStopping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,41 +58,34 @@ def open_session(
     """
     recipe = job.recipe
     position = restore_position(loaded) if loaded is not None else Position()
-    stage = stages_of(recipe)[position.stage]
     if loaded is not None:
         check_fits(model.state_dict(), loaded)
-    parts = make_stage_parts(recipe, stage, task, model, device=device, clock=clock)
-    run = Session(
-        recipe=recipe,
-        config=job.run,
-        task=task,
+    against = Against(
+        read_baseline(job.run),
+        patience=job.run.baseline_patience,
+        min_frac=recipe.stopping.min_improvement_frac,
+    )
+    run = Session.open(
+        recipe,
+        task,
+        sources,
         model=model,
         device=device,
-        memory_format=MEMORY_FORMATS[recipe.device.memory_format],
-        train_reader=make_train_reader(recipe, sources.train),
-        val_reader=make_held_out_reader(recipe, sources.val),
         clock=clock,
+        stage=stages_of(recipe)[position.stage],
+        position=position,
+        num_kept=job.run.save_top_k,
+        config=job.run,
         events=around.events,
         display=around.display,
         guard=around.guard,
         checkpoints=around.checkpoints,
-        position=position,
-        stopping=EarlyStopping(recipe.stopping),
-        best=BestWeights(job.run.save_top_k),
-        against=Against(
-            read_baseline(job.run),
-            patience=job.run.baseline_patience,
-            min_frac=recipe.stopping.min_improvement_frac,
-        ),
-        stage=stage,
-        step=parts.step,
-        update=parts.update,
-        frozen=parts.frozen,
-        facts=facts,
+        state=RunState(facts=facts, against=against),
     )
     if loaded is not None:
         clock.go_on_from(**loaded.state["clock"])
-        restore(run, loaded)
+        restore(run, run.state, loaded)
+        run.committed_step = run.position.step
     if recipe.device.compile:
         warm_up(run)
     return run
@@ -118,37 +102,9 @@ def start_next_stage(run: Session) -> None:
         ResourceError: if they cannot be written.
     """
     run.commit()
-    restore_best(run)
-    run.best.forget_weights()
-    run.position.start_stage()
-    run.stage = stages_of(run.recipe)[run.position.stage]
-    parts: StageParts = make_stage_parts(
-        run.recipe,
-        run.stage,
-        run.task,
-        run.model,
-        device=run.device,
-        clock=run.clock,
-    )
-    run.step, run.update, run.frozen = parts.step, parts.update, parts.frozen
-    run.stopping.reset_patience()
+    run.restore_best()
+    run.rule.best.forget_weights()
+    run.begin_next_stage()
     if run.recipe.device.compile:
         with run.clock.phase(Phase.SETUP):
             warm_up(run)
-
-
-def restore_best(run: Session) -> bool:
-    """Put the best weights into the model, from memory or from disk.
-
-    Returns:
-        Whether there were any, and the recipe wants them.
-    """
-    best = run.best.best
-    if best is None or not run.recipe.stopping.restore_best:
-        return False
-    if best.weights is not None:
-        load_weights(run, best.weights)
-    else:
-        kept = run.checkpoints.load(best.name)
-        load_weights(run, kept.frozen, kept.tensors["model"])
-    return True

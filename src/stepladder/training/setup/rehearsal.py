@@ -19,7 +19,7 @@ from stepladder.records import to_json
 from stepladder.task.contract import Task
 from stepladder.training.checkpoint.checkpoint import Checkpoints, check_fits
 from stepladder.training.checkpoint.file_system import probe
-from stepladder.training.checkpoint.saving import save_session
+from stepladder.training.checkpoint.saving import save_training
 from stepladder.training.clock import STEP_PHASES, Phase
 from stepladder.training.evaluate import EvaluationCancelled
 from stepladder.training.features.feature_cache import FeatureTask, fresh_features, num_views
@@ -113,7 +113,7 @@ def _go_through(run: Session, job: JobConfig, display: Display, sources: Sources
         result = run.evaluate(run.val_reader, max_batches=NUM_VALIDATION_BATCHES)
         took_s = time.perf_counter() - started - _spent_on_features_s(sources.val)
         validation_s = took_s * run.val_reader.num_examples / max(result.losses.size, 1)
-    saved = save_session(run)
+    saved = save_training(run, run.state, run.checkpoints)
     loaded = run.checkpoints.load(saved.name)
     check_fits(run.model.state_dict(), loaded)
     _require_equal(run, loaded.weights)

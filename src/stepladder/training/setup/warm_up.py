@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,12 +12,10 @@ from stepladder.data.reading.reader import Reader
 from stepladder.models.features import evaluating
 from stepladder.training.randomness import capture_random_state, restore_random_state
 from stepladder.training.step import autocast, split_batch
-
-if TYPE_CHECKING:
-    from stepladder.training.session import Session
+from stepladder.training.training import Training
 
 
-def warm_up(run: Session) -> None:
+def warm_up(run: Training) -> None:
     """Compile what steps and validation call, for every size of batch that they will meet.
 
     Forward and backward passes and validation on the batches that come first, whose results are
@@ -49,7 +46,7 @@ def warm_up(run: Session) -> None:
         restore_random_state(random_tensors, random_values)
 
 
-def _train(run: Session) -> None:
+def _train(run: Training) -> None:
     """Pass batches forward and back, as steps do, but for the update."""
     at, recipe = run.position, run.recipe
     for batch in _batches(run, run.train_reader, epoch=at.epoch, start=at.offset):
@@ -60,13 +57,13 @@ def _train(run: Session) -> None:
         losses.float().sum().backward()  # type: ignore[no-untyped-call]
 
 
-def _validate(run: Session, reader: Reader) -> None:
+def _validate(run: Training, reader: Reader) -> None:
     with evaluating(run.model), autocast(run.device, run.recipe.device.precision):
         for batch in _batches(run, reader):
             run.task.metrics(run.model, batch)
 
 
-def _batches(run: Session, reader: Reader, *, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+def _batches(run: Training, reader: Reader, *, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
     """Give a batch of each size that the model will see of an epoch, the largest first."""
     batches = reader.epoch(epoch, start=start)
     try:

@@ -1,0 +1,305 @@
+"""One stage of training: what it works with, and everything that it decides.
+
+A real run, a training that judges a trial, and each of many heads that learn at once are such
+trainings: they differ in what they show, save and compute with, and in nothing that is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, Self
+
+import torch
+from torch import Tensor, nn
+
+from stepladder.config.recipe import Recipe
+from stepladder.data.reading.reader import Reader
+from stepladder.errors import DataError, DivergedError
+from stepladder.task.contract import Task
+from stepladder.training.clock import STEP_PHASES, Clock, Phase
+from stepladder.training.evaluate import Evaluation, EvaluationCancelled, evaluate
+from stepladder.training.schedule import Position, StageSchedule
+from stepladder.training.setup.build import (
+    MEMORY_FORMATS,
+    Sources,
+    StageParts,
+    make_held_out_reader,
+    make_stage_parts,
+    make_train_reader,
+)
+from stepladder.training.stage import Stage, frozen_names, stages_of
+from stepladder.training.stopping import Judgement, Kept, ValidationRule, Weights
+
+EARLY_STOPPING: Final = "early_stopping"
+
+
+@dataclass(kw_only=True)
+class Course:
+    """The decisions of a stage of training: learning rate, validations, which weights, the end."""
+
+    position: Position
+    schedule: StageSchedule
+    rule: ValidationRule
+
+    def lr(self) -> float:
+        """Return the learning rate of the next step."""
+        return self.schedule.lr_at(self.position.stage_step)
+
+    def count(self, num_examples: int, *, num_steps: int = 1) -> bool:
+        """Count steps of one epoch that used num_examples samples, and the epoch if it ends.
+
+        Returns:
+            Whether the epoch ended.
+        """
+        return self.schedule.count(self.position, num_examples, num_steps=num_steps)
+
+    def is_validation_due(self, is_epoch_end: bool) -> bool:
+        """Return True if the split is to be validated after the step that was counted last."""
+        return self.schedule.is_validation_due(self.position, is_epoch_end=is_epoch_end)
+
+    def reason_to_stop(self) -> str | None:
+        """Return why the stage should end now, or None."""
+        return (
+            EARLY_STOPPING if self.rule.is_exhausted else self.schedule.reason_to_end(self.position)
+        )
+
+
+@dataclass(kw_only=True)
+class Training(Course):
+    """A stage of training that takes real steps, without run folder, display or checkpoints.
+
+    `loop.fit` drives it. A run overrides what happens between steps; the decisions stay.
+
+    Attributes:
+        parts: frozen modules, update and step; replaced where a stage begins.
+        is_validation_pending: a validation was cut short, and is done before the next step.
+    """
+
+    recipe: Recipe
+    task: Task
+    model: nn.Module
+    device: torch.device
+    memory_format: torch.memory_format
+    clock: Clock
+    train_reader: Reader
+    val_reader: Reader | None
+    stage: Stage
+    parts: StageParts
+    is_validation_pending: bool = False
+
+    @classmethod
+    def open(
+        cls,
+        recipe: Recipe,
+        task: Task,
+        sources: Sources,
+        *,
+        model: nn.Module,
+        device: torch.device,
+        clock: Clock,
+        stage: Stage,
+        position: Position | None = None,
+        num_kept: int = 1,
+        **own: Any,
+    ) -> Self:
+        """Make the readers, the step and the rules of a training.
+
+        Args:
+            model: as `make_model` gave it.
+            stage: of the recipe.
+            position: where it begins; None: at the very beginning.
+            num_kept: how many of the best weights are kept.
+            own: fields of a subclass.
+        """
+        parts = make_stage_parts(recipe, stage, task, model, device=device, clock=clock)
+        reader = make_train_reader(recipe, sources.train)
+        val_reader = make_held_out_reader(recipe, sources.val)
+        return cls(
+            recipe=recipe,
+            task=task,
+            model=model,
+            device=device,
+            memory_format=MEMORY_FORMATS[recipe.device.memory_format],
+            clock=clock,
+            train_reader=reader,
+            val_reader=val_reader,
+            stage=stage,
+            parts=parts,
+            position=position or Position(),
+            schedule=StageSchedule.of(
+                recipe, lr=stage.lr, reader=reader, has_validation=val_reader is not None
+            ),
+            rule=ValidationRule(recipe.stopping, num_kept=num_kept),
+            **own,
+        )
+
+    def begin_next_stage(self) -> None:
+        """Freeze and free what the next stage says; patience is counted from the start."""
+        self.position.start_stage()
+        self.stage = stage = stages_of(self.recipe)[self.position.stage]
+        self.parts = make_stage_parts(
+            self.recipe, stage, self.task, self.model, device=self.device, clock=self.clock
+        )
+        self.schedule = StageSchedule.of(
+            self.recipe,
+            lr=stage.lr,
+            reader=self.train_reader,
+            has_validation=self.val_reader is not None,
+        )
+        self.rule.stopping.reset_patience()
+
+    def close(self) -> None:
+        """End the readers."""
+        for reader in (self.train_reader, self.val_reader):
+            if reader is not None:
+                reader.close()
+
+    @property
+    def num_train(self) -> int:
+        """Training examples of an epoch."""
+        return self.train_reader.num_examples
+
+    def samples_per_s(self) -> float:
+        """Training samples a second so far, validation and checkpoints left out."""
+        seconds = sum(self.clock.total_s(phase) for phase in STEP_PHASES)
+        return self.position.num_examples_seen / seconds if seconds > 0 else 0.0
+
+    # -- between steps: what `loop.fit` calls, and a run overrides -----------------------------
+
+    def show(self) -> None:
+        """Show progress; nothing here."""
+
+    def is_log_due(self, num_examples: int) -> bool:
+        """Return True if a step on so many examples is to be logged: here the last of an epoch."""
+        return self.position.offset + num_examples >= self.num_train
+
+    def log(self) -> None:
+        """Write what was learnt since the last call; here only look for losses not finite.
+
+        Raises:
+            DivergedError: if a loss was not finite.
+        """
+        self.check_finite()
+
+    def validate(self) -> None:
+        """Evaluate the validation split, judge it, and keep the weights if they are the best.
+
+        One that is cancelled is pending.
+
+        Raises:
+            DivergedError: if a loss was not finite.
+        """
+        assert self.val_reader is not None
+        self.check_finite()
+        with self.clock.phase(Phase.VALIDATION):
+            try:
+                result = self.evaluate(self.val_reader)
+            except EvaluationCancelled:
+                self.is_validation_pending = True
+                return
+            self.is_validation_pending = False
+            judgement = self.rule.judge(result, at=self.position, weights=self.copy_weights)
+        self.on_validation(result, judgement)
+
+    def on_validation(self, result: Evaluation, judgement: Judgement) -> None:
+        """Write what a validation gave; nothing here."""
+
+    def is_commit_due(self) -> bool:
+        """Return True if a checkpoint is to be written: never here."""
+        return False
+
+    def commit(self) -> None:
+        """Write a checkpoint; nothing here."""
+
+    def is_cancelled(self) -> bool:
+        """Return True if an evaluation is to be cut short: never here."""
+        return False
+
+    # -- losses that are not finite ------------------------------------------------------------
+
+    def check_finite(self) -> None:
+        """Read the flag of the first step that was not finite.
+
+        Raises:
+            DivergedError: if there was one.
+        """
+        bad = self.parts.update.read_first_bad()
+        if bad is not None:
+            raise self.diverged(bad)
+
+    def diverged(self, step: int) -> DivergedError:
+        """Return the error of a step that was not finite."""
+        return DivergedError(
+            f"the loss or its gradient is not a finite number at step {step}",
+            where=type(self.task).__name__,
+        )
+
+    def refuse_short_epoch(self) -> NoReturn:
+        """Stop where the data ends before the epoch: it would begin again for ever.
+
+        Raises:
+            DataError: always.
+        """
+        raise DataError(
+            f"the training data ended after {self.position.offset:,} examples, and its __len__ "
+            f"says {self.num_train:,}",
+            where=type(self.task).__name__,
+            why="The length of an epoch, the schedule and the time left are counted by it.",
+            fix="Let __len__ give the number of examples that __iter__ yields.",
+        )
+
+    # -- model and weights -----------------------------------------------------------------------
+
+    def evaluate(self, reader: Reader, *, max_batches: int | None = None) -> Evaluation:
+        """Evaluate the model on a split."""
+        return evaluate(
+            self.task,
+            self.model,
+            reader,
+            device=self.device,
+            precision=self.recipe.device.precision,
+            memory_format=self.memory_format,
+            max_batches=max_batches,
+            is_cancelled=self.is_cancelled,
+        )
+
+    def learned_weights(self) -> dict[str, Tensor]:
+        """Return the model's tensors that can change in this stage, by name."""
+        frozen = frozen_names(self.model, self.parts.frozen)
+        state = self.model.state_dict()
+        return {name: tensor for name, tensor in state.items() if name not in frozen}
+
+    def frozen_weights(self) -> dict[str, Tensor]:
+        """Return the model's tensors that cannot change in this stage, by name."""
+        frozen = frozen_names(self.model, self.parts.frozen)
+        return {name: t for name, t in self.model.state_dict().items() if name in frozen}
+
+    def copy_weights(self) -> dict[str, Tensor]:
+        """Copy the tensors that can change in this stage to the host."""
+        learned = self.learned_weights()
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in learned.items()}
+
+    def load_weights(self, *groups: Mapping[str, Tensor]) -> None:
+        """Put tensors by name into the model; those not named stay.
+
+        Those that are equal are not written: what was folded or compiled from them stays true.
+        """
+        state = self.model.state_dict()
+        with torch.no_grad():
+            for group in groups:
+                for name, tensor in group.items():
+                    there = state[name]
+                    if not torch.equal(there, tensor.to(there.device, there.dtype)):
+                        there.copy_(tensor)
+
+    def restore_best(self) -> None:
+        """Put the best weights into the model, if there are any and the recipe wants them."""
+        chosen = self.rule.chosen
+        if chosen is not None:
+            self.load_weights(*self.weights_of(chosen))
+
+    def weights_of(self, kept: Kept) -> tuple[Weights, ...]:
+        """Return kept weights, in groups by name."""
+        assert kept.weights is not None
+        return (kept.weights,)
