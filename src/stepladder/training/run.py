@@ -242,6 +242,7 @@ def _open(
         run.learned_weights(),
         run.frozen_weights(),
         config=run.config,
+        optimizer=run.recipe.optimizer.name,
         has_hard_links=run.checkpoints.has_hard_links,
     )
     require_space(folder.path, need_bytes, purpose="the checkpoints of this run")

@@ -21,13 +21,13 @@ from stepladder.data.batch import Batch
 from stepladder.ladder.accuracy.folds import Parts
 from stepladder.ladder.trainings.head_task import MIN_WEIGHTS_OF_TWO_THREADS, HeadTask
 from stepladder.ladder.trainings.stacked_head import stack, stacked_scorer, unstack
-from stepladder.ladder.trainings.stacked_run import StackedRun, Weights
+from stepladder.ladder.trainings.stacked_run import StackedRun
 from stepladder.optim.optimizers import build_optimizer, set_lr, step_function
-from stepladder.optim.schedule import base_lr, lr_at
 from stepladder.optim.table import spec_of
 from stepladder.records.ladder import Outcome
 from stepladder.training.setup.build import step_precision
 from stepladder.training.step import autocast
+from stepladder.training.stopping import Weights
 
 MAX_STACKED_BYTES: Final = 1_000_000_000
 CANNOT_STACK: Final = (RuntimeError, TypeError, ValueError, AttributeError)
@@ -153,16 +153,22 @@ class _Stack:
         while self._active:
             num_steps = min(run.steps_left for run in self._active)
             rows = np.stack([run.take(num_steps) for run in self._active], axis=1)
-            losses = self._take_steps(torch.from_numpy(rows).to(self._device), first=step)
+            are_finite = self._take_steps(torch.from_numpy(rows).to(self._device), first=step)
             step += num_steps
-            for idx, (run, loss) in enumerate(zip(self._active, losses, strict=True)):
+            for idx, (run, is_finite) in enumerate(zip(self._active, are_finite, strict=True)):
+                run.is_finite &= is_finite
                 if not run.steps_left:
-                    run.end_segment(lambda idx=idx: self._weights_of(idx), loss)  # type: ignore[misc]
+                    run.decide(lambda idx=idx: self._weights_of(idx))  # type: ignore[misc]
             self._drop_ended()
 
-    def _take_steps(self, rows: Tensor, *, first: int) -> list[float]:
-        """Take steps; rows is (steps, heads, batch). Gives the loss of each head, summed."""
+    def _take_steps(self, rows: Tensor, *, first: int) -> list[bool]:
+        """Take steps; rows is (steps, heads, batch).
+
+        Returns:
+            Of each head, whether its losses and weights are finite.
+        """
         num_steps, num_heads, size = rows.shape
+        schedule = self._active[0].schedule  # constant: that of any
         sums = torch.zeros(num_heads, device=self._device)
         is_there = (rows >= 0).float()
         shares = is_there / is_there.sum(dim=2, keepdim=True)  # mean over what is there
@@ -174,12 +180,15 @@ class _Stack:
             batch = Batch(self._inputs.index_select(0, at), self._targets.index_select(0, at), ids)
             losses = self._losses(batch, shares[idx])
             losses.sum().backward()  # type: ignore[no-untyped-call]
-            set_lr(self._optimizer, self._lr(first + idx))
+            set_lr(self._optimizer, schedule.lr_at(first + idx))
             self._take_step()
             for weight in self._params.values():
                 weight.grad = None
             sums += losses.detach()
-        return [float(value) for value in sums]
+        are_finite = torch.isfinite(sums)
+        for weight in self._params.values():
+            are_finite &= torch.isfinite(weight.detach()).reshape(len(weight), -1).all(dim=1)
+        return [bool(is_finite) for is_finite in are_finite]
 
     def _losses(self, batch: Batch, shares: Tensor) -> Tensor:
         """Give the mean loss of each head, (heads,).
@@ -199,11 +208,6 @@ class _Stack:
         losses = result[0] if isinstance(result, tuple) else result
         each: Tensor = losses.float().reshape(shares.shape) * shares
         return each.sum(dim=1)
-
-    def _lr(self, step: int) -> float:
-        # a constant schedule: nothing of it counts in epochs
-        base = base_lr(self._recipe.batch)
-        return lr_at(step, base=base, schedule=self._recipe.schedule, steps_per_epoch=1)
 
     def _weights_of(self, idx: int) -> Weights:
         return {name: unstack(weight, idx) for name, weight in self._params.items()}
@@ -230,7 +234,7 @@ class _Stack:
         self._gather()
 
     def _open_optimizer(self) -> None:
-        optimizer = build_optimizer(self._recipe.optimizer, self, lr=base_lr(self._recipe.batch))
+        optimizer = build_optimizer(self._recipe.optimizer, self, lr=self._active[0].schedule.lr)
         self._optimizer = optimizer
         self._take_step = step_function(optimizer)
 
