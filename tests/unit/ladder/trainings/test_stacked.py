@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
 from stepladder.config.choices import OptimizerName, Precision, ScheduleKind
 from stepladder.config.recipe import OptimizerConfig, Recipe, StoppingConfig
+from stepladder.data.batch import Batch
 from stepladder.ladder.trainings.stacked import differ_in_their_end, why_not_stacked
 from stepladder.optim.table import OPTIMIZERS
 
@@ -20,7 +23,6 @@ def assert_alike(lab, recipe: Recipe) -> None:
     stacked = trainings.train_all(recipe, pairs)
     assert trainings.is_stacked(recipe), "it was done for all at once"
     alone = [trainings.train_anew(recipe, *pair) for pair in pairs]
-    assert len({outcome.epochs for outcome in alone}) >= 1
     for one, other in zip(stacked, alone, strict=True):
         assert (one.seed, one.fold, one.epochs) == (other.seed, other.fold, other.epochs)
         assert one.num_validations == other.num_validations
@@ -55,6 +57,36 @@ def test_a_training_that_diverges_harms_no_other(make_lab, recipe) -> None:
     found = make_lab(wild, num_seeds=2).outcomes(wild).found
     assert found
     assert all(outcome.why_not == "diverged" for outcome in found)
+
+
+def test_an_infinite_loss_ends_a_training_though_its_gradient_is_finite(
+    make_lab, recipe, blobs
+) -> None:
+    class Cliff(blobs):
+        """One training example has an infinite loss that no weight has any part in."""
+
+        worst: Tensor | None = None
+
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            losses = super().loss(model, batch)
+            if self.worst is None:
+                return losses
+            is_worst = (batch.inputs == self.worst).all(dim=1)
+            return torch.where(is_worst, torch.inf, losses)
+
+    lab = make_lab(recipe, Cliff(), num_seeds=3)
+    trainings = lab._trainings
+    parts = trainings.folds(recipe, job=lab.job.recipe)
+    Cliff.worst = trainings.instrument.features(recipe).train.read(np.arange(1)).inputs[0]
+    pairs = [(part, 50 + idx) for idx, part in enumerate(parts)]
+    stacked = trainings.train_all(recipe, pairs)
+    assert trainings.is_stacked(recipe), "it was done for all at once"
+    alone = [trainings.train_anew(recipe, *pair) for pair in pairs]
+    is_learnt = [0 not in part.rows for part in parts]
+    assert set(is_learnt) == {True, False}
+    for found in (stacked, alone):
+        assert [outcome.why_not == "diverged" for outcome in found] == is_learnt
+    assert [one.epochs for one in stacked] == [one.epochs for one in alone]
 
 
 @pytest.mark.parametrize(

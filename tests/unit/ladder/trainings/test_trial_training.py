@@ -6,23 +6,26 @@ import io
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from stepladder.config.options import JobConfig, RunConfig
-from stepladder.config.recipe import FeaturesConfig, StoppingConfig
+from stepladder.config.recipe import FeaturesConfig, Recipe, StoppingConfig
 from stepladder.ladder.accuracy.folds import plain_parts
 from stepladder.ladder.recipe_keys import replay_recipe
 from stepladder.ladder.trainings.feature_replay import Instrument
 from stepladder.ladder.trainings.trial_training import DIVERGED, learn
-from stepladder.records import read_json, read_jsonl
+from stepladder.records import read_jsonl
 from stepladder.records.profile import Provenance
-from stepladder.training.evaluate import Evaluation
+from stepladder.task import Task
+from stepladder.training.checkpoint.checkpoint import load_best
 from stepladder.training.output.display import Display
 from stepladder.training.run import train
 from stepladder.training.setup.build import open_sources
+from stepladder.training.stopping import Weights
 
 CPU = torch.device("cpu")
 
@@ -35,63 +38,84 @@ def validations(folder: Path) -> list[float]:
     ]
 
 
+EARLY = StoppingConfig(patience=1, min_improvement_frac=0.2)
+
+
+def run_of(recipe: Recipe, task: Task, folder: Path) -> dict[str, Any]:
+    run = RunConfig(dir=folder, system_every_s=60)
+    job = JobConfig(recipe=recipe, run=run)
+    return train(job, task, task_name="blobs", display=Display(io.StringIO()))
+
+
 @pytest.mark.parametrize(
     ("stopping", "schedule"),
     [
-        (StoppingConfig(patience=2, min_improvement_frac=0.05), {"max_epochs": 30}),
-        (StoppingConfig(early=False, restore_best=False), {"max_epochs": 4}),
-        (StoppingConfig(early=False, validate_every_epochs=2), {"max_epochs": 5}),
-        (StoppingConfig(early=False, validate_every_steps=7), {"max_steps": 40}),
+        (EARLY, {"max_epochs": 30}),
+        (
+            StoppingConfig(patience=1, min_improvement_frac=0.2, validate_every_steps=7),
+            {"max_steps": 200, "max_epochs": 30},
+        ),
     ],
-    ids=["early", "fixed", "rare validations", "steps"],
+    ids=["by epochs", "by steps"],
 )
-@pytest.mark.parametrize("is_replayed", [True, False], ids=["replayed", "on examples"])
-def test_learning_is_what_train_does(
-    tmp_path, blobs, recipe, stopping, schedule, is_replayed
+def test_a_training_learns_what_a_run_does_to_the_last_bit(
+    tmp_path, blobs, recipe, stopping, schedule
 ) -> None:
     recipe = replace(
         recipe, seed=3, stopping=stopping, schedule=replace(recipe.schedule, **schedule)
     )
-    task = blobs()
-    run = RunConfig(dir=tmp_path / "run", system_every_s=60)
-    summary = train(
-        JobConfig(recipe=recipe, run=run),
-        task,
-        task_name="blobs",
-        display=Display(io.StringIO()),
-    )
-
-    sources = open_sources(task)
+    summary = run_of(recipe, blobs(), tmp_path)
     seen: list[float] = []
-
-    def look(epochs: float, result: Evaluation) -> None:
-        seen.append(float(result.losses.mean(dtype="float64")))
-
-    if is_replayed:
-        instrument = Instrument(
-            task=task, sources=sources, device=CPU, folder=tmp_path / "features", max_s=60
-        )
-        features = instrument.features(recipe)
-        assert features is not None
-        learner, job, parts = instrument.head(recipe, 3), replay_recipe(recipe, CPU), features
-    else:
-        learner, job, parts = task, recipe, sources
+    ended: list[Weights] = []
     outcome = learn(
-        job,
-        learner,
-        plain_parts(parts),
+        recipe,
+        blobs(),
+        plain_parts(open_sources(blobs())),
+        seed=3,
+        device=CPU,
+        provenance=Provenance.MEASURED,
+        on_validation=lambda _, result: bool(seen.append(result.loss().mean)),
+        on_end=ended.append,
+    )
+    assert summary["stop_reason"] == "early_stopping"
+    assert seen == validations(tmp_path)
+    assert outcome.num_validations == len(seen)
+    assert outcome.epochs == summary["steps"] / -(-90 // 8)
+    best = load_best(tmp_path).weights
+    assert ended[0]
+    assert all(torch.equal(weight, best[name]) for name, weight in ended[0].items())
+
+
+def test_replay_learns_what_a_run_does_to_rounding(tmp_path, blobs, recipe) -> None:
+    recipe = replace(
+        recipe, seed=3, stopping=EARLY, schedule=replace(recipe.schedule, max_epochs=30)
+    )
+    task = blobs()
+    summary = run_of(recipe, task, tmp_path / "run")
+    instrument = Instrument(
+        task=task,
+        sources=open_sources(task),
+        device=CPU,
+        folder=tmp_path / "features",
+        max_s=60,
+    )
+    features = instrument.features(recipe)
+    assert features is not None
+    seen: list[float] = []
+    outcome = learn(
+        replay_recipe(recipe, CPU),
+        instrument.head(recipe, 3),
+        plain_parts(features),
         seed=3,
         device=CPU,
         provenance=Provenance.REPLAYED,
-        on_validation=look,
+        on_validation=lambda _, result: bool(seen.append(result.loss().mean)),
     )
     assert seen == pytest.approx(validations(tmp_path / "run"), abs=1e-4)
     assert outcome.num_validations == len(seen)
-    steps_per_epoch = -(-90 // 8)
-    assert outcome.epochs == pytest.approx(summary["steps"] / steps_per_epoch)
+    assert outcome.epochs == pytest.approx(summary["steps"] / -(-90 // 8))
     assert np.mean(outcome.losses) == pytest.approx(summary["val_loss"], abs=1e-4)
     assert outcome.rows == tuple(range(90, 120))
-    assert read_json(tmp_path / "run" / "summary.json")["steps"] > 0
 
 
 def test_learning_leaves_random_states_and_threads_alone(blobs, recipe) -> None:
@@ -126,6 +150,7 @@ def test_a_loss_that_is_not_finite_is_an_outcome(blobs, recipe) -> None:
     assert outcome.why_not == DIVERGED
     assert outcome.losses == ()
     assert outcome.epochs < 6
+    assert outcome.num_validations == 0, "weights that no step may change any more"
 
 
 def test_heads_of_one_seed_begin_alike_and_of_two_seeds_apart(tmp_path, blobs, recipe) -> None:
