@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -64,25 +64,36 @@ class TrialResult:
     recipe: Recipe
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Trying:
-    """A trial in progress."""
+    """What a rung is tried on."""
 
     lab: Lab
     rung: Rung
     profile: Profile
     before: Recipe
     folder: Path
-    after: Recipe
     watchdog: Watchdog
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What is known of a change so far.
+
+    An attempt yields one after another, each with more in it: whatever ends it, the last one stays.
+    """
+
+    after: Recipe
     prediction: Prediction
-    on_prediction: Callable[[Prediction], None] | None = None
     choice: Choice | None = None
-    confidence: float = _FIRST_VARIANT
-    verdict: Verdict = _NOTHING
-    speed: Speed | None = None
     lengths: tuple[Length, Length] | None = None
+    speed: Speed | None = None
     comparison: Comparison = field(default_factory=Comparison)
+    verdict: Verdict = _NOTHING
+
+
+_Attempt = Generator[_Found, None, None]
+OnPrediction = Callable[[Prediction], None]
 
 
 def run_trial(
@@ -92,7 +103,7 @@ def run_trial(
     before: Recipe,
     prediction: Prediction,
     *,
-    on_prediction: Callable[[Prediction], None] | None = None,
+    on_prediction: OnPrediction | None = None,
 ) -> TrialResult:
     """Try a rung on the current recipe, and decide.
 
@@ -110,88 +121,91 @@ def run_trial(
         profile=profile,
         before=before,
         folder=lab.cache / f"trial-{rung.name}",
-        after=before,
         watchdog=Watchdog(time_left=lab.time_left),
-        prediction=prediction,
-        on_prediction=on_prediction,
     )
-    _attempt(trying, lambda: _choose(trying))
-    if _costs_too_much(trying):
-        trying = _second_attempt(trying, prediction)
-    is_kept = trying.verdict.decision is Decision.KEPT
-    return TrialResult(trial=_trial(trying), recipe=trying.after if is_kept else before)
+    nothing = _Found(after=before, prediction=prediction)
+    found = _run(trying, nothing, _first_attempt(trying, nothing, on_prediction))
+    choose = None if found.choice is None else found.choice.second
+    if choose is not None and _costs_too_much(trying, found):
+        nothing = replace(nothing, choice=found.choice)
+        attempt = _second_attempt(trying, nothing, choose, on_prediction)
+        found = _better(before, found, _run(trying, nothing, attempt))
+    is_kept = found.verdict.decision is Decision.KEPT
+    return TrialResult(trial=_trial(trying, found), recipe=found.after if is_kept else before)
 
 
-def _choose(trying: _Trying) -> Recipe:
-    trying.choice = choose_variant(
-        trying.lab, trying.rung, trying.profile, trying.before, watchdog=trying.watchdog
-    )
-    return trying.choice.first
-
-
-def _attempt(trying: _Trying, choose: Callable[[], Recipe | None]) -> None:
-    """Choose a variant and judge it; whatever goes wrong is its verdict.
-
-    Where there is nothing to choose, the recipe stays and the verdict says why.
-    """
-    rung, profile, before = trying.rung, trying.profile, trying.before
+def _run(trying: _Trying, found: _Found, attempt: _Attempt) -> _Found:
+    """Go through an attempt, and return the last that it found; what goes wrong is its verdict."""
     try:
         with guarded(trying.watchdog):
-            after = choose()
-            if after is None:
-                return
-            trying.after = after
-            if after != rung.apply(profile, before):
-                trying.prediction = rung.predict_variant(profile, before, after)
-                if trying.on_prediction is not None:
-                    trying.on_prediction(trying.prediction)
-            trying.verdict = judge(_gather(trying), trying.lab.job.ladder)
+            for found in attempt:  # noqa: B007, PLR1704  (the last one counts)
+                pass
     except TrialFailed as failure:
         is_cut = isinstance(failure, BudgetEnded)
         decision = Decision.UNDECIDED if is_cut else Decision.DROPPED
-        trying.verdict = Verdict(decision=decision, reason=failure.what)
+        found = replace(found, verdict=Verdict(decision=decision, reason=failure.what))
     finally:
         shutil.rmtree(trying.folder, ignore_errors=True)
+    return found
 
 
-def _costs_too_much(trying: _Trying) -> bool:
+def _first_attempt(trying: _Trying, found: _Found, on_prediction: OnPrediction | None) -> _Attempt:
+    """Choose a variant and judge it."""
+    choice = choose_variant(
+        trying.lab, trying.rung, trying.profile, trying.before, watchdog=trying.watchdog
+    )
+    found = replace(found, choice=choice, after=choice.first)
+    yield from _judge(trying, found, on_prediction, confidence=_FIRST_VARIANT)
+
+
+def _second_attempt(
+    trying: _Trying,
+    found: _Found,
+    choose: Callable[[], Recipe | None],
+    on_prediction: OnPrediction | None,
+) -> _Attempt:
+    """Judge a safer variant after one that may lose too much, if there is one."""
+    after = choose()
+    if after is not None:
+        found = replace(found, after=after)
+        yield from _judge(trying, found, on_prediction, confidence=_SECOND_VARIANT)
+
+
+def _judge(
+    trying: _Trying, found: _Found, on_prediction: OnPrediction | None, *, confidence: float
+) -> _Attempt:
+    yield found
+    rung, profile, before = trying.rung, trying.profile, trying.before
+    if found.after != rung.apply(profile, before):
+        prediction = rung.predict_variant(profile, before, found.after)
+        found = replace(found, prediction=prediction)
+        yield found
+        if on_prediction is not None:
+            on_prediction(prediction)
+    found, evidence = yield from _gather(trying, found, confidence)
+    yield replace(found, verdict=judge(evidence, trying.lab.job.ladder))
+
+
+def _costs_too_much(trying: _Trying, found: _Found) -> bool:
     """Say whether all that stands against a change is what it may lose."""
-    decision = trying.verdict.decision
-    is_known = trying.comparison.num_seeds > 0 or decision is _DROPPED  # it may have diverged
+    decision = found.verdict.decision
+    is_known = found.comparison.num_seeds > 0 or decision is _DROPPED  # it may have diverged
     if decision is Decision.KEPT or not is_known:
         return False
-    speed = trying.speed.interval if trying.speed is not None else None
+    speed = found.speed.interval if found.speed is not None else None
     return judge_speed(speed, trying.lab.job.ladder).decision is Decision.KEPT
 
 
-def _second_attempt(first: _Trying, prediction: Prediction) -> _Trying:
-    """Try a safer variant after one that may lose too much; give the one that the trial tells.
-
-    Args:
-        prediction: of the likeliest variant.
-    """
-    if first.choice is None or first.choice.second is None:
-        return first
-    second = replace(
-        first,
-        after=first.before,
-        prediction=prediction,
-        confidence=_SECOND_VARIANT,
-        verdict=_NOTHING,
-        speed=None,
-        lengths=None,
-        comparison=Comparison(),
-    )
-    _attempt(second, first.choice.second)
-    if second.after == first.before:
+def _better(before: Recipe, first: _Found, second: _Found) -> _Found:
+    """Return the one of two attempts that the trial tells, with a word on the other."""
+    if second.after == before:
         return first
     is_kept = second.verdict.decision is Decision.KEPT
     told, other = (second, first) if is_kept else (first, second)
-    words = changed_words(change_between(other.before, other.after)) or "the other way"
+    words = changed_words(change_between(before, other.after)) or "the other way"
     said = f"{words} was {other.verdict.decision}" + ("" if is_kept else " as well")
     reason = "; ".join(part for part in (told.verdict.reason, said) if part)
-    told.verdict = replace(told.verdict, reason=reason)
-    return told
+    return replace(told, verdict=replace(told.verdict, reason=reason))
 
 
 def change_between(before: Recipe, after: Recipe) -> Change:
@@ -210,9 +224,11 @@ def apply_change(recipe: Recipe, change: Change) -> Recipe:
     return resolve(settings, base=JobConfig(recipe=recipe)).job.recipe
 
 
-def _gather(trying: _Trying) -> Evidence:
+def _gather(
+    trying: _Trying, found: _Found, confidence: float
+) -> Generator[_Found, None, tuple[_Found, Evidence]]:
     """Find out what the change gives, and whether it is sound; the cheaper question first."""
-    lab, rung, before, after = trying.lab, trying.rung, trying.before, trying.after
+    lab, rung, before, after = trying.lab, trying.rung, trying.before, found.after
     exactness = rung.exactness_of(after)
     is_statistical = exactness is Exactness.STATISTICAL
     if is_statistical and learning_key(before) == learning_key(after):
@@ -220,51 +236,69 @@ def _gather(trying: _Trying) -> Evidence:
     if after.device.compile:  # once the trial has compiled something it cannot be seen any more
         trying.watchdog.expect(few_steps_s(trying.profile, before, after))
         compiler_start_s(lab.device)
-    found = "" if is_statistical else _check_exact(trying, exactness)
+    words = "" if is_statistical else _check_exact(trying, found, exactness)
+    pays, why_not = True, None
     if rung.aim is Aim.MEMORY:
         trying.watchdog.expect(few_steps_s(trying.profile, before, after))
-        evidence = _evidence(rung.aim, exactness, found, _compared(trying, exactness))
-        return replace(evidence, memory_frac=peak_frac(lab, before, after))
-    why_not = _measure(trying, is_statistical=is_statistical)
-    if trying.speed is None:
-        return _evidence(rung.aim, exactness, found, Comparison(why_not=why_not))
-    speed = trying.speed.interval
-    pays = rung.aim is not Aim.TIME or judge_speed(speed, lab.job.ladder).decision is Decision.KEPT
-    is_too_little = trying.speed.is_too_little
-    comparison = _compared(trying, exactness) if pays and not is_too_little else Comparison()
-    epochs = trying.lengths[1].epochs if is_statistical and trying.lengths else None
-    evidence = _evidence(rung.aim, exactness, found, comparison)
-    return replace(
+    else:
+        found, why_not = yield from _measure(trying, found, is_statistical=is_statistical)
+        pays = _pays(trying, found)
+    if is_statistical and pays:
+        found = replace(found, comparison=_compare(trying, found, confidence))
+        yield found
+    comparison = found.comparison if why_not is None else Comparison(why_not=why_not)
+    evidence = _evidence(rung.aim, exactness, words, comparison)
+    if rung.aim is Aim.MEMORY:
+        return found, replace(evidence, memory_frac=peak_frac(lab, before, after))
+    if found.speed is None:
+        return found, evidence
+    return found, replace(
         evidence,
-        speed=speed,
-        num_epochs=epochs,
-        cut_short=trying.speed.cut_short,
-        is_too_little=is_too_little,
+        speed=found.speed.interval,
+        num_epochs=found.lengths[1].epochs if is_statistical and found.lengths else None,
+        cut_short=found.speed.cut_short,
+        is_too_little=found.speed.is_too_little,
     )
 
 
-def _measure(trying: _Trying, *, is_statistical: bool) -> str | None:
+def _pays(trying: _Trying, found: _Found) -> bool:
+    """Return True if the speed of a change makes what it learns worth knowing."""
+    speed = found.speed
+    if speed is None or speed.is_too_little:
+        return False
+    is_for_time = trying.rung.aim is Aim.TIME
+    ladder = trying.lab.job.ladder
+    return not is_for_time or judge_speed(speed.interval, ladder).decision is Decision.KEPT
+
+
+def _measure(
+    trying: _Trying, found: _Found, *, is_statistical: bool
+) -> Generator[_Found, None, tuple[_Found, str | None]]:
     """Measure how much faster it is, or say why that cannot be known."""
-    lab, before, after, profile = trying.lab, trying.before, trying.after, trying.profile
+    lab, before, after, profile = trying.lab, trying.before, found.after, trying.profile
     few_s = few_steps_s(profile, before, after)
     trying.watchdog.grant(_FEATURES_TIMES * _features_s(profile) + few_s)  # for forecasts
     length = length_of(lab, before)
-    trying.lengths = (length, length)
+    lengths = length, length
+    yield replace(found, lengths=lengths)
     if is_statistical:
         trying.watchdog.expect(2 * lab.forecast_s(after))
-        trying.lengths = pair_lengths(length, length_of(lab, after))
-        why_not = why_no_length(before, after, trying.lengths)
+        lengths = pair_lengths(length, length_of(lab, after))
+        yield replace(found, lengths=lengths)
+        why_not = why_no_length(before, after, lengths)
         if why_not is not None:
-            return why_not
-    trying.speed = measure_speed(
+            return replace(found, lengths=lengths), why_not
+    speed = measure_speed(
         lab,
         profile,
-        (before, trying.lengths[0]),
-        (after, trying.lengths[1]),
+        (before, lengths[0]),
+        (after, lengths[1]),
         folder=trying.folder,
         watchdog=trying.watchdog,
     )
-    return None
+    found = replace(found, lengths=lengths, speed=speed)
+    yield found
+    return found, None
 
 
 def _features_s(profile: Profile) -> float:
@@ -272,17 +306,12 @@ def _features_s(profile: Profile) -> float:
     return (profile.trunk_s or 0.0) * (profile.num_train + profile.num_val)
 
 
-def _compared(trying: _Trying, exactness: Exactness) -> Comparison:
-    """Compare what both learn, where the change may alter it."""
-    if exactness is not Exactness.STATISTICAL:
-        return Comparison()
-    lab = trying.lab
-    trying.watchdog.expect(2 * (lab.forecast_s(trying.before) + lab.forecast_s(trying.after)))
-    along = trying.choice.along if trying.choice is not None else ()
-    trying.comparison = compare(
-        lab, trying.before, trying.after, along=along, confidence=trying.confidence
-    )
-    return trying.comparison
+def _compare(trying: _Trying, found: _Found, confidence: float) -> Comparison:
+    """Compare what both learn."""
+    lab, before, after = trying.lab, trying.before, found.after
+    trying.watchdog.expect(2 * (lab.forecast_s(before) + lab.forecast_s(after)))
+    along = found.choice.along if found.choice is not None else ()
+    return compare(lab, before, after, along=along, confidence=confidence)
 
 
 def _evidence(aim: Aim, exactness: Exactness, found: str, comparison: Comparison) -> Evidence:
@@ -303,35 +332,35 @@ def _evidence(aim: Aim, exactness: Exactness, found: str, comparison: Comparison
     )
 
 
-def _check_exact(trying: _Trying, exactness: Exactness) -> str:
-    lab, before, after = trying.lab, trying.before, trying.after
+def _check_exact(trying: _Trying, found: _Found, exactness: Exactness) -> str:
+    lab, before, after = trying.lab, trying.before, found.after
     steps = before.optimizer != after.optimizer
     results = []
-    foreseen = trying.prediction.time
+    foreseen = found.prediction.time
     decoding_s = foreseen.one_time_s.get("store", 0.0) if foreseen is not None else 0.0
     for recipe in (before, after):
         trying.watchdog.expect(decoding_s + few_steps_s(trying.profile, before, recipe))
         results.append(compute(recipe, lab.material(recipe), device=lab.device, steps=steps))
-    found = describe_difference(results[0], results[1], exactness)
-    return f"{found} in fp32" if is_compared_in_fp32(after) else found
+    words = describe_difference(results[0], results[1], exactness)
+    return f"{words} in fp32" if is_compared_in_fp32(after) else words
 
 
-def _trial(trying: _Trying) -> Trial:
-    speed, lengths = trying.speed, trying.lengths
+def _trial(trying: _Trying, found: _Found) -> Trial:
+    speed, lengths = found.speed, found.lengths
     return Trial(
         rung=trying.rung.name,
         level=trying.rung.level,
-        change=change_between(trying.before, trying.after),
-        prediction=trying.prediction,
+        change=change_between(trying.before, found.after),
+        prediction=found.prediction,
         before=speed.before if speed else None,
         after=speed.after if speed else None,
         before_s=speed.before_s if speed else (),
         after_s=speed.after_s if speed else (),
         before_epochs=_epochs(lengths[0]) if lengths else (),
         after_epochs=_epochs(lengths[1]) if lengths else (),
-        before_accuracy=trying.comparison.before,
-        after_accuracy=trying.comparison.after,
-        verdict=trying.verdict,
+        before_accuracy=found.comparison.before,
+        after_accuracy=found.comparison.after,
+        verdict=found.verdict,
         seed=trying.lab.seed,
         commit=trying.lab.commit,
     )
