@@ -137,37 +137,33 @@ class Step:
             UsageError: if the task's loss is not one value an example.
         """
         threads = torch.get_num_threads()
-        if self._threads is None or self._threads == threads:
-            self._take(batch, step=step, lr=lr, wants_norm=wants_norm, global_count=global_count)
-            return
-        torch.set_num_threads(self._threads)
-        try:
-            self._take(batch, step=step, lr=lr, wants_norm=wants_norm, global_count=global_count)
-        finally:
-            torch.set_num_threads(threads)
-
-    def _take(
-        self, batch: Batch, *, step: int, lr: float, wants_norm: bool, global_count: int | None
-    ) -> None:
+        own = threads if self._threads is None else self._threads
+        if own != threads:
+            torch.set_num_threads(own)
         scale = self._world_size / (global_count or batch.ids.numel())
         step_loss: Tensor | None = None
-        for part in split_batch(batch, self._micro_batch_size):
-            with self._clock.phase(Phase.FORWARD):  # with the sums that a log line needs
-                if self._is_random and step_loss is None:
-                    seed_step(self._seed, step, self._rank, self._device)
-                with self._autocast:
-                    losses, logs = self._losses(part)
-                total = losses.detach().sum(dtype=torch.float32)
-                step_loss = total if step_loss is None else step_loss + total
-                for name, values in logs.items():
-                    self._log_sums[name] = self._log_sums.get(name, 0.0) + self._read(values.sum())
-            with self._clock.phase(Phase.BACKWARD):
-                self._update.backward(losses, weight=scale)
-        assert step_loss is not None
-        with self._clock.phase(Phase.OPTIMIZER):
-            self._update(step_loss, step=step, lr=lr, wants_norm=wants_norm)
-            self._loss_sum += self._read(step_loss)
-            self._num_examples += batch.ids.numel()
+        try:
+            for part in split_batch(batch, self._micro_batch_size):
+                with self._clock.phase(Phase.FORWARD):  # with the sums that a log line needs
+                    if self._is_random and step_loss is None:
+                        seed_step(self._seed, step, self._rank, self._device)
+                    with self._autocast:
+                        losses, logs = self._losses(part)
+                    total = losses.detach().sum(dtype=torch.float32)
+                    step_loss = total if step_loss is None else step_loss + total
+                    for name, values in logs.items():
+                        before = self._log_sums.get(name, 0.0)
+                        self._log_sums[name] = before + self._read(values.sum())
+                with self._clock.phase(Phase.BACKWARD):
+                    self._update.backward(losses, weight=scale)
+            assert step_loss is not None
+            with self._clock.phase(Phase.OPTIMIZER):
+                self._update(step_loss, step=step, lr=lr, wants_norm=wants_norm)
+                self._loss_sum += self._read(step_loss)
+                self._num_examples += batch.ids.numel()
+        finally:
+            if own != threads:
+                torch.set_num_threads(threads)
 
     def _zero(self) -> Tensor | float:
         if self._is_free:
