@@ -12,13 +12,14 @@ from stepladder.training.baseline import STOP_REASON, examples_of
 from stepladder.training.checkpoint.checkpoint import Checkpoints
 from stepladder.training.checkpoint.saving import RunState, save_training
 from stepladder.training.clock import STEP_PHASES, Phase, Timeline
+from stepladder.training.course import EARLY_STOPPING
 from stepladder.training.evaluate import Evaluation
 from stepladder.training.output.display import Display
 from stepladder.training.output.events import EventLog
 from stepladder.training.output.progress import progress_of, reading_totals
 from stepladder.training.signals import SignalGuard
 from stepladder.training.stopping import Judgement, Kept, Weights
-from stepladder.training.training import EARLY_STOPPING, Training
+from stepladder.training.training import Training
 
 MAX_CHECKPOINT_FRAC = 0.02
 

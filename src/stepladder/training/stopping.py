@@ -17,7 +17,6 @@ from torch import Tensor
 from stepladder.config.recipe import StoppingConfig
 from stepladder.stats import paired_improvement
 from stepladder.training.evaluate import Evaluation
-from stepladder.training.schedule import Position
 
 Weights = Mapping[str, Tensor]
 
@@ -229,11 +228,12 @@ class ValidationRule:
         self.num_validations = 0
 
     def judge(
-        self, result: Evaluation, *, at: Position, weights: Callable[[], Weights]
+        self, result: Evaluation, *, step: int, epoch: int, weights: Callable[[], Weights]
     ) -> Judgement:
         """Take one validation into account, and keep the weights if they are among the best.
 
         Args:
+            step, epoch: where it was made.
             weights: gives a copy of those that were validated; called only if it is kept.
         """
         self.num_validations += 1
@@ -241,7 +241,7 @@ class ValidationRule:
         judgement = self.stopping.judge(values)
         mean = float(values.mean(dtype="float64"))
         value = mean if math.isfinite(mean) else math.inf
-        self.best.offer(value, step=at.step, epoch=at.epoch, weights=weights)
+        self.best.offer(value, step=step, epoch=epoch, weights=weights)
         return judgement
 
     def pass_over(self) -> None:

@@ -1,14 +1,10 @@
-"""One stage of training: what it works with, and everything that it decides.
-
-A real run, a training that judges a trial, and each of many heads that learn at once are such
-trainings: they differ in what they show, save and compute with, and in nothing that is decided.
-"""
+"""One stage of training that takes real steps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +14,8 @@ from stepladder.data.reading.reader import Reader
 from stepladder.errors import DataError, DivergedError
 from stepladder.task.contract import Task
 from stepladder.training.clock import STEP_PHASES, Clock, Phase
+from stepladder.training.course import Course, Position
 from stepladder.training.evaluate import Evaluation, EvaluationCancelled, evaluate
-from stepladder.training.schedule import Position, StageSchedule
 from stepladder.training.setup.build import (
     MEMORY_FORMATS,
     Sources,
@@ -31,43 +27,10 @@ from stepladder.training.setup.build import (
 from stepladder.training.stage import Stage, frozen_names, stages_of
 from stepladder.training.stopping import Judgement, Kept, ValidationRule, Weights
 
-EARLY_STOPPING: Final = "early_stopping"
-
-
-@dataclass(kw_only=True)
-class Course:
-    """The decisions of a stage of training: learning rate, validations, which weights, the end."""
-
-    position: Position
-    schedule: StageSchedule
-    rule: ValidationRule
-
-    def lr(self) -> float:
-        """Return the learning rate of the next step."""
-        return self.schedule.lr_at(self.position.stage_step)
-
-    def count(self, num_examples: int, *, num_steps: int = 1) -> bool:
-        """Count steps of one epoch that used num_examples samples, and the epoch if it ends.
-
-        Returns:
-            Whether the epoch ended.
-        """
-        return self.schedule.count(self.position, num_examples, num_steps=num_steps)
-
-    def is_validation_due(self, is_epoch_end: bool) -> bool:
-        """Return True if the split is to be validated after the step that was counted last."""
-        return self.schedule.is_validation_due(self.position, is_epoch_end=is_epoch_end)
-
-    def reason_to_stop(self) -> str | None:
-        """Return why the stage should end now, or None."""
-        return (
-            EARLY_STOPPING if self.rule.is_exhausted else self.schedule.reason_to_end(self.position)
-        )
-
 
 @dataclass(kw_only=True)
 class Training(Course):
-    """A stage of training that takes real steps, without run folder, display or checkpoints.
+    """A course with model, readers and step, but without run folder, display or checkpoints.
 
     `loop.fit` drives it. A run overrides what happens between steps; the decisions stay.
 
@@ -76,15 +39,11 @@ class Training(Course):
         is_validation_pending: a validation was cut short, and is done before the next step.
     """
 
-    recipe: Recipe
     task: Task
     model: nn.Module
     device: torch.device
     memory_format: torch.memory_format
     clock: Clock
-    train_reader: Reader
-    val_reader: Reader | None
-    stage: Stage
     parts: StageParts
     is_validation_pending: bool = False
 
@@ -112,9 +71,6 @@ class Training(Course):
             num_kept: how many of the best weights are kept.
             own: fields of a subclass.
         """
-        parts = make_stage_parts(recipe, stage, task, model, device=device, clock=clock)
-        reader = make_train_reader(recipe, sources.train)
-        val_reader = make_held_out_reader(recipe, sources.val)
         return cls(
             recipe=recipe,
             task=task,
@@ -122,14 +78,11 @@ class Training(Course):
             device=device,
             memory_format=MEMORY_FORMATS[recipe.device.memory_format],
             clock=clock,
-            train_reader=reader,
-            val_reader=val_reader,
+            parts=make_stage_parts(recipe, stage, task, model, device=device, clock=clock),
+            train_reader=make_train_reader(recipe, sources.train),
+            val_reader=make_held_out_reader(recipe, sources.val),
             stage=stage,
-            parts=parts,
             position=position or Position(),
-            schedule=StageSchedule.of(
-                recipe, lr=stage.lr, reader=reader, has_validation=val_reader is not None
-            ),
             rule=ValidationRule(recipe.stopping, num_kept=num_kept),
             **own,
         )
@@ -140,12 +93,6 @@ class Training(Course):
         self.stage = stage = stages_of(self.recipe)[self.position.stage]
         self.parts = make_stage_parts(
             self.recipe, stage, self.task, self.model, device=self.device, clock=self.clock
-        )
-        self.schedule = StageSchedule.of(
-            self.recipe,
-            lr=stage.lr,
-            reader=self.train_reader,
-            has_validation=self.val_reader is not None,
         )
         self.rule.stopping.reset_patience()
 
@@ -199,7 +146,10 @@ class Training(Course):
                 self.is_validation_pending = True
                 return
             self.is_validation_pending = False
-            judgement = self.rule.judge(result, at=self.position, weights=self.copy_weights)
+            at = self.position
+            judgement = self.rule.judge(
+                result, step=at.step, epoch=at.epoch, weights=self.copy_weights
+            )
         self.on_validation(result, judgement)
 
     def on_validation(self, result: Evaluation, judgement: Judgement) -> None:

@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from stepladder.config.recipe import StoppingConfig
-from stepladder.training.stopping import EarlyStopping
+from stepladder.training.evaluate import Evaluation
+from stepladder.training.stopping import EarlyStopping, ValidationRule
 
 
 def losses(mean: float, n: int = 50, spread: float = 0.0, seed: int = 0) -> np.ndarray:
@@ -160,3 +162,47 @@ def test_a_new_stage_counts_afresh_against_the_same_best() -> None:
     judged = stopping.judge(losses(1.1))
     assert judged.num_without_improvement == 1
     assert not judged.is_best
+
+
+def evaluation(*values: float) -> Evaluation:
+    return Evaluation(
+        rows=np.arange(len(values)),
+        losses=np.array(values, np.float32),
+        values={},
+        predicted=None,
+        probability=None,
+        targets=None,
+    )
+
+
+def kept_after(*means: float, restore_best: bool = True) -> int | None:
+    """Judge validations of such means, each with its number as its weights."""
+    rule = ValidationRule(StoppingConfig(restore_best=restore_best))
+    for epoch, mean in enumerate(means):
+        weights = {"epoch": torch.tensor(epoch)}
+        rule.judge(evaluation(mean, mean), step=epoch, epoch=epoch, weights=lambda w=weights: w)
+    chosen = rule.chosen
+    return None if chosen is None or chosen.weights is None else int(chosen.weights["epoch"])
+
+
+def test_the_weights_to_end_with_are_the_first_of_the_lowest_mean() -> None:
+    assert kept_after(3.0, 1.0, 2.0, 1.0) == 1
+    assert kept_after(3.0, 1.0, restore_best=False) is None
+    assert kept_after() is None
+
+
+def test_weights_without_a_finite_loss_are_kept_until_others_have_one() -> None:
+    assert kept_after(math.nan, math.inf) == 0
+    assert kept_after(math.nan, 5.0, math.nan) == 1
+
+
+def test_weights_that_are_not_kept_are_not_copied() -> None:
+    rule = ValidationRule(StoppingConfig())
+    rule.judge(evaluation(1.0), step=1, epoch=1, weights=dict)
+
+    def copied() -> dict[str, torch.Tensor]:
+        raise AssertionError
+
+    rule.judge(evaluation(2.0), step=2, epoch=2, weights=copied)
+    rule.pass_over()
+    assert rule.num_validations == 3

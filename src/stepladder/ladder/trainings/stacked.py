@@ -26,6 +26,7 @@ from stepladder.optim.optimizers import build_optimizer, set_lr, step_function
 from stepladder.optim.table import spec_of
 from stepladder.records.ladder import Outcome
 from stepladder.training.setup.build import step_precision
+from stepladder.training.stage import stages_of
 from stepladder.training.step import autocast
 from stepladder.training.stopping import Weights
 
@@ -168,7 +169,7 @@ class _Stack:
             Of each head, whether its losses and weights are finite.
         """
         num_steps, num_heads, size = rows.shape
-        schedule = self._active[0].schedule  # constant: that of any
+        course = self._active[0].ways[0]  # a constant schedule is that of any
         sums = torch.zeros(num_heads, device=self._device)
         is_there = (rows >= 0).float()
         shares = is_there / is_there.sum(dim=2, keepdim=True)  # mean over what is there
@@ -180,7 +181,7 @@ class _Stack:
             batch = Batch(self._inputs.index_select(0, at), self._targets.index_select(0, at), ids)
             losses = self._losses(batch, shares[idx])
             losses.sum().backward()  # type: ignore[no-untyped-call]
-            set_lr(self._optimizer, schedule.lr_at(first + idx))
+            set_lr(self._optimizer, course.lr_at(first + idx))
             self._take_step()
             for weight in self._params.values():
                 weight.grad = None
@@ -234,7 +235,8 @@ class _Stack:
         self._gather()
 
     def _open_optimizer(self) -> None:
-        optimizer = build_optimizer(self._recipe.optimizer, self, lr=self._active[0].schedule.lr)
+        lr = stages_of(self._recipe)[-1].lr
+        optimizer = build_optimizer(self._recipe.optimizer, self, lr=lr)
         self._optimizer = optimizer
         self._take_step = step_function(optimizer)
 

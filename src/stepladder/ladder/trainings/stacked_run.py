@@ -21,12 +21,11 @@ from stepladder.ladder.trainings.head_task import HeadTask
 from stepladder.ladder.trainings.trial_training import DIVERGED, judged_by
 from stepladder.records.ladder import Outcome
 from stepladder.records.profile import Provenance
+from stepladder.training.course import Course
 from stepladder.training.evaluate import Evaluation, evaluate
-from stepladder.training.schedule import Position, StageSchedule
 from stepladder.training.setup.build import make_held_out_reader, make_train_reader
 from stepladder.training.stage import stages_of
 from stepladder.training.stopping import ValidationRule, Weights
-from stepladder.training.training import Course
 
 _MAX_ROWS_KEPT: Final = 2048  # of an epoch; a longer one takes longer to learn than to shuffle
 _MAX_EPOCHS_KEPT: Final = 4096  # 64 MB at most
@@ -80,17 +79,10 @@ class StackedRun:
         ways: Sequence[StoppingConfig],
     ) -> StackedRun:
         """Open what a training reads, and its first epoch."""
-        sources, lr = parts.sources, stages_of(recipe)[-1].lr
+        sources, stage = parts.sources, stages_of(recipe)[-1]
         all_rows = sources.train.read(np.arange(len(sources.train)))
         reader = make_train_reader(recipe, sources.train)
         val_reader = make_held_out_reader(recipe, sources.val)
-
-        def course(stopping: StoppingConfig) -> Way:
-            by = replace(recipe, stopping=stopping)
-            has_validation = val_reader is not None
-            schedule = StageSchedule.of(by, lr=lr, reader=reader, has_validation=has_validation)
-            return Way(position=Position(), schedule=schedule, rule=ValidationRule(stopping))
-
         run = cls(
             recipe=recipe,
             task=task,
@@ -102,7 +94,16 @@ class StackedRun:
             judge_reader=make_held_out_reader(recipe, sources.test),
             inputs=all_rows.inputs.to(device),
             targets=all_rows.targets.to(device),
-            ways=tuple(course(way) for way in ways),
+            ways=tuple(
+                Way(
+                    recipe=replace(recipe, stopping=way),
+                    stage=stage,
+                    train_reader=reader,
+                    val_reader=val_reader,
+                    rule=ValidationRule(way),
+                )
+                for way in ways
+            ),
         )
         run._open_epoch()
         return run
@@ -117,11 +118,6 @@ class StackedRun:
     def going(self) -> list[Way]:
         """The ways by which it has not ended."""
         return [way for way in self.ways if way.ended is None]
-
-    @property
-    def schedule(self) -> StageSchedule:
-        """Its length and learning rate, the same in all ways."""
-        return self.ways[0].schedule
 
     @property
     def steps_left(self) -> int:
@@ -200,7 +196,8 @@ class StackedRun:
         now = weights()
         result = self._evaluate(self.val_reader, now)
         for way in due:
-            way.rule.judge(result, at=way.position, weights=lambda: now)
+            at = way.position
+            way.rule.judge(result, step=at.step, epoch=at.epoch, weights=lambda: now)
 
     def _evaluate(self, reader: Reader, weights: Weights) -> Evaluation:
         self.head.load_state_dict(weights, strict=False)

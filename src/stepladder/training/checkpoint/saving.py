@@ -19,8 +19,8 @@ from stepladder.records import to_json
 from stepladder.training.baseline import Against
 from stepladder.training.checkpoint.checkpoint import Checkpoints, SavedInfo
 from stepladder.training.checkpoint.checkpoint_files import Loaded
+from stepladder.training.course import Position
 from stepladder.training.randomness import capture_random_state, restore_random_state
-from stepladder.training.schedule import Position
 from stepladder.training.training import Training
 
 

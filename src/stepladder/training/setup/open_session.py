@@ -15,9 +15,9 @@ from stepladder.training.checkpoint.checkpoint import Checkpoints, check_fits
 from stepladder.training.checkpoint.checkpoint_files import Loaded
 from stepladder.training.checkpoint.saving import RunState, restore, restore_position
 from stepladder.training.clock import Clock, Phase
+from stepladder.training.course import Position
 from stepladder.training.output.display import Display
 from stepladder.training.output.events import EventLog
-from stepladder.training.schedule import Position
 from stepladder.training.session import Session
 from stepladder.training.setup.build import Sources
 from stepladder.training.setup.warm_up import warm_up

@@ -1,0 +1,128 @@
+"""What a stage of training decides, and where it is.
+
+A real run, a training that judges a trial, and each of many heads that learn at once are courses:
+they differ in what they show, save and compute with, and in nothing that is decided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from stepladder.config.recipe import Recipe
+from stepladder.data.reading.reader import Reader
+from stepladder.optim.schedule import lr_at
+from stepladder.training.stage import Stage
+from stepladder.training.stopping import ValidationRule
+
+EARLY_STOPPING: Final = "early_stopping"
+
+
+@dataclass
+class Position:
+    """A point in a run: everything that its decisions depend on, counted in steps and samples.
+
+    Attributes:
+        stage: index of the training stage.
+        stage_epoch: epochs finished in this stage.
+        stage_step: steps taken in this stage.
+        epoch: epochs finished in the run; the order and the augmentation go by it.
+        offset: samples of the open epoch that were used, over all ranks.
+        step: steps taken in the run.
+        num_examples_seen: samples used in the run.
+    """
+
+    stage: int = 0
+    stage_epoch: int = 0
+    stage_step: int = 0
+    epoch: int = 0
+    offset: int = 0
+    step: int = 0
+    num_examples_seen: int = 0
+
+    def take_steps(self, num_examples: int, num_steps: int = 1) -> None:
+        """Count steps that together used num_examples samples."""
+        self.step += num_steps
+        self.stage_step += num_steps
+        self.offset += num_examples
+        self.num_examples_seen += num_examples
+
+    def end_epoch(self) -> None:
+        """Count one epoch."""
+        self.epoch += 1
+        self.stage_epoch += 1
+        self.offset = 0
+
+    def start_stage(self) -> None:
+        """Go to the next stage, at the start of an epoch."""
+        self.stage += 1
+        self.stage_epoch = 0
+        self.stage_step = 0
+        if self.offset:
+            self.epoch += 1
+            self.offset = 0
+
+    def state(self) -> dict[str, Any]:
+        """Give the JSON values that restore this position."""
+        return asdict(self)
+
+
+@dataclass(kw_only=True)
+class Course:
+    """A stage of training as a series of decisions: learning rate, validations, weights, the end.
+
+    Attributes:
+        train_reader, val_reader: the lengths of an epoch, and whether there is a validation split.
+        rule: by which validations are judged.
+    """
+
+    recipe: Recipe
+    stage: Stage
+    train_reader: Reader
+    val_reader: Reader | None
+    rule: ValidationRule
+    position: Position = field(default_factory=Position)
+
+    def lr(self) -> float:
+        """Return the learning rate of the next step."""
+        return self.lr_at(self.position.stage_step)
+
+    def lr_at(self, stage_step: int) -> float:
+        """Return the learning rate of a step of the stage, counted from 0."""
+        return lr_at(
+            stage_step,
+            base=self.stage.lr,
+            schedule=self.recipe.schedule,
+            steps_per_epoch=self.train_reader.steps_per_epoch,
+        )
+
+    def count(self, num_examples: int, *, num_steps: int = 1) -> bool:
+        """Count steps of one epoch that used num_examples samples, and the epoch if it ends.
+
+        Returns:
+            Whether the epoch ended.
+        """
+        self.position.take_steps(num_examples, num_steps)
+        is_epoch_end = self.position.offset >= self.train_reader.num_examples
+        if is_epoch_end:
+            self.position.end_epoch()
+        return is_epoch_end
+
+    def is_validation_due(self, is_epoch_end: bool) -> bool:
+        """Return True after every so many steps, or at the end of every so many epochs."""
+        if self.val_reader is None:
+            return False
+        stopping, at = self.recipe.stopping, self.position
+        if stopping.validate_every_steps is not None:
+            return at.stage_step % stopping.validate_every_steps == 0
+        return is_epoch_end and at.stage_epoch % stopping.validate_every_epochs == 0
+
+    def reason_to_stop(self) -> str | None:
+        """Return why the stage should end now, or None."""
+        if self.rule.is_exhausted:
+            return EARLY_STOPPING
+        at, schedule = self.position, self.recipe.schedule
+        if at.stage_epoch >= schedule.max_epochs:
+            return "max_epochs"
+        is_last = schedule.max_steps is not None and at.stage_step >= schedule.max_steps
+        return "max_steps" if is_last else None
