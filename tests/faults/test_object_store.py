@@ -25,7 +25,7 @@ from botocore.exceptions import ReadTimeoutError
 sys.path.insert(0, str(Path(__file__).parent))
 from object_server import Fault, Proxy, Request, environment_of, running_server
 
-from stepladder import api
+import stepladder
 from stepladder.config.choices import OrderMode, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data import open_table
@@ -587,12 +587,12 @@ def test_verify_reads_what_is_there_and_not_the_cache(
     info = files.manifest().shards[0]
     files.path(info)
     store = str(files.place)
-    assert api.verify(store) == []
+    assert stepladder.verify(store) == []
     objects.put_bytes(files.place.join(info.name), b"?" * info.size_bytes)
-    assert api.verify(store) == [
+    assert stepladder.verify(store) == [
         f"shard {info.name}: it is not the file that the manifest names (size or sha256)"
     ]
-    assert "no store is here" in api.verify("s3://photos/none")[0]
+    assert "no store is here" in stepladder.verify("s3://photos/none")[0]
 
 
 def test_no_store_there_says_how_to_make_one(objects: S3Objects, tmp_path: Path) -> None:
