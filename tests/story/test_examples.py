@@ -263,7 +263,7 @@ def test_a_store_opens_and_is_ordered_by_the_code_in_its_docs(
 
 
 def flags_in(text: str) -> Iterator[str]:
-    yield from re.findall(r"(?<![\w-])--[a-z][\w.-]*", text)
+    yield from re.findall(r"(?<![\w-])--[a-z][\w-]*(?:\.[\w-]+)*", text)
 
 
 @pytest.fixture(name="flags", scope="module")

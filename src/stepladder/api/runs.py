@@ -96,13 +96,6 @@ def prepare(
     base = JobConfig(prepare=config) if isinstance(config, PrepareConfig) else None
     file = config if isinstance(config, (str, Path)) else None
     job = resolved_call(base, file, prefixed).job
-    return prepare_job(job, frame=frame, display=display)
-
-
-def prepare_job(
-    job: JobConfig, *, frame: DataFrame | None = None, display: Display | None = None
-) -> PrepareResult:
-    """Make a store by a resolved config; a frame stands in place of its source."""
     from stepladder.data.prepare.prepare import PreparePhase, PrepareProgress
     from stepladder.data.prepare.prepare import prepare as prepare_store
 
@@ -170,26 +163,6 @@ def train(
         UsageError, DataError, ResourceError, DivergedError, InterruptedRun: as the message says.
     """
     job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
-    return train_job(
-        job,
-        task=task,
-        dry_run=dry_run,
-        overwrite=overwrite,
-        accept_new_data=accept_new_data,
-        display=display,
-    )
-
-
-def train_job(
-    job: JobConfig,
-    *,
-    task: Task | str | None = None,
-    dry_run: bool = False,
-    overwrite: bool = False,
-    accept_new_data: bool = False,
-    display: Display | None = None,
-) -> Run:
-    """Train by a resolved config, then write the report."""
     from stepladder.training.run import train as train_run
 
     made, name = made_task(task, job.recipe)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepladder.api.ladder import climb_job
+from stepladder.api.ladder import climb
 from stepladder.cli.crash import TRACE_FOLDER
 from stepladder.cli.job_flags import LadderFlags, print_config, read_job
 from stepladder.cli.parse import Switch, write
@@ -40,16 +40,13 @@ def run(argv: list[str]) -> int:
     flags, resolved = read_job(Flags, argv, command="climb")
     if flags.show_config:
         return print_config(resolved, flags.output)
-    from stepladder.training.output.display import make_display
-
     TRACE_FOLDER.set(resolved.job.run.dir)
-    display = make_display(json=flags.output.json, quiet=flags.output.quiet)
-    climbed = climb_job(
-        resolved.job,
+    climbed = climb(
+        config=resolved.job,
         task=flags.task,
         fresh=flags.fresh,
         overwrite=flags.overwrite,
-        display=display,
+        display=flags.output.display(),
     )
     if not (flags.output.json or flags.output.quiet):
         write(f"report: {climbed.path / 'report.html'}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepladder.api.cached_features import features_job
+from stepladder.api.cached_features import features
 from stepladder.cli.job_flags import JobFlags, print_config, read_job
 from stepladder.config.choices import EngineName
 
@@ -34,10 +34,12 @@ def run(argv: list[str]) -> int:
     flags, resolved = read_job(Flags, argv, command="features")
     if flags.show_config:
         return print_config(resolved, flags.output)
-    from stepladder.training.output.display import make_display
-
-    display = make_display(json=flags.output.json, quiet=flags.output.quiet)
-    made = features_job(resolved.job, task=flags.task, engine=flags.engine, display=display)
+    made = features(
+        config=resolved.job,
+        task=flags.task,
+        engine=flags.engine,
+        display=flags.output.display(),
+    )
     facts = {"event": "features", "folder": made.folder, **made.num_rows}
     flags.output.print_done(facts, _result(made))
     return 0

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import tyro
 from tyro.conf import FlagCreatePairsOff
@@ -23,6 +23,9 @@ from stepladder.config.resolve import Setting, settings_of_flags
 from stepladder.config.schema import build, options
 from stepladder.errors import UsageError
 from stepladder.records import to_json
+
+if TYPE_CHECKING:
+    from stepladder.training.output.display import Display
 
 T = TypeVar("T")
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -46,6 +49,12 @@ class Output:
     """Print warnings and errors only."""
     debug: Switch = False
     """Print the full trace of an error."""
+
+    def display(self) -> Display:
+        """Return where progress goes."""
+        from stepladder.training.output.display import make_display
+
+        return make_display(json=self.json, quiet=self.quiet)
 
     def print_result(self, value: object, text: str) -> None:
         """Print what was asked for, whatever --quiet says."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional
 
-from stepladder.api.runs import prepare_job
+from stepladder.api.runs import prepare
 from stepladder.cli.job_flags import print_config
 from stepladder.cli.parse import (
     CONFIG_FLAG,
@@ -67,11 +67,9 @@ def run(argv: list[str]) -> int:
     flags, resolved = read(argv)
     if flags.show_config:
         return print_config(resolved, flags.output)
-    from stepladder.training.output.display import make_display
-
-    display = make_display(json=flags.output.json, quiet=flags.output.quiet)
+    display = flags.output.display()
     try:
-        result = prepare_job(resolved.job, display=display)
+        result = prepare(config=resolved.job.prepare, display=display)
     except KeyboardInterrupt:
         display.warning("what is finished is kept: the same command goes on from it")
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from stepladder.api.runs import train_job
+from stepladder.api.runs import train
 from stepladder.cli.crash import TRACE_FOLDER
 from stepladder.cli.job_flags import JobFlags, print_config, read_job
 from stepladder.cli.parse import Switch, write
@@ -38,18 +38,14 @@ def run(argv: list[str]) -> int:
     flags, resolved = read(argv)
     if flags.show_config:
         return print_config(resolved, flags.output)
-    from stepladder.training.output.display import make_display
-
-    job = resolved.job
-    TRACE_FOLDER.set(job.run.dir)
-    display = make_display(json=flags.output.json, quiet=flags.output.quiet)
-    trained = train_job(
-        job,
+    TRACE_FOLDER.set(resolved.job.run.dir)
+    trained = train(
+        config=resolved.job,
         task=flags.task,
         dry_run=flags.dry_run,
         overwrite=flags.overwrite,
         accept_new_data=flags.accept_new_data,
-        display=display,
+        display=flags.output.display(),
     )
     if not (flags.dry_run or flags.output.json or flags.output.quiet):
         write(f"report: {trained.path / 'report.html'}")  # the display has told the accuracy

@@ -36,7 +36,7 @@ def failing_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(train_command, "train_job", fail)
+    monkeypatch.setattr(train_command, "train", fail)
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
@@ -128,7 +128,7 @@ def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train_command, "train_job", interrupt)
+    monkeypatch.setattr(train_command, "train", interrupt)
     assert run("train") == 130
 
 
