@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stepladder.data.prepare.prepare import PrepareResult
     from stepladder.data.store.publish import PublishedTable
     from stepladder.exporting.predict import PicturePrediction
-    from stepladder.reporting.show import ReportView
+    from stepladder.reporting.pages.report_page import ReportView
     from stepladder.task.contract import Task
     from stepladder.training.output.display import Display
 
@@ -54,7 +54,7 @@ class Run:
 
     def show(self) -> ReportView:
         """Show the report in a notebook."""
-        from stepladder.reporting.show import ReportView
+        from stepladder.reporting.pages.report_page import ReportView
 
         return ReportView(self.path)
 
@@ -191,7 +191,7 @@ def report(run: Path | str) -> Path:
     Raises:
         DataError: if the folder holds no run.
     """
-    from stepladder.reporting.page import write_report
+    from stepladder.reporting.pages.report_page import write_report
     from stepladder.reporting.pages.watch_page import write_watch_page
 
     folder = Path(run)

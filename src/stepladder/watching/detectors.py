@@ -7,7 +7,7 @@ from typing import Final
 from stepladder.records.findings import Severity
 from stepladder.records.watch import Needs
 from stepladder.watching.contract import Detector
-from stepladder.watching.faults import clearing, inputs, learning, loss, stepping, validation
+from stepladder.watching.faults import inputs, learning, loss, stepping, validation
 
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 _TORCH = "PyTorch documentation"
@@ -25,14 +25,14 @@ DETECTORS: Final[tuple[Detector, ...]] = (
         name="missing_zero_grad",
         severity=_ERROR,
         source=_KARPATHY,
-        look=clearing.missing_zero_grad,
+        look=stepping.missing_zero_grad,
         needs=Needs.EITHER,
     ),
     Detector(
         name="zero_grad_before_step",
         severity=_ERROR,
         source=_KARPATHY,
-        look=clearing.zero_grad_before_step,
+        look=stepping.zero_grad_before_step,
     ),
     Detector(
         name="parameters_never_step",

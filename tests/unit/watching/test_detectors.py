@@ -9,7 +9,7 @@ from stepladder.records.findings import Outcome, Severity
 from stepladder.records.watch import WatchReport
 from stepladder.watching.contract import Detector, Unseen
 from stepladder.watching.detectors import DETECTORS
-from stepladder.watching.reporting import findings_of
+from stepladder.watching.report import findings_of
 from stepladder.watching.seen import Seen
 
 Watched = Callable[..., WatchReport]

@@ -15,11 +15,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from stepladder.watching.hooks.live import Live, learning
+from stepladder.watching.hooks.held_optimizer import Live, learning
 from stepladder.watching.hooks.names import Names
 from stepladder.watching.hooks.tensors import is_plain, part
-from stepladder.watching.seen_steps import OptimizerSeen
-from stepladder.watching.times.phases import OPTIMIZER
+from stepladder.watching.seen import OptimizerSeen
+from stepladder.watching.step_times import OPTIMIZER
 from stepladder.watching.watcher import Watcher
 
 _MAX_LOSSES: Final = 20_000

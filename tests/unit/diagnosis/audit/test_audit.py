@@ -19,7 +19,7 @@ from stepladder.records import to_json
 from stepladder.records.audit import Audit, AuditedRun, Relation, SizeSource
 from stepladder.records.findings import Finding, Outcome
 from stepladder.records.from_json import from_json
-from stepladder.reporting.pages.audit_text import audit_text
+from stepladder.reporting.pages.audit_page import audit_text
 
 ROOT = Path(__file__).parents[4]
 SIX_STEPS = ROOT / "examples" / "audit" / "six_steps.csv"

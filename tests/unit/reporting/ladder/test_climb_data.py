@@ -18,7 +18,7 @@ from stepladder.reporting.ladder.picture import ladder_picture
 from stepladder.reporting.ladder.profile import profile_view
 from stepladder.reporting.ladder.table import ladder_headline, ladder_rows
 from stepladder.reporting.ladder.trials import trial_details
-from stepladder.reporting.page import MAX_REPORT_BYTES, write_report
+from stepladder.reporting.pages.report_page import MAX_REPORT_BYTES, write_report
 
 Build = Callable[..., Path]
 Line = dict[str, Any]

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stepladder.reporting.page import write_report
-from stepladder.reporting.reading import reading_rows
+from stepladder.reporting.pages.report_page import reading_rows, write_report
 from stepladder.reporting.tables import RunRecords
 
 LOCAL = {

@@ -9,8 +9,7 @@ import pytest
 
 from stepladder.records.watch import WatchReport
 from stepladder.watching.seen import Seen
-from stepladder.watching.times.phases import BACKWARD, CHECKPOINT, FORWARD, VALIDATION, Phases
-from stepladder.watching.times.resting import Rest
+from stepladder.watching.step_times import BACKWARD, CHECKPOINT, FORWARD, VALIDATION, Phases, Rest
 
 Watched = Callable[..., WatchReport]
 COUNTED = "num_steps_only_counted"

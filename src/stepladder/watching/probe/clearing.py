@@ -13,17 +13,82 @@ from time import perf_counter
 from typing import Any, Final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stepladder.checks.evidence.growth import NUM_CALLS
 from stepladder.records.watch import Clearing
+from stepladder.watching.hooks.tensors import tensors_in
 from stepladder.watching.probe.habits import Fate, Habit, norm_of
-from stepladder.watching.probe.kept_step import KeptBatch, KeptCall
-from stepladder.watching.times.phases import has_gpu
+from stepladder.watching.step_times import has_gpu
 
 _MAX_BACKWARDS: Final = 4  # for each call; how many more add up changes no answer
 _MAX_NAMES: Final = 200
 _BUDGET_S: Final = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptCall:
+    """A call of an outermost module in training mode, whatever its loss was."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def loss_of(self, model: nn.Module) -> Tensor:
+        """Call a copy of the module, and take a weighted mean of its outputs for a loss.
+
+        The weights are fixed and vary: squares would say nothing of outputs of length 1.
+        """
+        output = model(*self.args, **self.kwargs)
+        record = callable(getattr(output, "values", None)) and not isinstance(output, Tensor)
+        found = tensors_in(list(output.values()) if record else output)
+        parts = [_weighted_mean(one) for one in found if one.requires_grad]
+        if not parts:
+            raise ValueError("its model gives no tensor with a gradient")
+        return torch.stack(parts).sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptBatch(KeptCall):
+    """What one training step was made of.
+
+    Attributes:
+        loss: name of the function of torch.nn.functional that was called on the module's output.
+        options: what that was given besides.
+    """
+
+    loss: str
+    target: Tensor
+    options: dict[str, Any]
+
+    @property
+    def num_examples(self) -> int:
+        """Size of the batch."""
+        return int(self.target.shape[0]) if self.target.dim() else 1
+
+    def loss_of(self, model: nn.Module) -> Tensor:
+        """Call a copy of the module, and the script's loss on its output."""
+        output = model(*self.args, **self.kwargs)
+        value: Tensor = getattr(F, self.loss)(output, self.target, **self.options)
+        return value
+
+
+def _weighted_mean(value: Tensor) -> Tensor:
+    flat = value.float().flatten()
+    places = torch.arange(flat.numel(), dtype=torch.float32, device=flat.device)
+    return (flat * places.cos()).mean()
+
+
+def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Change each tensor in a value, or in tuples and dictionaries of it; others stay."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if type(value) is tuple:
+        return tuple(mapped(change, item) for item in value)
+    if type(value) is dict:
+        return {key: mapped(change, item) for key, item in value.items()}
+    return value
 
 
 def probe_clearing(
@@ -148,7 +213,8 @@ def _norms(plan: _Plan, batch: KeptCall) -> tuple[float, ...]:
                 _clear(weights, cleared)
             for _ in range(plan.num_backwards):
                 draw_again()
-                own = replace(batch, args=_own(batch.args), kwargs=_own(batch.kwargs))
+                args, kwargs = mapped(Tensor.clone, (batch.args, batch.kwargs))  # may change them
+                own = replace(batch, args=args, kwargs=kwargs)
                 own.loss_of(model).backward()  # type: ignore[no-untyped-call]
             if plan.is_late:
                 _clear(weights, cleared)
@@ -180,17 +246,6 @@ def _put_back(model: nn.Module, buffers: dict[str, Tensor]) -> None:
         for name, value in model.named_buffers():
             if name in buffers and buffers[name].shape == value.shape:
                 value.copy_(buffers[name])
-
-
-def _own(value: Any) -> Any:
-    """Copy what a model may change in place."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if type(value) is tuple:
-        return tuple(_own(item) for item in value)
-    if type(value) is dict:
-        return {key: _own(item) for key, item in value.items()}
-    return value
 
 
 @contextmanager

@@ -11,9 +11,8 @@ import pytest
 
 from stepladder.errors import DataError
 from stepladder.reporting.headline import headline
-from stepladder.reporting.page import MAX_REPORT_BYTES, write_report
+from stepladder.reporting.pages.report_page import MAX_REPORT_BYTES, ReportView, write_report
 from stepladder.reporting.schema import SUMMARY_KEYS, check_summary
-from stepladder.reporting.show import ReportView
 from stepladder.reporting.tables import MAX_THUMB_BYTES, read_run
 
 Build = Callable[..., Path]

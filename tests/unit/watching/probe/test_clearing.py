@@ -19,14 +19,12 @@ from stepladder.records import to_json
 from stepladder.records.findings import Finding, Outcome
 from stepladder.records.from_json import from_json
 from stepladder.records.watch import Clearing, WatchReport
-from stepladder.reporting.pages.watch_page import render_watch
+from stepladder.reporting.pages.watch_page import render_watch, watch_text
+from stepladder.watching.probe.clearing import KeptBatch, probe_clearing
 from stepladder.watching.probe.habits import Fate, Habit
-from stepladder.watching.probe.kept_step import KeptBatch
-from stepladder.watching.probe.probe_clearing import probe_clearing
 from stepladder.watching.script.own_code import OwnCode
 from stepladder.watching.script.script import Ending
 from stepladder.watching.script.session import Session
-from stepladder.watching.wording import summary
 
 Watched = Callable[..., WatchReport]
 ROOT = Path(__file__).parents[4]
@@ -345,7 +343,7 @@ def test_the_report_shows_the_test_and_its_time(watched: Watched) -> None:
     report = watched(loop(CLEAR), is_probing=True)
     again = from_json(WatchReport, json.loads(json.dumps(to_json(report))))
     assert again.clearing == report.clearing
-    page, text = render_watch(report), summary(report)
+    page, text = render_watch(report), watch_text(report)
     assert "How gradients are cleared" in page
     assert "cleared by optimizer.zero_grad() in snippet.py:11" in page
     assert "cleared by optimizer.zero_grad() in snippet.py:11" in text

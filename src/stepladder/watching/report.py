@@ -14,7 +14,7 @@ from stepladder.watching.advice import next_step
 from stepladder.watching.contract import Detector, Found, Sound, Unseen
 from stepladder.watching.detectors import DETECTORS
 from stepladder.watching.seen import Seen
-from stepladder.watching.times.phases import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATION
+from stepladder.watching.step_times import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATION
 from stepladder.watching.watcher import Watcher
 
 _MAX_LOSSES: Final = 500
@@ -128,7 +128,7 @@ def facts_of(watcher: Watcher) -> dict[str, Json]:
 def _device() -> str:
     import torch
 
-    from stepladder.watching.times.phases import has_gpu
+    from stepladder.watching.step_times import has_gpu
 
     if has_gpu():
         return str(torch.cuda.get_device_name())

@@ -14,12 +14,11 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import Optimizer
 
 from stepladder.watching.hooks.backwards import BackwardWatch
-from stepladder.watching.hooks.live import learning
+from stepladder.watching.hooks.held_optimizer import learning
 from stepladder.watching.hooks.optimizers import OptimizerWatch
 from stepladder.watching.hooks.tensors import is_plain, part
-from stepladder.watching.seen import SavedSeen
-from stepladder.watching.seen_steps import ClippingSeen, ScheduleSeen
-from stepladder.watching.times.phases import CHECKPOINT
+from stepladder.watching.seen import ClippingSeen, SavedSeen, ScheduleSeen
+from stepladder.watching.step_times import CHECKPOINT
 from stepladder.watching.watcher import Watcher
 
 _MAX_NORMS: Final = 20_000
