@@ -45,12 +45,12 @@ def validate():
 
 # Each: a sound training, and whether some of its steps may pass without being followed.
 TRAININGS = {
-    "plain": ("for step in range(260):\n    usual()\n", True),
+    "plain": ("for step in range(150):\n    usual()\n", True),
     "epochs_with_validation": (
         """
 loader = DataLoader(TensorDataset(x, y), 16, shuffle=True)
 held_out = DataLoader(TensorDataset(x[:64], y[:64]), 16)
-for epoch in range(13):
+for epoch in range(8):
     for a, b in loader:
         learn(sgd, F.cross_entropy(net(a), b))
     net.eval()
@@ -62,12 +62,12 @@ for epoch in range(13):
         True,
     ),
     "validation_without_a_loader": (
-        "for step in range(260):\n    usual()\n    if step % 40 == 39:\n        validate()\n",
+        "for step in range(150):\n    usual()\n    if step % 40 == 39:\n        validate()\n",
         True,
     ),
     "accumulation": (
         """
-for step in range(200):
+for step in range(150):
     rows = [some() for _ in range(4)]
     learn(sgd, *(F.cross_entropy(net(x[r]), y[r]) / 4 for r in rows))
 """,
@@ -77,7 +77,7 @@ for step in range(200):
         """
 judge = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 1))
 other = torch.optim.Adam(judge.parameters(), 1e-3)
-for step in range(200):
+for step in range(150):
     made, real = net(x[some()]), torch.randn(16, 3)
     told = torch.cat([judge(real), judge(made.detach())])
     learn(other, F.binary_cross_entropy_with_logits(told, torch.ones(32, 1)))
@@ -87,8 +87,8 @@ for step in range(200):
     ),
     "a_schedule_of_each_step": (
         """
-schedule = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, 200)
-for step in range(200):
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, 150)
+for step in range(150):
     usual()
     schedule.step()
 """,
@@ -96,11 +96,11 @@ for step in range(200):
     ),
     "a_second_stage": (
         """
-for step in range(150):
+for step in range(100):
     usual()
 net[0].requires_grad_(False)
 sgd = torch.optim.SGD(net[3].parameters(), 1e-3)
-for step in range(250):
+for step in range(200):
     usual()
 """,
         True,
@@ -109,7 +109,7 @@ for step in range(250):
         """
 import copy
 teacher = copy.deepcopy(net).eval()
-for step in range(260):
+for step in range(150):
     rows = some()
     with torch.no_grad():
         goal = teacher(x[rows]).softmax(1)
@@ -120,7 +120,7 @@ for step in range(260):
     "a_closure": (
         """
 quasi = torch.optim.LBFGS(net.parameters(), 0.1, max_iter=2)
-for step in range(150):
+for step in range(100):
     def closure():
         quasi.zero_grad()
         loss = F.cross_entropy(net(x), y)
@@ -132,7 +132,7 @@ for step in range(150):
     ),
     "slices_in_a_new_order": (
         """
-for epoch in range(15):
+for epoch in range(8):
     order = torch.randperm(20)
     for idx in order.tolist():
         part = slice(16 * idx, 16 * idx + 16)

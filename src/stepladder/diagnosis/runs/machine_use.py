@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from stepladder.diagnosis.runs.run_curves import RunFiles, number
+from stepladder.diagnosis.runs.run_curves import RunFiles
+from stepladder.diagnosis.runs.run_state import number
 from stepladder.records.diagnosis import MachineUse, Use
 from stepladder.records.reading import Reading, reading_of
 from stepladder.training.clock import STEP_PHASES, Phase

@@ -292,7 +292,7 @@ def test_the_same_folder_gives_the_same_report(build_run: Build, tmp_path: Path)
 
 
 def test_the_documented_keys_are_the_promised_ones() -> None:
-    page = (Path(__file__).parents[3] / "docs/run-folder.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs/run-folder.md").read_text(encoding="utf-8")
     table = page.partition("## summary.json")[2].partition("\n## ")[0]
     documented = dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|$", table, flags=re.MULTILINE))
     assert documented == {key.name: key.meaning for key in SUMMARY_KEYS}
