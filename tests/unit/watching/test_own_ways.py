@@ -597,7 +597,8 @@ for step in range(40):
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 warm, fall = LinearLR(sgd, 0.1, total_iters=10), CosineAnnealingLR(sgd, T_max=30)
 schedule = SequentialLR(sgd, [warm, fall], milestones=[10])
-train(net, 40, sgd)
+for step in range(40):
+    train(net, 1, sgd)
     schedule.step()
 """,
     "one_model_after_another": """
@@ -905,8 +906,7 @@ optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
 plan = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=0)
 for epoch in range(8):
     total = 0.0
-    for step in range(10):
-        rows = some()
+    for rows in torch.randperm(320).split(32):
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x[rows]), y[rows])
         loss.backward()

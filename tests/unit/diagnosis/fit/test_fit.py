@@ -284,5 +284,5 @@ def test_small_nets_are_told_apart(seed: int) -> None:
     assert too_low.kind is FitKind.UNDERFIT
     assert too_low.is_still_improving
     assert not too_low.is_learning_rate_too_high
-    too_high = judge_fit(trained(width=64, num_train=400, lr=30.0, epochs=8, seed=seed))
+    too_high = judge_fit(trained(width=64, num_train=1000, lr=30.0, epochs=10, seed=seed))
     assert too_high.is_learning_rate_too_high
