@@ -13,25 +13,10 @@ from stepladder.records import read_json
 SUMMARY: Final = "summary.json"
 _WORDS = ("status", "stop_reason")
 _NUMBERS = (
-    "val_loss",
-    "val_accuracy",
-    "test_loss",
-    "test_accuracy",
-    "num_train",
-    "num_val",
-    "num_test",
-    "best_epoch",
-    "best_step",
-    "epochs",
-    "steps",
-    "train_s",
-    "total_s",
-    "images_per_s",
-    "data_wait_frac",
-    "energy_wh",
-    "global_batch_size",
-    "attempts",
-)
+    "val_loss", "val_accuracy", "test_loss", "test_accuracy", "num_train", "num_val",
+    "num_test", "best_epoch", "best_step", "epochs", "steps", "train_s", "total_s",
+    "images_per_s", "data_wait_frac", "energy_wh", "global_batch_size", "attempts",
+)  # fmt: skip
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # as records spell them
 
 

@@ -127,7 +127,7 @@ def _small(optimizer: Optimizer) -> Any:
     return found if found is not None and found.numel() <= _MAX_PROOF else None
 
 
-class Live:
+class HeldOptimizer:
     """What is held of one optimiser while the script runs."""
 
     def __init__(self, optimizer: Optimizer, seen: OptimizerSeen) -> None:
