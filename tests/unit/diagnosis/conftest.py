@@ -158,7 +158,7 @@ def train_run(task_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Trai
 @pytest.fixture(scope="session")
 def overfit_run(train_run: TrainRun) -> Path:
     """A run that learnt wrong labels by heart."""
-    return train_run("Noisy", lr=0.02, epochs=45)
+    return train_run("Noisy", lr=0.02, epochs=60)
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,6 @@ _PLACES = sorted(  # of a name, right or left of its dot and down, the nearest f
     key=lambda place: math.hypot(place[0] - _BESIDE, place[1] - 4),
 )
 
-
 _Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 

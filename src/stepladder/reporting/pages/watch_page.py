@@ -21,7 +21,6 @@ from stepladder.watching.detectors import DETECTORS
 
 WATCH_PAGE = "watch.html"
 
-
 PHASE_WORDS: Final[Mapping[str, str]] = {
     "data_wait": "waiting for data (upper bound)",
     "forward": "forward and loss",

@@ -130,7 +130,6 @@ class PrecisionWatch:
         self._optimizers = optimizers
         self._backwards = backwards
         self._watcher: Watcher
-        self._inside_scaler = 0
         self._steps_before = 0
         self._norms: dict[str | None, list[Any]] = {}
         self._clips: dict[str | None, ClippingSeen] = {}
