@@ -63,7 +63,7 @@ def run(argv: list[str]) -> int:
         page=flags.page,
         out=flags.out,
     )
-    from stepladder.reporting.pages.audit_text import audit_text
+    from stepladder.reporting.pages.audit_page import audit_text
 
     page = f"\npage: {flags.page}" if flags.page is not None else ""
     flags.output.print_result(found, audit_text(found) + page)

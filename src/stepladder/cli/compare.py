@@ -56,7 +56,7 @@ def run(argv: list[str]) -> int:
         num_test=flags.num_test,
         metric=flags.metric,
     )
-    from stepladder.reporting.pages.compare_text import compare_text
+    from stepladder.reporting.pages.compare_page import compare_text
 
     facts = to_json(found) | {"page": flags.out}
     flags.output.print_result(facts, f"{compare_text(found)}\npage: {flags.out}")

@@ -59,7 +59,7 @@ def run(argv: list[str]) -> int:
         max_time_s=flags.max_time_s,
         on_message=tell,
     )
-    from stepladder.diagnosis.wording import text_of
+    from stepladder.reporting.pages.diagnosis_page import diagnosis_text
 
-    flags.output.print_result(found, f"{text_of(found)}\n\n{flags.run / 'diagnosis.html'}")
+    flags.output.print_result(found, f"{diagnosis_text(found)}\n\n{flags.run / 'diagnosis.html'}")
     return 0
