@@ -836,14 +836,18 @@ def test_a_table_whose_connection_is_cut_again_and_again_is_not_called_damaged(
 ) -> None:
     source = open_table(table)
     proxy.faults = [Fault(is_read_of_b, cut_after=0)]
+    acts = [lambda: open_table(table), lambda: source.read(np.array([7]))]
     with pytest.warns(UserWarning, match="b.parquet: the connection was cut; trying again"):
-        for act in (lambda: open_table(table), lambda: source.read(np.array([7]))):
-            with pytest.raises(
-                ResourceError, match="could not be read: the connection was cut"
-            ) as caught:
-                act()
-            assert str(caught.value.where).startswith(f"{table}: b.parquet")
-            assert "Look at the network" in str(caught.value.fix)
+        refused = [_refusal(act) for act in acts]
+    for error in refused:
+        assert str(error.where).startswith(f"{table}: b.parquet")
+        assert "Look at the network" in str(error.fix)
+
+
+def _refusal(act: Callable[[], Any]) -> ResourceError:
+    with pytest.raises(ResourceError, match="could not be read: the connection was cut") as caught:
+        act()
+    return caught.value
 
 
 def test_a_table_that_may_not_be_listed_is_told_without_a_secret(table: str, proxy: Proxy) -> None:
