@@ -47,9 +47,9 @@ from stepladder.data.store.index import SUFFIX, index_path, open_index
 from stepladder.data.store.manifest import MANIFEST_NAME
 from stepladder.data.store.store import Store
 from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
+from stepladder.machine.filesystem import FolderAbilities
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.checkpoint.checkpoint import Checkpoints
-from stepladder.training.checkpoint.file_system import FileSystem
 from stepladder.training.checkpoint.mirror import Mirror, bring_back
 
 BUCKET = "photos"
@@ -778,7 +778,7 @@ def test_checkpoints_are_mirrored_pruned_and_brought_back(
     }
     assert sum("frozen-" in name for name in kept) == 1
     assert sum(r.method == "PUT" and "frozen-" in r.path for r in proxy.requests) == 1
-    assert bring_back(ObjectCopies(back, place), lost, file_system=FileSystem()) == [
+    assert bring_back(ObjectCopies(back, place), lost, file_system=FolderAbilities()) == [
         "step-000000003 was fetched from the mirror s3://photos/runs/first"
     ]
     loaded = Checkpoints(lost / "checkpoints").newest()

@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from stepladder.errors import DataError
+from stepladder.machine.filesystem import FileCalls, FolderAbilities
 from stepladder.records import Json
 from stepladder.training.checkpoint.checkpoint_files import (
     FROZEN,
@@ -33,7 +34,7 @@ from stepladder.training.checkpoint.checkpoint_files import (
     write_manifest,
 )
 from stepladder.training.checkpoint.checkpoint_folders import CheckpointFolders, is_name, number_of
-from stepladder.training.checkpoint.file_system import FileOps, FileSystem, saving
+from stepladder.training.checkpoint.file_system import saving
 from stepladder.training.checkpoint.frozen_files import FrozenFiles
 from stepladder.training.checkpoint.tensor_file import serialize
 
@@ -73,16 +74,16 @@ class Checkpoints:
         folder: Path,
         *,
         keep_last: int = 2,
-        file_system: FileSystem | None = None,
-        ops: FileOps | None = None,
+        file_system: FolderAbilities | None = None,
+        ops: FileCalls | None = None,
         pinned: AbstractSet[str] = frozenset(),
     ) -> None:
-        ops = ops or FileOps()
+        ops = ops or FileCalls()
         self.warnings: list[str] = []
         self._folder = folder
         self._keep_last = keep_last
         self._pinned = pinned
-        self._file_system = file_system or FileSystem()
+        self._file_system = file_system or FolderAbilities()
         self._folders = CheckpointFolders(folder, self._file_system, ops)
         self._frozen = FrozenFiles(folder, ops)
         self._newest: _Newest | None = None

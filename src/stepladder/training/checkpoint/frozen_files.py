@@ -15,13 +15,13 @@ from typing import Final, TypeAlias
 from torch import Tensor
 
 from stepladder.errors import DataError
+from stepladder.machine.filesystem import FileCalls
 from stepladder.training.checkpoint.checkpoint_files import (
     FileRecord,
     hash_file,
     hash_tensors,
     write_file,
 )
-from stepladder.training.checkpoint.file_system import FileOps
 from stepladder.training.checkpoint.tensor_file import serialize
 
 _SHARED: Final = re.compile(r"frozen-([0-9a-f]{64})\.safetensors")
@@ -35,7 +35,7 @@ class FrozenFiles:
     raises, except one on `.data`.
     """
 
-    def __init__(self, folder: Path, ops: FileOps) -> None:
+    def __init__(self, folder: Path, ops: FileCalls) -> None:
         self._folder = folder
         self._ops = ops
         self._seen: tuple[_Identity, Mapping[str, Tensor], FileRecord] | None = None

@@ -10,10 +10,11 @@ from typing import Final
 
 from stepladder.data.remote.places import supported_place
 from stepladder.errors import UsageError
+from stepladder.machine.filesystem import FileCalls
 from stepladder.records import write_bytes
 from stepladder.records.ledger_file import CLIMB_FILE, LEDGER_FILE, set_ledger_aside
 from stepladder.training.checkpoint.checkpoint import Checkpoints
-from stepladder.training.checkpoint.file_system import FileOps, probe, saving
+from stepladder.training.checkpoint.file_system import probe, saving
 from stepladder.training.setup.run_config import compare_configs
 from stepladder.training.setup.run_lock import LOCK_FILE, RunLock
 
@@ -82,9 +83,9 @@ class RunFolder:
         ResourceError: if it cannot be written.
     """
 
-    def __init__(self, path: Path, *, ops: FileOps | None = None) -> None:
+    def __init__(self, path: Path, *, ops: FileCalls | None = None) -> None:
         self.path = path
-        self._ops = ops or FileOps()
+        self._ops = ops or FileCalls()
         make_folder(path)
         own = self._own_names()
         if CONFIG not in own and (path / LEDGER_FILE).exists():  # a climb may tell before it trains
