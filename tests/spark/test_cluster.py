@@ -123,7 +123,9 @@ def test_a_cluster_without_a_slot_is_told_in_words(java_options: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("master", "is_tried_again"), [("", True), ("local[2]", False)], ids=["ours", "named"]
+    ("master", "is_tried_again"),
+    [pytest.param("", True, marks=pytest.mark.smoke), ("local[2]", False)],
+    ids=["ours", "named"],
 )
 def test_a_session_of_our_own_on_one_machine_tries_a_task_again(
     tmp_path: Path, java_options: str, master: str, is_tried_again: bool

@@ -107,7 +107,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     ("write", "options"),
-    [(hugging_face, {}), (tars, {}), (delta, {"delta_version": 1})],
+    [
+        (hugging_face, {}),
+        pytest.param(tars, {}, marks=pytest.mark.smoke),
+        (delta, {"delta_version": 1}),
+    ],
     ids=["hugging face", "tars", "delta"],
 )
 def test_the_store_has_the_bytes_of_the_local_engine(
