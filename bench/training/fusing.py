@@ -1,6 +1,6 @@
 """What fusing activations into convolutions gives a whole training of the demo's kept recipe.
 
-python bench/fusing.py STORE [--rounds 10] [--precision fp32]
+python -m bench.training.fusing STORE [--rounds 10] [--precision fp32]
 
 STORE is the demo's, as `stepladder prepare examples/demo/demo.yaml` makes it. Trainings with and
 without fusing take turns in one process, each without features; features, head, validation and
@@ -19,11 +19,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from measure import ratio, rotated_trials, summary
-from rows import write_rows
-from workloads import forget_artefacts
-
 import stepladder
+from bench.climbs.workloads import forget_artefacts
+from bench.measure import ratio, rotated_trials, summary
+from bench.rows import write_rows
 from stepladder.models import forwards
 from stepladder.models.torchvision_shim import import_timm
 from stepladder.training.output.display import Display

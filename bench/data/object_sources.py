@@ -1,6 +1,6 @@
 """Sources in an object store at 100 ms a request: our file system against pyarrow's own client.
 
-    python bench/object_sources.py [--rounds 10] [--delay-s 0.1]
+    python -m bench.data.object_sources [--rounds 10] [--delay-s 0.1]
 
 Both are read by the same code, in one process and in turn: columns of a table by row groups, the
 pictures of a Parquet file, and a tar from front to back. Goal: not slower.
@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from loader_contenders.object_store import _served
-from measure import ratio, rotated_trials, summary
 from pyarrow import fs
-from rows import write_rows
 
+from bench.loaders.object_store import _served
+from bench.measure import ratio, rotated_trials, summary
+from bench.rows import write_rows
 from stepladder.data.remote.object_files import object_filesystem
 from stepladder.data.sources.containers.files import SourceFile, file_of
 from stepladder.data.sources.containers.parquet import open_parquet
