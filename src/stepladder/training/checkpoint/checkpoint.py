@@ -34,12 +34,12 @@ from stepladder.training.checkpoint.checkpoint_files import (
     hash_tensors,
     read_folder,
     read_manifest,
+    serialize,
     write_file,
     write_manifest,
 )
 from stepladder.training.checkpoint.checkpoint_folders import CheckpointFolders, is_name, number_of
 from stepladder.training.checkpoint.file_system import FileOps, FileSystem, saving
-from stepladder.training.checkpoint.tensor_file import serialize
 
 _SHARED: Final = re.compile(r"frozen-([0-9a-f]{64})\.safetensors")
 _Identity: TypeAlias = tuple[tuple[str, int, int, tuple[int, ...]], ...]
