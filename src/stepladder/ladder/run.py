@@ -22,8 +22,7 @@ from stepladder.config.choices import ClimbAim, TrainMode, Where
 from stepladder.config.options import JobConfig
 from stepladder.data.reading.examples import ArrivalSource
 from stepladder.errors import DataError, InterruptedRun, StepladderError, UsageError
-from stepladder.ladder.accuracy.fit_recipe import FitRecipe
-from stepladder.ladder.accuracy.remedies import AccuracyClimb
+from stepladder.ladder.accuracy.remedies import AccuracyClimb, FitRecipe
 from stepladder.ladder.advise import Advice, advice_text, advise_on
 from stepladder.ladder.climb import Climb
 from stepladder.ladder.keys import machine_key, options_key, sources_key

@@ -19,8 +19,7 @@ from stepladder.config.recipe import AugmentConfig, FeaturesConfig, Recipe
 from stepladder.data.batch import Batch
 from stepladder.ladder import climb as climb_module
 from stepladder.ladder.accuracy.fit import larger_part
-from stepladder.ladder.accuracy.fit_recipe import FitRecipe
-from stepladder.ladder.accuracy.remedies import AccuracyClimb
+from stepladder.ladder.accuracy.remedies import AccuracyClimb, FitRecipe
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
 from stepladder.ladder.trial import run_trial
