@@ -18,8 +18,13 @@ from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
 from stepladder.ladder.limits.feasibility import why_no_time, why_not_here
-from stepladder.ladder.limits.guard import TrialFailed, Watchdog, guarded
-from stepladder.ladder.limits.rung_fault import faults_told, job_faults_told
+from stepladder.ladder.limits.guard import (
+    TrialFailed,
+    Watchdog,
+    faults_told,
+    guarded,
+    job_faults_told,
+)
 from stepladder.ladder.paired_rungs import with_enabled
 from stepladder.ladder.revisit import is_replaced, may_now_decide, on_other_ground
 from stepladder.ladder.summary.wording import gain, others_words, points, together_row

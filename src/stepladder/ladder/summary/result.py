@@ -20,8 +20,7 @@ from stepladder.ladder.climb import Climb
 from stepladder.ladder.keys import prices_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.budget import allows_after
-from stepladder.ladder.limits.guard import TrialFailed
-from stepladder.ladder.limits.rung_fault import faults_told
+from stepladder.ladder.limits.guard import TrialFailed, faults_told
 from stepladder.ladder.recipe_keys import learning_key
 from stepladder.ladder.summary.baseline_run import epochs_of, outside_clock_s, run_whole
 from stepladder.ladder.summary.climb_summary import FAR_APART
