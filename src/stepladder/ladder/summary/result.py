@@ -22,8 +22,8 @@ from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.budget import allows_after
 from stepladder.ladder.limits.guard import TrialFailed, faults_told
 from stepladder.ladder.recipe_keys import learning_key
-from stepladder.ladder.summary.baseline_run import epochs_of, outside_clock_s, run_whole
 from stepladder.ladder.summary.climb_summary import FAR_APART
+from stepladder.ladder.summary.final_training import epochs_of, outside_clock_s, run_whole
 from stepladder.machine import environment
 from stepladder.measuring.blocks.block import mean_times
 from stepladder.measuring.blocks.workload import BlockTimes, Workload, training_time
