@@ -18,7 +18,7 @@ from stepladder.data.features.feature_source import HeldFeatures
 from stepladder.ladder.accuracy.folds import Parts, make_folds, near_groups, plain_parts
 from stepladder.ladder.limits.guard import failure_words, free_memory
 from stepladder.ladder.recipe_keys import learning_key, replay_recipe
-from stepladder.ladder.trainings.feature_replays import Instruments, MaterialOf
+from stepladder.ladder.trainings.feature_replay import Instruments, MaterialOf
 from stepladder.ladder.trainings.stacked import (
     CANNOT_STACK,
     MAX_STACKED_BYTES,
