@@ -20,8 +20,7 @@ from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.data.batch import Batch
 from stepladder.ladder.accuracy.folds import Parts
 from stepladder.ladder.trainings.head_task import MIN_WEIGHTS_OF_TWO_THREADS, HeadTask
-from stepladder.ladder.trainings.stacked_head import stack, stacked_scorer, unstack
-from stepladder.ladder.trainings.stacked_run import StackedRun
+from stepladder.ladder.trainings.stacked_run import StackedRun, stack, stacked_scorer, unstack
 from stepladder.optim.optimizers import build_optimizer, set_lr, step_function
 from stepladder.optim.table import spec_of
 from stepladder.records.ladder import Outcome
