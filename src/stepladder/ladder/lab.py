@@ -21,8 +21,7 @@ from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.ladder.accuracy.exactness import Material
 from stepladder.ladder.accuracy.folds import Parts
-from stepladder.ladder.keys import code_key
-from stepladder.ladder.recipe_keys import learning_key
+from stepladder.ladder.keys import code_key, learning_key
 from stepladder.ladder.trainings.training_cache import PROBE_ROUNDS, Trainings
 from stepladder.ladder.trainings.trial_training import OnValidation
 from stepladder.records.ladder import Outcome

@@ -16,8 +16,8 @@ from stepladder.ladder.accuracy.fit import (
     why_not_by_fit,
 )
 from stepladder.ladder.climb import Climb
+from stepladder.ladder.keys import learning_key
 from stepladder.ladder.limits.guard import TrialFailed, Watchdog, faults_told, guarded
-from stepladder.ladder.recipe_keys import learning_key
 from stepladder.ladder.trial import TrialResult, apply_change
 from stepladder.records.climb import FitErrors
 from stepladder.records.ladder import Aim, Decision, Trial

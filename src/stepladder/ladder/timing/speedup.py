@@ -14,9 +14,9 @@ import torch
 from stepladder.config.choices import Where
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
+from stepladder.ladder.keys import execution_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.guard import TrialFailed, Watchdog
-from stepladder.ladder.recipe_keys import execution_key
 from stepladder.ladder.timing.interleaved_blocks import (
     MIN_PAIRS,
     PILOT_PAIRS,

@@ -17,8 +17,8 @@ from stepladder.config.choices import Precision
 from stepladder.config.recipe import AugmentConfig, BatchConfig, FeaturesConfig, Recipe
 from stepladder.errors import ResourceError, UsageError
 from stepladder.ladder.accuracy.exactness import Material
+from stepladder.ladder.keys import instrument_recipe, model_key
 from stepladder.ladder.limits.guard import free_memory
-from stepladder.ladder.recipe_keys import instrument_recipe, model_key
 from stepladder.ladder.trainings.head_task import HeadTask
 from stepladder.measuring.probe import is_out_of_memory, untouched
 from stepladder.models.features import evaluating

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from stepladder.config.recipe import FeaturesConfig, Recipe
 from stepladder.data.features.feature_source import HeldFeatures
 from stepladder.ladder.accuracy.folds import Parts, make_folds, near_groups, plain_parts
+from stepladder.ladder.keys import learning_key, replay_recipe
 from stepladder.ladder.limits.guard import failure_words, free_memory
-from stepladder.ladder.recipe_keys import learning_key, replay_recipe
 from stepladder.ladder.trainings.feature_replay import Instruments, MaterialOf
 from stepladder.ladder.trainings.head_task import HeadTask
 from stepladder.ladder.trainings.stacked import (
