@@ -43,10 +43,9 @@ from stepladder.ladder import trial
 from stepladder.ladder.accuracy.comparison import Comparison
 from stepladder.ladder.advise import flags_of
 from stepladder.ladder.climb import Climb
-from stepladder.ladder.keys import recipe_key, recipe_values
+from stepladder.ladder.keys import learning_key, recipe_key, recipe_values
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
-from stepladder.ladder.recipe_keys import learning_key
 from stepladder.ladder.timing.speedup import Speed
 from stepladder.ladder.trial import change_between
 from stepladder.ladder.variants import Choice

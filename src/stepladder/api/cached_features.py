@@ -12,7 +12,7 @@ from stepladder.config.recipe import Recipe
 
 if TYPE_CHECKING:
     from stepladder.task.contract import Task
-    from stepladder.training.features.precompute import ComputedFeatures
+    from stepladder.training.features.feature_stage import ComputedFeatures
     from stepladder.training.output.display import Display
 
 
@@ -41,7 +41,7 @@ def features(
         UsageError, DataError, ResourceError, InterruptedRun: as the message says.
     """
     job = job_of(recipe, store=store, dir=None, config=config, settings=settings)
-    from stepladder.training.features.precompute import compute_features
+    from stepladder.training.features.feature_stage import compute_features
     from stepladder.training.features.split_features import FeatureEngine
 
     made, name = made_task(task, job.recipe)

@@ -10,7 +10,7 @@ from stepladder.cli.job_flags import JobFlags, print_config, read_job
 from stepladder.config.choices import EngineName
 
 if TYPE_CHECKING:
-    from stepladder.training.features.precompute import ComputedFeatures
+    from stepladder.training.features.feature_stage import ComputedFeatures
 
 
 @dataclass(frozen=True, kw_only=True)
