@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepladder.config.choices import OrderMode
-from stepladder.data.order.bijection import Bijection
-from stepladder.data.order.order import Order, rank_slice
+from stepladder.data.order.order import Bijection, Order, rank_slice
 
 BILLION = 10**9
 
