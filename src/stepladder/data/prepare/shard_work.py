@@ -21,8 +21,7 @@ from stepladder.data.prepare.shard_file import Chunk, ShardFile
 from stepladder.data.prepare.shard_record import Finished
 from stepladder.data.prepare.writer import MAX_GROUP_ROWS
 from stepladder.data.reading.buffers import Buffers
-from stepladder.data.reading.ordered import map_in_order
-from stepladder.data.reading.threads import Inline
+from stepladder.data.reading.threads import Inline, map_in_order
 from stepladder.data.sources.pictures import ReadRow
 from stepladder.records import read_json
 

@@ -25,8 +25,7 @@ from stepladder.data.prepare.encode import channel_sums, num_summed
 from stepladder.data.prepare.forecast import check_room
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.prepare.writer import ShardWriter
-from stepladder.data.reading.ordered import map_in_order
-from stepladder.data.reading.threads import one_torch_thread
+from stepladder.data.reading.threads import map_in_order, one_torch_thread
 from stepladder.data.remote.cache_folder import made_folder
 from stepladder.data.remote.places import object_place
 from stepladder.data.store.manifest import COPY_OF, publish

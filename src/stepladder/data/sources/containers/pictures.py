@@ -15,7 +15,7 @@ from stepladder.data.prepare.forecast import check_room
 from stepladder.data.prepare.hashing import Hashed
 from stepladder.data.prepare.plan import Row
 from stepladder.data.prepare.work_folder import WorkFolder
-from stepladder.data.reading.ordered import map_in_order
+from stepladder.data.reading.threads import map_in_order
 from stepladder.data.remote.places import shown
 from stepladder.data.sources.containers.contract import Container, Item, Opened
 from stepladder.data.sources.containers.kept import Kept, Spooled

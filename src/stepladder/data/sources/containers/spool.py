@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from stepladder.data.reading.ordered import map_in_order
+from stepladder.data.reading.threads import map_in_order
 from stepladder.data.sources.containers.contract import Item
 from stepladder.data.sources.containers.kept import ContainerRecords, Kept, Spooled, without_data
 from stepladder.errors import ResourceError
