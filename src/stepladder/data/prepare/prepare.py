@@ -21,7 +21,7 @@ from stepladder.data.prepare.engine import Engine, LocalEngine
 from stepladder.data.prepare.findings import Findings, find
 from stepladder.data.prepare.plan import Plan, make_plan
 from stepladder.data.prepare.quarantine import Bad, check_share, read_quarantine, write_quarantine
-from stepladder.data.prepare.shard_record import Finished
+from stepladder.data.prepare.shard_work import Finished
 from stepladder.data.prepare.split import assign_splits, check_classes
 from stepladder.data.prepare.target import HASHES_NAME, StoreTarget, open_target
 from stepladder.data.prepare.work_folder import WorkFolder, disk_errors_named

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare.engine import Engine
-from stepladder.data.prepare.forecast import check_space
 from stepladder.data.prepare.hashing import HashCache, Hashed, save_hashes
-from stepladder.data.prepare.plan import Plan, Row, ShardPlan
+from stepladder.data.prepare.plan import Plan, Row, ShardPlan, check_space
 from stepladder.data.prepare.quarantine import Bad
-from stepladder.data.prepare.shard_record import Finished
-from stepladder.data.prepare.shard_work import ShardMaker
+from stepladder.data.prepare.shard_work import Finished, ShardMaker
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.reading.threads import Inline
 from stepladder.data.sources.listing import Listing

@@ -13,8 +13,7 @@ from pathlib import Path
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare.hashing import hash_file
 from stepladder.data.prepare.plan import Row, ShardPlan
-from stepladder.data.prepare.shard_record import Finished
-from stepladder.data.prepare.shard_work import ShardMaker
+from stepladder.data.prepare.shard_work import Finished, ShardMaker
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.reading.threads import Inline, one_torch_thread
 from stepladder.data.sources.pictures import CHANGED, FileReader, ReadRow, Workers

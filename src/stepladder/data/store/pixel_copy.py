@@ -22,7 +22,7 @@ import numpy as np
 from stepladder.config.choices import Encoding, Split
 from stepladder.data.decoding.decode import decode_versions
 from stepladder.data.prepare.encode import channel_sums, num_summed
-from stepladder.data.prepare.forecast import check_room
+from stepladder.data.prepare.plan import check_room
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.prepare.writer import ShardWriter
 from stepladder.data.reading.threads import map_in_order, one_torch_thread

@@ -154,7 +154,7 @@ def test_only_one_process_makes_it(store: Store) -> None:
 def test_a_disk_without_room_is_refused_before_anything_is_written(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepladder.data.prepare.forecast.disk_free_bytes", lambda place: 1000)
+    monkeypatch.setattr("stepladder.data.prepare.plan.disk_free_bytes", lambda place: 1000)
     with pytest.raises(ResourceError, match=r"needs .* GB"):
         pixel_copy(store)
     folder = copies_folder(store.path)

@@ -11,9 +11,8 @@ from pathlib import Path, PurePosixPath
 from stepladder.config.choices import Encoding, JpegSize
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.formats import NPY_MAGIC
-from stepladder.data.prepare.forecast import check_room
 from stepladder.data.prepare.hashing import Hashed
-from stepladder.data.prepare.plan import Row
+from stepladder.data.prepare.plan import Row, check_room
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.reading.threads import map_in_order
 from stepladder.data.remote.places import shown
