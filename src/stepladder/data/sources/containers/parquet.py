@@ -11,7 +11,6 @@ from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.remote.retries import StoreAwayError
 from stepladder.data.sources.containers.batch_pictures import BatchPictures
-from stepladder.data.sources.containers.cells import checked_label, encodable, split_of_cell
 from stepladder.data.sources.containers.columns import Columns, ImageKind
 from stepladder.data.sources.containers.contract import (
     MAX_BATCH_BYTES,
@@ -20,6 +19,7 @@ from stepladder.data.sources.containers.contract import (
     Item,
 )
 from stepladder.data.sources.containers.files import SourceFile, cut_off
+from stepladder.data.sources.containers.labels import checked_label, encodable, split_of_cell
 from stepladder.data.sources.safe_arrow import require_safe_pyarrow
 from stepladder.data.sources.walk import Skipped
 from stepladder.errors import DataError

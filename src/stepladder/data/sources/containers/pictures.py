@@ -17,9 +17,8 @@ from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.reading.threads import map_in_order
 from stepladder.data.remote.places import shown
 from stepladder.data.sources.containers.contract import Container, Item, Opened
-from stepladder.data.sources.containers.kept import Kept, Spooled
 from stepladder.data.sources.containers.labels import Labels
-from stepladder.data.sources.containers.spool import Buckets, Spool
+from stepladder.data.sources.containers.spool import Buckets, Kept, Spool, Spooled
 from stepladder.data.sources.listing import Listing, Picture, require_classes
 from stepladder.data.sources.pictures import HashedListing, Pictures, Workers
 from stepladder.data.sources.walk import Skipped

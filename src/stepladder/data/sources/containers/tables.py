@@ -27,8 +27,9 @@ from stepladder.data.sources.containers.files import (
     SourceFile,
     file_of,
     find_files,
+    partition_values,
+    splits_by_name,
 )
-from stepladder.data.sources.containers.names import partition_values, splits_by_name
 from stepladder.data.sources.containers.parquet import RowSource, open_parquet, parts_of
 from stepladder.data.sources.delta_log import DeltaVersion, read_version, removed_file
 from stepladder.data.sources.safe_arrow import require_safe_pyarrow
