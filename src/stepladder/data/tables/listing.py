@@ -7,6 +7,8 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,6 @@ from stepladder.data.remote.places import (
 from stepladder.data.sources.delta_log import LOG_FOLDER, DeltaVersion, VersionOption, read_version
 from stepladder.data.sources.safe_arrow import require_safe_pyarrow
 from stepladder.data.tables.hold import MANIFEST
-from stepladder.data.tables.version_pin import pinned_version
 from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
@@ -385,3 +386,42 @@ def split_named(value: Any) -> Split | None:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+@dataclass(frozen=True)
+class _Pin:
+    version: int
+    place: str | None
+    asked: set[str] = field(default_factory=set)
+
+
+_PIN: ContextVar[_Pin | None] = ContextVar("version pin", default=None)
+
+
+@contextmanager
+def reading_version(version: int, *, place: str | None = None) -> Iterator[set[str]]:
+    """Let tables be opened at a version within the block, as if their callers had named it.
+
+    A table that has no such version is opened at its latest.
+
+    Args:
+        place: of the one table that is meant; None: every Delta table.
+
+    Yields:
+        The places of the tables that were opened without a version.
+    """
+    pin = _Pin(version, place)
+    token = _PIN.set(pin)
+    try:
+        yield pin.asked
+    finally:
+        _PIN.reset(token)
+
+
+def pinned_version(place: str) -> int | None:
+    """Give the version at which to open a Delta table that is asked for without one."""
+    pin = _PIN.get()
+    if pin is None:
+        return None
+    pin.asked.add(place)
+    return pin.version if pin.place in (None, place) else None

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from stepladder.data.reading.examples import Examples, Source
 from stepladder.data.tables.blocks import Block, BlockCache, Blocks
-from stepladder.data.tables.cells import CellColumn
-from stepladder.data.tables.columns import BadCellError, Column, Part
+from stepladder.data.tables.columns import BadCellError, CellColumn, Column, Part
 from stepladder.data.tables.footers import RowGroups
 from stepladder.data.tables.layout import Layout
 from stepladder.errors import DataError

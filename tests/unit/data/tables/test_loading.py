@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepladder.data.reading.examples import Examples, Source
-from stepladder.data.tables.loading import shard_loader
+from stepladder.data.tables.opening import shard_loader
 from stepladder.errors import UsageError
 
 
