@@ -2,6 +2,9 @@
 
 Source: Cubuk et al. 2020, "RandAugment: Practical automated data augmentation with a reduced
 search space", arXiv:1909.13719. Ranges of strength as in its reference code, on a scale of 0 to 10.
+
+The operations on colour and tone take uint8 (n, 3, h, w), each picture with its own strength, and
+follow Pillow's ImageOps and ImageEnhance, which the tests hold them to.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stepladder.data.augment import colour, warp
+from stepladder.data.augment import warp
 from stepladder.data.augment.draws import Purpose, draw_integers
 
 Float64 = npt.NDArray[np.float64]
@@ -28,7 +31,6 @@ MAX_BITS_LOST = 4
 
 Operation = Callable[[Tensor, Float64], Tensor]
 """Pictures uint8 (n, 3, h, w) and signed strengths (n,) in [-1, 1] to pictures."""
-
 
 _GREY = (299, 587, 114)  # thousandths, as in Pillow's conversion to L
 _SMOOTH = ((1, 1, 1), (1, 5, 1), (1, 1, 1))  # Pillow's SMOOTH kernel, over 13
@@ -113,12 +115,12 @@ def _factor(strength: Float64, x: Tensor) -> Tensor:
 
 def _posterize(x: Tensor, strength: Float64) -> Tensor:
     bits = 8 - np.rint(MAX_BITS_LOST * np.abs(strength)).astype(np.int64)
-    return colour.posterize(x, torch.from_numpy(bits).to(x.device))
+    return posterize(x, torch.from_numpy(bits).to(x.device))
 
 
 def _solarize(x: Tensor, strength: Float64) -> Tensor:
     threshold = 256 * (1 - np.abs(strength))
-    return colour.solarize(x, torch.from_numpy(threshold).to(x.device, torch.float32))
+    return solarize(x, torch.from_numpy(threshold).to(x.device, torch.float32))
 
 
 def _rotate(x: Tensor, strength: Float64) -> Tensor:
@@ -145,15 +147,15 @@ def _translate_y(x: Tensor, strength: Float64) -> Tensor:
 
 OPERATIONS: tuple[tuple[str, Operation], ...] = (
     ("identity", lambda x, _: x),
-    ("autocontrast", lambda x, _: colour.autocontrast(x)),
-    ("equalize", lambda x, _: colour.equalize(x)),
+    ("autocontrast", lambda x, _: autocontrast(x)),
+    ("equalize", lambda x, _: equalize(x)),
     ("rotate", _rotate),
     ("solarize", _solarize),
-    ("color", lambda x, strength: colour.color(x, _factor(strength, x))),
+    ("color", lambda x, strength: color(x, _factor(strength, x))),
     ("posterize", _posterize),
-    ("contrast", lambda x, strength: colour.contrast(x, _factor(strength, x))),
-    ("brightness", lambda x, strength: colour.brightness(x, _factor(strength, x))),
-    ("sharpness", lambda x, strength: colour.sharpness(x, _factor(strength, x))),
+    ("contrast", lambda x, strength: contrast(x, _factor(strength, x))),
+    ("brightness", lambda x, strength: brightness(x, _factor(strength, x))),
+    ("sharpness", lambda x, strength: sharpness(x, _factor(strength, x))),
     ("shear_x", _shear_x),
     ("shear_y", _shear_y),
     ("translate_x", _translate_x),

@@ -1,6 +1,9 @@
 """Which example stands at which position of an epoch: a pure function of a few plain values.
 
 The golden vectors in the tests freeze it: a change needs a new order version.
+
+Three parts: a permutation of a range that needs no table (`Bijection`), windows of blocks that are
+shuffled each by itself (`Windows`), and the order of a run (`Order`), which chooses between them.
 """
 
 from __future__ import annotations
@@ -17,18 +20,23 @@ from stepladder.config.choices import OrderMode
 
 ORDER_VERSION = 1
 
-
 _SMALL = 256  # the smallest domain of the network
 NUM_ROUNDS = 8  # BLAKE2b gives 64 bytes: a 64-bit key for each round
 
 
 @dataclass(frozen=True)
 class Bijection:
-    """A permutation of range(n), chosen by a key of plain values.
+    """A permutation of range(n), chosen by a key of plain values: O(1) at any size.
+
+    A keyed Feistel network permutes the smallest power of four, from 256 on, that holds n; a value
+    that falls outside n is put through again until it is inside (cycle walking): still a bijection.
+    Integers and BLAKE2b only, so it is the same on every machine and library version.
 
     Attributes:
         n: size of the domain, 1 or more.
         key: values that choose the permutation; hashed as JSON, so 1 and "1" differ.
+
+    Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", CT-RSA (methods 2, 3).
     """
 
     n: int
@@ -150,7 +158,11 @@ class Arrangement:
 
 
 class Windows:
-    """The windowed order of one epoch.
+    """The windowed order of one epoch: blocks in shuffled order, rows within windows of them.
+
+    Rows of a block, such as a file of a store, are cheap to read together. The blocks are shuffled
+    and cut into windows of several; the rows of a window are shuffled among themselves. What is
+    read at any time lies in one window, or two while a batch straddles them.
 
     Args:
         blocks: of the rows.

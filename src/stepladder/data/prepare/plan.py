@@ -1,4 +1,4 @@
-"""Decide what a store will hold, before a picture is decoded: rows, their order, their files."""
+"""Decide what a store will hold before a picture is decoded: rows, order, files, disk space."""
 
 from __future__ import annotations
 

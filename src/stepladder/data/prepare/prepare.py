@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 else:
     DataFrame = Any
-
-
-from enum import StrEnum
 
 __all__ = ["PreparePhase", "PrepareProgress", "PrepareResult", "prepare"]
 

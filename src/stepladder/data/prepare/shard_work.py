@@ -25,7 +25,7 @@ from stepladder.data.prepare.near_duplicates import LOOK_LENGTH
 from stepladder.data.prepare.plan import Row, ShardPlan
 from stepladder.data.prepare.quarantine import Bad
 from stepladder.data.prepare.writer import MAX_GROUP_ROWS, ShardWriter
-from stepladder.data.reading.buffers import Buffers
+from stepladder.data.reading.memory import Buffers
 from stepladder.data.reading.threads import Inline, map_in_order
 from stepladder.data.sources.pictures import ReadRow
 from stepladder.records import ShardInfo, read_json, write_json
@@ -36,7 +36,6 @@ _MIN_WRITERS = 2  # one goes on while another waits for the disk
 _CHUNK = 16  # pictures that a thread decodes at a time: handing each over alone costs a tenth
 _CHUNK_BYTES = 4 << 20  # fewer where they are large: memory goes by what is under way
 _MAX_WAITING = 4  # chunks that a writer has not taken yet
-
 
 Chunk = Sequence[ReadyPicture | Bad]
 """Pictures that were decoded together, in the order of the plan."""

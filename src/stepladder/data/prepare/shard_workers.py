@@ -57,7 +57,6 @@ _END_S = 10.0
 
 OnRow = Callable[[Bad | None], None]
 
-
 _IMPORTED_ON_USE = (
     "simplejpeg",
     "torch.nn.functional",

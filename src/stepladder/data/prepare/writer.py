@@ -16,7 +16,6 @@ from zlib_ng.zlib_ng import crc32
 from stepladder.config.choices import Compression, Encoding
 from stepladder.data.store.index import encode_index, index_path
 from stepladder.data.store.manifest import publish
-from stepladder.data.store.packing import pack
 from stepladder.data.store.pages import (
     MAGIC,
     SHA256_BYTES,
@@ -25,6 +24,7 @@ from stepladder.data.store.pages import (
     RowGroup,
     encode_path,
     footer_bytes,
+    pack,
     page_header,
 )
 from stepladder.records import ShardInfo, fsync_dir, write_bytes

@@ -28,7 +28,6 @@ from stepladder.data.reading.arguments import (
     require_share,
     whole,
 )
-from stepladder.data.reading.buffers import Buffers
 from stepladder.data.reading.examples import (
     ArrivalSource,
     Examples,
@@ -37,7 +36,7 @@ from stepladder.data.reading.examples import (
     Source,
     none_of,
 )
-from stepladder.data.reading.memory import MemoryPictures, decoded_bytes, resolve_where
+from stepladder.data.reading.memory import Buffers, MemoryPictures, decoded_bytes, resolve_where
 from stepladder.data.reading.threads import map_in_order, num_reading_threads, reading_threads
 from stepladder.data.store.shard_files import ShardFilesStats
 from stepladder.errors import ResourceError, UsageError

@@ -1,4 +1,4 @@
-"""Threads that read and decode."""
+"""Threads that read and decode, and work that they give back in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from stepladder.machine import num_cores
 
 THREAD_NAME = "stepladder-read"
-
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +20,17 @@ from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.reading.threads import Inline
 from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.pictures import HashedListing, Workers
-from stepladder.data.spark.session import num_slots, require_spark, spark_session
+from stepladder.data.spark.jobs import collect
+from stepladder.data.spark.row_tasks import (
+    END_OF_FILE,
+    MADE,
+    ROUTED,
+    ROUTING,
+    FileTasks,
+    RowTasks,
+    write_routing,
+)
+from stepladder.data.spark.session import num_slots, quiet_pandas, require_spark, spark_session
 from stepladder.data.spark.shard_tasks import (
     ATTEMPTS,
     HASHED,
@@ -32,36 +43,13 @@ from stepladder.data.spark.shard_tasks import (
     write_listed,
     write_shard_plan,
 )
-from stepladder.data.spark.site import Site, open_site, require_shared, run_told
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-else:
-    SparkSession = Any
-
-
-import os
-from typing import TYPE_CHECKING, Any
-
-from stepladder.data.spark.jobs import collect
-from stepladder.data.spark.row_tasks import (
-    END_OF_FILE,
-    MADE,
-    ROUTED,
-    ROUTING,
-    FileTasks,
-    RowTasks,
-    write_routing,
-)
-from stepladder.data.spark.session import quiet_pandas
-from stepladder.data.spark.site import raise_told
+from stepladder.data.spark.site import Site, open_site, raise_told, require_shared, run_told
 from stepladder.errors import ResourceError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 else:
-    DataFrame = SparkSession = Any
-
+    SparkSession = DataFrame = Any
 
 _TASKS_PER_SLOT = 4  # so that the last ones to end are short
 _MAX_CHUNK = 2048

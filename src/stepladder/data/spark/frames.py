@@ -3,55 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepladder.config.choices import Encoding, JpegSize
 from stepladder.config.options import PrepareConfig
+from stepladder.data.decoding.formats import NPY_MAGIC
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.remote.places import object_place
 from stepladder.data.sources.containers.columns import Columns, choose_columns
+from stepladder.data.sources.containers.parquet import BatchPictures, checked_label, split_of_cell
 from stepladder.data.sources.pictures import HashedListing
 from stepladder.data.spark.engine import RowsOnSpark, small_batches
 from stepladder.data.spark.frame_listing import empty_files, facts_of, list_facts
 from stepladder.data.spark.jobs import collect, explain
 from stepladder.data.spark.listing import FRAME, split_pattern
-from stepladder.data.spark.row_tasks import RowTasks
+from stepladder.data.spark.row_tasks import RowTasks, handed
 from stepladder.data.spark.session import is_of_spark
-from stepladder.data.spark.site import Site, raise_told
+from stepladder.data.spark.site import Site, raise_told, telling
 from stepladder.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-else:
-    DataFrame = SparkSession = Any
-
-
-import hashlib
-from typing import TYPE_CHECKING, Any
-
-from stepladder.config.choices import Encoding, JpegSize
-from stepladder.data.decoding.formats import NPY_MAGIC
-from stepladder.data.sources.containers.parquet import BatchPictures, checked_label, split_of_cell
-from stepladder.data.spark.row_tasks import handed
-from stepladder.data.spark.site import telling
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
     Batches = Iterator[pa.RecordBatch]
 else:
-    Batches = Any
-
+    DataFrame = SparkSession = Batches = Any
 
 _OF_OBJECTS = (
     "Say what lies there, such as --source-format parquet or webdataset: executors open that "
     "themselves. Single pictures are read by Spark, which calls the scheme s3a."
 )
 _LABELS = ("labels", "class", "class_name", "category", "target")  # as `choose_columns`
-
 
 FACTS = (
     "sha256 binary, size long, reason string, path string, label string, number long, "

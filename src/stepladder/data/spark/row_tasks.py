@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
+import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepladder.config.options import PrepareConfig
@@ -29,18 +32,11 @@ if TYPE_CHECKING:
 else:
     Batches = Any
 
-
-import bisect
-import mmap
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-
 ROUTED = "shard int, sha256 binary, picture binary"
 MADE = "shard int"
 ROUTING = "routing"
 END_OF_FILE = b"\xff" * 33  # in place of a sha256: sorts after each, and says that all rows came
 _MAX_SENT_BYTES = 32 << 20
-
 
 _HASH_BYTES = 32
 _ENTRY_BYTES = _HASH_BYTES + 4

@@ -1,4 +1,4 @@
-"""Open a table: `open_table`."""
+"""Open a table (`open_table`), and give one shard of it to a training loop (`shard_loader`)."""
 
 from __future__ import annotations
 

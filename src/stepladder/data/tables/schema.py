@@ -31,7 +31,6 @@ from stepladder.errors import DataError, UsageError
 
 _EXTENSION = b"ARROW:extension:name"
 
-
 _TIMES = (datetime.date, datetime.time, datetime.timedelta)
 
 

@@ -325,9 +325,7 @@ def test_progress_goes_through_both_phases_to_the_end(split_photos: Path, tmp_pa
 def test_a_store_that_cannot_fit_is_refused_before_it_is_begun(
     split_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stepladder.data.prepare import plan as forecast
-
-    monkeypatch.setattr(forecast, "disk_free_bytes", lambda _: 10_000)
+    monkeypatch.setattr(plan_module, "disk_free_bytes", lambda _: 10_000)
     with pytest.raises(ResourceError, match=r"needs .* GB, and 1e-05 GB are free") as caught:
         make(split_photos, tmp_path / "store")
     assert caught.value.exit_code == 4

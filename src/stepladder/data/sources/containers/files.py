@@ -1,4 +1,7 @@
-"""Find the files of a source: one, a folder of them, a pattern, or a prefix in an object store."""
+"""Find the files of a source: one, a folder of them, a pattern, or a prefix in an object store.
+
+What names of files say is read here too: patterns of many, splits, columns.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,19 @@ import fnmatch
 import glob
 import io
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+from stepladder.config.choices import Split
 from stepladder.data.remote.object_files import object_filesystem
 from stepladder.data.remote.places import ObjectPlace, object_place
 from stepladder.data.remote.retries import StoreAwayError
-from stepladder.data.sources.listing import name_some
+from stepladder.data.sources.listing import SPLIT_NAMES, name_some
 from stepladder.data.sources.walk import Skipped, is_hidden
 from stepladder.errors import DataError, StepladderError, UsageError
 
@@ -25,16 +31,8 @@ if TYPE_CHECKING:
 else:
     FileInfo = FileSystem = Any
 
-
-import re
-from urllib.parse import unquote
-
-from stepladder.config.choices import Split
-from stepladder.data.sources.listing import SPLIT_NAMES
-
 _AHEAD_BYTES = 1 << 20
 _FAR_AHEAD_BYTES = 8 << 20
-
 
 _MAGIC = re.compile(r"[*?\[]")
 _MAGIC_OR_BRACE = re.compile(r"[*?\[{]")

@@ -1,7 +1,8 @@
 """Read a tar member by member, front to back. Nothing is written to disk, no name is followed.
 
 Our own and not `tarfile`'s walk: that one ends in silence where a file is cut short between two
-members or has a hole of zeros, and reads a header of any length into memory.
+members or has a hole of zeros, and reads a header of any length into memory. What follows the end mark is read too: zeros lie in the
+middle of a file that a copy or a download left unfinished, and pictures may lie behind them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,14 @@ from stepladder.data.sources.containers.files import cut_off
 from stepladder.data.sources.walk import Skipped, is_hidden
 from stepladder.errors import DataError
 
+BLOCK: Final = 512
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_MAX_HEADER_BYTES: Final = 1 << 20
+_SKIP_BYTES: Final = 1 << 20
+_END_MARK_BYTES: Final = 2 * BLOCK
+_USUAL_RECORD: Final = 20 * BLOCK
+_MAX_RECORD: Final = 1 << 20
+_COPY_AGAIN: Final = "Copy or download the file again, or give a pattern without it."
 _ZEROS: Final = bytes(BLOCK)
 _REGULAR: Final = {tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE}
 _NAMED: Final = {tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE}
@@ -36,16 +45,6 @@ _MORE_AT: Final = 482  # in the header of GNU's own form: another block of its m
 _MORE_AT_NEXT: Final = 504  # in such a block
 _MAX_DIGITS: Final = 20
 _NUMBER: Final = re.compile(rb"\d{1,18}")
-
-
-BLOCK: Final = 512
-_GZIP_MAGIC: Final = b"\x1f\x8b"
-_MAX_HEADER_BYTES: Final = 1 << 20
-_SKIP_BYTES: Final = 1 << 20
-_END_MARK_BYTES: Final = 2 * BLOCK
-_USUAL_RECORD: Final = 20 * BLOCK
-_MAX_RECORD: Final = 1 << 20
-_COPY_AGAIN: Final = "Copy or download the file again, or give a pattern without it."
 
 
 class TarStream:
