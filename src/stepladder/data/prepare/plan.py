@@ -22,7 +22,7 @@ from stepladder.machine.limits import disk_free_bytes
 MAX_MEAN_SHARD_BYTES = 64 << 20
 _RESIZED_BYTES_PER_PIXEL = 0.9  # of a photograph at quality 90; the forecast errs to the high side
 _RECORD_VERSION = 3  # raised whenever the record of a finished file says something else
-_ROW_OVERHEAD_BYTES = 256  # sha256, path, label, page header, side index
+ROW_OVERHEAD_BYTES = 256  # sha256, path, label, page header, side index
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +163,10 @@ def _cut(rows: list[Row], split: Split, *, config: PrepareConfig, base: str) -> 
 def _forecast_bytes(row: Row, config: PrepareConfig) -> int:
     num_pixels = config.size * config.size
     if config.encoding is Encoding.PIXELS:
-        return 3 * num_pixels + _ROW_OVERHEAD_BYTES
+        return 3 * num_pixels + ROW_OVERHEAD_BYTES
     if config.jpeg_size is JpegSize.ORIGINAL:
-        return row.size_bytes + _ROW_OVERHEAD_BYTES
-    return int(_RESIZED_BYTES_PER_PIXEL * num_pixels) + _ROW_OVERHEAD_BYTES
+        return row.size_bytes + ROW_OVERHEAD_BYTES
+    return int(_RESIZED_BYTES_PER_PIXEL * num_pixels) + ROW_OVERHEAD_BYTES
 
 
 def _digest(base: str, rows: Sequence[Row]) -> str:

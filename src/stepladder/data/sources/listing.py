@@ -21,6 +21,13 @@ SPLIT_NAMES = {
     "validation": Split.VAL,
     "test": Split.TEST,
 }
+SPLIT_WORDS = {
+    **SPLIT_NAMES,
+    "training": Split.TRAIN,
+    "dev": Split.VAL,
+    "testing": Split.TEST,
+}
+"""As files and folders of tables name splits; a folder of pictures may be a class `dev`."""
 _MAX_NAMED = 10
 _MAX_SPLIT_FOLDERS = 3
 

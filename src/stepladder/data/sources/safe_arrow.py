@@ -1,4 +1,4 @@
-"""The oldest pyarrow that may open files of others."""
+"""What pyarrow may be trusted with: the oldest that may open files of others, and its messages."""
 
 from __future__ import annotations
 
@@ -36,3 +36,8 @@ def refuse_older(found: str) -> None:
             f"pyarrow {found} is older than {floor}, the first that is safe with files of others",
             fix=f"pip install 'pyarrow>={floor}'",
         )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of a library's message, not too long."""
+    return str(error).strip().partition("\n")[0][:200] or type(error).__name__

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare.engine import Engine
 from stepladder.data.prepare.hashing import HashCache, Hashed, save_hashes
-from stepladder.data.prepare.plan import Plan, Row, ShardPlan, check_space
+from stepladder.data.prepare.plan import Plan, ShardPlan, check_space
 from stepladder.data.prepare.quarantine import Bad
 from stepladder.data.prepare.shard_work import Finished, ShardMaker
 from stepladder.data.prepare.work_folder import WorkFolder
@@ -40,6 +40,7 @@ from stepladder.data.spark.shard_tasks import (
     read_listed,
     shard_maker,
     task_file,
+    unread,
     write_listed,
     write_shard_plan,
 )
@@ -165,7 +166,7 @@ class SparkEngine(Engine):
         """Let executors write what is not finished; what they finish is told file by file."""
         assert self._site is not None, "called before hash()"
         tasks = self.tasks(self._site)
-        records = shard_maker(tasks.site, self.config, read=_unread, workers=Workers(Inline(), 1))
+        records = shard_maker(tasks.site, self.config, read=unread, workers=Workers(Inline(), 1))
         done = self._find(plan, tasks, records)
         pending = [shard for shard in plan.shards if shard.name not in done]
         check_space(pending, work.root)
@@ -265,10 +266,6 @@ class FilesOnSpark(SparkEngine):
         for chunk in chunks:
             chunk.unlink()
         return known
-
-
-def _unread(row: Row) -> bytes:
-    raise AssertionError(f"{row.path} is read by executors alone")
 
 
 _ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"

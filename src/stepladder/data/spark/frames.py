@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepladder.config.choices import Encoding, JpegSize
 from stepladder.config.options import PrepareConfig
-from stepladder.data.decoding.formats import NPY_MAGIC
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.remote.places import object_place
+from stepladder.data.sources.containers.batch_pictures import BatchPictures
 from stepladder.data.sources.containers.columns import Columns, choose_columns
-from stepladder.data.sources.containers.parquet import BatchPictures, checked_label, split_of_cell
+from stepladder.data.sources.containers.labels import checked_label, split_of_cell
+from stepladder.data.sources.containers.pictures import refuse_pixels
 from stepladder.data.sources.pictures import HashedListing
+from stepladder.data.sources.safe_arrow import first_line
 from stepladder.data.spark.engine import RowsOnSpark, small_batches
 from stepladder.data.spark.frame_listing import empty_files, facts_of, list_facts
 from stepladder.data.spark.jobs import collect, explain
@@ -80,14 +81,8 @@ class FrameTasks(RowTasks):
             yield pa.RecordBatch.from_arrays(arrays, names)
 
     def _fact(self, batch: pa.RecordBatch, at: int, data: bytes, reason: str | None) -> tuple:  # type: ignore[type-arg]
-        columns, config = self.columns, self.config
-        is_kept = config.encoding is Encoding.JPEG and config.jpeg_size is JpegSize.ORIGINAL
-        if is_kept and data.startswith(NPY_MAGIC):
-            raise UsageError(
-                "the source holds pixels, and a store of original JPEGs keeps files as they are",
-                where="DataFrame",
-                fix="Choose --encoding pixels, or --jpeg-size resized.",
-            )
+        columns = self.columns
+        refuse_pixels(self.config, data, where=FRAME)
         path = _cell(batch, columns.path, at)
         where = "DataFrame" if path is None else f"DataFrame: {path}"
         label: str | int | None = None
@@ -197,7 +192,7 @@ class FrameOnSpark(RowsOnSpark):
             raise UsageError(
                 "Spark has no such table",
                 where=table,
-                why=str(error).partition("\n")[0][:200],
+                why=first_line(error),
                 fix="Give its whole name, CATALOG.SCHEMA.TABLE, and look at spark-defaults.conf: "
                 "where is the catalogue?",
             ) from None
@@ -216,7 +211,7 @@ class FrameOnSpark(RowsOnSpark):
             raise UsageError(
                 "Spark finds nothing there",
                 where=self._address,
-                why=str(error).partition("\n")[0][:200],
+                why=first_line(error),
                 fix="Give an address that executors can open, such as hdfs://host/photos.",
             ) from None
         except Exception as error:  # of a host that is away, or a scheme that Spark does not know

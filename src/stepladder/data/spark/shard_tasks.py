@@ -128,7 +128,7 @@ class ShardTasks:
             make_shard(self.site, self.config, plan, read=self._reader(), workers=workers)
 
     def _reader(self) -> ReadRow:
-        return FileReader(self.source, self.config.max_pixels) if self.source else _unreadable
+        return FileReader(self.source, self.config.max_pixels) if self.source else unread
 
 
 def task_file(site: Site, folder: str, task: int) -> Path:
@@ -204,5 +204,6 @@ def decoding(threads: int) -> Iterator[Workers]:
             yield Workers(stack.enter_context(pool), num * _AHEAD_PER_THREAD)
 
 
-def _unreadable(row: Row) -> bytes:
-    raise AssertionError(f"{row.path} comes by Spark")
+def unread(row: Row) -> bytes:
+    """Stand for what reads pictures where none is read."""
+    raise AssertionError(f"{row.path} is not read here")

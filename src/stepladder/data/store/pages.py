@@ -4,8 +4,8 @@ Columns: sha256 (of the source bytes), path, label, picture. The picture column 
 so that a row can be read and checked alone; the others have one page a row group. Pages are not
 compressed; those of pixels may be, if the user wants that, each by itself: LZ4 leaves a third out
 and costs a reader little, zstd leaves more out and is slow, and both pay only where the link is
-slower than they are. Any Parquet reader opens such a file. Reading here accepts this layout and nothing else, and never acts on what
-a file says about itself (no pickled extension types, no code).
+slower than they are. Any Parquet reader opens such a file. Reading here accepts this layout and
+nothing else, and never acts on what a file says about itself (no pickled extension types, no code).
 
 A path is text in UTF-8. A file name may be any bytes: bytes that are not UTF-8 are written `\xNN`,
 and a backslash is doubled, so that the name can be had back exactly.

@@ -27,7 +27,8 @@ from stepladder.data.remote.places import (
     secret_refused,
 )
 from stepladder.data.sources.delta_log import LOG_FOLDER, DeltaVersion, VersionOption, read_version
-from stepladder.data.sources.safe_arrow import require_safe_pyarrow
+from stepladder.data.sources.listing import SPLIT_WORDS
+from stepladder.data.sources.safe_arrow import first_line, require_safe_pyarrow
 from stepladder.data.tables.hold import MANIFEST
 from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
 
@@ -35,11 +36,6 @@ _SUFFIXES = (".parquet", ".parq", ".pq")
 _GLOB = re.compile(r"[*?\[]")
 _ONE_OF = re.compile(r"\[!?+(?:\][^]/]*|[^]/]+)\]")  # `]` is one of them where it comes first
 _GLOB_WORD = re.compile(rf"(\*\*/|\*\*|\*|\?|{_ONE_OF.pattern})")
-_SPLIT_NAMES = {
-    Split.TRAIN: ("train", "training"),
-    Split.VAL: ("val", "valid", "validation", "dev"),
-    Split.TEST: ("test", "testing"),
-}
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -265,7 +261,7 @@ def _named_if_unreachable(place: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise ResourceError(
-            f"the files cannot be listed ({_first_line(error)})",
+            f"the files cannot be listed ({first_line(error)})",
             where=place,
             fix="Look at the address, the credentials and the permissions.",
         ) from None
@@ -380,12 +376,7 @@ def _split_of(file: TableFile, column: str) -> Split | None:
 
 def split_named(value: Any) -> Split | None:
     """Give the split that a name means, such as `validation` for val."""
-    text = str(value).lower()
-    return next((split for split, names in _SPLIT_NAMES.items() if text in names), None)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return SPLIT_WORDS.get(str(value).lower())
 
 
 @dataclass(frozen=True)

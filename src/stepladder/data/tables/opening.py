@@ -8,7 +8,7 @@ from numbers import Integral
 from pathlib import Path
 
 from stepladder.config.choices import OrderMode, Split
-from stepladder.data.reading.arguments import require_at_least
+from stepladder.data.reading.arguments import choice, require_at_least
 from stepladder.data.reading.examples import Source
 from stepladder.data.reading.loader import Loader
 from stepladder.data.sources.delta_log import VersionOption
@@ -81,39 +81,20 @@ def open_chosen(
     split_column: str = "split",
     version: int | None = None,
     max_cache_bytes: int | None = None,
+    option: VersionOption = VersionOption.OPEN_TABLE,
 ) -> TableSource:
     """Read rows as `open_table` does, for an interface that chooses more than it lets choose.
+
+    Args:
+        option: that errors about the version speak of.
 
     Raises:
         DataError: if there is no such table, or a file of it is damaged, or other than the first.
         UsageError: if the choices do not fit its columns.
     """
-    opened = partial(
-        _opened,
-        written(path),
-        choices=choices,
-        split=None if split is None else _known(split),
-        split_column=split_column,
-        max_cache_bytes=max_cache_bytes,
-    )
-    return opened(None if version is None else _counted(version), VersionOption.OPEN_TABLE)
-
-
-def _opened(
-    place: str,
-    version: int | None,
-    option: VersionOption,
-    *,
-    choices: Choices,
-    split: Split | None,
-    split_column: str,
-    max_cache_bytes: int | None,
-) -> TableSource:
-    """Open a table; see `open_table`.
-
-    Args:
-        option: that errors speak of.
-    """
+    place = written(path)
+    split = None if split is None else choice(Split, split, where="split")
+    version = None if version is None else _counted(version)
     listing = list_table(place, version, option)
     by_files = None if split is None else of_split(listing, split, split_column)
     if by_files is not None and not by_files.files:
@@ -138,14 +119,14 @@ def _opened(
         target=choices.target,
         key=repr((names, choices, split)),
         is_pinned=version is not None,
-        at_version=lambda other: _opened(
+        at_version=lambda other: open_chosen(
             place,
-            other,
-            VersionOption.RUN,
-            choices=choices,
+            choices,
             split=split,
             split_column=split_column,
+            version=other,
             max_cache_bytes=max_cache_bytes,
+            option=VersionOption.RUN,
         ),
         cache=None if max_cache_bytes is None else BlockCache(max_cache_bytes),
     )
@@ -157,15 +138,6 @@ def _no_rows(place: str, split: Split | None) -> DataError:
         where=place,
         fix="Give another path, or another split.",
     )
-
-
-def _known(split: Split | str) -> Split:
-    try:
-        return Split(split)
-    except ValueError:
-        raise UsageError(
-            f"{split!r} is no split", where="split", fix=f"Give one of: {', '.join(Split)}."
-        ) from None
 
 
 def _counted(version: int) -> int:

@@ -22,7 +22,7 @@ from stepladder.config.choices import Split
 from stepladder.data.remote.object_files import object_filesystem
 from stepladder.data.remote.places import ObjectPlace, object_place
 from stepladder.data.remote.retries import StoreAwayError
-from stepladder.data.sources.listing import SPLIT_NAMES, name_some
+from stepladder.data.sources.listing import SPLIT_WORDS, name_some
 from stepladder.data.sources.walk import Skipped, is_hidden
 from stepladder.errors import DataError, StepladderError, UsageError
 
@@ -38,8 +38,7 @@ _MAGIC = re.compile(r"[*?\[]")
 _MAGIC_OR_BRACE = re.compile(r"[*?\[{]")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MAX_EXPANDED = 1_000_000
-_SPLITS = {**SPLIT_NAMES, "training": Split.TRAIN, "dev": Split.VAL, "testing": Split.TEST}
-_SPLIT_WORD = re.compile(rf"({'|'.join(sorted(_SPLITS, key=len, reverse=True))})(?![a-z])")
+_SPLIT_WORD = re.compile(rf"({'|'.join(sorted(SPLIT_WORDS, key=len, reverse=True))})(?![a-z])")
 
 
 def is_pattern(source: Path) -> bool:
@@ -122,10 +121,10 @@ def partition_values(name: str) -> dict[str, str]:
 def _split_of(name: str) -> Split | None:
     *folders, file = name.lower().split("/")
     for folder in folders:
-        if folder in _SPLITS:
-            return _SPLITS[folder]
+        if folder in SPLIT_WORDS:
+            return SPLIT_WORDS[folder]
     match = _SPLIT_WORD.match(file)
-    return _SPLITS[match[1]] if match else None
+    return SPLIT_WORDS[match[1]] if match else None
 
 
 @dataclass(frozen=True)

@@ -167,14 +167,21 @@ def hash_items(config: PrepareConfig, items: list[Item]) -> list[tuple[Item, byt
     Raises:
         UsageError: if they are pixels, and the store is to keep files as they are.
     """
+    where = shown(config.source)
+    for item in items:
+        refuse_pixels(config, item.data, where=where)
+    return [(item, hashlib.sha256(item.data).digest()) for item in items]
+
+
+def refuse_pixels(config: PrepareConfig, picture: bytes, *, where: str) -> None:
+    """Raise an error if a picture is pixels, and the store is to keep files as they are."""
     is_kept = config.encoding is Encoding.JPEG and config.jpeg_size is JpegSize.ORIGINAL
-    if is_kept and any(item.data.startswith(NPY_MAGIC) for item in items):
+    if is_kept and picture.startswith(NPY_MAGIC):
         raise UsageError(
             "the source holds pixels, and a store of original JPEGs keeps files as they are",
-            where=shown(config.source),
+            where=where,
             fix="Choose --encoding pixels, or --jpeg-size resized.",
         )
-    return [(item, hashlib.sha256(item.data).digest()) for item in items]
 
 
 class ContainerRows:

@@ -1,8 +1,9 @@
 """Read a tar member by member, front to back. Nothing is written to disk, no name is followed.
 
 Our own and not `tarfile`'s walk: that one ends in silence where a file is cut short between two
-members or has a hole of zeros, and reads a header of any length into memory. What follows the end mark is read too: zeros lie in the
-middle of a file that a copy or a download left unfinished, and pictures may lie behind them.
+members or has a hole of zeros, and reads a header of any length into memory. What follows the end
+mark is read too: zeros lie in the middle of a file that a copy or a download left unfinished, and
+pictures may lie behind them.
 """
 
 from __future__ import annotations
