@@ -13,9 +13,10 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.remote.places import object_place
 from stepladder.data.sources.containers.batch_pictures import BatchPictures
-from stepladder.data.sources.containers.columns import Columns, choose_columns
-from stepladder.data.sources.containers.labels import checked_label, split_of_cell
+from stepladder.data.sources.containers.columns import LABEL_NAMES, Columns, choose_columns
+from stepladder.data.sources.containers.labels import checked_label
 from stepladder.data.sources.containers.pictures import refuse_pixels
+from stepladder.data.sources.listing import split_of_cell
 from stepladder.data.sources.pictures import HashedListing
 from stepladder.data.sources.safe_arrow import first_line
 from stepladder.data.spark.engine import RowsOnSpark, small_batches
@@ -39,7 +40,6 @@ _OF_OBJECTS = (
     "Say what lies there, such as --source-format parquet or webdataset: executors open that "
     "themselves. Single pictures are read by Spark, which calls the scheme s3a."
 )
-_LABELS = ("labels", "class", "class_name", "category", "target")  # as `choose_columns`
 
 FACTS = (
     "sha256 binary, size long, reason string, path string, label string, number long, "
@@ -252,7 +252,7 @@ class _Frame:
         constants: dict[str, str] = {}
         has_labels = True
         is_of_files = config.path_column in schema.names
-        if is_of_files and not {config.label_column, *_LABELS} & set(schema.names):
+        if is_of_files and not {config.label_column, *LABEL_NAMES} & set(schema.names):
             constants[config.label_column] = ""
             has_labels = False
         columns = choose_columns(schema, config, constants=constants, where=FRAME)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,10 +40,11 @@ def loader(n: int, batch_size: int = 8, **options: Any) -> Loader:
     return Loader(Numbers(n), batch_size=batch_size, seed=1, threads=1, **options)
 
 
-@pytest.fixture
-def split(tmp_path: Path, build_store: Any) -> Source:
-    build_store(tmp_path / "s", num_rows={"train": 50}, shards=4)
-    source = Store.open(tmp_path / "s").split(Split.TRAIN)
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory, build_store: Any) -> Source:
+    folder = tmp_path_factory.mktemp("loader") / "s"
+    build_store(folder, num_rows={"train": 50}, shards=4)
+    source = Store.open(folder).split(Split.TRAIN)
     assert source is not None
     return source
 
@@ -86,7 +86,7 @@ def test_without_end_epoch_follows_epoch() -> None:
         len(made)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
     n=st.integers(1, 60),
     batch_size=st.integers(1, 16),

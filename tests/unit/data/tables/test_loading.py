@@ -61,7 +61,7 @@ def taken(
 Ways = list[tuple[int, int, int]]  # batch_size, shard_count, steps
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=40)
 @given(
     num_rows=st.integers(7, 130),
     ways=st.lists(

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepladder.config.choices import Split
-from stepladder.data.sources.listing import SPLIT_NAMES
 from stepladder.errors import DataError
 
 
@@ -35,22 +33,6 @@ def checked_label(value: Any, name: str, where: str) -> str | int:
 def encodable(text: str) -> str:
     """Write half characters, which JSON can hold and UTF-8 cannot, as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def split_of_cell(value: Any, where: str) -> Split:
-    """Give the split that a cell names.
-
-    Raises:
-        DataError: if it names none.
-    """
-    split = SPLIT_NAMES.get(str(value).strip().lower())
-    if split is None:
-        raise DataError(
-            f"split {value!r:.40} is not train, val or test",
-            where=where,
-            fix="Write one of the three there, or name another column: --split-column NAME",
-        )
-    return split
 
 
 class Labels:
