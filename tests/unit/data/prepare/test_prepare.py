@@ -196,29 +196,6 @@ def test_a_store_inside_its_source_is_refused(split_photos: Path) -> None:
         make(split_photos, split_photos / "store")
 
 
-def test_adding_pictures_moves_no_old_one(tmp_path: Path) -> None:
-    source = tmp_path / "photos"
-
-    def sides() -> dict[str, Split]:
-        store = Store.open(make(source, tmp_path / "store", val_frac=0.3, overwrite=True).folder)
-        found = {}
-        for split in (Split.TRAIN, Split.VAL):
-            part = store.split(split)
-            assert part is not None
-            found |= {part.describe(row): split for row in range(len(part))}
-        return found
-
-    for seed in range(40):
-        save_photo(source / f"class {seed % 2}" / f"{seed}.jpg", seed)
-    before = sides()
-    for seed in range(40, 60):
-        save_photo(source / f"class {seed % 2}" / f"{seed}.jpg", seed)
-    after = sides()
-    assert len(after) == 60
-    assert after.items() >= before.items()
-    assert set(before.values()) == {Split.TRAIN, Split.VAL}
-
-
 def test_unreadable_pictures_are_put_aside_with_reasons(split_photos: Path, tmp_path: Path) -> None:
     folder = split_photos / "train" / "class 0"
     good = (folder / "0.jpg").read_bytes()
@@ -296,12 +273,6 @@ def test_shots_of_one_scene_on_two_sides_are_counted_unless_grouped(tmp_path: Pa
         assert part is not None
         scenes.append({part.describe(row).rpartition("/")[0] for row in range(len(part))})
     assert not scenes[0] & scenes[1]
-
-
-def test_classes_that_val_lacks_are_named(split_photos: Path, tmp_path: Path) -> None:
-    shutil.rmtree(split_photos / "val" / "class 1")
-    warnings = make(split_photos, tmp_path / "store").warnings
-    assert any("val has no picture of 1 of 2 classes: class 1 (8 in train)" in w for w in warnings)
 
 
 def test_a_class_only_in_test_is_an_error(split_photos: Path, tmp_path: Path) -> None:

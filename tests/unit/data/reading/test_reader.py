@@ -267,14 +267,6 @@ def test_choices_that_do_not_go_together_are_refused() -> None:
         reader(as_source([(1, 2), (3, 4)]), where=Where.MEMORY)
 
 
-def test_a_choice_may_be_given_by_its_name() -> None:
-    named = reader(Counting(40), mode="windowed", sample="rows", where="memory")
-    meant = reader(Counting(40), mode=OrderMode.WINDOWED, where=Where.MEMORY)
-    assert named.order == meant.order
-    assert named.is_held
-    assert named.order.samples(0, 0, 40).tolist() != list(range(40))
-
-
 @pytest.mark.parametrize("name", ["mode", "sample", "where"])
 def test_a_name_that_is_no_choice_is_told_with_those_that_are(name: str) -> None:
     with pytest.raises(UsageError, match=rf"{name}: 'bogus' is none .*\n.*one of: auto, "):
