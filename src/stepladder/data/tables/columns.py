@@ -264,12 +264,8 @@ class ListColumn(_Numeric):
         }
 
 
-class ObjectColumn(Column):
-    """Texts or bytes, as a list."""
-
-    def decode(self, values: pa.ChunkedArray) -> pa.Array:
-        """Give the values, as Arrow holds them."""
-        return self._filled(joined(values))
+class _ArrowColumn(Column):
+    """A column that stays as Arrow holds it until a batch is put together."""
 
     def concat(self, values: Sequence[pa.Array]) -> pa.Array:
         """Give one array."""
@@ -278,6 +274,14 @@ class ObjectColumn(Column):
     def num_bytes(self, values: pa.Array) -> int:
         """Give the bytes of the values and of where they begin."""
         return int(values.nbytes)
+
+
+class ObjectColumn(_ArrowColumn):
+    """Texts or bytes, as a list."""
+
+    def decode(self, values: pa.ChunkedArray) -> pa.Array:
+        """Give the values, as Arrow holds them."""
+        return self._filled(joined(values))
 
     def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:
         """Give a list of str or of bytes."""
@@ -413,7 +417,7 @@ def cells_of(columns: Sequence[Column], nullable: Collection[str]) -> tuple[Colu
     )
 
 
-class CellColumn(Column):
+class CellColumn(_ArrowColumn):
     """A column as pandas has it: NaN or None is a null, a list is an array.
 
     The type is that of all batches: where there is a null in any of them, whole numbers are float64
@@ -436,14 +440,6 @@ class CellColumn(Column):
         if isinstance(column, NumberColumn) and not isinstance(column, VectorColumn):
             return column.as_numbers(array)
         return array
-
-    def concat(self, values: Sequence[pa.Array]) -> pa.Array:
-        """Give one array."""
-        return pa.concat_arrays(values)
-
-    def num_bytes(self, values: pa.Array) -> int:
-        """Give the bytes of the values and of where they begin."""
-        return int(values.nbytes)
 
     def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:  # noqa: ARG002
         """Give an array of numbers, or a list of texts, bytes or arrays."""

@@ -180,7 +180,9 @@ class RowGroups:
         found: set[str] = set()
         for file_idx, file in enumerate(self._listing.files):
             left = set(names) - found
-            found |= {name for name in left if _is_null(file.constants.get(name))}
+            found |= {
+                name for name in left & file.constants.keys() if not file.constants[name].is_valid
+            }
             found |= _with_nulls(self._metadata(file_idx), left)
         return frozenset(found)
 
@@ -207,10 +209,6 @@ class RowGroups:
             why="Rows would be other ones than those that were counted.",
             fix="Start again; a Delta table may be written while a version of it is read.",
         )
-
-
-def _is_null(constant: pa.Scalar | None) -> bool:
-    return constant is not None and not constant.is_valid
 
 
 def _with_nulls(metadata: pq.FileMetaData, names: Collection[str]) -> set[str]:

@@ -110,16 +110,13 @@ def _key(
         del _made[folder]  # removed since
     for folder, (other, its_plan, its_options) in _made.items():
         is_same = its_options == options and its_plan.files == plan.files and plan.is_fixed
-        if folder.parent == cache and is_same and _is_same_frame(frame, other):
+        is_same = is_same and folder.parent == cache and frame.sparkSession is other.sparkSession
+        if is_same and frame.sameSemantics(other):
             return folder.name, None
     if plan.is_known:
         content, num_bytes = content_of(frame)
         return key_of("content", frame.schema.jsonValue(), content, options), num_bytes
     return key_of("session", uuid.uuid4().hex), None
-
-
-def _is_same_frame(frame: DataFrame, other: DataFrame) -> bool:
-    return frame.sparkSession is other.sparkSession and frame.sameSemantics(other)
 
 
 def _find(cache: Path, key: str) -> Written | None:

@@ -228,7 +228,9 @@ def find_files(source: Path, *, suffixes: tuple[str, ...], follow_symlinks: bool
     root, paths = _local_paths(source)
     found = []
     for path in paths:
-        entries = _walk(path) if path.is_dir() else [path]
+        entries = [path]
+        if path.is_dir():
+            entries = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
         for entry in entries:
             name = os.path.relpath(entry, root).replace(os.sep, "/")
             if _is_note(name) or (path.is_dir() and not entry.name.lower().endswith(suffixes)):
@@ -326,10 +328,6 @@ def _local_paths(source: Path) -> tuple[Path, list[Path]]:
             fix="Add them, or write the numbers that are there.",
         )
     return root.resolve(), [root.resolve() / os.path.relpath(path, root) for path in found]
-
-
-def _walk(folder: Path) -> list[Path]:
-    return [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
 
 
 def _why_not(path: Path, root: Path, *, follow_symlinks: bool) -> str | None:

@@ -243,8 +243,10 @@ def read_members(
             stream.skip(-size % BLOCK) if is_read else _skip_blocks(stream, size)
             if reason:
                 skipped.add(f"{where}/{name}", reason)
-            elif header.type in _REGULAR and not _is_junk(name):
-                yield Member(name.removeprefix("./"), size, data)
+            elif header.type in _REGULAR:
+                name = name.removeprefix("./")
+                if not any(map(is_hidden, name.split("/"))):
+                    yield Member(name, size, data)
             facts = {}
 
 
@@ -274,10 +276,6 @@ def _why_not(header: tarfile.TarInfo, name: str, facts: dict[str, str]) -> str |
     if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
         return "member(s) of a tar whose names lead out of it"
     return None
-
-
-def _is_junk(name: str) -> bool:
-    return any(is_hidden(part) for part in name.removeprefix("./").split("/"))
 
 
 def _pax(stream: TarStream, size: int, start: int) -> dict[str, str]:
