@@ -184,7 +184,7 @@ def open_engine(config: PrepareConfig, frame: DataFrame | None = None) -> Engine
         DataError: if it holds nothing that can be used.
     """
     if config.engine is EngineName.SPARK or frame is not None:
-        from stepladder.data.spark.open import open_spark_engine
+        from stepladder.data.spark.open_engine import open_spark_engine
 
         return open_spark_engine(config, frame)
     return LocalEngine(config, open_pictures(config))

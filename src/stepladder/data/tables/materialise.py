@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepladder.data.tables.hold import MANIFEST, Hold, is_written, leave_mark
-from stepladder.data.tables.room import Room, find_room, remove_written
+from stepladder.data.tables.cache_users import MANIFEST, Hold, is_written, leave_mark
+from stepladder.data.tables.disk_space import Room, find_room, remove_written
 from stepladder.data.tables.spark_plan import Plan, content_of, key_of, plan_of, row_bytes
 from stepladder.errors import DataError
 from stepladder.machine.filesystem import find_abilities

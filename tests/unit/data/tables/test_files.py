@@ -15,7 +15,7 @@ import pytest
 from stepladder.config.choices import Split
 from stepladder.data import open_table
 from stepladder.data.sources.safe_arrow import require_safe_pyarrow
-from stepladder.data.tables.hold import MANIFEST
+from stepladder.data.tables.cache_users import MANIFEST
 from stepladder.data.tables.source import TableSource
 from stepladder.errors import DataError, UsageError
 
