@@ -21,8 +21,9 @@ from hypothesis import HealthCheck, settings
 from PIL import Image, ImageDraw
 
 from stepladder.config.choices import Encoding
-from stepladder.data.prepare.writer import ShardWriter, publish
+from stepladder.data.prepare.writer import ShardWriter
 from stepladder.data.sources import delta_log as delta
+from stepladder.data.store.manifest import publish
 from stepladder.machine.limits import num_cores
 from stepladder.records import Manifest, ShardInfo
 from stepladder.records.profile import Profile, TrainingTime

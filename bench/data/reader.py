@@ -27,8 +27,9 @@ from torch.utils.data import DataLoader, Dataset
 from bench.measure import environment, ratio, rotated_trials, summary, write_results
 from stepladder.config.choices import Encoding, Fit, Split, Where
 from stepladder.data.decoding.decode import decode_picture
-from stepladder.data.prepare.writer import ShardWriter, publish
+from stepladder.data.prepare.writer import ShardWriter
 from stepladder.data.reading.reader import Reader
+from stepladder.data.store.manifest import publish
 from stepladder.data.store.store import Store, StoreSplit
 from stepladder.records import Manifest
 

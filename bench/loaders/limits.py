@@ -30,9 +30,10 @@ from bench.measure import rotated_trials, summary
 from bench.pictures import forget_pages
 from bench.rows import write_rows
 from stepladder.config.choices import Encoding, OrderMode, Split
-from stepladder.data.prepare.writer import ShardWriter, publish
+from stepladder.data.prepare.writer import ShardWriter
 from stepladder.data.reading.reader import Reader
 from stepladder.data.store.index import index_path
+from stepladder.data.store.manifest import publish
 from stepladder.data.store.store import Store
 from stepladder.records import Manifest
 

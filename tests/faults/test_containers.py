@@ -282,7 +282,7 @@ def test_room_for_the_pictures_is_looked_for_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = table(tmp_path / "t.parquet")
-    monkeypatch.setattr("stepladder.data.prepare.forecast.disk_free_bytes", lambda _: 1000)
+    monkeypatch.setattr("stepladder.data.prepare.plan.disk_free_bytes", lambda _: 1000)
     added = count_added(monkeypatch)
     with pytest.raises(ResourceError, match="unpacking the pictures of the source needs"):
         prepare(config_of(source))

@@ -33,8 +33,8 @@ from stepladder.data.store.publish import publish_as_delta
 from stepladder.data.store.repair import repair_store
 from stepladder.data.store.store import Store
 from stepladder.data.store.verify import verify_store
-from stepladder.data.tables.hold import MANIFEST as WRITTEN
-from stepladder.data.tables.hold import Hold, is_left
+from stepladder.data.tables.cache_users import MANIFEST as WRITTEN
+from stepladder.data.tables.cache_users import Hold, is_left
 from stepladder.errors import ResourceError, UsageError
 from stepladder.machine.filesystem import find_abilities
 from stepladder.training.checkpoint.checkpoint import Checkpoints
@@ -169,7 +169,7 @@ def test_a_run_on_it_ends_and_its_checkpoints_are_whole(mount: Path) -> None:
 HOLDER = """
 import sys
 from pathlib import Path
-from stepladder.data.tables.hold import Hold
+from stepladder.data.tables.cache_users import Hold
 hold = Hold(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

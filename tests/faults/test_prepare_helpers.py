@@ -39,7 +39,7 @@ helpers.Helpers._ours = all_by_others
 """
 STANDING_STILL = """
 import signal
-from stepladder.data.prepare import shard_worker as helper
+from stepladder.data.prepare import shard_workers as helper
 helper._try_decoding = signal.pause
 helpers._END_S = 0.2
 """

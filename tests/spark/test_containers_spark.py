@@ -21,7 +21,7 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare import plan
 from stepladder.data.prepare.prepare import PrepareResult, prepare
 from stepladder.data.sources.containers import parquet
-from stepladder.data.sources.containers.kept import ContainerRecords
+from stepladder.data.sources.containers.spool import ContainerRecords
 from stepladder.data.spark.containers import ContainerTasks
 from stepladder.data.spark.site import open_site
 from stepladder.data.store.repair import repair_store

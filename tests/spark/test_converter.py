@@ -27,9 +27,9 @@ from stepladder.compat.petastorm import (
 from stepladder.config.choices import OrderMode
 from stepladder.data import from_spark
 from stepladder.data.spark.session import quiet_pandas
-from stepladder.data.tables import room
-from stepladder.data.tables.hold import MANIFEST
-from stepladder.data.tables.room import folder_bytes
+from stepladder.data.tables import disk_space, materialise
+from stepladder.data.tables.cache_users import MANIFEST
+from stepladder.data.tables.disk_space import folder_bytes
 from stepladder.data.tables.spark_converter import SparkConverter
 from stepladder.data.tables.spark_plan import content_of, plan_of, row_hash
 from stepladder.errors import ResourceError, UsageError
@@ -235,13 +235,13 @@ def test_rows_that_turn_out_larger_than_the_first_are_not_written_to_the_end(
         seen.append(folder_bytes(folder))
         return seen[-1]
 
-    monkeypatch.setattr(room, "folder_bytes", spied)
-    monkeypatch.setattr(room, "_LOOK_S", 0.01)
+    monkeypatch.setattr(disk_space, "folder_bytes", spied)
+    monkeypatch.setattr(disk_space, "_LOOK_S", 0.01)
     with pytest.raises(ResourceError, match=r"takes more than the 2 MB that are allowed"):
         from_spark(frame, tmp_path, max_bytes=2_000_000, compression="uncompressed")
     assert 2_000_000 < max(seen) < 50_000_000
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(room, "_LOOK_S", 1000)  # it is over before anybody looks
+    monkeypatch.setattr(disk_space, "_LOOK_S", 1000)  # it is over before anybody looks
     with pytest.raises(ResourceError, match=r"takes more than the 20 kB that are allowed"):
         from_spark(few, tmp_path, max_bytes=20_000, compression="uncompressed")
     assert list(tmp_path.iterdir()) == []
@@ -276,17 +276,19 @@ RECORDS = [
 ]
 
 
-@pytest.mark.parametrize("damage", RECORDS)
 def test_a_cache_whose_record_is_damaged_is_written_again(
-    damage: Any, spark: Any, files: Path, tmp_path: Path
+    spark: Any, files: Path, tmp_path: Path
 ) -> None:
     frame = spark.read.parquet(str(files))
     first = from_spark(frame, tmp_path)
     first.close()
     record = first.folder / MANIFEST
     whole = record.read_text()
-    assert damage(whole) != whole
-    record.write_text(damage(whole))
+    assert materialise._recorded(first.folder) is not None
+    for damage in RECORDS:
+        assert damage(whole) != whole
+        record.write_text(damage(whole))
+        assert materialise._recorded(first.folder) is None
     again = from_spark(frame, tmp_path)
     assert ids(again) == list(range(NUM_ROWS))
     assert list(tmp_path.iterdir()) == [first.folder] == [again.folder]

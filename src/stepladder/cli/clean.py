@@ -20,7 +20,7 @@ from stepladder.data.remote.cache import is_cache
 from stepladder.data.remote.cache_room import is_idle
 from stepladder.data.remote.places import shown, supported_place
 from stepladder.data.store.manifest import is_copy
-from stepladder.data.tables.hold import is_left
+from stepladder.data.tables.cache_users import is_left
 from stepladder.errors import DataError, UsageError
 from stepladder.records.run_files import JOB_MARKS, has_any
 

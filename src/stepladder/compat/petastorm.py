@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from stepladder.compat.transform import TransformedSource, TransformSpec
 from stepladder.data.reading.loader import Loader
 from stepladder.data.spark.session import require_spark
-from stepladder.data.tables.loading import shard_loader
-from stepladder.data.tables.opening import open_chosen
+from stepladder.data.tables.opening import open_chosen, shard_loader
 from stepladder.data.tables.schema import Choices
 from stepladder.data.tables.source import TableSource
 from stepladder.data.tables.spark_converter import (

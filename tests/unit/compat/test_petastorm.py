@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from stepladder.compat.petastorm import SparkDatasetConverter, TransformSpec
-from stepladder.data.tables.hold import MANIFEST
+from stepladder.data.tables.cache_users import MANIFEST
 from stepladder.data.tables.materialise import Written
 from stepladder.data.tables.spark_converter import SparkConverter
 from stepladder.errors import DataError, UsageError

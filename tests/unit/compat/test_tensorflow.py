@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stepladder.compat.petastorm import SparkDatasetConverter, TransformSpec
-from stepladder.data.tables.hold import MANIFEST
+from stepladder.data.tables.cache_users import MANIFEST
 from stepladder.data.tables.materialise import Written
 from stepladder.data.tables.spark_converter import SparkConverter
 from stepladder.errors import DataError, UsageError

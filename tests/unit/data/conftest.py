@@ -10,7 +10,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def endpoint() -> Iterator[str]:
     """A server; its address."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

@@ -23,7 +23,8 @@ from stepladder.config.recipe import (
 )
 from stepladder.data.batch import Batch
 from stepladder.data.prepare.prepare import prepare
-from stepladder.data.prepare.writer import ShardWriter, publish
+from stepladder.data.prepare.writer import ShardWriter
+from stepladder.data.store.manifest import publish
 from stepladder.data.store.store import Store
 from stepladder.records import Manifest, ShardInfo
 from stepladder.task.contract import Metrics, Task

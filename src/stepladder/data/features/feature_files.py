@@ -14,6 +14,7 @@ settings are another folder.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -24,32 +25,226 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stepladder.data.features.feature_writer import (
-    FEATURES,
-    LOCK,
-    MANIFEST,
-    TARGETS,
-    FeatureWriter,
-    disk_errors_named,
-    sha256_of,
-)
 from stepladder.data.reading.memory import MEMORY_FRAC
 from stepladder.data.remote.cache_folder import scratch_folder
+from stepladder.data.remote.copies import FolderCopies, copy_folder
 from stepladder.data.remote.feature_copies import FeatureCopies
-from stepladder.errors import DataError
+from stepladder.errors import DataError, ResourceError
 from stepladder.machine import available_memory_bytes
 from stepladder.machine.filesystem import find_abilities, nearest_folder
-from stepladder.records import Json, read_json, to_json
+from stepladder.records import Json, fsync_dir, read_json, to_json, write_json
 
 FEATURES_VERSION: Final = 2  # 1: bfloat16 as float32
 
 _WAIT_S: Final = 0.2
+
+FEATURES: Final = "features.npy"
+TARGETS: Final = "targets.npy"
+MANIFEST: Final = "manifest.json"
+LOCK: Final = "lock"
+
+_PROGRESS: Final = "progress.json"
+_SYNC_EVERY_S: Final = 10.0
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class FeatureWriter:
+    """Appends batches of features; what has reached the disk before a kill is kept.
+
+    Args:
+        work: folder to write in.
+        num_rows: rows that there will be.
+        target: folder that it becomes.
+        facts: what the key was made of, for the manifest.
+
+    Attributes:
+        folder: that it writes in.
+        num_done: rows that are written.
+        seconds: that they took to compute.
+    """
+
+    def __init__(
+        self, work: Path, num_rows: int, *, target: Path, facts: Mapping[str, Json]
+    ) -> None:
+        self._work, self._target, self._facts = work, target, facts
+        self.folder = work
+        self._num_rows = num_rows
+        self._files: dict[str, _ArrayFile] = {}
+        self._dtypes: dict[str, str] = {}
+        self.num_done, self.seconds = self._progress()
+        self._synced = time.monotonic()
+
+    def append(self, features: Tensor, targets: Tensor | None, *, seconds: float) -> None:
+        """Write the features of the next rows.
+
+        Args:
+            seconds: that it took to compute them.
+
+        Raises:
+            ResourceError: if there is no room for all rows.
+        """
+        arrays = {FEATURES: _storable(features)}
+        if targets is not None:
+            arrays[TARGETS] = _storable(targets)
+        with disk_errors_named(self._target.parent):
+            if not self._files:
+                self._dtypes["dtype"] = _dtype_name(features)
+                if targets is not None:
+                    self._dtypes["targets_dtype"] = _dtype_name(targets)
+                self._begin(arrays)
+            for name, array in arrays.items():
+                self._files[name].append(array)
+            self.num_done += len(features)
+            self.seconds += seconds
+            if time.monotonic() - self._synced > _SYNC_EVERY_S:
+                self._sync()
+
+    def publish(self) -> None:
+        """Make the features visible: hash, sync, write the manifest, rename the folder.
+
+        Raises:
+            ResourceError: if the disk is full or cannot be written.
+        """
+        with disk_errors_named(self._target.parent):
+            self._publish()
+
+    def close(self) -> None:
+        """Close the files, and remember how far they reach if they are not published."""
+        if self._files and self._work.is_dir():
+            with contextlib.suppress(OSError):
+                self._sync()
+        for file in self._files.values():
+            with contextlib.suppress(OSError):  # of a full disk, which has been told
+                file.close()
+
+    def _begin(self, arrays: Mapping[str, np.ndarray]) -> None:
+        row_bytes = sum(array.nbytes // len(array) for array in arrays.values())
+        wanted = row_bytes * (self._num_rows - self.num_done)
+        free = shutil.disk_usage(self._work).free
+        if free < wanted:
+            raise ResourceError(
+                f"the features take {wanted / 1e6:,.0f} MB more and {free / 1e6:,.0f} MB are free",
+                where=str(self._target.parent),
+                fix="Free some space, or train without --features.cached.",
+            )
+        self._files = {
+            name: _ArrayFile(
+                self._work / name, array, num_rows=self._num_rows, num_done=self.num_done
+            )
+            for name, array in arrays.items()
+        }
+
+    def _publish(self) -> None:
+        self._sync()
+        manifest = {
+            **self._facts,
+            "num_rows": self._num_rows,
+            **self._dtypes,
+            "seconds": self.seconds,
+            "sha256": {name: sha256_of(self._work / name) for name in self._files},
+        }
+        write_json(self._work / MANIFEST, manifest)
+        (self._work / _PROGRESS).unlink()
+        (self._work / LOCK).unlink(missing_ok=True)
+        try:
+            self._work.rename(self._target)
+        except OSError as error:
+            # there: written meanwhile where there are no locks
+            if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
+                copy_folder(self._work, FolderCopies(self._target), last=MANIFEST)
+            shutil.rmtree(self._work, ignore_errors=True)
+        fsync_dir(self._target.parent)
+
+    def _sync(self) -> None:
+        sizes = {name: file.sync() for name, file in self._files.items()}
+        progress = {"num_done": self.num_done, "seconds": self.seconds, "sizes": sizes}
+        write_json(self._work / _PROGRESS, progress)
+        self._synced = time.monotonic()
+
+    def _progress(self) -> tuple[int, float]:
+        """Give the rows that an interrupted process wrote and the seconds they took, or (0, 0)."""
+        try:
+            found = read_json(self._work / _PROGRESS)
+            sizes = {name: (self._work / name).stat().st_size for name in found["sizes"]}
+            is_whole = all(sizes[name] >= size for name, size in found["sizes"].items())
+            num_done = int(found["num_done"])
+            can_go_on = is_whole and num_done < self._num_rows
+            return (num_done, float(found["seconds"])) if can_go_on else (0, 0.0)
+        except (DataError, OSError, KeyError, TypeError, ValueError, AttributeError):
+            return 0, 0.0
+
+
+class _ArrayFile:
+    """A .npy file that grows by rows; its header says from the start how many there will be."""
+
+    def __init__(self, path: Path, like: np.ndarray, *, num_rows: int, num_done: int) -> None:
+        self._file: BinaryIO = path.open("r+b" if num_done else "w+b")
+        header: dict[str, Any] = {
+            "descr": np.lib.format.dtype_to_descr(like.dtype),
+            "fortran_order": False,
+            "shape": (num_rows, *like.shape[1:]),
+        }
+        np.lib.format.write_array_header_1_0(self._file, header)
+        end = self._file.tell() + num_done * (like.nbytes // max(len(like), 1))
+        self._file.truncate(end)
+        self._file.seek(end)
+
+    def append(self, rows: np.ndarray) -> None:
+        self._file.write(rows.reshape(-1).view(np.uint8).data)
+
+    def sync(self) -> int:
+        """Bring the rows to the disk, and give the size of the file."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _storable(tensor: Tensor) -> np.ndarray:
+    """Give rows as NumPy keeps them; bfloat16, which it lacks, as its two bytes in a uint16."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype is torch.bfloat16:
+        tensor = tensor.view(torch.uint16)
+    return np.ascontiguousarray(tensor.numpy())
+
+
+def sha256_of(path: Path) -> str:
+    """Give the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def disk_errors_named(root: Path) -> Iterator[None]:
+    """Turn a full or read-only disk into an error that says what to do.
+
+    Raises:
+        ResourceError: instead of the OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        is_full = error.errno in _FULL
+        raise ResourceError(
+            f"the features cannot be written ({error.strerror})",
+            where=str(root),
+            why="What is computed so far is kept there." if is_full else None,
+            fix="Free some space and type the same command again: it goes on from here."
+            if is_full
+            else "Give yourself write permission there, or train without --features.cached.",
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,20 +1,209 @@
 """Which example stands at which position of an epoch: a pure function of a few plain values.
 
 The golden vectors in the tests freeze it: a change needs a new order version.
+
+Three parts: a permutation of a range that needs no table (`Bijection`), windows of blocks that are
+shuffled each by itself (`Windows`), and the order of a run (`Order`), which chooses between them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from stepladder.config.choices import OrderMode
-from stepladder.data.order.bijection import Bijection
-from stepladder.data.order.windows import Arrangement, Blocks, Windows
 
 ORDER_VERSION = 1
+
+_SMALL = 256  # the smallest domain of the network
+NUM_ROUNDS = 8  # BLAKE2b gives 64 bytes: a 64-bit key for each round
+
+
+@dataclass(frozen=True)
+class Bijection:
+    """A permutation of range(n), chosen by a key of plain values: O(1) at any size.
+
+    A keyed Feistel network permutes the smallest power of four, from 256 on, that holds n; a value
+    that falls outside n is put through again until it is inside (cycle walking): still a bijection.
+    Integers and BLAKE2b only, so it is the same on every machine and library version.
+
+    Attributes:
+        n: size of the domain, 1 or more.
+        key: values that choose the permutation; hashed as JSON, so 1 and "1" differ.
+
+    Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", CT-RSA (methods 2, 3).
+    """
+
+    n: int
+    key: tuple[str | int, ...]
+
+    @cached_property
+    def _round_keys(self) -> list[np.uint64]:
+        text = json.dumps(self.key, separators=(",", ":")).encode()
+        digest = hashlib.blake2b(
+            text, digest_size=8 * NUM_ROUNDS, person=b"stepladder/order"
+        ).digest()
+        return list(np.frombuffer(digest, dtype="<u8").astype(np.uint64))
+
+    @cached_property
+    def _half_bits(self) -> int:
+        # Two halves of at least 4 bits: with fewer, tiny n are not shuffled evenly.
+        return max(4, ((self.n - 1).bit_length() + 1) // 2)
+
+    def __call__(self, positions: np.ndarray) -> np.ndarray:
+        """Map positions to values.
+
+        Args:
+            positions: integers in [0, n), any number.
+
+        Shapes: (k,) to int64 (k,).
+        """
+        if self.n <= _SMALL:
+            return np.take(self._all, positions)
+        values = self._permute(positions.astype(np.uint64))
+        outside = np.flatnonzero(values >= self.n)
+        while outside.size:
+            walked = self._permute(values[outside])
+            values[outside] = walked
+            outside = outside[walked >= self.n]
+        return values.astype(np.int64)
+
+    @cached_property
+    def _all(self) -> np.ndarray:
+        """Tabulate a small domain: walks are long there, but all of them take 256 steps at most."""
+        network = self._permute(np.arange(_SMALL, dtype=np.uint64)).tolist()
+        values = []
+        for position in range(self.n):
+            value = network[position]
+            while value >= self.n:
+                value = network[value]
+            values.append(value)
+        return np.array(values, dtype=np.int64)
+
+    def _permute(self, values: np.ndarray) -> np.ndarray:
+        """Permute [0, 4 ** half_bits) by a balanced Feistel network."""
+        half = np.uint64(self._half_bits)
+        mask = np.uint64((1 << self._half_bits) - 1)
+        left, right = values >> half, values & mask
+        for key in self._round_keys:
+            left, right = right, left ^ (_mix(right ^ key) & mask)
+        return (left << half) | right
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """Spread each bit over all 64. Source: Steele et al. 2014, SplitMix64, OOPSLA (mix13)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = x ^ (x >> np.uint64(31))
+    return mixed
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Where the blocks of a split lie.
+
+    Attributes:
+        starts: first row of each, int64 (num_blocks,).
+        sizes: rows of each that are used, int64 (num_blocks,).
+    """
+
+    starts: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def of(cls, sizes: Sequence[int] | np.ndarray) -> Blocks:
+        """Take blocks that lie one after the other, all of their rows."""
+        ends = np.cumsum(sizes, dtype=np.int64)
+        return cls(ends - sizes, np.asarray(sizes, dtype=np.int64))
+
+    def sample(self, num_rows: int, key: tuple[str | int, ...]) -> Blocks:
+        """Draw blocks until there are so many rows; of the last one, its first rows.
+
+        Returns:
+            The same blocks; those not drawn have no rows.
+        """
+        drawn = Bijection(len(self.sizes), key)(np.arange(len(self.sizes)))
+        before = np.cumsum(self.sizes[drawn]) - self.sizes[drawn]
+        sizes = np.zeros_like(self.sizes)
+        sizes[drawn] = np.clip(num_rows - before, 0, self.sizes[drawn])
+        return Blocks(self.starts, sizes)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Blocks one after another in some order: position to row.
+
+    Attributes:
+        starts, sizes: first row and number of rows of each block in turn.
+    """
+
+    starts: np.ndarray
+    sizes: np.ndarray
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """Position after the last row of each block, int64 (num_blocks,)."""
+        return np.cumsum(self.sizes)
+
+    def rows(self, positions: np.ndarray) -> np.ndarray:
+        """Give the row at each position, int64 (k,)."""
+        turn = np.searchsorted(self.ends, positions, side="right")
+        rows: np.ndarray = self.starts[turn] + positions - (self.ends[turn] - self.sizes[turn])
+        return rows
+
+
+class Windows:
+    """The windowed order of one epoch: blocks in shuffled order, rows within windows of them.
+
+    Rows of a block, such as a file of a store, are cheap to read together. The blocks are shuffled
+    and cut into windows of several; the rows of a window are shuffled among themselves. What is
+    read at any time lies in one window, or two while a batch straddles them.
+
+    Args:
+        blocks: of the rows.
+        window_rows: rows of a window, about: windows are cut between blocks, as evenly as may be.
+        key: of this epoch.
+    """
+
+    def __init__(self, blocks: Blocks, window_rows: int, key: tuple[str | int, ...]) -> None:
+        turns = Bijection(len(blocks.sizes), (*key, "blocks"))(np.arange(len(blocks.sizes)))
+        turns = turns[blocks.sizes[turns] > 0]
+        self._arrangement = Arrangement(blocks.starts[turns], blocks.sizes[turns])
+        self._ends = window_ends(blocks.sizes[turns], window_rows)
+        self._key = key
+
+    def rows(self, positions: np.ndarray) -> np.ndarray:
+        """Give the row at each position, int64 (k,)."""
+        window = np.searchsorted(self._ends, positions, side="right")
+        shuffled = np.empty_like(positions)
+        for idx in np.unique(window).tolist():
+            start = int(self._ends[idx - 1]) if idx else 0
+            size = int(self._ends[idx]) - start
+            here = window == idx
+            within = Bijection(size, (*self._key, "window", idx))
+            shuffled[here] = start + within(positions[here] - start)
+        return self._arrangement.rows(shuffled)
+
+
+def window_ends(sizes: Sequence[int] | np.ndarray, window_rows: int) -> np.ndarray:
+    """Cut a row of blocks into windows of equal size, as far as blocks stay whole.
+
+    Returns:
+        Position after the last row of each window, int64, rising.
+    """
+    ends = np.cumsum(sizes)
+    total = int(ends[-1])
+    num_windows = max(1, total // max(1, window_rows))
+    middles = ends - np.asarray(sizes) / 2
+    windows = np.minimum((middles * num_windows / total).astype(np.int64), num_windows - 1)
+    lasts = np.flatnonzero(np.append(windows[1:] != windows[:-1], True))
+    cut: np.ndarray = ends[lasts].astype(np.int64)
+    return cut
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from stepladder.data.prepare.near_duplicates import looks
 from stepladder.data.prepare.plan import Row
 from stepladder.data.prepare.quarantine import Bad
 from stepladder.data.prepare.writer import PicturePage, picture_page
-from stepladder.data.reading.buffers import Buffers
+from stepladder.data.reading.memory import Buffers
 from stepladder.data.sources.pictures import ReadRow
 
 if TYPE_CHECKING:

@@ -10,11 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.prepare.forecast import check_space
-from stepladder.data.prepare.plan import Plan
+from stepladder.data.prepare.plan import Plan, check_space
 from stepladder.data.prepare.quarantine import Bad
-from stepladder.data.prepare.shard_record import Finished
-from stepladder.data.prepare.shard_work import ShardMaker
+from stepladder.data.prepare.shard_work import Finished, ShardMaker
 from stepladder.data.prepare.shard_workers import Helpers, num_helpers
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.reading.threads import Inline, one_torch_thread

@@ -22,7 +22,7 @@ from stepladder.data.prepare.near_duplicates import LOOK_LENGTH, count_near
 from stepladder.data.prepare.plan import Plan, Row
 from stepladder.data.prepare.quarantine import NAME as QUARANTINE_NAME
 from stepladder.data.prepare.quarantine import Bad
-from stepladder.data.prepare.shard_record import Finished
+from stepladder.data.prepare.shard_work import Finished
 from stepladder.data.prepare.split import check_classes
 from stepladder.data.remote.places import object_place, shown
 from stepladder.data.sources.listing import Listing

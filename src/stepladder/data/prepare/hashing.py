@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from stepladder.data.decoding.formats import BadPictureError
-from stepladder.data.reading.ordered import map_in_order
+from stepladder.data.reading.threads import map_in_order
 from stepladder.data.sources.listing import Listing, Picture
 from stepladder.data.sources.source_file import read_file
 from stepladder.records import read_jsonl

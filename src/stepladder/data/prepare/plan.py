@@ -1,4 +1,4 @@
-"""Decide what a store will hold, before a picture is decoded: rows, their order, their files."""
+"""Decide what a store will hold before a picture is decoded: rows, order, files, disk space."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import hashlib
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from stepladder.config.choices import Compression, Encoding, JpegSize, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare.hashing import Hashed
 from stepladder.data.sources.listing import Listing
+from stepladder.errors import ResourceError
+from stepladder.machine.limits import disk_free_bytes
 
 MAX_MEAN_SHARD_BYTES = 64 << 20
 _RESIZED_BYTES_PER_PIXEL = 0.9  # of a photograph at quality 90; the forecast errs to the high side
 _RECORD_VERSION = 3  # raised whenever the record of a finished file says something else
-_ROW_OVERHEAD_BYTES = 256  # sha256, path, label, page header, side index
+ROW_OVERHEAD_BYTES = 256  # sha256, path, label, page header, side index
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +163,10 @@ def _cut(rows: list[Row], split: Split, *, config: PrepareConfig, base: str) -> 
 def _forecast_bytes(row: Row, config: PrepareConfig) -> int:
     num_pixels = config.size * config.size
     if config.encoding is Encoding.PIXELS:
-        return 3 * num_pixels + _ROW_OVERHEAD_BYTES
+        return 3 * num_pixels + ROW_OVERHEAD_BYTES
     if config.jpeg_size is JpegSize.ORIGINAL:
-        return row.size_bytes + _ROW_OVERHEAD_BYTES
-    return int(_RESIZED_BYTES_PER_PIXEL * num_pixels) + _ROW_OVERHEAD_BYTES
+        return row.size_bytes + ROW_OVERHEAD_BYTES
+    return int(_RESIZED_BYTES_PER_PIXEL * num_pixels) + ROW_OVERHEAD_BYTES
 
 
 def _digest(base: str, rows: Sequence[Row]) -> str:
@@ -180,3 +183,44 @@ def _digest_rows(shards: Sequence[ShardPlan], classes: Sequence[str]) -> str:
         rows = [row for shard in shards if shard.split is split for row in shard.rows]
         digest.update(_digest(split, rows).encode())
     return digest.hexdigest()
+
+
+_KEPT_FREE_FRAC = 0.01  # file systems slow down, and logs fail, when nothing is left
+
+
+def check_space(shards: Iterable[ShardPlan], place: Path) -> int:
+    """Check that the files that are still to be written fit.
+
+    Returns:
+        Bytes that they need, about.
+
+    Raises:
+        ResourceError: with both numbers.
+    """
+    need_bytes = sum(shard.forecast_bytes for shard in shards)
+    check_room(
+        need_bytes,
+        place,
+        fix="Free space, give --out on another disk, a smaller --size, or --encoding jpeg.",
+    )
+    return need_bytes
+
+
+def check_room(need_bytes: int, place: Path, *, fix: str, what: str = "the store") -> None:
+    """Check that a store, or something else, of so many bytes fits on the disk of a folder.
+
+    Raises:
+        ResourceError: with both numbers.
+    """
+    free_bytes = disk_free_bytes(place)
+    if need_bytes * (1 + _KEPT_FREE_FRAC) > free_bytes:
+        raise ResourceError(
+            f"{what} needs {_in_gb(need_bytes)}, and {_in_gb(free_bytes)} are free",
+            where=str(place.parent),
+            why="Nothing was written. An older store is kept until the new one is whole.",
+            fix=fix,
+        )
+
+
+def _in_gb(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.3g} GB"

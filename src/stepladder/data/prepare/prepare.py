@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from stepladder.data.prepare.engine import Engine, LocalEngine
 from stepladder.data.prepare.findings import Findings, find
 from stepladder.data.prepare.plan import Plan, make_plan
 from stepladder.data.prepare.quarantine import Bad, check_share, read_quarantine, write_quarantine
-from stepladder.data.prepare.shard_record import Finished
+from stepladder.data.prepare.shard_work import Finished
 from stepladder.data.prepare.split import assign_splits, check_classes
 from stepladder.data.prepare.target import HASHES_NAME, StoreTarget, open_target
 from stepladder.data.prepare.work_folder import WorkFolder, disk_errors_named
@@ -29,7 +30,7 @@ from stepladder.data.remote.places import shown, supported_place
 from stepladder.data.remote.upload import MARKER
 from stepladder.data.sources.containers.opening import open_pictures
 from stepladder.data.sources.pictures import HashedListing
-from stepladder.data.store.manifest import MANIFEST_NAME
+from stepladder.data.store.manifest import refuse_foreign
 from stepladder.errors import DataError, UsageError
 from stepladder.records import Manifest, to_json
 
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 else:
     DataFrame = Any
-
-
-from enum import StrEnum
 
 __all__ = ["PreparePhase", "PrepareProgress", "PrepareResult", "prepare"]
 
@@ -186,10 +184,23 @@ def open_engine(config: PrepareConfig, frame: DataFrame | None = None) -> Engine
         DataError: if it holds nothing that can be used.
     """
     if config.engine is EngineName.SPARK or frame is not None:
-        from stepladder.data.spark.open import open_spark_engine
+        from stepladder.data.spark.open_engine import open_spark_engine
 
         return open_spark_engine(config, frame)
     return LocalEngine(config, open_pictures(config))
+
+
+def plan_of(hashed: HashedListing, config: PrepareConfig) -> Plan:
+    """Draw the splits of pictures that were hashed, and plan their files."""
+    splits = assign_splits(
+        hashed.listing,
+        [one.sha256 for one in hashed.hashes],
+        val_frac=config.val_frac,
+        group_by=config.group_by,
+    )
+    return make_plan(
+        hashed.listing, hashed.hashes, splits, config=config, versions=decode_versions()
+    )
 
 
 @dataclass(frozen=True)
@@ -212,7 +223,8 @@ class _Job:
             if one.reason is not None
         ]
         self._check_bad(unread, len(listing.pictures))
-        plan = self._plan(hashed)
+        plan = plan_of(hashed, self.config)
+        check_classes(plan.counts())
         there = self._find_store(plan)
         if there is not None:
             self._check_bad(read_quarantine(self.out), len(listing.pictures))
@@ -252,18 +264,6 @@ class _Job:
         return self.engine.hash(
             self.work, earlier=self.target.earlier_hashes(), on_done=progress.reach_of
         )
-
-    def _plan(self, hashed: HashedListing) -> Plan:
-        listing, hashes = hashed.listing, hashed.hashes
-        splits = assign_splits(
-            listing,
-            [one.sha256 for one in hashes],
-            val_frac=self.config.val_frac,
-            group_by=self.config.group_by,
-        )
-        plan = make_plan(listing, hashes, splits, config=self.config, versions=decode_versions())
-        check_classes(plan.counts())
-        return plan
 
     def _find_store(self, plan: Plan) -> Manifest | None:
         """Give the store that is there already, if it is this one and not damaged."""
@@ -367,15 +367,7 @@ def _told(key: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 
 
 def _check_place(out: Path, source: Path) -> None:
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise UsageError("it is not a folder", where=str(out), fix="Give another --out.")
-    is_store = (out / MANIFEST_NAME).is_file() or (out / MARKER).is_file()
-    if out.is_dir() and not is_store and any(out.iterdir()):
-        raise UsageError(
-            "the folder holds something that is not a store",
-            where=str(out),
-            fix="Give another --out, or empty the folder.",
-        )
+    refuse_foreign(out, MARKER)
     if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
         raise UsageError(
             f"the store would lie inside its source {source}",

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import itertools
 import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
 
 from stepladder.config.options import PrepareConfig
-from stepladder.data.prepare.encode import ready_pictures
+from stepladder.data.decoding.traits import Trait
+from stepladder.data.prepare.encode import Looks, ReadyPicture, Seen, Sums, ready_pictures
+from stepladder.data.prepare.near_duplicates import LOOK_LENGTH
 from stepladder.data.prepare.plan import Row, ShardPlan
 from stepladder.data.prepare.quarantine import Bad
-from stepladder.data.prepare.shard_file import Chunk, ShardFile
-from stepladder.data.prepare.shard_record import Finished
-from stepladder.data.prepare.writer import MAX_GROUP_ROWS
-from stepladder.data.reading.buffers import Buffers
-from stepladder.data.reading.ordered import map_in_order
-from stepladder.data.reading.threads import Inline
+from stepladder.data.prepare.writer import MAX_GROUP_ROWS, ShardWriter
+from stepladder.data.reading.memory import Buffers
+from stepladder.data.reading.threads import Inline, map_in_order
 from stepladder.data.sources.pictures import ReadRow
-from stepladder.records import read_json
+from stepladder.records import ShardInfo, read_json, write_json
 
 _AHEAD_PER_WRITER = 16  # of four workers: hashing and writing take a fifth of decoding's time
 _MIN_WRITERS = 2  # one goes on while another waits for the disk
@@ -32,6 +36,155 @@ _MIN_WRITERS = 2  # one goes on while another waits for the disk
 _CHUNK = 16  # pictures that a thread decodes at a time: handing each over alone costs a tenth
 _CHUNK_BYTES = 4 << 20  # fewer where they are large: memory goes by what is under way
 _MAX_WAITING = 4  # chunks that a writer has not taken yet
+
+Chunk = Sequence[ReadyPicture | Bad]
+"""Pictures that were decoded together, in the order of the plan."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What is known of a finished shard.
+
+    Attributes:
+        info: None if no picture of it could be used, and there is no file.
+        labels: of its rows, in order.
+        channel_sum, channel_sq_sum: over some pixels of each picture, (3,), int64.
+        looks: of its rows, (num_rows, 75), uint8.
+        bad: pictures put aside.
+        traits: how many pictures have each.
+    """
+
+    key: str
+    info: ShardInfo | None
+    labels: tuple[int, ...]
+    channel_sum: Sums
+    channel_sq_sum: Sums
+    looks: Looks
+    bad: tuple[Bad, ...]
+    traits: Mapping[Trait, int]
+
+    @classmethod
+    def of(
+        cls, key: str, info: ShardInfo | None, seen: Sequence[Seen], bad: Sequence[Bad]
+    ) -> Finished:
+        """Sum up a shard's pictures."""
+        zeros = np.zeros(3, dtype=np.int64)
+        no_looks = np.zeros((0, LOOK_LENGTH), dtype=np.uint8)
+        return cls(
+            key=key,
+            info=info,
+            labels=tuple(item.row.label for item in seen),
+            channel_sum=sum((item.channel_sum for item in seen), zeros),
+            channel_sq_sum=sum((item.channel_sq_sum for item in seen), zeros),
+            looks=np.stack([item.look for item in seen]) if seen else no_looks,
+            bad=tuple(bad),
+            traits=Counter(trait for item in seen for trait in item.traits),
+        )
+
+    @classmethod
+    def from_json(cls, value: Any) -> Finished:
+        """Read what `to_json` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError: if it is something else.
+        """
+        looks = np.frombuffer(base64.b64decode(value["looks"]), dtype=np.uint8)
+        return cls(
+            key=str(value["key"]),
+            info=None if value["info"] is None else ShardInfo(**value["info"]),
+            labels=tuple(value["labels"]),
+            channel_sum=np.array(value["channel_sum"], dtype=np.int64),
+            channel_sq_sum=np.array(value["channel_sq_sum"], dtype=np.int64),
+            looks=looks.reshape(-1, LOOK_LENGTH),
+            bad=tuple(Bad(path, reason) for path, reason in value["bad"]),
+            traits={Trait(name): int(count) for name, count in value["traits"].items()},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Give what `write_json` can write."""
+        return {
+            "key": self.key,
+            "info": self.info,
+            "labels": self.labels,
+            "channel_sum": self.channel_sum.tolist(),
+            "channel_sq_sum": self.channel_sq_sum.tolist(),
+            "looks": base64.b64encode(self.looks.tobytes()).decode(),
+            "bad": self.bad,
+            "traits": {trait.value: count for trait, count in sorted(self.traits.items())},
+        }
+
+
+class StoppedError(Exception):
+    """The pictures of a file stopped coming; whoever handed them over knows why."""
+
+
+class ShardFile:
+    """A file that is being made; what is left of it after an error is removed.
+
+    Args:
+        plan: which pictures.
+        folder: where the file goes.
+        record: where its record goes, which says that it is finished.
+        config: how pictures are kept.
+    """
+
+    def __init__(
+        self, plan: ShardPlan, *, folder: Path, record: Path, config: PrepareConfig
+    ) -> None:
+        self._plan, self._record, self._config = plan, record, config
+        self._path = folder / plan.name
+        self._writer: ShardWriter | None = None  # none while there is no good picture
+        self._seen: list[Seen] = []
+        self._bad: list[Bad] = []
+
+    def add(self, chunk: Chunk) -> None:
+        """Write the next pictures."""
+        for item in chunk:
+            if isinstance(item, Bad):
+                self._bad.append(item)
+                continue
+            if self._writer is None:
+                self._writer = self._open()
+            row = item.seen.row
+            self._writer.add_page(sha256=row.sha256, path=row.path, label=row.label, page=item.page)
+            self._seen.append(item.seen)
+
+    def seal(self) -> None:
+        """Write what is left: after it nothing is missing but that the disk has it.
+
+        Raises:
+            StoppedError: if not all pictures of the plan came.
+        """
+        if len(self._seen) + len(self._bad) < len(self._plan.rows):
+            raise StoppedError
+        if self._writer is not None:
+            self._writer.seal()
+
+    def finish(self) -> Finished:
+        """Wait for the disk, show the file under its name, and write its record."""
+        with self:
+            info = None if self._writer is None else self._writer.close()
+            finished = Finished.of(self._plan.key, info, self._seen, self._bad)
+            write_json(self._record, finished.to_json())
+        return finished
+
+    def __enter__(self) -> ShardFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None and self._writer is not None:
+            self._writer.abort()
+
+    def _open(self) -> ShardWriter:
+        config = self._config
+        return ShardWriter(
+            self._path, encoding=config.encoding, size=config.size, compression=config.compression
+        )
 
 
 class _Chunks:

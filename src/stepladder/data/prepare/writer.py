@@ -15,8 +15,6 @@ from zlib_ng.zlib_ng import crc32
 
 from stepladder.config.choices import Compression, Encoding
 from stepladder.data.store.index import encode_index, index_path
-from stepladder.data.store.manifest import publish
-from stepladder.data.store.packing import pack
 from stepladder.data.store.pages import (
     MAGIC,
     SHA256_BYTES,
@@ -25,11 +23,10 @@ from stepladder.data.store.pages import (
     RowGroup,
     encode_path,
     footer_bytes,
+    pack,
     page_header,
 )
 from stepladder.records import ShardInfo, fsync_dir, write_bytes
-
-__all__ = ["PicturePage", "ShardWriter", "picture_page", "publish"]
 
 MAX_GROUP_ROWS = {Encoding.PIXELS: 64, Encoding.JPEG: 512}
 MAX_GROUP_BYTES = 16 << 20

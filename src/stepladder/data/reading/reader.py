@@ -28,7 +28,6 @@ from stepladder.data.reading.arguments import (
     require_share,
     whole,
 )
-from stepladder.data.reading.buffers import Buffers
 from stepladder.data.reading.examples import (
     ArrivalSource,
     Examples,
@@ -37,9 +36,8 @@ from stepladder.data.reading.examples import (
     Source,
     none_of,
 )
-from stepladder.data.reading.memory import MemoryPictures, decoded_bytes, resolve_where
-from stepladder.data.reading.ordered import map_in_order
-from stepladder.data.reading.threads import num_reading_threads, reading_threads
+from stepladder.data.reading.memory import Buffers, MemoryPictures, decoded_bytes, resolve_where
+from stepladder.data.reading.threads import map_in_order, num_reading_threads, reading_threads
 from stepladder.data.store.shard_files import ShardFilesStats
 from stepladder.errors import ResourceError, UsageError
 from stepladder.machine import available_memory_bytes

@@ -1,16 +1,41 @@
-"""Threads that read and decode."""
+"""Threads that read and decode, and work that they give back in order."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from stepladder.machine import num_cores
 
 THREAD_NAME = "stepladder-read"
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def map_in_order(
+    pool: Executor, function: Callable[[T], R], items: Iterable[T], *, ahead: int
+) -> Generator[R, None, None]:
+    """Yield function(item) for each item, in order, with at most `ahead` under way.
+
+    Unlike Executor.map, memory does not grow with the number of items, and what has not begun
+    is cancelled when the caller stops.
+    """
+    waiting: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) >= ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 def num_reading_threads(named: int, default: int | None) -> int:

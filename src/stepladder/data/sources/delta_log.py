@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from stepladder.data.remote.object_files import asked_again
 from stepladder.data.remote.places import object_place, shown
+from stepladder.data.sources.safe_arrow import first_line
 from stepladder.errors import DataError, MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _open(source: Path, version: int | None, torn: int | None, option: VersionOp
         if (place := object_place(source)) is not None and (refused := asked_again(place)):
             raise refused from None
         if not isinstance(error, TableNotFoundError):
-            raise _unreadable(source, version, _first_line(error), option) from None
+            raise _unreadable(source, version, first_line(error), option) from None
         if version is None or newest is None:
             raise _no_table(source) from None
         raise _cleaned_up(source, version, newest, option) from None
@@ -268,7 +269,7 @@ def _rows_kept(table: DeltaTable, option: VersionOption) -> dict[str, list[bool]
         vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
     except (DeltaError, pa.ArrowException, OSError) as error:
         raise DataError(
-            f"which rows were deleted cannot be read ({_first_line(error)})",
+            f"which rows were deleted cannot be read ({first_line(error)})",
             where=table.table_uri,
             fix=f"Give a version that is whole: {option.of()}; or write the table again, as by "
             "REORG TABLE … APPLY (PURGE) in Spark.",
@@ -360,7 +361,3 @@ def _torn_version(source: Path) -> int | None:
     except (OSError, ValueError, RecursionError):
         return version
     return None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200]

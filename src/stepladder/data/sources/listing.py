@@ -21,6 +21,13 @@ SPLIT_NAMES = {
     "validation": Split.VAL,
     "test": Split.TEST,
 }
+SPLIT_WORDS = {
+    **SPLIT_NAMES,
+    "training": Split.TRAIN,
+    "dev": Split.VAL,
+    "testing": Split.TEST,
+}
+"""As files and folders of tables name splits; a folder of pictures may be a class `dev`."""
 _MAX_NAMED = 10
 _MAX_SPLIT_FOLDERS = 3
 
@@ -263,7 +270,8 @@ def _list_table(path: Path, config: PrepareConfig) -> Listing:
     first_row: dict[str, int] = {}
     num_repeated = 0
     for row in table.rows:
-        split = _split_of_cell(row.split, path=path, row=row.number)
+        where = f"{path}: row {row.number}"
+        split = None if row.split is None else split_of_cell(row.split, where)
         relative = relative_to_root(row.path)
         picture = Picture(relative, row.label, split, row.group)
         if relative not in pictures:
@@ -282,15 +290,19 @@ def _list_table(path: Path, config: PrepareConfig) -> Listing:
     return Listing(root, list(pictures.values()), Skipped(), warnings, table.has_group)
 
 
-def _split_of_cell(cell: str | None, *, path: Path, row: int) -> Split | None:
-    if cell is None:
-        return None
-    split = SPLIT_NAMES.get(cell.lower())
+def split_of_cell(value: Any, where: str) -> Split:
+    """Return the split that a cell of a table names.
+
+    Raises:
+        DataError: if it names none.
+    """
+    split = SPLIT_NAMES.get(str(value).strip().lower())
     if split is None:
         raise DataError(
-            f"split {cell!r} is not train, val or test",
-            where=f"{path}: row {row}",
-            fix="Write one of the three there, or leave the column out: pictures are then split.",
+            f"split {value!r:.40} is not train, val or test",
+            where=where,
+            fix="Write one of the three there, or leave the column out: pictures are then split. "
+            "Another column is named by --split-column.",
         )
     return split
 

@@ -1,9 +1,10 @@
-"""The oldest pyarrow that may open files of others."""
+"""What pyarrow may be trusted with: the oldest that may open files of others, and its messages."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Any
 
 from stepladder.errors import UsageError
 
@@ -36,3 +37,18 @@ def refuse_older(found: str) -> None:
             f"pyarrow {found} is older than {floor}, the first that is safe with files of others",
             fix=f"pip install 'pyarrow>={floor}'",
         )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of a library's message, not too long."""
+    return str(error).strip().partition("\n")[0][:200] or type(error).__name__
+
+
+def extension_of(field: Any) -> str | None:
+    """Return the name of a field's extension type, which may hold pickled objects; None: plain."""
+    from pyarrow import BaseExtensionType
+
+    if isinstance(field.type, BaseExtensionType):
+        return str(field.type.extension_name)
+    name = (field.metadata or {}).get(b"ARROW:extension:name")
+    return None if name is None else name.decode(errors="replace")

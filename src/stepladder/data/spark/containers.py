@@ -11,11 +11,11 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.remote.places import object_place
 from stepladder.data.sources.containers.contract import Container
-from stepladder.data.sources.containers.kept import ContainerRecords, Kept, Spooled, without_data
 from stepladder.data.sources.containers.pictures import ContainerRows, OpenSource, hash_items
+from stepladder.data.sources.containers.spool import ContainerRecords, Kept, Spooled, without_data
 from stepladder.data.sources.pictures import HashedListing
+from stepladder.data.spark.engine import RowsOnSpark
 from stepladder.data.spark.row_tasks import RowTasks
-from stepladder.data.spark.rows import RowsOnSpark
 from stepladder.data.spark.site import Site, run_told
 
 if TYPE_CHECKING:

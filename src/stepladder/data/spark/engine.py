@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -11,38 +12,45 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare.engine import Engine
-from stepladder.data.prepare.forecast import check_space
 from stepladder.data.prepare.hashing import HashCache, Hashed, save_hashes
-from stepladder.data.prepare.plan import Plan, Row, ShardPlan
+from stepladder.data.prepare.plan import Plan, ShardPlan, check_space
 from stepladder.data.prepare.quarantine import Bad
-from stepladder.data.prepare.shard_record import Finished
-from stepladder.data.prepare.shard_work import ShardMaker
+from stepladder.data.prepare.shard_work import Finished, ShardMaker
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.reading.threads import Inline
 from stepladder.data.sources.listing import Listing
 from stepladder.data.sources.pictures import HashedListing, Workers
-from stepladder.data.spark.session import num_slots, require_spark, spark_session
+from stepladder.data.spark.jobs import collect
+from stepladder.data.spark.row_tasks import (
+    END_OF_FILE,
+    MADE,
+    ROUTED,
+    ROUTING,
+    FileTasks,
+    RowTasks,
+    write_routing,
+)
+from stepladder.data.spark.session import num_slots, quiet_pandas, require_spark, spark_session
 from stepladder.data.spark.shard_tasks import (
     ATTEMPTS,
     HASHED,
     TO_HASH,
     TO_MAKE,
     ShardTasks,
+    read_listed,
     shard_maker,
     task_file,
+    unread,
+    write_listed,
+    write_shard_plan,
 )
-from stepladder.data.spark.site import Site, open_site, require_shared, run_told
-from stepladder.data.spark.task_files import read_listed, write_listed, write_shard_plan
+from stepladder.data.spark.site import Site, open_site, raise_told, require_shared, run_told
+from stepladder.errors import ResourceError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 else:
-    SparkSession = Any
-
-
-import os
-
-from stepladder.errors import ResourceError
+    SparkSession = DataFrame = Any
 
 _TASKS_PER_SLOT = 4  # so that the last ones to end are short
 _MAX_CHUNK = 2048
@@ -158,7 +166,7 @@ class SparkEngine(Engine):
         """Let executors write what is not finished; what they finish is told file by file."""
         assert self._site is not None, "called before hash()"
         tasks = self.tasks(self._site)
-        records = shard_maker(tasks.site, self.config, read=_unread, workers=Workers(Inline(), 1))
+        records = shard_maker(tasks.site, self.config, read=unread, workers=Workers(Inline(), 1))
         done = self._find(plan, tasks, records)
         pending = [shard for shard in plan.shards if shard.name not in done]
         check_space(pending, work.root)
@@ -260,5 +268,63 @@ class FilesOnSpark(SparkEngine):
         return known
 
 
-def _unread(row: Row) -> bytes:
-    raise AssertionError(f"{row.path} is read by executors alone")
+_ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_NUM_ROWS = "32"  # of some 100 kB each; Spark's 10,000 would be a gigabyte
+
+
+class RowsOnSpark(SparkEngine):
+    """Pictures whose bytes go once through Spark, since no task can open one alone."""
+
+    @abstractmethod
+    def rows(self, site: Site) -> tuple[RowTasks, DataFrame]:
+        """Give a frame whose rows stand for pictures, and the tasks that read them."""
+
+    def tasks(self, site: Site) -> ShardTasks:
+        """Tell tasks that bytes come by Spark."""
+        return ShardTasks(site=site, config=self.config, source=None)
+
+    def write(
+        self, tasks: ShardTasks, pending: Sequence[ShardPlan], *, on_poll: Callable[[], None]
+    ) -> None:
+        """Send each picture to the task that writes its file, sorted as the file is."""
+        if not pending:
+            return
+        site = tasks.site
+        wanted = ((row.sha256, at) for at, shard in enumerate(pending) for row in shard.rows)
+        write_routing(site.root / ROUTING, wanted)
+        told, frame = self.rows(site)
+        files = FileTasks(site=site, config=self.config)
+
+        def look() -> None:
+            raise_told(site)
+            on_poll()
+
+        with small_batches(self.spark):
+            made = (
+                frame.mapInArrow(told.route, ROUTED)
+                .union(_ends(self.spark, len(pending)))
+                .repartition(len(pending), "shard")
+                .sortWithinPartitions("shard", "sha256")
+                .mapInArrow(files.make, MADE)
+            )
+            collect(self.spark, made, on_poll=look)
+
+
+@contextlib.contextmanager
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Let Spark hand over few pictures at a time, while the block runs."""
+    before = spark.conf.get(_ROWS_PER_BATCH)
+    spark.conf.set(_ROWS_PER_BATCH, _NUM_ROWS)
+    try:
+        with quiet_pandas():
+            yield
+    finally:
+        if before is not None:
+            spark.conf.set(_ROWS_PER_BATCH, before)
+
+
+def _ends(spark: SparkSession, num_files: int) -> DataFrame:
+    """Give the last row of each file, so that a task knows that it was given all of them."""
+    sha256 = f"X'{END_OF_FILE.hex()}'"
+    columns = ("CAST(id AS INT) shard", f"{sha256} sha256", "CAST('' AS BINARY) picture")
+    return spark.range(0, num_files, 1, 1).selectExpr(*columns)

@@ -20,7 +20,7 @@ from stepladder.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What a plan needs of a row; see `frame_tasks.FACTS`."""
+    """What a plan needs of a row; see `frames.FACTS`."""
 
     sha256: bytes
     size: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,29 +12,106 @@ from typing import TYPE_CHECKING, Any
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.remote.places import object_place
-from stepladder.data.sources.containers.columns import Columns, choose_columns
+from stepladder.data.sources.containers.batch_pictures import BatchPictures
+from stepladder.data.sources.containers.columns import LABEL_NAMES, Columns, choose_columns
+from stepladder.data.sources.containers.labels import checked_label
+from stepladder.data.sources.containers.pictures import refuse_pixels
+from stepladder.data.sources.listing import split_of_cell
 from stepladder.data.sources.pictures import HashedListing
+from stepladder.data.sources.safe_arrow import first_line
+from stepladder.data.spark.engine import RowsOnSpark, small_batches
 from stepladder.data.spark.frame_listing import empty_files, facts_of, list_facts
-from stepladder.data.spark.frame_tasks import FACTS, FrameTasks
 from stepladder.data.spark.jobs import collect, explain
 from stepladder.data.spark.listing import FRAME, split_pattern
-from stepladder.data.spark.row_tasks import RowTasks
-from stepladder.data.spark.rows import RowsOnSpark, small_batches
+from stepladder.data.spark.row_tasks import RowTasks, handed
 from stepladder.data.spark.session import is_of_spark
-from stepladder.data.spark.site import Site, raise_told
+from stepladder.data.spark.site import Site, raise_told, telling
 from stepladder.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    Batches = Iterator[pa.RecordBatch]
 else:
-    DataFrame = SparkSession = Any
+    DataFrame = SparkSession = Batches = Any
 
 _OF_OBJECTS = (
     "Say what lies there, such as --source-format parquet or webdataset: executors open that "
     "themselves. Single pictures are read by Spark, which calls the scheme s3a."
 )
-_LABELS = ("labels", "class", "class_name", "category", "target")  # as `choose_columns`
+
+FACTS = (
+    "sha256 binary, size long, reason string, path string, label string, number long, "
+    "split string, picture_group string"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameTasks(RowTasks):
+    """What tasks that are given rows of a frame are told.
+
+    Attributes:
+        columns: which hold what.
+        has_labels: whether there is a column of labels; else folders of paths are the classes.
+    """
+
+    columns: Columns
+    has_labels: bool
+
+    def facts(self, batches: Batches) -> Batches:
+        """Hash each picture, and give what a plan needs of its row."""
+        with telling(self.site):
+            yield from self._facts(handed(batches))
+
+    def pictures(self, batches: Batches) -> Iterator[bytes]:
+        """Read the pictures of a frame's rows."""
+        for batch in batches:
+            yield from (data for _, data, reason in self._read(batch) if reason is None)
+
+    def _facts(self, batches: Batches) -> Batches:
+        import pyarrow as pa
+
+        for batch in batches:
+            rows = [self._fact(batch, at, data, reason) for at, data, reason in self._read(batch)]
+            names = [part.split()[0] for part in FACTS.split(", ")]
+            kinds = [pa.binary(), pa.int64(), *[pa.string()] * 3, pa.int64(), *[pa.string()] * 2]
+            columns = zip(*rows, strict=True) if rows else [[] for _ in names]
+            arrays = [pa.array(list(c), kind) for c, kind in zip(columns, kinds, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, names)
+
+    def _fact(self, batch: pa.RecordBatch, at: int, data: bytes, reason: str | None) -> tuple:  # type: ignore[type-arg]
+        columns = self.columns
+        refuse_pixels(self.config, data, where=FRAME)
+        path = _cell(batch, columns.path, at)
+        where = "DataFrame" if path is None else f"DataFrame: {path}"
+        label: str | int | None = None
+        if self.has_labels:
+            label = checked_label(batch.column(columns.label)[at].as_py(), columns.label, where)
+        split = None
+        if columns.split is not None:
+            split = split_of_cell(_cell(batch, columns.split, at), where).value
+        group = _cell(batch, columns.group, at)
+        is_number = isinstance(label, int)
+        return (
+            b"" if reason else hashlib.sha256(data).digest(),
+            len(data),
+            reason,
+            path,
+            None if is_number else label,
+            label if is_number else None,
+            split,
+            None if group is None else str(group),
+        )
+
+    def _read(self, batch: pa.RecordBatch) -> Iterator[tuple[int, bytes, str | None]]:
+        pictures = BatchPictures(batch, self.columns, self.config)
+        for at in range(batch.num_rows):
+            yield at, *pictures.read(at, "DataFrame")
+
+
+def _cell(batch: pa.RecordBatch, name: str | None, at: int) -> Any:
+    return None if name is None else batch.column(name)[at].as_py()
 
 
 class FrameOnSpark(RowsOnSpark):
@@ -114,7 +192,7 @@ class FrameOnSpark(RowsOnSpark):
             raise UsageError(
                 "Spark has no such table",
                 where=table,
-                why=str(error).partition("\n")[0][:200],
+                why=first_line(error),
                 fix="Give its whole name, CATALOG.SCHEMA.TABLE, and look at spark-defaults.conf: "
                 "where is the catalogue?",
             ) from None
@@ -133,7 +211,7 @@ class FrameOnSpark(RowsOnSpark):
             raise UsageError(
                 "Spark finds nothing there",
                 where=self._address,
-                why=str(error).partition("\n")[0][:200],
+                why=first_line(error),
                 fix="Give an address that executors can open, such as hdfs://host/photos.",
             ) from None
         except Exception as error:  # of a host that is away, or a scheme that Spark does not know
@@ -174,7 +252,7 @@ class _Frame:
         constants: dict[str, str] = {}
         has_labels = True
         is_of_files = config.path_column in schema.names
-        if is_of_files and not {config.label_column, *_LABELS} & set(schema.names):
+        if is_of_files and not {config.label_column, *LABEL_NAMES} & set(schema.names):
             constants[config.label_column] = ""
             has_labels = False
         columns = choose_columns(schema, config, constants=constants, where=FRAME)

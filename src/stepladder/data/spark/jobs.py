@@ -3,44 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from stepladder.data.spark.session import quiet_pandas
-from stepladder.errors import ResourceError
+from stepladder.data.spark.session import is_of_spark, quiet_pandas
+from stepladder.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import SparkStageInfo, StatusTracker
     from pyspark.sql import DataFrame, SparkSession
 
     Batches = Iterator[pa.RecordBatch]
 else:
-    DataFrame = SparkSession = Batches = Any
-
-
-import os
-import time
-from typing import TYPE_CHECKING, Any
-
-from stepladder.data.spark.session import is_of_spark
-from stepladder.errors import UsageError
-
-if TYPE_CHECKING:
-    from pyspark import SparkStageInfo, StatusTracker
-else:
-    SparkStageInfo = StatusTracker = Any
-
+    DataFrame = SparkSession = Batches = SparkStageInfo = StatusTracker = Any
 
 SCHEMA = "task long, answer string"
 _POLL_S = 0.2
 _STOP_S = 30.0
 _BEFORE_JAVA = r"^(: |Caused by: )"  # the name of a class that Java threw
 _GO_ON = "The same command goes on from what is finished."
-
 
 SLOT_WAIT = "STEPLADDER_SLOT_WAIT_S"
 _SLOT_WAIT_S = 60.0

@@ -64,7 +64,10 @@ def relative_names(names: Sequence[str], address: str | None) -> list[str]:
         address: that they were read from, up to the first pattern in it; None: what all of them
             have in common is cut off.
     """
-    if not all(name.startswith("/") or _ADDRESS.match(_one_slash(name)) for name in names):
+    if not all(
+        name.startswith("/") or _ADDRESS.match(re.sub(r":/+", ":/", name, count=1))
+        for name in names
+    ):
         return list(names)
     parts = [_parts(name) for name in names]
     if address is not None:
@@ -120,10 +123,6 @@ class NamesWalk(Walk):
                 self.skipped.add(path, reason)
             else:
                 yield path
-
-
-def _one_slash(name: str) -> str:
-    return re.sub(r":/+", ":/", name, count=1)
 
 
 def _parts(name: str) -> list[str]:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
+import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.formats import BadPictureError
 from stepladder.data.prepare.plan import Row
 from stepladder.data.sources.pictures import CHANGED
-from stepladder.data.spark.routing import Routing
-from stepladder.data.spark.shard_tasks import TO_MAKE, decoding, make_shard, task_file
+from stepladder.data.spark.shard_tasks import (
+    TO_MAKE,
+    decoding,
+    make_shard,
+    read_shard_plan,
+    task_file,
+)
 from stepladder.data.spark.site import Site, telling
-from stepladder.data.spark.task_files import read_shard_plan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +37,43 @@ MADE = "shard int"
 ROUTING = "routing"
 END_OF_FILE = b"\xff" * 33  # in place of a sha256: sorts after each, and says that all rows came
 _MAX_SENT_BYTES = 32 << 20
+
+_HASH_BYTES = 32
+_ENTRY_BYTES = _HASH_BYTES + 4
+
+
+def write_routing(path: Path, entries: Iterable[tuple[bytes, int]]) -> None:
+    """Write (sha256, number of a file) of each picture that is wanted."""
+    lines = sorted({sha256 + number.to_bytes(4) for sha256, number in entries})
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(b"".join(lines))
+    temporary.replace(path)
+
+
+class Routing(Sequence[bytes]):
+    """What `write_routing` wrote, as a sorted sequence of hashes."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        self._num = size // _ENTRY_BYTES
+
+    def __len__(self) -> int:
+        return self._num
+
+    def __getitem__(self, at: int) -> bytes:  # type: ignore[override]
+        return self._data[at * _ENTRY_BYTES : at * _ENTRY_BYTES + _HASH_BYTES]
+
+    def files_of(self, sha256: bytes) -> list[int]:
+        """Give the numbers of the files that want a picture; none for most of a finished store."""
+        numbers = []
+        at = bisect.bisect_left(self, sha256)
+        while at < self._num and self[at] == sha256:
+            start = at * _ENTRY_BYTES + _HASH_BYTES
+            numbers.append(int.from_bytes(self._data[start : start + 4]))
+            at += 1
+        return numbers
 
 
 class CutInputError(Exception):

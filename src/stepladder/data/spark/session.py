@@ -31,7 +31,6 @@ _LOCAL = "local[*,4]"
 """All cores; a task is tried 4 times, as on a cluster: Spark's own local[*] gives up at once."""
 _OF_A_CLUSTER = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE")  # the JVM is there already, or far away
 
-
 _SUBMITTED = re.compile(r"(?:--master[\s=]+|\bspark\.master=)[\"']?([^\s\"']+)")
 _PROPERTIES = re.compile(r"--properties-file[\s=]+[\"']?([^\s\"']+)")
 _PROPERTY = re.compile(r"^[ \t]*spark\.master[ \t=:]+(\S+)", re.MULTILINE)

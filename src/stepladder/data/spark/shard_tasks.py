@@ -3,29 +3,82 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.prepare.hashing import hash_file
+from stepladder.data.prepare.hashing import Hashed, hash_file
 from stepladder.data.prepare.plan import Row, ShardPlan
-from stepladder.data.prepare.shard_record import Finished
-from stepladder.data.prepare.shard_work import ShardMaker
+from stepladder.data.prepare.shard_work import Finished, ShardMaker
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.reading.threads import Inline, one_torch_thread
 from stepladder.data.sources.pictures import CHANGED, FileReader, ReadRow, Workers
 from stepladder.data.spark.site import Site
-from stepladder.data.spark.task_files import read_listed, read_shard_plan, write_listed
 from stepladder.data.store.index import index_path
 from stepladder.machine.allocator import keep_freed_memory
 from stepladder.machine.limits import num_cores
+from stepladder.records import read_json
 
 TO_HASH, HASHED, TO_MAKE, ATTEMPTS = "to_hash", "hashed", "to_make", "attempts"
 _AHEAD_PER_THREAD = 4
+
+
+def write_listed(path: Path, files: Iterable[tuple[str, Hashed | None]]) -> None:
+    """Write names of files, and what an earlier run knows of them."""
+    rows = [[name, known and _hashed_to_json(known)] for name, known in files]
+    _write(path, {"files": rows})
+
+
+def read_listed(path: Path) -> list[tuple[str, Hashed | None]]:
+    """Read what `write_listed` wrote."""
+    return [(name, known and _hashed_from_json(known)) for name, known in read_json(path)["files"]]
+
+
+def write_shard_plan(path: Path, plan: ShardPlan) -> None:
+    """Write which pictures a shard holds."""
+    rows = [[row.path, row.label, _hashed_to_json(row.hashed)] for row in plan.rows]
+    value = {"name": plan.name, "split": plan.split.value, "key": plan.key, "rows": rows}
+    _write(path, {**value, "forecast_bytes": plan.forecast_bytes})
+
+
+def read_shard_plan(path: Path) -> ShardPlan:
+    """Read what `write_shard_plan` wrote."""
+    value = read_json(path)
+    rows = tuple(
+        Row(name, label, _hashed_from_json(hashed)) for name, label, hashed in value["rows"]
+    )
+    return ShardPlan(
+        name=value["name"],
+        split=Split(value["split"]),
+        rows=rows,
+        key=value["key"],
+        forecast_bytes=value["forecast_bytes"],
+    )
+
+
+def _hashed_to_json(hashed: Hashed) -> list[Any]:
+    """Write what is known of a file."""
+    return [hashed.sha256.hex(), *hashed.stamp, hashed.changed_ns, hashed.reason]
+
+
+def _hashed_from_json(value: Sequence[Any]) -> Hashed:
+    """Read what is known of a file."""
+    digest, size, mtime, inode, changed_ns, reason = value
+    return Hashed(bytes.fromhex(digest), (size, mtime, inode), reason, changed_ns)
+
+
+def _write(path: Path, value: object) -> None:
+    """Write in one step, not synced: what a power cut takes is made anew."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(value), encoding="ascii")
+    temporary.replace(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +128,7 @@ class ShardTasks:
             make_shard(self.site, self.config, plan, read=self._reader(), workers=workers)
 
     def _reader(self) -> ReadRow:
-        return FileReader(self.source, self.config.max_pixels) if self.source else _unreadable
+        return FileReader(self.source, self.config.max_pixels) if self.source else unread
 
 
 def task_file(site: Site, folder: str, task: int) -> Path:
@@ -151,5 +204,6 @@ def decoding(threads: int) -> Iterator[Workers]:
             yield Workers(stack.enter_context(pool), num * _AHEAD_PER_THREAD)
 
 
-def _unreadable(row: Row) -> bytes:
-    raise AssertionError(f"{row.path} comes by Spark")
+def unread(row: Row) -> bytes:
+    """Stand for what reads pictures where none is read."""
+    raise AssertionError(f"{row.path} is not read here")

@@ -175,7 +175,7 @@ def publish(work: Path, out: Path, manifest: Manifest) -> Manifest:
         UsageError: if `out` holds something that is not a store.
     """
     manifest = replace(manifest, fingerprint=fingerprint_of(manifest))
-    _refuse_foreign(out)
+    refuse_foreign(out)
     for path in sorted(work.iterdir()):
         _fsync(path)
     write_json(work / MANIFEST_NAME, manifest)
@@ -199,15 +199,24 @@ def _replace(work: Path, out: Path) -> None:
         new.rename(out)
 
 
-def _refuse_foreign(out: Path) -> None:
+def refuse_foreign(out: Path, *marks: str) -> None:
+    """Check that nothing but a store would be replaced.
+
+    Args:
+        marks: names of files, besides the manifest, that only a store has.
+
+    Raises:
+        UsageError: if `out` holds something else.
+    """
     if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise UsageError("it is not a folder", where=str(out), fix="Give another --prepare.out.")
-    if out.is_dir() and not (out / MANIFEST_NAME).is_file() and any(out.iterdir()):
+        raise UsageError("it is not a folder", where=str(out), fix="Give another --out.")
+    is_store = any((out / name).is_file() for name in (MANIFEST_NAME, *marks))
+    if out.is_dir() and not is_store and any(out.iterdir()):
         raise UsageError(
             "the folder holds something that is not a store",
             where=str(out),
             why="Publishing a store replaces the whole folder.",
-            fix="Give another --prepare.out, or empty the folder.",
+            fix="Give another --out, or empty the folder.",
         )
 
 

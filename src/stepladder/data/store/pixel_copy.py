@@ -22,11 +22,10 @@ import numpy as np
 from stepladder.config.choices import Encoding, Split
 from stepladder.data.decoding.decode import decode_versions
 from stepladder.data.prepare.encode import channel_sums, num_summed
-from stepladder.data.prepare.forecast import check_room
+from stepladder.data.prepare.plan import ROW_OVERHEAD_BYTES, check_room
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.prepare.writer import ShardWriter
-from stepladder.data.reading.ordered import map_in_order
-from stepladder.data.reading.threads import one_torch_thread
+from stepladder.data.reading.threads import map_in_order, one_torch_thread
 from stepladder.data.remote.cache_folder import made_folder
 from stepladder.data.remote.places import object_place
 from stepladder.data.store.manifest import COPY_OF, publish
@@ -39,7 +38,6 @@ from stepladder.records import Manifest, ShardInfo
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ROW_OVERHEAD_BYTES = 256  # sha256, path, label, page header, side index
 _AHEAD_PER_WORKER = 4
 _OTHERWISE = "leave data.decode_once out"
 
@@ -107,7 +105,7 @@ def _open(place: Path, store: Store) -> Store | None:
 def _make(store: Store, work: WorkFolder, place: Path) -> None:
     manifest = store.manifest
     num_rows = sum(manifest.num_rows(split) for split in Split)
-    need_bytes = num_rows * (3 * manifest.size**2 + _ROW_OVERHEAD_BYTES)
+    need_bytes = num_rows * (3 * manifest.size**2 + ROW_OVERHEAD_BYTES)
     check_room(need_bytes, work.root, fix=f"Free some space, or {_OTHERWISE}.")
     work.make()
     train_sums = _Sums()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stepladder.data.remote.places import shown, supported_place
 from stepladder.data.sources.delta_log import LOG_FOLDER, import_deltalake, is_delta, read_version
+from stepladder.data.sources.safe_arrow import first_line
 from stepladder.data.store.manifest import load_manifest
 from stepladder.data.store.verify import list_shards
 from stepladder.errors import DataError, ResourceError, UsageError
@@ -95,7 +96,7 @@ def _write_log(store: Path, manifest: Manifest) -> None:
         if not _has_commits(store):
             shutil.rmtree(store / LOG_FOLDER, ignore_errors=True)
         raise ResourceError(
-            f"the log cannot be written here ({str(error).partition(chr(10))[0][:200]})",
+            f"the log cannot be written here ({first_line(error)})",
             where=str(store / LOG_FOLDER),
             why="It takes a folder that may be written, on a file system that can rename.",
             fix="Copy the store to such a disk, and publish it there.",

@@ -11,9 +11,7 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.decode import decode_versions
 from stepladder.data.prepare.engine import Engine
 from stepladder.data.prepare.findings import LOG_NAME
-from stepladder.data.prepare.plan import make_plan
-from stepladder.data.prepare.prepare import open_engine
-from stepladder.data.prepare.split import assign_splits
+from stepladder.data.prepare.prepare import open_engine, plan_of
 from stepladder.data.prepare.target import HASHES_NAME, FolderTarget, open_target
 from stepladder.data.prepare.work_folder import WorkFolder, disk_errors_named
 from stepladder.data.remote.copies import FolderCopies
@@ -69,16 +67,7 @@ def repair_store(path: Path, *, source: Path | None = None) -> list[str]:
 def _make(
     engine: Engine, config: PrepareConfig, work: WorkFolder, names: Set[str], *, earlier: Path
 ) -> None:
-    hashed = engine.hash(work, earlier=earlier, on_done=_pass_over)
-    splits = assign_splits(
-        hashed.listing,
-        [one.sha256 for one in hashed.hashes],
-        val_frac=config.val_frac,
-        group_by=config.group_by,
-    )
-    plan = make_plan(
-        hashed.listing, hashed.hashes, splits, config=config, versions=decode_versions()
-    )
+    plan = plan_of(engine.hash(work, earlier=earlier, on_done=_pass_over), config)
     wanted = tuple(shard for shard in plan.shards if shard.name in names)
     engine.make(replace(plan, shards=wanted), work, on_found=_pass_over, on_row=_pass_over)
 

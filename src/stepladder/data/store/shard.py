@@ -23,21 +23,21 @@ from stepladder.config.choices import Compression, VerifyPages
 from stepladder.data.decoding.decode import Form
 from stepladder.data.store.index import Index, index_path, open_index, rebuild_index
 from stepladder.data.store.manifest import MANIFEST_NAME, PREPARE_AGAIN, mend
-from stepladder.data.store.packing import PackedError, unpack_into
 from stepladder.data.store.pages import (
     SHA256_BYTES,
     Footer,
     LayoutError,
+    PackedError,
     page_data,
     pages,
     read_footer,
     split_strings,
+    unpack_into,
 )
 from stepladder.errors import DataError, ResourceError
 from stepladder.records import ShardInfo, write_bytes
 
 _LENGTH_BYTES = 4  # PLAIN BYTE_ARRAY: a length stands in front
-
 
 _MAX_FORMS = 1 << 16
 

@@ -30,7 +30,6 @@ _INDEXES_AT_ONCE = 16
 _MAPPED_FRAC = 0.5  # of free memory: what is larger does not stay in it, and is asked for
 _MAX_UNEXPECTED = 8  # fetched files that are kept open although nobody said they would be read
 
-
 MAX_ROWS = 4_000_000
 """Rows whose places are kept in plain arrays, 13 bytes each; larger splits are read by shard."""
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from stepladder.data.remote.retries import StoreAwayError
+from stepladder.data.sources.safe_arrow import first_line
 from stepladder.data.tables.listing import Listing, TableFile
 from stepladder.errors import DataError
 
@@ -74,7 +75,7 @@ def read_footer(
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
-            f"is not a whole Parquet file ({_first_line(error)})",
+            f"is not a whole Parquet file ({first_line(error)})",
             where=where,
             fix="Write it again, or take it out of the table.",
         ) from None
@@ -164,7 +165,7 @@ class RowGroups:
             raise
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"cannot be read ({_first_line(error)})",
+                f"cannot be read ({first_line(error)})",
                 where=where,
                 fix="Write the file again, or take it out of the table.",
             ) from None
@@ -179,7 +180,9 @@ class RowGroups:
         found: set[str] = set()
         for file_idx, file in enumerate(self._listing.files):
             left = set(names) - found
-            found |= {name for name in left if _is_null(file.constants.get(name))}
+            found |= {
+                name for name in left & file.constants.keys() if not file.constants[name].is_valid
+            }
             found |= _with_nulls(self._metadata(file_idx), left)
         return frozenset(found)
 
@@ -208,10 +211,6 @@ class RowGroups:
         )
 
 
-def _is_null(constant: pa.Scalar | None) -> bool:
-    return constant is not None and not constant.is_valid
-
-
 def _with_nulls(metadata: pq.FileMetaData, names: Collection[str]) -> set[str]:
     columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
     return {
@@ -238,7 +237,3 @@ def _takeable(table: pa.Table) -> pa.Table:
         if kind is not None:
             table = table.set_column(i, table.schema.names[i], table.column(i).cast(kind))
     return table
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow as pa
 from stepladder.config.choices import Split
 from stepladder.data.tables.columns import is_text
 from stepladder.data.tables.footers import Footer, RowGroups, read_footer
-from stepladder.data.tables.listing import Listing, TableFile, split_named
+from stepladder.data.tables.listing import Listing, split_named
 from stepladder.data.tables.schema import difference, plain_type
 from stepladder.errors import DataError, UsageError
 
@@ -155,7 +155,8 @@ def lay_out(listing: Listing) -> tuple[Layout, pa.Schema]:
         DataError: if a file is no whole Parquet file.
     """
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        footers = list(pool.map(partial(_footer, listing), listing.files))
+        read = pool.map(lambda f: read_footer(listing.file_system, f, listing.place), listing.files)
+        footers = [footer for footer, _ in read]
     first = footers[0].schema
     # thousands of files say the same: it is kept once
     footers = [replace(f, schema=first) if f.schema.equals(first) else f for f in footers]
@@ -190,10 +191,6 @@ def _refuse_twins(schema: pa.Schema, names: Collection[str], where: str) -> None
             fix="Write the file again with a name for each, or name other columns to read, such as "
             "columns=[...].",
         )
-
-
-def _footer(listing: Listing, file: TableFile) -> Footer:
-    return read_footer(listing.file_system, file, listing.place)[0]
 
 
 def _kept(keep: np.ndarray | None, rows: Sequence[int]) -> list[np.ndarray | None]:

@@ -7,6 +7,8 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,20 +27,15 @@ from stepladder.data.remote.places import (
     secret_refused,
 )
 from stepladder.data.sources.delta_log import LOG_FOLDER, DeltaVersion, VersionOption, read_version
-from stepladder.data.sources.safe_arrow import require_safe_pyarrow
-from stepladder.data.tables.hold import MANIFEST
-from stepladder.data.tables.version_pin import pinned_version
+from stepladder.data.sources.listing import SPLIT_WORDS
+from stepladder.data.sources.safe_arrow import first_line, require_safe_pyarrow
+from stepladder.data.tables.cache_users import MANIFEST
 from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
 _GLOB = re.compile(r"[*?\[]")
 _ONE_OF = re.compile(r"\[!?+(?:\][^]/]*|[^]/]+)\]")  # `]` is one of them where it comes first
 _GLOB_WORD = re.compile(rf"(\*\*/|\*\*|\*|\?|{_ONE_OF.pattern})")
-_SPLIT_NAMES = {
-    Split.TRAIN: ("train", "training"),
-    Split.VAL: ("val", "valid", "validation", "dev"),
-    Split.TEST: ("test", "testing"),
-}
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -264,7 +261,7 @@ def _named_if_unreachable(place: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise ResourceError(
-            f"the files cannot be listed ({_first_line(error)})",
+            f"the files cannot be listed ({first_line(error)})",
             where=place,
             fix="Look at the address, the credentials and the permissions.",
         ) from None
@@ -379,9 +376,43 @@ def _split_of(file: TableFile, column: str) -> Split | None:
 
 def split_named(value: Any) -> Split | None:
     """Give the split that a name means, such as `validation` for val."""
-    text = str(value).lower()
-    return next((split for split, names in _SPLIT_NAMES.items() if text in names), None)
+    return SPLIT_WORDS.get(str(value).lower())
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+@dataclass(frozen=True)
+class _Pin:
+    version: int
+    place: str | None
+    asked: set[str] = field(default_factory=set)
+
+
+_PIN: ContextVar[_Pin | None] = ContextVar("version pin", default=None)
+
+
+@contextmanager
+def reading_version(version: int, *, place: str | None = None) -> Iterator[set[str]]:
+    """Let tables be opened at a version within the block, as if their callers had named it.
+
+    A table that has no such version is opened at its latest.
+
+    Args:
+        place: of the one table that is meant; None: every Delta table.
+
+    Yields:
+        The places of the tables that were opened without a version.
+    """
+    pin = _Pin(version, place)
+    token = _PIN.set(pin)
+    try:
+        yield pin.asked
+    finally:
+        _PIN.reset(token)
+
+
+def pinned_version(place: str) -> int | None:
+    """Give the version at which to open a Delta table that is asked for without one."""
+    pin = _PIN.get()
+    if pin is None:
+        return None
+    pin.asked.add(place)
+    return pin.version if pin.place in (None, place) else None

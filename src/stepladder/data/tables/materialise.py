@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepladder.data.tables.hold import MANIFEST, Hold, is_written, leave_mark
-from stepladder.data.tables.room import Room, find_room, remove_written
+from stepladder.data.tables.cache_users import MANIFEST, Hold, is_written, leave_mark
+from stepladder.data.tables.disk_space import Room, find_room, remove_written
 from stepladder.data.tables.spark_plan import Plan, content_of, key_of, plan_of, row_bytes
 from stepladder.errors import DataError
 from stepladder.machine.filesystem import find_abilities
@@ -110,16 +110,13 @@ def _key(
         del _made[folder]  # removed since
     for folder, (other, its_plan, its_options) in _made.items():
         is_same = its_options == options and its_plan.files == plan.files and plan.is_fixed
-        if folder.parent == cache and is_same and _is_same_frame(frame, other):
+        is_same = is_same and folder.parent == cache and frame.sparkSession is other.sparkSession
+        if is_same and frame.sameSemantics(other):
             return folder.name, None
     if plan.is_known:
         content, num_bytes = content_of(frame)
         return key_of("content", frame.schema.jsonValue(), content, options), num_bytes
     return key_of("session", uuid.uuid4().hex), None
-
-
-def _is_same_frame(frame: DataFrame, other: DataFrame) -> bool:
-    return frame.sparkSession is other.sparkSession and frame.sameSemantics(other)
 
 
 def _find(cache: Path, key: str) -> Written | None:

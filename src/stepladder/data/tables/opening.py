@@ -1,4 +1,4 @@
-"""Open a table: `open_table`."""
+"""Open a table (`open_table`), and give one shard of it to a training loop (`shard_loader`)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from functools import partial
 from numbers import Integral
 from pathlib import Path
 
-from stepladder.config.choices import Split
+from stepladder.config.choices import OrderMode, Split
+from stepladder.data.reading.arguments import choice, require_at_least
+from stepladder.data.reading.examples import Source
+from stepladder.data.reading.loader import Loader
 from stepladder.data.sources.delta_log import VersionOption
 from stepladder.data.tables.blocks import BlockCache
-from stepladder.data.tables.cells import cells_of
-from stepladder.data.tables.columns import Scalar
+from stepladder.data.tables.columns import Scalar, cells_of
 from stepladder.data.tables.footers import RowGroups
 from stepladder.data.tables.layout import lay_out
 from stepladder.data.tables.listing import list_table, of_split, written
@@ -79,39 +81,20 @@ def open_chosen(
     split_column: str = "split",
     version: int | None = None,
     max_cache_bytes: int | None = None,
+    option: VersionOption = VersionOption.OPEN_TABLE,
 ) -> TableSource:
     """Read rows as `open_table` does, for an interface that chooses more than it lets choose.
+
+    Args:
+        option: that errors about the version speak of.
 
     Raises:
         DataError: if there is no such table, or a file of it is damaged, or other than the first.
         UsageError: if the choices do not fit its columns.
     """
-    opened = partial(
-        _opened,
-        written(path),
-        choices=choices,
-        split=None if split is None else _known(split),
-        split_column=split_column,
-        max_cache_bytes=max_cache_bytes,
-    )
-    return opened(None if version is None else _counted(version), VersionOption.OPEN_TABLE)
-
-
-def _opened(
-    place: str,
-    version: int | None,
-    option: VersionOption,
-    *,
-    choices: Choices,
-    split: Split | None,
-    split_column: str,
-    max_cache_bytes: int | None,
-) -> TableSource:
-    """Open a table; see `open_table`.
-
-    Args:
-        option: that errors speak of.
-    """
+    place = written(path)
+    split = None if split is None else choice(Split, split, where="split")
+    version = None if version is None else _counted(version)
     listing = list_table(place, version, option)
     by_files = None if split is None else of_split(listing, split, split_column)
     if by_files is not None and not by_files.files:
@@ -136,14 +119,14 @@ def _opened(
         target=choices.target,
         key=repr((names, choices, split)),
         is_pinned=version is not None,
-        at_version=lambda other: _opened(
+        at_version=lambda other: open_chosen(
             place,
-            other,
-            VersionOption.RUN,
-            choices=choices,
+            choices,
             split=split,
             split_column=split_column,
+            version=other,
             max_cache_bytes=max_cache_bytes,
+            option=VersionOption.RUN,
         ),
         cache=None if max_cache_bytes is None else BlockCache(max_cache_bytes),
     )
@@ -157,18 +140,55 @@ def _no_rows(place: str, split: Split | None) -> DataError:
     )
 
 
-def _known(split: Split | str) -> Split:
-    try:
-        return Split(split)
-    except ValueError:
-        raise UsageError(
-            f"{split!r} is no split", where="split", fix=f"Give one of: {', '.join(Split)}."
-        ) from None
-
-
 def _counted(version: int) -> int:
     if isinstance(version, bool) or not isinstance(version, Integral) or version < 0:
         raise UsageError(
             f"{version!r} is no version", where="version", fix="Give a whole number, 0 or more."
         )
     return int(version)
+
+
+def shard_loader(
+    source: Source,
+    *,
+    batch_size: int,
+    cur_shard: int = 0,
+    shard_count: int = 1,
+    num_epochs: int | None = None,
+    seed: int = 42,
+    shuffle: bool = True,
+    threads: int = 0,
+    order: OrderMode | str = OrderMode.AUTO,
+    window_rows: int = 0,
+) -> Loader:
+    """Give a loader of dictionaries of tensors: one shard's part of each global batch.
+
+    A global batch is batch_size rows for each shard, so all shards give the same number of batches
+    an epoch, and nobody waits for another in vain. Fewer rows than there are shards, at the end of
+    an epoch, would leave a shard with an empty batch: they are left out of that epoch. So it is
+    wherever an epoch is gone on with, on any number of shards.
+
+    Raises:
+        UsageError: if there are more shards than rows, or no such shard, or a number is too small.
+    """
+    require_at_least(1, batch_size=batch_size, shard_count=shard_count)
+    require_at_least(0, cur_shard=cur_shard)
+    if not cur_shard < shard_count <= len(source):
+        raise UsageError(
+            f"shard {cur_shard} of {shard_count} of {len(source)} rows cannot be read",
+            where="cur_shard, shard_count",
+            fix="Give cur_shard from 0 to shard_count - 1, and no more shards than rows.",
+        )
+    return Loader(
+        source,
+        batch_size=batch_size * shard_count,
+        shuffle=shuffle,
+        seed=seed,
+        rank=cur_shard,
+        world_size=shard_count,
+        num_epochs=num_epochs,
+        min_last=shard_count,
+        threads=threads,
+        order=order,
+        window_rows=window_rows,
+    )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from stepladder.data.sources.safe_arrow import extension_of
 from stepladder.data.tables.columns import (
     LENGTHS,
     Column,
@@ -28,9 +29,6 @@ from stepladder.data.tables.columns import (
     number_type,
 )
 from stepladder.errors import DataError, UsageError
-
-_EXTENSION = b"ARROW:extension:name"
-
 
 _TIMES = (datetime.date, datetime.time, datetime.timedelta)
 
@@ -215,10 +213,8 @@ def plain_type(given: pa.Field, place: str) -> pa.DataType:
     Raises:
         DataError: at an extension type, which may hold pickles.
     """
-    kind = given.type
-    extension = (given.metadata or {}).get(_EXTENSION)
-    if isinstance(kind, pa.BaseExtensionType) or extension is not None:
-        name = extension.decode(errors="replace") if extension else str(kind)
+    kind, name = given.type, extension_of(given)
+    if name is not None:
         raise DataError(
             f"column {given.name} is of the extension type {name}",
             where=place,

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from stepladder.data.reading.examples import Examples, Source
 from stepladder.data.tables.blocks import Block, BlockCache, Blocks
-from stepladder.data.tables.cells import CellColumn
-from stepladder.data.tables.columns import BadCellError, Column, Part
+from stepladder.data.tables.columns import BadCellError, CellColumn, Column, Part
 from stepladder.data.tables.footers import RowGroups
 from stepladder.data.tables.layout import Layout
 from stepladder.errors import DataError
@@ -182,8 +181,5 @@ class _Decoder:
                     where=layout.row_name(number, row),
                     fix=f"Write the file again, or {error.cure}.",
                 ) from None
-        return Block(tuple(values), sum(map(_num_bytes, self._columns, values)))
-
-
-def _num_bytes(column: Column, values: Any) -> int:
-    return column.num_bytes(values)
+        sizes = (c.num_bytes(v) for c, v in zip(self._columns, values, strict=True))
+        return Block(tuple(values), sum(sizes))

@@ -14,11 +14,10 @@ from stepladder.data.reading.arguments import require_at_least
 from stepladder.data.reading.loader import Loader
 from stepladder.data.remote.places import address_shown, is_address
 from stepladder.data.spark.session import require_spark
+from stepladder.data.tables.cache_users import Hold
 from stepladder.data.tables.columns import Scalar
-from stepladder.data.tables.hold import Hold
-from stepladder.data.tables.loading import shard_loader
 from stepladder.data.tables.materialise import Form, Written, materialise
-from stepladder.data.tables.opening import open_chosen, open_table
+from stepladder.data.tables.opening import open_chosen, open_table, shard_loader
 from stepladder.data.tables.schema import Choices
 from stepladder.data.tables.source import TableSource
 from stepladder.errors import UsageError

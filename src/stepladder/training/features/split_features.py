@@ -14,9 +14,8 @@ from torch import Tensor
 
 from stepladder.config.choices import OrderMode, Sampling, Split, Where
 from stepladder.config.recipe import DataConfig
-from stepladder.data.features.feature_files import FeatureFolder
+from stepladder.data.features.feature_files import FeatureFolder, FeatureWriter
 from stepladder.data.features.feature_source import HeldFeatures
-from stepladder.data.features.feature_writer import FeatureWriter
 from stepladder.data.order.order_choice import resolve_order
 from stepladder.data.reading.reader import Reader, Source
 from stepladder.errors import DataError, UsageError

@@ -9,8 +9,8 @@ from pathlib import Path
 from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
 from stepladder.data.reading.examples import Source
+from stepladder.data.tables.listing import reading_version
 from stepladder.data.tables.source import TableSource
-from stepladder.data.tables.version_pin import reading_version
 from stepladder.errors import StepladderError, UsageError
 from stepladder.task.contract import Task
 from stepladder.training.setup.build import Sources, open_sources

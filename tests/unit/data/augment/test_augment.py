@@ -12,7 +12,8 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch import Tensor
 
 from stepladder.config.recipe import AugmentConfig
-from stepladder.data.augment import colour, warp
+from stepladder.data.augment import randaugment as ops
+from stepladder.data.augment import warp
 from stepladder.data.augment.augment import augment, is_augmenting, mixup, random_crop, random_flip
 from stepladder.data.augment.randaugment import OPERATIONS, randaugment
 from stepladder.data.batch import Batch
@@ -154,15 +155,15 @@ def same_factor(value: float) -> Tensor:
 
 
 REFERENCES: list[tuple[str, Callable[[Tensor], Tensor], Callable[[Image.Image], Image.Image]]] = [
-    ("autocontrast", colour.autocontrast, ImageOps.autocontrast),
-    ("equalize", colour.equalize, ImageOps.equalize),
+    ("autocontrast", ops.autocontrast, ImageOps.autocontrast),
+    ("equalize", ops.equalize, ImageOps.equalize),
     *(
-        (f"posterize {b}", lambda x, b=b: colour.posterize(x, torch.full((4,), b)),
+        (f"posterize {b}", lambda x, b=b: ops.posterize(x, torch.full((4,), b)),
          lambda p, b=b: ImageOps.posterize(p, b))
         for b in (1, 4, 8)
     ),
     *(
-        (f"solarize {t}", lambda x, t=t: colour.solarize(x, same_factor(t)),
+        (f"solarize {t}", lambda x, t=t: ops.solarize(x, same_factor(t)),
          lambda p, t=t: ImageOps.solarize(p, t))
         for t in (0, 100, 256)
     ),
@@ -170,10 +171,10 @@ REFERENCES: list[tuple[str, Callable[[Tensor], Tensor], Callable[[Image.Image], 
         (f"{ours.__name__} {f}", lambda x, f=f, ours=ours: ours(x, same_factor(f)),
          lambda p, f=f, theirs=theirs: theirs(p).enhance(f))
         for ours, theirs in (
-            (colour.brightness, ImageEnhance.Brightness),
-            (colour.contrast, ImageEnhance.Contrast),
-            (colour.color, ImageEnhance.Color),
-            (colour.sharpness, ImageEnhance.Sharpness),
+            (ops.brightness, ImageEnhance.Brightness),
+            (ops.contrast, ImageEnhance.Contrast),
+            (ops.color, ImageEnhance.Color),
+            (ops.sharpness, ImageEnhance.Sharpness),
         )
         for f in (0.1, 1.0, 1.9)
     ),
@@ -195,7 +196,7 @@ def test_agrees_with_pillow_to_one_level(
 
 def test_smoothing_kernel_is_pillows() -> None:
     x = pictures(2, 20, 30)
-    smooth = colour.sharpness(x, torch.zeros(2))
+    smooth = ops.sharpness(x, torch.zeros(2))
     wanted = np.asarray(pil(x[0]).filter(ImageFilter.SMOOTH)).transpose(2, 0, 1)
     assert np.abs(smooth[0].numpy().astype(int) - wanted).max() <= 1
 
@@ -203,8 +204,8 @@ def test_smoothing_kernel_is_pillows() -> None:
 @pytest.mark.parametrize("value", [0, 7, 255])
 def test_flat_pictures_survive_every_operation(value: int) -> None:
     flat = torch.full((2, 3, 9, 9), value, dtype=torch.uint8)
-    assert torch.equal(colour.autocontrast(flat), flat)
-    assert torch.equal(colour.equalize(flat), flat)
+    assert torch.equal(ops.autocontrast(flat), flat)
+    assert torch.equal(ops.equalize(flat), flat)
     for _, operation in OPERATIONS:
         assert operation(flat, np.array([0.9, -0.9])).shape == flat.shape
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepladder.data.augment.draws import (
@@ -56,6 +56,7 @@ def test_agrees_with_plain_integers(
         assert row == [plain_bits(sample, seed, epoch, purpose, idx) for idx in (0, 1)]
 
 
+@settings(max_examples=30)
 @given(ids=ids, seed=seeds, epoch=st.integers(0, 1000), data=st.data())
 def test_a_sample_draws_the_same_in_any_batch(
     ids: list[int], seed: int, epoch: int, data: st.DataObject

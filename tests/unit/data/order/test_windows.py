@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from stepladder.config.choices import OrderMode, Sampling
 from stepladder.config.recipe import DataConfig
-from stepladder.data.order.order import Order
+from stepladder.data.order.order import Blocks, Order, window_ends
 from stepladder.data.order.order_choice import default_window_rows, order_of, resolve_order
-from stepladder.data.order.windows import Blocks, window_ends
 from stepladder.data.reading.examples import Examples, Source
 
 SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=30)
@@ -70,14 +69,14 @@ def test_golden_vectors_hold() -> None:
     assert digest == "0ab49a3ac0ee22de04f18d1514cd81e0c2aa4ba48ad56f8d9acc6441a5cba0dc"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(sizes=SIZES, window_rows=st.integers(1, 400), seed=st.integers(0, 2**63))
 def test_every_row_comes_exactly_once(sizes: list[int], window_rows: int, seed: int) -> None:
     order = windowed(tuple(sizes), window_rows, seed=seed)
     assert sorted(epoch_of(order, 5).tolist()) == list(range(sum(sizes)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     sizes=SIZES,
     window_rows=st.integers(1, 200),
@@ -137,7 +136,7 @@ def test_windows_change_with_the_epoch() -> None:
     assert first != second
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(sizes=SIZES, window_rows=st.integers(1, 300))
 def test_windows_end_between_blocks_and_are_not_too_small(
     sizes: list[int], window_rows: int

@@ -14,7 +14,7 @@ from stepladder.data.prepare.encode import channel_sums, num_summed, ready_pictu
 from stepladder.data.prepare.hashing import Hashed
 from stepladder.data.prepare.plan import Row
 from stepladder.data.prepare.quarantine import Bad
-from stepladder.data.reading.buffers import Buffers
+from stepladder.data.reading.memory import Buffers
 
 
 @pytest.mark.parametrize(

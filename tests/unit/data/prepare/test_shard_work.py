@@ -17,8 +17,7 @@ from stepladder.data.prepare import writer
 from stepladder.data.prepare.hashing import Hashed
 from stepladder.data.prepare.plan import Row, ShardPlan
 from stepladder.data.prepare.quarantine import Bad
-from stepladder.data.prepare.shard_file import ShardFile, StoppedError
-from stepladder.data.prepare.shard_work import ShardMaker
+from stepladder.data.prepare.shard_work import ShardFile, ShardMaker, StoppedError
 from stepladder.data.reading.threads import Inline
 
 SIZE = 12

@@ -14,7 +14,7 @@ import pytest
 from stepladder.config.choices import Compression, Encoding, Split, VerifyPages
 from stepladder.data.prepare.writer import ShardWriter
 from stepladder.data.store.index import index_path, open_index, rebuild_index
-from stepladder.data.store.manifest import fingerprint_of, load_manifest, publish
+from stepladder.data.store.manifest import fingerprint_of, load_manifest
 from stepladder.data.store.shard import Shard
 from stepladder.data.store.store import Store
 from stepladder.errors import DataError, UsageError
@@ -186,9 +186,3 @@ def test_a_stop_between_the_renames_is_told_with_the_way_out(
     build_store(tmp_path / "store")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
     assert Store.open(tmp_path / "store").split(Split.TRAIN) is not None
-
-
-def test_publish_is_the_writers_too() -> None:
-    from stepladder.data.prepare import writer
-
-    assert writer.publish is publish

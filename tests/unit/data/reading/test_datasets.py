@@ -138,6 +138,8 @@ def test_what_cannot_be_read_is_refused() -> None:
         as_source(Endless())
     with pytest.raises(UsageError, match="no data that can be read"):
         as_source(5)
+    with pytest.raises(UsageError, match="A store has no test, or no val"):
+        as_source(None)
     with pytest.raises(UsageError, match="cannot be sampled"):
         Reader(as_source(Arriving()), seed=0, global_batch_size=2, fraction=0.5)
 

@@ -53,10 +53,11 @@ def num_threads() -> int:
     return sum(thread.name.startswith(THREAD_NAME) for thread in threading.enumerate())
 
 
-@pytest.fixture
-def split(tmp_path: Path, build_store: Any) -> tuple[Source, np.ndarray]:
-    pictures = build_store(tmp_path / "s", num_rows={"train": 100}, shards=4)
-    source = Store.open(tmp_path / "s").split(Split.TRAIN)
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory, build_store: Any) -> tuple[Source, np.ndarray]:
+    folder = tmp_path_factory.mktemp("reader") / "s"
+    pictures = build_store(folder, num_rows={"train": 100}, shards=4)
+    source = Store.open(folder).split(Split.TRAIN)
     assert source is not None
     return source, pictures["train"]
 
@@ -253,8 +254,9 @@ def test_where_is_memory_if_a_quarter_of_it_suffices(monkeypatch: pytest.MonkeyP
 
 
 def test_choices_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(UsageError, match="rank 2"):
-        reader(Counting(5), rank=2, world_size=2)
+    for wrong in ({"rank": 2, "world_size": 2}, {"rank": -1}, {"world_size": 0}, {"batch": 0}):
+        with pytest.raises(UsageError, match=r"rank 2|rank is -1|world_size is 0|size is 0"):
+            reader(Counting(5), **wrong)
     with pytest.raises(ValueError, match="position 6"):
         reader(Counting(5)).epoch(0, 6)
     with pytest.raises(ValueError, match="auto"):
@@ -265,34 +267,10 @@ def test_choices_that_do_not_go_together_are_refused() -> None:
         reader(as_source([(1, 2), (3, 4)]), where=Where.MEMORY)
 
 
-def test_a_choice_may_be_given_by_its_name() -> None:
-    named = reader(Counting(40), mode="windowed", sample="rows", where="memory")
-    meant = reader(Counting(40), mode=OrderMode.WINDOWED, where=Where.MEMORY)
-    assert named.order == meant.order
-    assert named.is_held
-    assert named.order.samples(0, 0, 40).tolist() != list(range(40))
-
-
 @pytest.mark.parametrize("name", ["mode", "sample", "where"])
 def test_a_name_that_is_no_choice_is_told_with_those_that_are(name: str) -> None:
     with pytest.raises(UsageError, match=rf"{name}: 'bogus' is none .*\n.*one of: auto, "):
         reader(Counting(40), **{name: "bogus"})
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"batch": 0}, "global_batch_size is 0"),
-        ({"batch": 2.5}, "global_batch_size is 2.5"),
-        ({"prefetch_batches": 0}, "prefetch_batches is 0"),
-        ({"threads": -1}, "threads is -1"),
-        ({"rank": -1}, "rank is -1"),
-        ({"world_size": 0}, "world_size is 0"),
-    ],
-)
-def test_a_number_that_is_too_small_is_told(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=f"{said}\n.*or more"):
-        reader(Counting(5), **options)
 
 
 def test_data_without_an_example_is_told() -> None:

@@ -10,9 +10,9 @@ import pytest
 from stepladder.config.choices import Split
 from stepladder.data.prepare.hashing import Hashed
 from stepladder.data.prepare.plan import Row, ShardPlan
-from stepladder.data.spark.routing import Routing, write_routing
+from stepladder.data.spark.row_tasks import Routing, write_routing
+from stepladder.data.spark.shard_tasks import read_shard_plan, write_shard_plan
 from stepladder.data.spark.site import Superseded, open_site
-from stepladder.data.spark.task_files import read_shard_plan, write_shard_plan
 
 
 def test_each_picture_finds_all_files_that_want_it(tmp_path: Path) -> None:

@@ -23,9 +23,14 @@ from stepladder.data.reading.threads import Inline
 from stepladder.data.sources.pictures import CHANGED, Workers
 from stepladder.data.spark.engine import Arrivals
 from stepladder.data.spark.row_tasks import END_OF_FILE, CutInputError, FileTasks
-from stepladder.data.spark.shard_tasks import ATTEMPTS, TO_MAKE, shard_maker, task_file
+from stepladder.data.spark.shard_tasks import (
+    ATTEMPTS,
+    TO_MAKE,
+    shard_maker,
+    task_file,
+    write_shard_plan,
+)
 from stepladder.data.spark.site import open_site, raise_told
-from stepladder.data.spark.task_files import write_shard_plan
 from stepladder.errors import ResourceError
 
 Sent = list[tuple[int, bytes, bytes]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +49,9 @@ PICTURES = {
 }
 
 
-@pytest.fixture
-def split(tmp_path: Path) -> StoreSplit:
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tmp_path = tmp_path_factory.mktemp("prepared")
     for label in ("a", "b"):
         for number, (name, data) in enumerate(PICTURES.items()):
             path = tmp_path / "in" / label / name
@@ -62,8 +64,12 @@ def split(tmp_path: Path) -> StoreSplit:
         encoding=Encoding.JPEG,
         val_frac=0.2,
     )
-    prepare(config)
-    split = Store.open(tmp_path / "store").split(Split.TRAIN)
+    return prepare(config).folder
+
+
+@pytest.fixture
+def split(prepared: Path, tmp_path: Path) -> StoreSplit:
+    split = Store.open(shutil.copytree(prepared, tmp_path / "store")).split(Split.TRAIN)
     assert split is not None
     return split
 

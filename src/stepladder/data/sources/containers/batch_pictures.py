@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from stepladder.config.options import PrepareConfig
-from stepladder.data.decoding.formats import BadPictureError, name_format
-from stepladder.data.sources.containers.columns import Columns, ImageKind
-
-if TYPE_CHECKING:
-    from pyarrow import RecordBatch
-else:
-    RecordBatch = Any
-
-
 import io
 import math
 import zipfile
@@ -22,15 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepladder.data.decoding.formats import NPY_MAGIC, read_npy_header
+from stepladder.config.options import PrepareConfig
+from stepladder.data.decoding.formats import (
+    NPY_MAGIC,
+    BadPictureError,
+    name_format,
+    read_npy_header,
+)
+from stepladder.data.sources.containers.columns import Columns, ImageKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from pyarrow import RecordBatch
 
     Pixels = NDArray[np.uint8]
 else:
-    Pixels = Any
-
+    RecordBatch = Pixels = Any
 
 _BYTES_PER_PIXEL = 8  # 16-bit RGBA, not compressed at all
 _BYTES_AROUND = 1 << 20

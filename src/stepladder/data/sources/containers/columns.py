@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare.split import FOLDER
+from stepladder.data.sources.safe_arrow import extension_of
 from stepladder.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -23,9 +24,8 @@ _IMAGE_NAMES = (
     "image", "img", "picture", "photo", "content", "bytes", "image_bytes", "jpg", "jpeg", "png",
     "data", "pixels",
 )  # fmt: skip
-_LABEL_NAMES = ("labels", "class", "class_name", "category", "target")
+LABEL_NAMES = ("labels", "class", "class_name", "category", "target")
 _SPARK_IMAGE = {"height", "width", "nChannels", "mode", "data"}
-_EXTENSION_NAME = b"ARROW:extension:name"
 _PICKLED_EXTENSION = "arrow.py_extension_type"
 _DEFAULTS = {field.name: field.default for field in fields(PrepareConfig)}
 
@@ -185,7 +185,7 @@ def refuse_pickled(schema: Schema, where: str) -> None:
     Source: CVE-2023-47248.
     """
     for field in schema:
-        if _extension_of(field) == _PICKLED_EXTENSION:
+        if extension_of(field) == _PICKLED_EXTENSION:
             raise DataError(
                 f"column {field.name!r} is a pickled extension type, which could run code",
                 where=where,
@@ -233,7 +233,7 @@ def _choose_label(
         return config.label_column
     is_default = config.label_column == _DEFAULTS["label_column"]
     coded = [name for name in features if name in present and _class_names(features, name)]
-    usual = [name for name in _LABEL_NAMES if name in present]
+    usual = [name for name in LABEL_NAMES if name in present]
     near = difflib.get_close_matches(config.label_column, present, n=1, cutoff=0.5)
     for found in (coded, usual):
         if is_default and len(found) == 1:
@@ -305,22 +305,13 @@ def _plain(kind: DataType) -> str:
 
 
 def _refuse_extension(schema: Schema, name: str, where: str) -> None:
-    extension = _extension_of(schema.field(name))
+    extension = extension_of(schema.field(name))
     if extension is not None:
         raise DataError(
             f"column {name!r} is of the extension type {extension!r}",
             where=where,
             fix="Write the file again with plain columns: binary for pictures.",
         )
-
-
-def _extension_of(field: Any) -> str | None:
-    from pyarrow import BaseExtensionType
-
-    if isinstance(field.type, BaseExtensionType):
-        return str(field.type.extension_name)
-    name = (field.metadata or {}).get(_EXTENSION_NAME)
-    return None if name is None else name.decode(errors="replace")
 
 
 def _class_names(features: dict[str, Any], name: str) -> tuple[str, ...] | None:

@@ -14,8 +14,12 @@ from stepladder.data.remote.object_files import object_filesystem
 from stepladder.data.remote.places import ObjectPlace, object_place, shown, supported_place
 from stepladder.data.remote.retries import StoreAwayError
 from stepladder.data.sources.containers.contract import Opened
-from stepladder.data.sources.containers.files import find_files, listing_named
-from stepladder.data.sources.containers.names import is_pattern, splits_by_name
+from stepladder.data.sources.containers.files import (
+    find_files,
+    is_pattern,
+    listing_named,
+    splits_by_name,
+)
 from stepladder.data.sources.containers.pictures import ContainerPictures, OpenSource
 from stepladder.data.sources.containers.tables import PARQUET_SUFFIXES, open_delta, open_tables
 from stepladder.data.sources.containers.webdataset import TAR_SUFFIXES, TarContainer

@@ -11,7 +11,6 @@ from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.remote.retries import StoreAwayError
 from stepladder.data.sources.containers.batch_pictures import BatchPictures
-from stepladder.data.sources.containers.cells import checked_label, encodable, split_of_cell
 from stepladder.data.sources.containers.columns import Columns, ImageKind
 from stepladder.data.sources.containers.contract import (
     MAX_BATCH_BYTES,
@@ -20,7 +19,9 @@ from stepladder.data.sources.containers.contract import (
     Item,
 )
 from stepladder.data.sources.containers.files import SourceFile, cut_off
-from stepladder.data.sources.safe_arrow import require_safe_pyarrow
+from stepladder.data.sources.containers.labels import checked_label, encodable
+from stepladder.data.sources.listing import split_of_cell
+from stepladder.data.sources.safe_arrow import first_line, require_safe_pyarrow
 from stepladder.data.sources.walk import Skipped
 from stepladder.errors import DataError
 
@@ -56,11 +57,6 @@ def open_parquet(file: SourceFile) -> ParquetFile:
         raise DataError(
             f"cannot be read as Parquet ({first_line(error)})", where=file.name, fix=_COPY_AGAIN
         ) from None
-
-
-def first_line(error: Exception) -> str:
-    """Give the first line of a library's message, not too long."""
-    return str(error).partition("\n")[0][:200]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,14 +209,3 @@ def _picture_bytes(metadata: FileMetaData, group: int, columns: Columns) -> int:
             # a list of uint8 has one value a byte, whatever Parquet packs them into
             total += column.num_values if is_list else column.total_uncompressed_size
     return total
-
-
-__all__ = [
-    "BatchPictures",
-    "ParquetPart",
-    "RowSource",
-    "checked_label",
-    "open_parquet",
-    "parts_of",
-    "split_of_cell",
-]

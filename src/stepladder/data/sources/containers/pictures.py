@@ -11,16 +11,14 @@ from pathlib import Path, PurePosixPath
 from stepladder.config.choices import Encoding, JpegSize
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.formats import NPY_MAGIC
-from stepladder.data.prepare.forecast import check_room
 from stepladder.data.prepare.hashing import Hashed
-from stepladder.data.prepare.plan import Row
+from stepladder.data.prepare.plan import Row, check_room
 from stepladder.data.prepare.work_folder import WorkFolder
-from stepladder.data.reading.ordered import map_in_order
+from stepladder.data.reading.threads import map_in_order
 from stepladder.data.remote.places import shown
 from stepladder.data.sources.containers.contract import Container, Item, Opened
-from stepladder.data.sources.containers.kept import Kept, Spooled
 from stepladder.data.sources.containers.labels import Labels
-from stepladder.data.sources.containers.spool import Buckets, Spool
+from stepladder.data.sources.containers.spool import Buckets, Kept, Spool, Spooled
 from stepladder.data.sources.listing import Listing, Picture, require_classes
 from stepladder.data.sources.pictures import HashedListing, Pictures, Workers
 from stepladder.data.sources.walk import Skipped
@@ -169,14 +167,21 @@ def hash_items(config: PrepareConfig, items: list[Item]) -> list[tuple[Item, byt
     Raises:
         UsageError: if they are pixels, and the store is to keep files as they are.
     """
+    where = shown(config.source)
+    for item in items:
+        refuse_pixels(config, item.data, where=where)
+    return [(item, hashlib.sha256(item.data).digest()) for item in items]
+
+
+def refuse_pixels(config: PrepareConfig, picture: bytes, *, where: str) -> None:
+    """Raise an error if a picture is pixels, and the store is to keep files as they are."""
     is_kept = config.encoding is Encoding.JPEG and config.jpeg_size is JpegSize.ORIGINAL
-    if is_kept and any(item.data.startswith(NPY_MAGIC) for item in items):
+    if is_kept and picture.startswith(NPY_MAGIC):
         raise UsageError(
             "the source holds pixels, and a store of original JPEGs keeps files as they are",
-            where=shown(config.source),
+            where=where,
             fix="Choose --encoding pixels, or --jpeg-size resized.",
         )
-    return [(item, hashlib.sha256(item.data).digest()) for item in items]
 
 
 class ContainerRows:

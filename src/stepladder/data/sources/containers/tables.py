@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.config.choices import SourceFormat, Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.reading.ordered import map_in_order
-from stepladder.data.reading.threads import reading_threads
+from stepladder.data.reading.threads import map_in_order, reading_threads
 from stepladder.data.remote.object_files import object_filesystem
 from stepladder.data.remote.places import object_place, shown
 from stepladder.data.sources.containers.columns import (
@@ -28,8 +27,9 @@ from stepladder.data.sources.containers.files import (
     SourceFile,
     file_of,
     find_files,
+    partition_values,
+    splits_by_name,
 )
-from stepladder.data.sources.containers.names import partition_values, splits_by_name
 from stepladder.data.sources.containers.parquet import RowSource, open_parquet, parts_of
 from stepladder.data.sources.delta_log import DeltaVersion, read_version, removed_file
 from stepladder.data.sources.safe_arrow import require_safe_pyarrow

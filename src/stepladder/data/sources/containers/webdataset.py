@@ -13,7 +13,6 @@ from typing import Any
 
 from stepladder.config.choices import Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.containers.cells import checked_label, encodable, split_of_cell
 from stepladder.data.sources.containers.contract import (
     MAX_BATCH_BYTES,
     MAX_BATCH_ROWS,
@@ -21,8 +20,9 @@ from stepladder.data.sources.containers.contract import (
     Item,
 )
 from stepladder.data.sources.containers.files import SourceFile
+from stepladder.data.sources.containers.labels import checked_label, encodable
 from stepladder.data.sources.containers.tar import Member, read_members
-from stepladder.data.sources.listing import name_some
+from stepladder.data.sources.listing import name_some, split_of_cell
 from stepladder.data.sources.walk import Skipped
 from stepladder.errors import DataError
 

@@ -14,8 +14,6 @@ from deltalake import DeltaTable, write_deltalake
 
 from stepladder.cli.main import main
 from stepladder.config.choices import SourceFormat
-from stepladder.config.options import PrepareConfig
-from stepladder.data.sources.containers import tables
 from stepladder.data.store.manifest import load_manifest
 from stepladder.data.store.publish import publish_as_delta
 from stepladder.data.store.repair import repair_store
@@ -269,13 +267,3 @@ def test_only_a_whole_store_is_published(shop: Any, store: Path) -> None:
     with pytest.raises(DataError, match="is missing"):
         publish_as_delta(store)
     assert not (store / "_delta_log").exists()
-
-
-def test_what_the_version_was_is_kept_in_the_work_folder(shop: Any, table: Path) -> None:
-    work = shop.folder / "work"
-    work.mkdir()
-    settings = PrepareConfig(source=table)
-    assert tables.open_delta(settings, work).origin == {"delta_version": 2}
-    write_deltalake(table, rows(shop, range(30, 40)), mode="append")
-    assert tables.open_delta(settings, work).origin == {"delta_version": 2}
-    assert tables.open_delta(settings, None).origin == {"delta_version": 3}

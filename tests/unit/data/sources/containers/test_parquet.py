@@ -332,14 +332,6 @@ def test_named_columns_win(shop: Any) -> None:
         assert len({grouped[f"{4 * scene + at}.jpg"][0] for at in range(4)}) == 1
 
 
-def test_a_second_prepare_finds_its_store(shop: Any) -> None:
-    columns = {"image": [shop.photo(row) for row in range(20)], "label": [0, 1] * 10}
-    source = shop.table("t.parquet", columns)
-    shop.make(source)
-    assert shop.make(source).is_up_to_date
-    assert not (shop.folder / "store.partial").exists()
-
-
 def test_a_store_is_no_source(shop: Any) -> None:
     columns = {
         "image": [shop.photo(row) for row in range(20)],

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepladder.data.sources.containers.names import expand_braces
+from stepladder.data.sources.containers.files import expand_braces
 from stepladder.errors import DataError, UsageError
 
 KINDS = ("apple", "bread")

@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from stepladder.data.tables.room import folder_bytes, remove_written
+from stepladder.data.tables.disk_space import folder_bytes, remove_written
 
 
 def test_a_folder_that_a_late_task_makes_anew_is_removed_again(tmp_path: Path) -> None:
