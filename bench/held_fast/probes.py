@@ -11,10 +11,10 @@ import hashlib
 import importlib
 import io
 import json
+import pkgutil
 import runpy
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +44,13 @@ def run_commands(arguments: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def imports(arguments: dict[str, Any]) -> dict[str, str]:
-    """Execute import statements and look up attributes; the error of each that fails."""
+    """Look up dotted names, of modules or of what they hold; the error of each that fails."""
     failed = {}
-    for line in arguments["statements"]:
+    for name in arguments["names"]:
         try:
-            exec(line, {})
-        except Exception:
-            failed[line] = traceback.format_exc(limit=0).strip()
-    for module in arguments["modules"]:
-        try:
-            if importlib.util.find_spec(module) is None:  # type: ignore[attr-defined]
-                failed[module] = "no such module"
-        except ImportError as error:
-            failed[module] = str(error)
+            pkgutil.resolve_name(name)
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {error}"
     return failed
 
 
