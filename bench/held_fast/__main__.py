@@ -1,0 +1,97 @@
+"""Compare two checkouts: what both do has to be the same.
+
+    python -m bench.held_fast OLD_CHECKOUT NEW_CHECKOUT [--part NAME ...] [--json OUT]
+        [--store DEMO_STORE] [--runs FOLDER ...] [--limit N] [--pairs N]
+
+Each checkout is run in processes of its own, whose path begins with its `src`. A part prints one
+line, `PART: same`, or what differs. The exit code is 1 if anything does, and 2 if a part failed.
+
+    stores    the same pictures give the same files
+    configs   resolved examples, and the flags of every command
+    opens     what the old one wrote opens in the new one; keys of files; documented imports
+    verdicts  recorded trials and random evidence, and bounds of block times
+    weights   final weights of trainings by every optimiser
+    findings  of `check` and `watch`, on the programs of the fault corpus and on sound ones
+    speed     by pairs, in rotated order
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.held_fast.checkout import Checkout
+from bench.held_fast.configs import compare_configs
+from bench.held_fast.findings import compare_findings
+from bench.held_fast.opens import compare_opens
+from bench.held_fast.speed import compare_speed
+from bench.held_fast.stores import compare_stores
+from bench.held_fast.verdicts import compare_verdicts
+from bench.held_fast.weights import compare_weights
+
+PARTS = ("stores", "configs", "opens", "verdicts", "weights", "findings", "speed")
+Found = tuple[list[str], list[str]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--json", type=Path, help="file for what was found")
+    parser.add_argument("--store", type=Path, help="the demo's store; without it these are left out")
+    parser.add_argument("--runs", type=Path, nargs="+", default=[], help="folders of climbs")
+    parser.add_argument("--limit", type=int, help="programs of the findings, evenly chosen")
+    parser.add_argument("--pairs", type=int, default=10, help="of timings")
+    parser.add_argument("--climb-pairs", type=int, default=3, help="of whole climbs; 0: none")
+    parser.add_argument("--no-climb", action="store_true", help="leave a climb out of `opens`")
+    parser.add_argument("--work", type=Path, help="folder to keep; default: removed at the end")
+    options = parser.parse_args()
+    old = Checkout(name="old", root=options.old.resolve())
+    new = Checkout(name="new", root=options.new.resolve())
+    store = options.store.resolve() if options.store else None
+    runs = [folder.resolve() for folder in options.runs]
+    parts: dict[str, Callable[[Path], Found]] = {
+        "stores": lambda work: compare_stores(old, new, work),
+        "configs": lambda work: compare_configs(old, new, work),
+        "opens": lambda work: compare_opens(old, new, work, has_climb=not options.no_climb),
+        "verdicts": lambda work: compare_verdicts(old, new, work, runs=runs),
+        "weights": lambda work: compare_weights(old, new, work, store=store),
+        "findings": lambda work: compare_findings(old, new, work, limit=options.limit),
+        "speed": lambda work: compare_speed(
+            old, new, work, store=store, pairs=options.pairs, climb_pairs=options.climb_pairs
+        ),
+    }
+    results, code = {}, 0
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in options.part:
+            folder = (options.work.resolve() if options.work else Path(temporary)) / name
+            folder.mkdir(parents=True)
+            started = time.monotonic()
+            try:
+                found, notes = parts[name](folder)
+                code = max(code, 1 if found else 0)
+            except Exception:
+                found, notes, code = [traceback.format_exc()], ["the part failed"], 2
+            took_s = round(time.monotonic() - started)
+            results[name] = {"differences": found, "notes": notes, "took_s": took_s}
+            head = "same" if not found else f"{len(found)} differences"
+            print(f"{name}: {head} ({'; '.join([*notes, f'{took_s} s'])})")
+            for line in found:
+                print(f"    {line}")
+            sys.stdout.flush()
+            if options.json:
+                options.json.write_text(json.dumps(results, indent=1) + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Speed: both checkouts in turn, pairs in rotated order, each measurement a process of its own."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.held_fast.checkout import Checkout
+from bench.held_fast.pictures import write_plain
+
+NUM_PICTURES = 256
+SLOWER = 1.03
+"""A ratio that counts as slower, where its whole interval lies above 1 as well."""
+_T = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16)
+_T_LARGE = 2.1
+CLIMB = ("--try-all", "--budget=120s", "--schedule.max-epochs=6")
+
+
+def compare_speed(
+    old: Checkout,
+    new: Checkout,
+    folder: Path,
+    *,
+    store: Path | None,
+    pairs: int,
+    climb_pairs: int,
+) -> tuple[list[str], list[str]]:
+    """Time both by pairs, and bound new over old by Student's t on log ratios.
+
+    Args:
+        store: of the demo, for `check`; None: left out.
+        pairs: of each measurement, after one that is dropped.
+        climb_pairs: of whole climbs; 0: none.
+
+    Returns:
+        (differences, notes): what is slower beyond noise, and all ratios.
+    """
+    write_plain(folder / "pictures", NUM_PICTURES, size=(320, 240))
+    for encoding in ("pixels", "jpeg"):
+        words = ["--quiet", "--size", "128", "--encoding", encoding]
+        old.require("prepare", "pictures", "--out", encoding, *words, cwd=folder)
+
+    def probe(kind: str, **arguments: object) -> Callable[[Checkout], float]:
+        def once(checkout: Checkout) -> float:
+            out = folder / f"out-{checkout.name}"
+            shutil.rmtree(out, ignore_errors=True)
+            given = {"kind": kind, "out": str(out), **arguments}
+            return float(checkout.probe("timing", given, cwd=folder))
+
+        return once
+
+    def command(*words: str) -> Callable[[Checkout], float]:
+        def once(checkout: Checkout) -> float:
+            shutil.rmtree(folder / "out-command", ignore_errors=True)
+            started = time.perf_counter()
+            checkout.command(*words, cwd=folder)
+            return time.perf_counter() - started
+
+        return once
+
+    kinds = {
+        "tiny steps": probe("tiny steps", epochs=8),
+        "reader pixels": probe("reader pixels", store=str(folder / "pixels"), epochs=20),
+        "reader jpeg": probe("reader jpeg", store=str(folder / "jpeg"), epochs=5),
+        "prepare": probe("prepare", source=str(folder / "pictures")),
+        "--help": command("--help"),
+        "train --help": command("train", "--help"),
+    }
+    if store is not None:
+        words = ("check", f"--data.store={store}", "--run.dir=out-command", "--fresh", "--quiet")
+        kinds["check"] = command(*words)
+    found, notes = [], []
+    for name, once in kinds.items():
+        _measure(name, once, old, new, pairs, found, notes)
+    if climb_pairs:
+        tiny = ("--model.name=test_resnet", "--model.weights=none", "--run.checks=off")
+        words = ("climb", "--data.store=pixels", "--run.dir=out-command", "--quiet", *tiny, *CLIMB)
+        _measure("climb", command(*words), old, new, climb_pairs, found, notes)
+    return found, notes
+
+
+def _measure(
+    name: str,
+    once: Callable[[Checkout], float],
+    old: Checkout,
+    new: Checkout,
+    pairs: int,
+    found: list[str],
+    notes: list[str],
+) -> None:
+    """Measure pairs, the order changing with each; the first pair warms caches and is dropped."""
+    times: dict[str, list[float]] = {"old": [], "new": []}
+    for turn in range(pairs + 1):
+        for checkout in (old, new) if turn % 2 else (new, old):
+            seconds = once(checkout)
+            if turn:
+                times[checkout.name].append(seconds)
+    ratios = [new_s / old_s for old_s, new_s in zip(times["old"], times["new"], strict=True)]
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = statistics.fmean(logs)
+    sem = statistics.stdev(logs) / math.sqrt(pairs) if pairs > 1 else math.inf
+    half = (_T[pairs - 2] if 2 <= pairs < len(_T) + 2 else _T_LARGE) * sem
+    low, high = (math.exp(mean - half), math.exp(mean + half)) if pairs > 1 else (0.0, math.inf)
+    line = (
+        f"{name}: new over old {statistics.median(ratios):.3f} (mean {math.exp(mean):.3f}, "
+        f"95 % {low:.3f} to {high:.3f}, range {min(ratios):.3f} to {max(ratios):.3f}, n = {pairs}, "
+        f"old {statistics.median(times['old']):.4g} s)"
+    )
+    notes.append(line)
+    if low > 1 and math.exp(mean) > SLOWER:
+        found.append(f"slower: {line}")
