@@ -29,7 +29,7 @@ from pyarrow import fs
 from bench.loaders.object_store import _served
 from bench.measure import ratio, rotated_trials, summary
 from bench.rows import write_rows
-from stepladder.data.remote.object_files import object_filesystem
+from stepladder.data.remote.arrow_files import object_filesystem
 from stepladder.data.sources.containers.files import SourceFile, file_of
 from stepladder.data.sources.containers.parquet import open_parquet
 from stepladder.data.tables.footers import RowGroups, read_footer

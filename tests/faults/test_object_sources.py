@@ -26,7 +26,7 @@ from object_server import Fault, Proxy, Request, environment_of, running_server
 from stepladder.config.options import PrepareConfig
 from stepladder.data import open_table
 from stepladder.data.prepare.prepare import prepare
-from stepladder.data.remote import arrow_files, object_files, s3
+from stepladder.data.remote import arrow_files, s3
 from stepladder.data.remote.places import ObjectPlace
 from stepladder.data.remote.retries import RetryPolicy
 from stepladder.data.remote.s3 import S3Objects
@@ -66,8 +66,8 @@ def proxy(server: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pro
     """A server with a table and a tar in a bucket, and little patience."""
     for name, value in environment_of(server, secret=SECRET).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(object_files, "S3Objects", partial(S3Objects, policy=QUICK))
-    object_files._opened.cache_clear()
+    monkeypatch.setattr(arrow_files, "S3Objects", partial(S3Objects, policy=QUICK))
+    arrow_files._opened.cache_clear()
     monkeypatch.chdir(tmp_path)
     server.reset()
     return server
@@ -240,7 +240,7 @@ def test_a_public_bucket_is_read_without_credentials(
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_reads_too(proxy: Proxy) -> None:
-    files = object_files.object_filesystem()
+    files = arrow_files.object_filesystem()
     path = "photos/table/a.parquet"
     assert files.open_input_file(path).read() == rows()
     child = os.fork()
@@ -254,7 +254,7 @@ def test_a_file_is_read_by_ranges_and_ahead_where_they_follow_one_another(
 ) -> None:
     monkeypatch.setattr(arrow_files, "_LARGE_BYTES", 1000)
     data = tar()
-    file = object_files.object_filesystem().open_input_file("photos/tars/0.tar")
+    file = arrow_files.object_filesystem().open_input_file("photos/tars/0.tar")
     assert file.size() == len(data)
     for start, size in ((0, 2000), (5000, 10), (2000, 1500), (9000, 3000), (12000, len(data))):
         file.seek(start)
@@ -262,13 +262,13 @@ def test_a_file_is_read_by_ranges_and_ahead_where_they_follow_one_another(
     file.seek(0)
     assert b"".join(iter(lambda: file.read(1500), b"")) == data
     with pytest.raises(NotImplementedError):
-        object_files.object_filesystem().delete_file("photos/tars/0.tar")
+        arrow_files.object_filesystem().delete_file("photos/tars/0.tar")
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_not_mixed(proxy: Proxy) -> None:
     place = ObjectPlace("photos", "replaced")
     S3Objects().put_bytes(place, b"old" * 1000)
-    file = object_files.object_filesystem().open_input_file("photos/replaced")
+    file = arrow_files.object_filesystem().open_input_file("photos/replaced")
     assert file.read(3) == b"old"
     S3Objects().put_bytes(place, b"new" * 1000)
     with pytest.raises(DataError, match="photos/replaced: the object was replaced while"):
@@ -277,9 +277,9 @@ def test_a_file_that_is_replaced_while_it_is_read_is_not_mixed(proxy: Proxy) -> 
 
 def test_a_way_to_a_store_is_opened_once_and_by_no_request(proxy: Proxy) -> None:
     for _ in range(2):
-        object_files.object_filesystem()
+        arrow_files.object_filesystem()
     assert proxy.requests == []
-    assert object_files._opened.cache_info().misses == 1
+    assert arrow_files._opened.cache_info().misses == 1
 
 
 def test_a_tar_whose_connection_is_cut_is_told_with_the_place_and_goes_on(proxy: Proxy) -> None:

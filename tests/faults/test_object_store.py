@@ -32,7 +32,7 @@ from stepladder.data import open_table
 from stepladder.data.features.feature_files import FeatureFolder
 from stepladder.data.prepare.prepare import PreparePhase, PrepareProgress, PrepareResult, prepare
 from stepladder.data.reading.reader import Reader
-from stepladder.data.remote import object_files
+from stepladder.data.remote import arrow_files
 from stepladder.data.remote.cache import FileCache
 from stepladder.data.remote.cache_part import WantedFile
 from stepladder.data.remote.copies import ObjectCopies
@@ -807,8 +807,8 @@ def test_a_mirror_without_a_bucket_stops_nothing_and_is_told(
 @pytest.fixture
 def table(objects: S3Objects, monkeypatch: pytest.MonkeyPatch) -> str:
     """A table of two files, read with little patience."""
-    monkeypatch.setattr(object_files, "S3Objects", partial(S3Objects, policy=QUICK))
-    object_files._opened.cache_clear()
+    monkeypatch.setattr(arrow_files, "S3Objects", partial(S3Objects, policy=QUICK))
+    arrow_files._opened.cache_clear()
     for name, start in (("a", 0), ("b", 5)):
         made = io.BytesIO()
         pq.write_table(pa.table({"x": range(start, start + 5)}), made, row_group_size=2)

@@ -185,11 +185,11 @@ def test_tasks_carry_the_way_to_their_files_and_no_secret(
     """As they travel to another machine, which has credentials of its own."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-secret")
-    from stepladder.data.remote import object_files
+    from stepladder.data.remote import arrow_files
     from stepladder.data.sources.containers.files import SourceFile
     from stepladder.data.sources.containers.webdataset import TarContainer
 
-    filesystem = object_files.object_filesystem()
+    filesystem = arrow_files.object_filesystem()
     file = SourceFile("a.tar", 1, 1, "key", filesystem, "photos/a.tar")
     config = PrepareConfig()
     site = open_site(tmp_path)

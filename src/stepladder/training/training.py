@@ -183,6 +183,8 @@ class Training(Course):
         return DivergedError(
             f"the loss or its gradient is not a finite number at step {step}",
             where=type(self.task).__name__,
+            fix=f"Lower the learning rate (--batch.lr {self.stage.lr / 10:g}), or clip the "
+            "gradient (--optimizer.clip-norm 1).",
         )
 
     def refuse_short_epoch(self) -> NoReturn:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from stepladder.data.remote.object_files import asked_again
+from stepladder.data.remote.arrow_files import asked_again
 from stepladder.data.remote.places import object_place, shown
 from stepladder.data.sources.safe_arrow import first_line
 from stepladder.errors import DataError, MissingExtraError, UsageError

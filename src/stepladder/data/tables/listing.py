@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from stepladder.config.choices import Split
-from stepladder.data.remote.object_files import object_filesystem
+from stepladder.data.remote.arrow_files import object_filesystem
 from stepladder.data.remote.places import (
     address_refused,
     object_place,

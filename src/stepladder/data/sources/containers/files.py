@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from stepladder.config.choices import Split
-from stepladder.data.remote.object_files import object_filesystem
+from stepladder.data.remote.arrow_files import object_filesystem
 from stepladder.data.remote.places import ObjectPlace, object_place
 from stepladder.data.remote.retries import StoreAwayError
 from stepladder.data.sources.listing import SPLIT_WORDS, name_some

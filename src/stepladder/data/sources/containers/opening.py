@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stepladder.config.choices import SourceFormat
 from stepladder.config.options import PrepareConfig
-from stepladder.data.remote.object_files import object_filesystem
+from stepladder.data.remote.arrow_files import object_filesystem
 from stepladder.data.remote.places import ObjectPlace, object_place, shown, supported_place
 from stepladder.data.remote.retries import StoreAwayError
 from stepladder.data.sources.containers.contract import Opened

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stepladder.config.choices import SourceFormat, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.reading.threads import map_in_order, reading_threads
-from stepladder.data.remote.object_files import object_filesystem
+from stepladder.data.remote.arrow_files import object_filesystem
 from stepladder.data.remote.places import object_place, shown
 from stepladder.data.sources.containers.columns import (
     Columns,
