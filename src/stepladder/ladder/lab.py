@@ -223,15 +223,26 @@ class Lab:
         """Give how many trainings judge a recipe; more where many cost little more than one."""
         return len(self._parts(recipe))
 
-    def probe(self, recipe: Recipe, *, is_thorough: bool = False) -> tuple[Outcome, ...]:
+    def probe(
+        self, recipe: Recipe, *, also: Sequence[Recipe] = (), is_thorough: bool = False
+    ) -> tuple[Outcome, ...]:
         """Train with seeds that no trial uses; once, or for each seed where that costs little more.
 
         Empty where it would take too long.
 
         Args:
+            also: what one training tells of these is learnt on the way.
             is_thorough: for each seed as far as the same share of the budget allows.
         """
-        return self._probe(recipe, is_thorough=is_thorough)
+        trainings, num = self._trainings, self.job.ladder.num_seeds
+        is_stacked = trainings.is_stacked(recipe)
+        most = num * PROBE_ROUNDS if is_stacked else num if is_thorough else 1
+        num = trainings.num_within(recipe, most, self.allowed_s(OUTCOMES_FRAC))
+        if not num:
+            return ()
+        parts = self._parts(recipe)[:num]
+        pairs = [(part, self.seed + _PROBE_SEED + idx) for idx, part in enumerate(parts)]
+        return trainings.train_all(recipe, pairs, also=also)
 
     def probe_ends(self, recipe: Recipe, others: Sequence[Recipe]) -> list[tuple[Outcome, ...]]:
         """Train as `probe` does, and tell on the way what recipes learn that only stop otherwise.
@@ -242,24 +253,11 @@ class Lab:
         """
         if not self._trainings.is_stacked(recipe):
             return []
-        found = self._probe(recipe, also=others)
+        found = self.probe(recipe, also=others)
         # a loss that turned out to be one that cannot be stacked has told of the recipe alone
         if not found or not self._trainings.is_stacked(recipe):
             return []
-        return [found, *(self._probe(other) for other in others)]
-
-    def _probe(
-        self, recipe: Recipe, *, also: Sequence[Recipe] = (), is_thorough: bool = False
-    ) -> tuple[Outcome, ...]:
-        trainings, num = self._trainings, self.job.ladder.num_seeds
-        is_stacked = trainings.is_stacked(recipe)
-        most = num * PROBE_ROUNDS if is_stacked else num if is_thorough else 1
-        num = trainings.num_within(recipe, most, self.allowed_s(OUTCOMES_FRAC))
-        if not num:
-            return ()
-        parts = self._parts(recipe)[:num]
-        pairs = [(part, self.seed + _PROBE_SEED + idx) for idx, part in enumerate(parts)]
-        return trainings.train_all(recipe, pairs, also=also)
+        return [found, *(self.probe(other) for other in others)]
 
     def can_show(self, recipe: Recipe) -> bool:
         """Say whether one training costs so little that it is done only to show what it gives."""
@@ -418,7 +416,7 @@ class Lab:
         return self._too_long(recipe, 1, self._trainings.forecast_s(recipe))
 
     def _too_long(self, recipe: Recipe, num: int, each_s: float, *, spent_s: float = 0.0) -> str:
-        features_s = self._trainings.features_refused_s(recipe)
+        features_s = self._trainings.instrument.refused_s(recipe)
         return too_long(num, each_s, features_s=features_s, spent_s=spent_s)
 
     def _is_too_long(self, recipe: Recipe) -> bool:

@@ -164,10 +164,6 @@ class Trainings:
             max_s=self.max_features_s,
         )
 
-    def features_refused_s(self, recipe: Recipe) -> float | None:
-        """Give the seconds of features that take too long; None: they do not, or are not valid."""
-        return self.instrument.refused_s(recipe)
-
     def plain(self, recipe: Recipe) -> Parts:
         """Give the job's own splits, as the recipe's training reads them."""
         return plain_parts(self._sources(recipe), plain=self._plain(recipe))
@@ -322,8 +318,20 @@ class Trainings:
 
         Without compiling, which each training would do anew and which no learning depends on.
         """
+        recipe = _uncompiled(recipe)
         try:
-            return self._learn(_uncompiled(recipe), parts, seed, on_validation, on_end)
+            is_replayed = self.is_replayed(recipe)
+            recipe, task = self._as_learnt(recipe, seed)
+            return learn(
+                recipe,
+                task,
+                parts,
+                seed=seed,
+                device=self.device,
+                provenance=Provenance.REPLAYED if is_replayed else Provenance.MEASURED,
+                on_validation=on_validation,
+                on_end=on_end,
+            )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -367,27 +375,6 @@ class Trainings:
         """Give what is judged, where training examples come in random views; else None."""
         has_views = self.is_replayed(recipe) and self.instrument.has_views(recipe)
         return self.instrument.plain(recipe) if has_views else None
-
-    def _learn(
-        self,
-        recipe: Recipe,
-        parts: Parts,
-        seed: int,
-        on_validation: OnValidation | None = None,
-        on_end: OnEnd | None = None,
-    ) -> Outcome:
-        is_replayed = self.is_replayed(recipe)
-        recipe, task = self._as_learnt(recipe, seed)
-        return learn(
-            recipe,
-            task,
-            parts,
-            seed=seed,
-            device=self.device,
-            provenance=Provenance.REPLAYED if is_replayed else Provenance.MEASURED,
-            on_validation=on_validation,
-            on_end=on_end,
-        )
 
     def _as_learnt(self, recipe: Recipe, seed: int) -> tuple[Recipe, Task]:
         """Give what is trained: the head by replay where that is the same, or all of it."""

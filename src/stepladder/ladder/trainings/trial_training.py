@@ -24,6 +24,7 @@ from stepladder.records.profile import Provenance
 from stepladder.task.contract import Task
 from stepladder.training.evaluate import Evaluation
 from stepladder.training.loop import fit
+from stepladder.training.setup.announcement import num_learning
 from stepladder.training.setup.build import (
     make_clock,
     make_held_out_reader,
@@ -145,16 +146,13 @@ def _open(
         use_threads(recipe)
         try:
             training = _begin(replace(recipe, seed=seed), copy.copy(task), parts, device)
-            if isinstance(task, HeadTask) and _num_learning(training) < MIN_WEIGHTS_OF_TWO_THREADS:
+            num_weights = num_learning(training.model)
+            if isinstance(task, HeadTask) and num_weights < MIN_WEIGHTS_OF_TWO_THREADS:
                 torch.set_num_threads(1)
             with closing(training):
                 yield training
         finally:
             torch.set_num_threads(threads)
-
-
-def _num_learning(training: Training) -> int:
-    return sum(w.numel() for w in training.model.parameters() if w.requires_grad)
 
 
 def _begin(recipe: Recipe, task: Task, parts: Parts, device: torch.device) -> _Learning:

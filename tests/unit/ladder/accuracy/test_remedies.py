@@ -338,7 +338,7 @@ def test_views_of_held_out_examples_are_not_what_they_are_judged_by(
 def test_remedies_of_pictures_are_trained_beside_the_recipe_without(
     make_lab, profile: Profile, build_store, tmp_path: Path, recipe: Recipe, rung: Rung
 ) -> None:
-    rows = {"train": 24, "val": 8}
+    rows = {"train": 40, "val": 16}
     build_store(tmp_path / "store", num_rows=rows, size=32, encoding=Encoding.PIXELS)
     job = on_pictures(recipe, tmp_path / "store")
     lab = for_accuracy(make_lab, job, ImageClassification(job.data.store, job), num_seeds=2)
@@ -349,8 +349,8 @@ def test_remedies_of_pictures_are_trained_beside_the_recipe_without(
         is_trunk_frozen=True,
         trunk_s=1e-3,
         head_step_s=1e-4,
-        num_train=24,
-        num_val=8,
+        num_train=40,
+        num_val=16,
     )
     assert rung.why_not(known, job) is None
     trial = run_trial(lab, rung, known, job, rung.predict(known, job)).trial

@@ -209,47 +209,23 @@ def test_quiet_shows_warnings_on_stderr_and_nothing_else(
     assert capsys.readouterr() == ("", "warning: disk is nearly full\n")
 
 
-def test_features_are_shown_as_they_come_and_at_their_end() -> None:
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ("features", "features of {} of 100, 10/s, {} left"),
+        ("prepare", "prepared {} of 100, 10/s, {} left"),
+        ("hash", "hashed {} of 100, 10/s, {} left"),
+        ("upload", "sent {} of 100 files, {} left"),
+    ],
+)
+def test_what_is_counted_is_shown_as_it_comes_and_at_its_end(event: str, said: str) -> None:
     lines, objects = io.StringIO(), io.StringIO()
-    for display in (PlainDisplay(lines), JsonDisplay(objects)):
-        for done in (1, 2, 100):
-            display.features(done, 100, 10.0, (100 - done) / 10)
-    assert lines.getvalue() == (
-        "features of 1 of 100, 10/s, 9.9 s left\nfeatures of 100 of 100, 10/s, 0 s left\n"
-    )
+    for display in (PlainDisplay(lines, clock=Clock()), JsonDisplay(objects, clock=Clock())):
+        for done in range(1, 101):
+            getattr(display, event)(done, 100, 10.0, (100 - done) / 10)
+    assert lines.getvalue().splitlines() == [said.format(1, "9.9 s"), said.format(100, "0 s")]
     shown = [json.loads(line) for line in objects.getvalue().splitlines()]
-    assert [(value["event"], value["done"]) for value in shown] == [
-        ("features", 1),
-        ("features", 100),
-    ]
-
-
-def test_prepare_always_shows_its_end() -> None:
-    stream, clock = io.StringIO(), Clock()
-    display = PlainDisplay(stream, clock=clock)
-    for done in range(1, 101):
-        display.prepare(done, 100, 10.0, (100 - done) / 10)
-    assert stream.getvalue() == (
-        "prepared 1 of 100, 10/s, 9.9 s left\nprepared 100 of 100, 10/s, 0 s left\n"
-    )
-
-
-def test_the_first_pass_of_prepare_has_a_word_of_its_own() -> None:
-    lines, objects = io.StringIO(), io.StringIO()
-    for display in (PlainDisplay(lines), JsonDisplay(objects)):
-        display.hash(100, 100, 10.0, 0.0)
-    assert lines.getvalue() == "hashed 100 of 100, 10/s, 0 s left\n"
-    assert json.loads(objects.getvalue())["event"] == "hash"
-
-
-def test_files_of_a_store_are_shown_as_they_are_sent() -> None:
-    lines, objects = io.StringIO(), io.StringIO()
-    for display in (PlainDisplay(lines), JsonDisplay(objects)):
-        for done in (1, 2, 100):
-            display.upload(done, 100, 10.0, (100 - done) / 10)
-    assert lines.getvalue() == "sent 1 of 100 files, 9.9 s left\nsent 100 of 100 files, 0 s left\n"
-    shown = [json.loads(line) for line in objects.getvalue().splitlines()]
-    assert [(value["event"], value["done"]) for value in shown] == [("upload", 1), ("upload", 100)]
+    assert [(value["event"], value["done"]) for value in shown] == [(event, 1), (event, 100)]
 
 
 class Closed(io.StringIO):
