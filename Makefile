@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 CONSTRAINTS := constraints.txt
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench bench-gpu clean
+.PHONY: demo test test-distributed lint bench bench-gpu clean
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -27,7 +27,11 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
-		--no-loadscope-reorder
+		--no-loadscope-reorder -m "not distributed"
+
+# the rest of what takes clusters and Spark: minutes in which JVMs start
+test-distributed: $(STAMP)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 2 --dist loadfile -m distributed
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

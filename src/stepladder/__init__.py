@@ -5,67 +5,39 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from stepladder.api import (
-        Run,
-        advise,
-        audit,
-        check,
-        climb,
-        compare,
-        diagnose,
-        export,
-        features,
-        fit_recipe,
-        ledger,
-        predict,
-        prepare,
-        publish,
-        report,
-        train,
-        verify,
-    )
-    from stepladder.api.watch import watch
-    from stepladder.config.options import JobConfig, LadderConfig, PrepareConfig, RunConfig
-    from stepladder.config.recipe import Recipe
-    from stepladder.data.batch import Batch
-    from stepladder.errors import StepladderError
-    from stepladder.task.contract import Metrics, Task
-    from stepladder.task.image_classification import ImageClassification
+from stepladder.cli.commands import COMMANDS
+
+if TYPE_CHECKING:  # what a type checker sees; tests/laws/test_commands.py compares it with _HOMES
+    from stepladder.api.cached_features import features as features
+    from stepladder.api.checks import check as check
+    from stepladder.api.damage import verify as verify
+    from stepladder.api.diagnosis import diagnose as diagnose
+    from stepladder.api.ladder import advise as advise
+    from stepladder.api.ladder import climb as climb
+    from stepladder.api.ladder import fit_recipe as fit_recipe
+    from stepladder.api.ladder import ledger as ledger
+    from stepladder.api.logs import audit as audit
+    from stepladder.api.logs import compare as compare
+    from stepladder.api.runs import Run as Run
+    from stepladder.api.runs import export as export
+    from stepladder.api.runs import predict as predict
+    from stepladder.api.runs import prepare as prepare
+    from stepladder.api.runs import publish as publish
+    from stepladder.api.runs import report as report
+    from stepladder.api.runs import train as train
+    from stepladder.api.watch import watch as watch
+    from stepladder.config.options import JobConfig as JobConfig
+    from stepladder.config.options import LadderConfig as LadderConfig
+    from stepladder.config.options import PrepareConfig as PrepareConfig
+    from stepladder.config.options import RunConfig as RunConfig
+    from stepladder.config.recipe import Recipe as Recipe
+    from stepladder.data.batch import Batch as Batch
+    from stepladder.errors import StepladderError as StepladderError
+    from stepladder.task.contract import Metrics as Metrics
+    from stepladder.task.contract import Task as Task
+    from stepladder.task.image_classification import ImageClassification as ImageClassification
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "Batch",
-    "ImageClassification",
-    "JobConfig",
-    "LadderConfig",
-    "Metrics",
-    "PrepareConfig",
-    "Recipe",
-    "Run",
-    "RunConfig",
-    "StepladderError",
-    "Task",
-    "__version__",
-    "advise",
-    "audit",
-    "check",
-    "climb",
-    "diagnose",
-    "compare",
-    "export",
-    "features",
-    "fit_recipe",
-    "ledger",
-    "predict",
-    "prepare",
-    "publish",
-    "report",
-    "train",
-    "verify",
-    "watch",
-]
 
 # Each name is imported when it is first used: `import stepladder` takes no time and no torch.
 _HOMES = {
@@ -76,28 +48,14 @@ _HOMES = {
     "Metrics": "stepladder.task.contract",
     "PrepareConfig": "stepladder.config.options",
     "Recipe": "stepladder.config.recipe",
-    "Run": "stepladder.api",
+    "Run": "stepladder.api.runs",
     "RunConfig": "stepladder.config.options",
     "StepladderError": "stepladder.errors",
     "Task": "stepladder.task.contract",
-    "advise": "stepladder.api",
-    "audit": "stepladder.api",
-    "check": "stepladder.api",
-    "climb": "stepladder.api",
-    "diagnose": "stepladder.api",
-    "compare": "stepladder.api",
-    "export": "stepladder.api",
-    "features": "stepladder.api",
-    "fit_recipe": "stepladder.api",
-    "ledger": "stepladder.api",
-    "predict": "stepladder.api",
-    "prepare": "stepladder.api",
-    "publish": "stepladder.api",
-    "report": "stepladder.api",
-    "train": "stepladder.api",
-    "verify": "stepladder.api",
-    "watch": "stepladder.api",
+    **{command.function: command.home for command in COMMANDS if command.home is not None},
 }
+
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from stepladder.machine.filesystem import FolderAbilities
 from stepladder.training.checkpoint.checkpoint import Checkpoints
-from stepladder.training.checkpoint.file_system import FileSystem
 
 NUM_KILLS = 20
 MAX_WAIT_S = 0.25
@@ -24,13 +24,13 @@ import os, sys
 import torch
 from pathlib import Path
 from stepladder.training.checkpoint.checkpoint import Checkpoints
-from stepladder.training.checkpoint.file_system import FileSystem
+from stepladder.machine.filesystem import FolderAbilities
 
 torch.set_num_threads(1)
 
-def save_forever(folder, has_dir_rename):
+def save_forever(folder, has_folder_rename):
     checkpoints = Checkpoints(
-        folder, keep_last=2, file_system=FileSystem(has_dir_rename=has_dir_rename)
+        folder, keep_last=2, file_system=FolderAbilities(has_folder_rename=has_folder_rename)
     )
     newest = checkpoints.newest()
     number = newest.state["number"] + 1 if newest else 0
@@ -47,10 +47,10 @@ def save_forever(folder, has_dir_rename):
         number += 1
 
 for line in sys.stdin:
-    folder, has_dir_rename = line.rstrip("\\n").split("\\t")
+    folder, has_folder_rename = line.rstrip("\\n").split("\\t")
     pid = os.fork()
     if pid == 0:
-        save_forever(Path(folder), has_dir_rename == "True")
+        save_forever(Path(folder), has_folder_rename == "True")
     os.write(1, b"pid %d\\n" % pid)
     os.waitpid(pid, 0)
     os.write(1, b"dead\\n")
@@ -92,7 +92,7 @@ def test_after_a_kill_the_newest_is_the_last_saved_or_the_one_in_the_making(
     ) as nursery:
         for _ in range(NUM_KILLS):
             said = kill_once(nursery, folder, has_rename, draw.random() * MAX_WAIT_S)
-            reader = Checkpoints(folder, file_system=FileSystem(has_dir_rename=has_rename))
+            reader = Checkpoints(folder, file_system=FolderAbilities(has_folder_rename=has_rename))
             loaded = reader.newest()
             assert loaded is not None
             number = loaded.state["number"]

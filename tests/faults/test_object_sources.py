@@ -5,6 +5,8 @@ from __future__ import annotations
 import email.utils
 import io
 import logging
+import os
+import socket
 import sys
 import tarfile
 import time
@@ -13,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import boto3
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,10 +26,17 @@ from object_server import Fault, Proxy, Request, environment_of, running_server
 from stepladder.config.options import PrepareConfig
 from stepladder.data import open_table
 from stepladder.data.prepare.prepare import prepare
-from stepladder.data.remote import object_files
+from stepladder.data.remote import arrow_files, object_files, s3
+from stepladder.data.remote.places import ObjectPlace
 from stepladder.data.remote.retries import RetryPolicy
 from stepladder.data.remote.s3 import S3Objects
-from stepladder.errors import MissingExtraError, ResourceError, StepladderError, UsageError
+from stepladder.errors import (
+    DataError,
+    MissingExtraError,
+    ResourceError,
+    StepladderError,
+    UsageError,
+)
 
 SECRET = "wJalrXUtnFEMIcanary"
 QUICK = RetryPolicy(patience_s=0.6, first_patience_s=0.3, first_pause_s=0.01, max_pause_s=0.05)
@@ -47,7 +57,7 @@ def server() -> Iterator[Proxy]:
                 aws_access_key_id="test",
                 aws_secret_access_key="test",
             )
-            client.put_object(Bucket="photos", Key=name, Body=data)
+            client.put_object(Bucket="photos", Key=name, Body=data, ACL="public-read")
         yield proxy
 
 
@@ -203,6 +213,66 @@ def test_a_server_that_is_not_there_is_given_up_as_one_of_stores_is(
     assert "no connection could be made" in error.what
     assert "Nothing was ever heard from it: look at the address" in str(error.fix)
     assert RetryPolicy().first_patience_s == 15
+
+
+def test_a_server_that_takes_connections_and_never_answers_is_given_up_after_two_tries(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_timeout_s = s3._FIRST_TIMEOUT_S
+    monkeypatch.setattr(s3, "_FIRST_TIMEOUT_S", QUICK.first_patience_s / 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.warns(UserWarning, match="did not answer in time; trying again"):
+            error = refusal(open_table, "s3://photos/table")
+    assert error.what == "it could not be looked at: the server did not answer in time"
+    assert str(error.why).startswith("Tried 2 times")
+    assert RetryPolicy().first_patience_s == 2 * first_timeout_s
+
+
+def test_a_public_bucket_is_read_without_credentials(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    source = open_table("s3://photos/table", columns=["label"])
+    assert source.read(np.arange(4)).inputs["label"].tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_reads_too(proxy: Proxy) -> None:
+    files = object_files.object_filesystem()
+    path = "photos/table/a.parquet"
+    assert files.open_input_file(path).read() == rows()
+    child = os.fork()
+    if child == 0:
+        os._exit(files.open_input_file(path).read() == rows())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_a_file_is_read_by_ranges_and_ahead_where_they_follow_one_another(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_files, "_LARGE_BYTES", 1000)
+    data = tar()
+    file = object_files.object_filesystem().open_input_file("photos/tars/0.tar")
+    assert file.size() == len(data)
+    for start, size in ((0, 2000), (5000, 10), (2000, 1500), (9000, 3000), (12000, len(data))):
+        file.seek(start)
+        assert file.read(size) == data[start : start + size]
+    file.seek(0)
+    assert b"".join(iter(lambda: file.read(1500), b"")) == data
+    with pytest.raises(NotImplementedError):
+        object_files.object_filesystem().delete_file("photos/tars/0.tar")
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_not_mixed(proxy: Proxy) -> None:
+    place = ObjectPlace("photos", "replaced")
+    S3Objects().put_bytes(place, b"old" * 1000)
+    file = object_files.object_filesystem().open_input_file("photos/replaced")
+    assert file.read(3) == b"old"
+    S3Objects().put_bytes(place, b"new" * 1000)
+    with pytest.raises(DataError, match="photos/replaced: the object was replaced while"):
+        file.read(3)
 
 
 def test_a_way_to_a_store_is_opened_once_and_by_no_request(proxy: Proxy) -> None:

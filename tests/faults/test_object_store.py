@@ -25,7 +25,7 @@ from botocore.exceptions import ReadTimeoutError
 sys.path.insert(0, str(Path(__file__).parent))
 from object_server import Fault, Proxy, Request, environment_of, running_server
 
-from stepladder import api
+import stepladder
 from stepladder.config.choices import OrderMode, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data import open_table
@@ -47,9 +47,9 @@ from stepladder.data.store.index import SUFFIX, index_path, open_index
 from stepladder.data.store.manifest import MANIFEST_NAME
 from stepladder.data.store.store import Store
 from stepladder.errors import DataError, ResourceError, StepladderError, UsageError
+from stepladder.machine.filesystem import FolderAbilities
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.checkpoint.checkpoint import Checkpoints
-from stepladder.training.checkpoint.file_system import FileSystem
 from stepladder.training.checkpoint.mirror import Mirror, bring_back
 
 BUCKET = "photos"
@@ -587,12 +587,12 @@ def test_verify_reads_what_is_there_and_not_the_cache(
     info = files.manifest().shards[0]
     files.path(info)
     store = str(files.place)
-    assert api.verify(store) == []
+    assert stepladder.verify(store) == []
     objects.put_bytes(files.place.join(info.name), b"?" * info.size_bytes)
-    assert api.verify(store) == [
+    assert stepladder.verify(store) == [
         f"shard {info.name}: it is not the file that the manifest names (size or sha256)"
     ]
-    assert "no store is here" in api.verify("s3://photos/none")[0]
+    assert "no store is here" in stepladder.verify("s3://photos/none")[0]
 
 
 def test_no_store_there_says_how_to_make_one(objects: S3Objects, tmp_path: Path) -> None:
@@ -778,7 +778,7 @@ def test_checkpoints_are_mirrored_pruned_and_brought_back(
     }
     assert sum("frozen-" in name for name in kept) == 1
     assert sum(r.method == "PUT" and "frozen-" in r.path for r in proxy.requests) == 1
-    assert bring_back(ObjectCopies(back, place), lost, file_system=FileSystem()) == [
+    assert bring_back(ObjectCopies(back, place), lost, file_system=FolderAbilities()) == [
         "step-000000003 was fetched from the mirror s3://photos/runs/first"
     ]
     loaded = Checkpoints(lost / "checkpoints").newest()
@@ -836,14 +836,18 @@ def test_a_table_whose_connection_is_cut_again_and_again_is_not_called_damaged(
 ) -> None:
     source = open_table(table)
     proxy.faults = [Fault(is_read_of_b, cut_after=0)]
+    acts = [lambda: open_table(table), lambda: source.read(np.array([7]))]
     with pytest.warns(UserWarning, match="b.parquet: the connection was cut; trying again"):
-        for act in (lambda: open_table(table), lambda: source.read(np.array([7]))):
-            with pytest.raises(
-                ResourceError, match="could not be read: the connection was cut"
-            ) as caught:
-                act()
-            assert str(caught.value.where).startswith(f"{table}: b.parquet")
-            assert "Look at the network" in str(caught.value.fix)
+        refused = [_refusal(act) for act in acts]
+    for error in refused:
+        assert str(error.where).startswith(f"{table}: b.parquet")
+        assert "Look at the network" in str(error.fix)
+
+
+def _refusal(act: Callable[[], Any]) -> ResourceError:
+    with pytest.raises(ResourceError, match="could not be read: the connection was cut") as caught:
+        act()
+    return caught.value
 
 
 def test_a_table_that_may_not_be_listed_is_told_without_a_secret(table: str, proxy: Proxy) -> None:

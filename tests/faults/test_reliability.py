@@ -45,10 +45,10 @@ TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs" / "reliability.md"
 
 BAD_INPUT, HERE = "faults/test_bad_input.py", "faults/test_reliability.py"
-DECODE, PREPARE_UNIT = "unit/data/test_decode.py", "unit/data/test_prepare.py"
-SOURCES, TABLE = "unit/data/test_sources.py", "unit/data/test_table.py"
+DECODE, PREPARE_UNIT = "unit/data/decoding/test_decode.py", "unit/data/prepare/test_prepare.py"
+SOURCES, TABLE = "unit/data/sources/test_listing.py", "unit/data/sources/test_csv_table.py"
 CONTAINERS = "faults/test_containers.py"
-STORE, STORE_DAMAGE = "unit/data/test_store.py", "faults/test_store_damage.py"
+STORE, STORE_DAMAGE = "unit/data/store/test_store.py", "faults/test_store_damage.py"
 
 PROVED: dict[int, dict[str, tuple[str, ...]]] = {
     1: {BAD_INPUT: ("test_bad_pictures_stop_it_and_the_remedy_puts_them_aside",)},
@@ -89,12 +89,18 @@ PROVED: dict[int, dict[str, tuple[str, ...]]] = {
     },
     10: {
         BAD_INPUT: ("test_an_empty_class_is_named", "test_one_class_is_not_enough"),
-        "unit/data/test_split.py": ("test_classes_that_held_out_parts_lack_are_named_with_counts",),
+        "unit/data/prepare/test_split.py": (
+            "test_classes_that_held_out_parts_lack_are_named_with_counts",
+        ),
         HERE: ("test_one_picture_a_class_is_told_with_a_way_out",),
     },
     11: {
-        "unit/data/test_split.py": ("test_a_class_that_train_lacks_is_an_error_with_its_name",),
-        "unit/train/test_differences.py": ("test_classes_of_another_name_or_place_are_refused",),
+        "unit/data/prepare/test_split.py": (
+            "test_a_class_that_train_lacks_is_an_error_with_its_name",
+        ),
+        "unit/training/setup/test_differences.py": (
+            "test_classes_of_another_name_or_place_are_refused",
+        ),
         HERE: ("test_a_run_never_goes_on_with_other_classes",),
     },
     12: {PREPARE_UNIT: ("test_pictures_in_train_and_val_are_counted",)},
@@ -121,7 +127,9 @@ PROVED: dict[int, dict[str, tuple[str, ...]]] = {
     },
     18: {HERE: ("test_a_folder_of_many_files_takes_little_memory_a_file",)},
     19: {
-        "unit/data/test_writer.py": ("test_a_row_group_of_large_pictures_is_bounded_in_bytes",),
+        "unit/data/prepare/test_writer.py": (
+            "test_a_row_group_of_large_pictures_is_bounded_in_bytes",
+        ),
         HERE: (
             "test_rows_beyond_two_gigabytes_are_read",
             "test_a_file_too_large_for_a_page_is_refused_unread",
@@ -158,7 +166,7 @@ PROVED: dict[int, dict[str, tuple[str, ...]]] = {
     },
     24: {
         STORE: ("test_a_label_beyond_the_classes_is_refused_before_training",),
-        "unit/data/test_pages.py": ("test_our_facts_on_other_columns_are_refused",),
+        "unit/data/store/test_pages.py": ("test_our_facts_on_other_columns_are_refused",),
         HERE: ("test_a_label_that_is_no_class_is_told_by_file_and_row",),
         CONTAINERS: (
             "test_a_label_that_is_none_is_told_by_file_and_row",
@@ -173,7 +181,7 @@ PROVED: dict[int, dict[str, tuple[str, ...]]] = {
         )
     },
     26: {
-        "unit/data/test_pages.py": ("test_a_pickled_extension_type_is_refused_and_not_run",),
+        "unit/data/store/test_pages.py": ("test_a_pickled_extension_type_is_refused_and_not_run",),
         CONTAINERS: (
             "test_a_pickled_extension_type_is_refused_unopened",
             "test_python_objects_in_a_binary_column_are_put_aside",
@@ -193,7 +201,7 @@ PROVED: dict[int, dict[str, tuple[str, ...]]] = {
     },
     28: {
         BAD_INPUT: ("test_a_store_replaced_between_run_and_resume",),
-        "unit/train/test_differences.py": ("test_other_data_is_told_in_examples",),
+        "unit/training/setup/test_differences.py": ("test_other_data_is_told_in_examples",),
     },
 }
 

@@ -39,7 +39,8 @@ AS_TYPED = ["-m", "stepladder"]
 def writing_every(seconds: float) -> list[str]:
     return [
         "-c",
-        f"import sys; from stepladder.watch import session; session._WRITE_EVERY_S = {seconds}\n"
+        "import sys; from stepladder.watching.script import session\n"
+        f"session._WRITE_EVERY_S = {seconds}\n"
         "session._WRITE_STEP_S = 1.0\n"
         "from stepladder.cli.main import main; sys.exit(main(sys.argv[1:]))",
     ]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import stepladder.rungs
 from stepladder.cli import climb as climb_command
-from stepladder.cli.ladder_flags import read_job
+from stepladder.cli.job_flags import read_job
 from stepladder.config import choices
 from stepladder.config.options import JobConfig, LadderConfig
 from stepladder.config.recipe import (
@@ -43,10 +43,9 @@ from stepladder.ladder import trial
 from stepladder.ladder.accuracy.comparison import Comparison
 from stepladder.ladder.advise import flags_of
 from stepladder.ladder.climb import Climb
-from stepladder.ladder.keys import recipe_key, recipe_values
+from stepladder.ladder.keys import learning_key, recipe_key, recipe_values
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
-from stepladder.ladder.recipe_keys import learning_key
 from stepladder.ladder.timing.speedup import Speed
 from stepladder.ladder.trial import change_between
 from stepladder.ladder.variants import Choice
@@ -323,7 +322,7 @@ def test_what_takes_a_rung_by_hand_is_what_the_command_line_takes(
     profile, recipe = let_through[rung]
     change = change_between(recipe, rung.apply(profile, recipe))
     words = [word for flag in flags_of(change) for word in flag.split()]
-    _, resolved, _ = read_job(climb_command.Flags, words, command="climb", examples="")
+    _, resolved = read_job(climb_command.Flags, words, command="climb")
     values = recipe_values(resolved.job.recipe)
     assert {key: values[key] for key in change} == {key: new for key, (_, new) in change.items()}
 

@@ -5,12 +5,23 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A JVM that lives for seconds: what it would compile for speed never pays here."""
+
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave what is not marked `smoke` to `make test-distributed`."""
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("smoke") is None:
+            item.add_marker("distributed")
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,7 @@ def ids(converter: SparkConverter) -> list[int]:
     return sorted(int(i) for batch in loader for i in batch["id"])
 
 
+@pytest.mark.smoke
 def test_rows_of_every_kind_come_back(spark: Any, tmp_path: Path) -> None:
     rows = [
         (
@@ -95,6 +96,7 @@ def test_rows_come_in_windows_where_that_is_asked_for(
     assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(NUM_ROWS))
 
 
+@pytest.mark.smoke
 def test_the_same_plan_over_the_same_files_is_found_again(
     spark: Any, files: Path, tmp_path: Path
 ) -> None:
@@ -366,6 +368,7 @@ def test_places_that_are_no_folder_are_refused(spark: Any) -> None:
         from_spark(spark.range(1), "cache", dtype="int8")
 
 
+@pytest.mark.smoke
 def test_the_published_listing_of_petastorm_trains(spark: Any, tmp_path: Path) -> None:
     """Databricks' "simplify data conversion" listing: only the import is another one."""
     rows = [(bytearray(_jpeg(label, i)), label) for label in (0, 1) for i in range(12)]

@@ -85,6 +85,7 @@ def local(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     return made
 
 
+@pytest.mark.smoke
 def test_files_give_the_bytes_of_the_local_engine(
     spark: Any, photos: Path, local: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ def test_files_that_spark_lists_give_them_too(
     assert contents(made.folder) == local
 
 
+@pytest.mark.smoke
 def test_a_frame_of_bytes_and_labels_gives_them_too(
     spark: Any, photos: Path, local: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -204,6 +206,7 @@ def test_a_killed_worker_is_passed_over_and_a_second_call_goes_on(
     assert contents(made.folder) == local
 
 
+@pytest.mark.smoke
 def test_only_what_is_not_finished_is_made_again(
     spark: Any,
     photos: Path,
@@ -235,6 +238,7 @@ def test_only_what_is_not_finished_is_made_again(
     assert again == {made[0].name, made[1].name}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [

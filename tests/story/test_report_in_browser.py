@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import stepladder
-from stepladder.reporting.page import write_report
+from stepladder.reporting.pages.report_page import write_report
 
 CHROMIUM = next(
     (

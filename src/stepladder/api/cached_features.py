@@ -12,7 +12,7 @@ from stepladder.config.recipe import Recipe
 
 if TYPE_CHECKING:
     from stepladder.task.contract import Task
-    from stepladder.training.features.precompute import ComputedFeatures
+    from stepladder.training.features.feature_stage import ComputedFeatures
     from stepladder.training.output.display import Display
 
 
@@ -41,23 +41,12 @@ def features(
         UsageError, DataError, ResourceError, InterruptedRun: as the message says.
     """
     job = job_of(recipe, store=store, dir=None, config=config, settings=settings)
-    return features_job(job, task=task, engine=EngineName(engine), display=display)
-
-
-def features_job(
-    job: JobConfig,
-    *,
-    task: Task | str | None = None,
-    engine: EngineName = EngineName.LOCAL,
-    display: Display | None = None,
-) -> ComputedFeatures:
-    """Compute features by a resolved config."""
-    from stepladder.training.features.precompute import compute_features
+    from stepladder.training.features.feature_stage import compute_features
     from stepladder.training.features.split_features import FeatureEngine
 
     made, name = made_task(task, job.recipe)
     by: FeatureEngine | None = None
-    if engine is EngineName.SPARK:
+    if EngineName(engine) is EngineName.SPARK:
         from stepladder.training.features.spark import SparkFeatures
 
         by = SparkFeatures(name)

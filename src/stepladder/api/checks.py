@@ -184,8 +184,7 @@ def _stop_if_asked(job: JobConfig, report: CheckReport) -> None:
 
 def _key(job: JobConfig, task: Task, name: str, sources: Sources) -> str:
     """Identify job, data, code and machine: where it is the same, the findings hold."""
-    from stepladder.ladder.keys import findings_key
-    from stepladder.ladder.task_key import task_facts
+    from stepladder.ladder.keys import findings_key, task_facts
     from stepladder.task.blame import exits_told
 
     with exits_told(task):  # it may build the model

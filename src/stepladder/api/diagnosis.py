@@ -47,31 +47,8 @@ def diagnose(
         DataError: if the folder holds nothing of a run.
         ResourceError: if the diagnosis cannot be written into the folder.
     """
-    return diagnose_text(
-        run,
-        task=task,
-        remeasure=remeasure,
-        learning_curve=learning_curve,
-        target_error=target_error,
-        max_time_s=max_time_s,
-        on_message=on_message,
-    )[0]
-
-
-def diagnose_text(
-    run: Path | str,
-    *,
-    task: Task | str | None = None,
-    remeasure: bool = True,
-    learning_curve: bool = False,
-    target_error: float = 0.0,
-    max_time_s: float | None = None,
-    on_message: Callable[[str], None] | None = None,
-) -> tuple[Diagnosis, str]:
-    """Diagnose as `diagnose` does: the diagnosis, and the same as text."""
     from stepladder.diagnosis.diagnose import MAX_TIME_S, Wishes
     from stepladder.diagnosis.diagnose import diagnose as diagnose_run
-    from stepladder.diagnosis.wording import text_of
     from stepladder.reporting.pages.diagnosis_page import write_diagnosis_page
     from stepladder.task.load import name_of
 
@@ -100,7 +77,7 @@ def diagnose_text(
             where=str(folder),
             fix="Free space or fix the permissions, or copy the run elsewhere.",
         ) from error
-    return found.diagnosis, text_of(found.diagnosis)
+    return found.diagnosis
 
 
 def _against_baselines(folder: Path) -> Finding:

@@ -45,7 +45,7 @@ def climb(
         UsageError, DataError, ResourceError, DivergedError, InterruptedRun: as the message says.
     """
     job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
-    return climb_job(job, task=task, fresh=fresh, overwrite=overwrite, display=display)
+    return _climb(job, task=task, fresh=fresh, overwrite=overwrite, display=display)
 
 
 def fit_recipe(
@@ -71,10 +71,10 @@ def fit_recipe(
     """
     job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
     job = replace(job, ladder=replace(job.ladder, aim=ClimbAim.FIT))
-    return climb_job(job, task=task, fresh=fresh, overwrite=overwrite, display=display)
+    return _climb(job, task=task, fresh=fresh, overwrite=overwrite, display=display)
 
 
-def climb_job(
+def _climb(
     job: JobConfig,
     *,
     task: Task | str | None = None,

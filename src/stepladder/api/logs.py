@@ -59,13 +59,6 @@ def audit(
     return found
 
 
-def audit_text(found: Audit) -> str:
-    """Write an audit as the command line prints it."""
-    from stepladder.reporting.pages.audit_text import audit_text as write
-
-    return write(found)
-
-
 def compare(
     *runs: Path | str,
     out: Path | str | None = None,
@@ -102,10 +95,3 @@ def compare(
     if out is not None:
         write_compare_page(found, Path(out))
     return found
-
-
-def compare_text(found: Comparison) -> str:
-    """Write a comparison as the command line prints it."""
-    from stepladder.reporting.pages.compare_text import compare_text as write
-
-    return write(found)

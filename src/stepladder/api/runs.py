@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stepladder.data.prepare.prepare import PrepareResult
     from stepladder.data.store.publish import PublishedTable
     from stepladder.exporting.predict import PicturePrediction
-    from stepladder.reporting.show import ReportView
+    from stepladder.reporting.pages.report_page import ReportView
     from stepladder.task.contract import Task
     from stepladder.training.output.display import Display
 
@@ -54,7 +54,7 @@ class Run:
 
     def show(self) -> ReportView:
         """Show the report in a notebook."""
-        from stepladder.reporting.show import ReportView
+        from stepladder.reporting.pages.report_page import ReportView
 
         return ReportView(self.path)
 
@@ -96,13 +96,6 @@ def prepare(
     base = JobConfig(prepare=config) if isinstance(config, PrepareConfig) else None
     file = config if isinstance(config, (str, Path)) else None
     job = resolved_call(base, file, prefixed).job
-    return prepare_job(job, frame=frame, display=display)
-
-
-def prepare_job(
-    job: JobConfig, *, frame: DataFrame | None = None, display: Display | None = None
-) -> PrepareResult:
-    """Make a store by a resolved config; a frame stands in place of its source."""
     from stepladder.data.prepare.prepare import PreparePhase, PrepareProgress
     from stepladder.data.prepare.prepare import prepare as prepare_store
 
@@ -170,26 +163,6 @@ def train(
         UsageError, DataError, ResourceError, DivergedError, InterruptedRun: as the message says.
     """
     job = job_of(recipe, store=store, dir=dir, config=config, settings=settings)
-    return train_job(
-        job,
-        task=task,
-        dry_run=dry_run,
-        overwrite=overwrite,
-        accept_new_data=accept_new_data,
-        display=display,
-    )
-
-
-def train_job(
-    job: JobConfig,
-    *,
-    task: Task | str | None = None,
-    dry_run: bool = False,
-    overwrite: bool = False,
-    accept_new_data: bool = False,
-    display: Display | None = None,
-) -> Run:
-    """Train by a resolved config, then write the report."""
     from stepladder.training.run import train as train_run
 
     made, name = made_task(task, job.recipe)
@@ -218,7 +191,7 @@ def report(run: Path | str) -> Path:
     Raises:
         DataError: if the folder holds no run.
     """
-    from stepladder.reporting.page import write_report
+    from stepladder.reporting.pages.report_page import write_report
     from stepladder.reporting.pages.watch_page import write_watch_page
 
     folder = Path(run)

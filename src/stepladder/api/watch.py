@@ -164,8 +164,7 @@ def publish(
     import json
 
     from stepladder.records import to_json
-    from stepladder.reporting.pages.watch_page import write_watch_page
-    from stepladder.watching.wording import summary
+    from stepladder.reporting.pages.watch_page import watch_text, write_watch_page
 
     try:
         write_json(folder / WATCH_FILE, report)
@@ -178,4 +177,4 @@ def publish(
     if as_json:
         stream.write(json.dumps(to_json(report)) + "\n")
     elif not is_quiet or report.alarms:
-        stream.write(summary(report, page=page))
+        stream.write(watch_text(report, page=page))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -10,19 +9,10 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional
 
-from stepladder import api
-from stepladder.cli.parse import Output, Unprefixed, parse, write
+from stepladder.api.logs import audit
+from stepladder.cli.parse import Output, Unprefixed, parse
 from stepladder.errors import DataError
-from stepladder.records import to_json
 
-_EXAMPLES = """
-  stepladder audit fit_output.txt --num-val 270   what Keras printed
-  stepladder audit lightning_logs/version_0       its metrics.csv
-  stepladder audit output/trainer_state.json      of Hugging Face's Trainer
-  stepladder audit logs mlruns/0/4f…              TensorBoard files, a run of MLflow
-  stepladder audit runs/first other.csv           ours beside another's
-  stepladder audit log.csv --page audit.html      its curves on a page
-"""
 LOGS = tyro.conf.arg(metavar="LOG [LOG …]")
 
 
@@ -34,6 +24,14 @@ class Flags:
     and CSVLogger, Lightning's metrics.csv, Hugging Face's trainer_state.json, TensorBoard files,
     runs of MLflow (a folder, runs:/ID or URI#ID), our own run folders, and plain CSV. The exit code
     is 3 where a log cannot be read; the others are told all the same.
+
+    Examples:
+      stepladder audit fit_output.txt --num-val 270   what Keras printed
+      stepladder audit lightning_logs/version_0       its metrics.csv
+      stepladder audit output/trainer_state.json      of Hugging Face's Trainer
+      stepladder audit logs mlruns/0/4f…              TensorBoard files, a run of MLflow
+      stepladder audit runs/first other.csv           ours beside another's
+      stepladder audit log.csv --page audit.html      its curves on a page
     """
 
     logs: Annotated[Positional[tuple[str, ...]], LOGS] = ()
@@ -55,8 +53,8 @@ class Flags:
 
 def run(argv: list[str]) -> int:
     """Print what the logs support."""
-    flags = parse(Flags, argv, command="audit", examples=_EXAMPLES)
-    found = api.audit(
+    flags = parse(Flags, argv, command="audit")
+    found = audit(
         *flags.logs,
         num_train=flags.num_train,
         num_val=flags.num_val,
@@ -65,10 +63,8 @@ def run(argv: list[str]) -> int:
         page=flags.page,
         out=flags.out,
     )
-    if flags.output.json:
-        write(json.dumps(to_json(found), indent=2))
-    else:
-        write(api.audit_text(found))
-        if flags.page is not None:
-            write(f"page: {flags.page}")
+    from stepladder.reporting.pages.audit_page import audit_text
+
+    page = f"\npage: {flags.page}" if flags.page is not None else ""
+    flags.output.print_result(found, audit_text(found) + page)
     return DataError.exit_code if found.unreadable else 0

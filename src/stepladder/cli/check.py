@@ -8,67 +8,48 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated
+from dataclasses import dataclass
 
-from tyro.conf import Positional
-
-from stepladder import api
-from stepladder.cli.ladder_flags import read_job
-from stepladder.cli.parse import CONFIG_FLAG, TARGET, Output, Switch, Unprefixed, write
-from stepladder.config.options import LadderConfig, RunConfig
-from stepladder.config.recipe import Recipe
-from stepladder.config.show import show, show_json
+from stepladder.api.checks import check_job
+from stepladder.cli.job_flags import LadderFlags, print_config, read_job
+from stepladder.cli.parse import Switch, write
 from stepladder.errors import UnsoundJob
 from stepladder.records import to_json
 from stepladder.records.findings import Finding, Outcome
 
-_EXAMPLES = """
-  stepladder check demo.yaml                 every check, within a minute
-  stepladder check my_job.py:Digits          a problem of your own; that file is run
-  stepladder check demo.yaml --fast          only those that train nothing
-"""
 _BUDGETS = ("--budget", "--ladder.budget-s")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class Flags(LadderFlags):
     """Look whether a job is sound: data, loss, model, validation, checkpoints, machine.
 
     Nothing of the job is changed. What was found is kept in RUN/checks.json and checks.html, and
     holds until job, code or machine change; checks that no time was left for are run by the next
     call. The exit code is 6 where a check failed, or could not run because the Task raised; else 0.
+
+    Examples:
+      stepladder check demo.yaml                 every check, within a minute
+      stepladder check my_job.py:Digits          a problem of your own; that file is run
+      stepladder check demo.yaml --fast          only those that train nothing
     """
 
-    target: Annotated[Positional[Path | None], TARGET] = None
-    """A file of options, or a Task of your own as FILE.py:NAME."""
-    config_flag: Annotated[Path | None, CONFIG_FLAG] = None
-    """The file of options, as a flag."""
-    task: str | None = None
-    """A Task of your own, as FILE.py:NAME; that file is run."""
     budget: str | None = None
     """Time for the checks that run, such as 3m; without it 55 seconds."""
     fast: Switch = False
     """Only the checks that train nothing, as before each training."""
     fresh: Switch = False
     """Look at all again, whatever was found before."""
-    show_config: Switch = False
-    """Print each option's value and where it came from, and do nothing else."""
-    output: Annotated[Output, Unprefixed] = field(default_factory=Output)
-    recipe: Annotated[Recipe, Unprefixed] = field(default_factory=Recipe)
-    run: RunConfig = field(default_factory=RunConfig)
-    ladder: LadderConfig = field(default_factory=LadderConfig)
 
 
 def run(argv: list[str]) -> int:
     """Check a config file or a task, and flags."""
-    flags, resolved, task = read_job(Flags, argv, command="check", examples=_EXAMPLES)
-    as_json = flags.output.json
+    flags, resolved = read_job(Flags, argv, command="check")
     if flags.show_config:
-        write(json.dumps(show_json(resolved), indent=2) if as_json else show(resolved))
-        return 0
+        return print_config(resolved, flags.output)
     from stepladder.checks.wording import finding_lines, folded, group_lines, total_line
+
+    as_json = flags.output.json
 
     def tell(finding: Finding) -> None:
         if as_json or finding.outcome is Outcome.COULD_NOT_RUN:  # told below, by their reasons
@@ -78,9 +59,9 @@ def run(argv: list[str]) -> int:
 
     job = resolved.job
     with _stdout_to_stderr() if as_json else nullcontext():
-        report = api.check_job(
+        report = check_job(
             job,
-            task=task,
+            task=flags.task,
             fresh=flags.fresh,
             limit_s=job.ladder.budget_s,
             is_fast=flags.fast,

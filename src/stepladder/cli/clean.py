@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -16,7 +15,7 @@ from typing import Annotated
 import psutil
 from tyro.conf import Positional
 
-from stepladder.cli.parse import Output, Switch, Unprefixed, parse, write
+from stepladder.cli.parse import Output, Switch, Unprefixed, parse
 from stepladder.data.remote.cache import is_cache
 from stepladder.data.remote.cache_room import is_idle
 from stepladder.data.remote.places import shown, supported_place
@@ -25,11 +24,6 @@ from stepladder.data.tables.cache_users import is_left
 from stepladder.errors import DataError, UsageError
 from stepladder.records.run_files import JOB_MARKS, has_any
 
-_EXAMPLES = """
-  stepladder clean runs             lists, and removes nothing
-  stepladder clean runs --yes       removes what it lists
-  stepladder clean --keep-caches    only what killed processes left
-"""
 # A save, a climb or a prepare in progress has a hidden name with the number of its process, or ends
 # in .partial; see docs/store.md, docs/checkpoints.md and docs/run-folder.md.
 _TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.(tmp|old)", re.ASCII)
@@ -51,6 +45,11 @@ class Flags:
     from elsewhere. A run that wants them makes or fetches them again.
     Nothing that a running process holds is listed. Checkpoints, stores, results and what was found
     of a job or a watched script stay.
+
+    Examples:
+      stepladder clean runs             lists, and removes nothing
+      stepladder clean runs --yes       removes what it lists
+      stepladder clean --keep-caches    only what killed processes left
     """
 
     path: Positional[Path] = Path()
@@ -64,7 +63,7 @@ class Flags:
 
 def run(argv: list[str]) -> int:
     """List the leftovers, and remove them if told to."""
-    flags = parse(Flags, argv, command="clean", examples=_EXAMPLES, default=Flags())
+    flags = parse(Flags, argv, command="clean", default=Flags())
     if supported_place(flags.path) is not None:
         raise UsageError(
             "what lies in an object store is not cleaned from here",
@@ -82,19 +81,8 @@ def run(argv: list[str]) -> int:
     if flags.yes:
         for item in found:
             remove(item.path)
-    if flags.output.json:
-        rows = [
-            {
-                "path": str(item.path),
-                "size_bytes": item.size_bytes,
-                "age_s": item.age_s,
-                "is_cache": item.is_cache,
-            }
-            for item in found
-        ]
-        write(json.dumps({"removed": flags.yes, "leftovers": rows}))
-    elif not flags.output.quiet:
-        write(_listing(found, is_removed=flags.yes))
+    facts = {"removed": flags.yes, "leftovers": found}
+    flags.output.print_done(facts, _listing(found, is_removed=flags.yes))
     return 0
 
 

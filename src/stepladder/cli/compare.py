@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -10,16 +9,11 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional
 
-from stepladder import api
-from stepladder.cli.parse import Output, Unprefixed, parse, write
+from stepladder.api.logs import compare
+from stepladder.cli.parse import Output, Unprefixed, parse
 from stepladder.errors import DataError
 from stepladder.records import to_json
 
-_EXAMPLES = """
-  stepladder compare runs/first runs/second                 a table, and compare.html
-  stepladder compare runs/first other/metrics.csv --num-train 2430
-                                                            beside the log of another tool
-"""
 _RUNS = tyro.conf.arg(metavar="RUN RUN [RUN …]")
 
 
@@ -29,6 +23,11 @@ class Flags:
 
     Runs of ours that judged the same pictures are compared picture by picture. Logs of others are
     read as `stepladder audit` reads them, and the exit code is 3 where one cannot be.
+
+    Examples:
+      stepladder compare runs/first runs/second                 a table, and compare.html
+      stepladder compare runs/first other/metrics.csv --num-train 2430
+                                                                beside the log of another tool
     """
 
     runs: Annotated[Positional[tuple[str, ...]], _RUNS] = ()
@@ -48,8 +47,8 @@ class Flags:
 
 def run(argv: list[str]) -> int:
     """Print the comparison and write its page."""
-    flags = parse(Flags, argv, command="compare", examples=_EXAMPLES)
-    found = api.compare(
+    flags = parse(Flags, argv, command="compare")
+    found = compare(
         *flags.runs,
         out=flags.out,
         num_train=flags.num_train,
@@ -57,8 +56,8 @@ def run(argv: list[str]) -> int:
         num_test=flags.num_test,
         metric=flags.metric,
     )
-    if flags.output.json:
-        write(json.dumps(to_json(found) | {"page": str(flags.out)}, indent=2))
-    else:
-        write(f"{api.compare_text(found)}\npage: {flags.out}")
+    from stepladder.reporting.pages.compare_page import compare_text
+
+    facts = to_json(found) | {"page": flags.out}
+    flags.output.print_result(facts, f"{compare_text(found)}\npage: {flags.out}")
     return DataError.exit_code if found.unreadable else 0

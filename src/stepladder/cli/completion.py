@@ -1,4 +1,8 @@
-"""`stepladder completion`."""
+"""`stepladder completion`.
+
+Not tyro's own completion: tyro 1.0.17 completes no file names of positional arguments, and starts
+Python on every TAB.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,9 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from stepladder.cli.main import COMMANDS, module_of
+from stepladder.cli.commands import COMMANDS, Command
 from stepladder.cli.parse import Output, Unprefixed, parse, write
 
-_EXAMPLES = """
-  stepladder completion bash > ~/.local/share/bash-completion/completions/stepladder
-  stepladder completion zsh > ~/.zfunc/_stepladder
-  stepladder completion fish > ~/.config/fish/completions/stepladder.fish
-"""
 _FLAG_LINE = re.compile(r"\W*(-h, )?--")
 _FLAG = re.compile(r"--[a-z][a-z0-9.-]*")
 
@@ -35,7 +34,13 @@ class Shell(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Print a script that completes commands, flags and file names."""
+    """Print a script that completes commands, flags and file names.
+
+    Examples:
+      stepladder completion bash > ~/.local/share/bash-completion/completions/stepladder
+      stepladder completion zsh > ~/.zfunc/_stepladder
+      stepladder completion fish > ~/.config/fish/completions/stepladder.fish
+    """
 
     shell: Positional[Shell]
     """Your shell."""
@@ -44,20 +49,20 @@ class Flags:
 
 def run(argv: list[str]) -> int:
     """Print the script."""
-    shell = parse(Flags, argv, command="completion", examples=_EXAMPLES).shell
+    shell = parse(Flags, argv, command="completion").shell
     write(_WRITERS[shell](flags_of_commands()))
     return 0
 
 
 def flags_of_commands() -> dict[str, list[str]]:
     """List the long flags of each command, as its help does."""
-    return {command: sorted(set(_flags_in(_help_of(command)))) for command in COMMANDS}
+    return {command.name: sorted(set(_flags_in(_help_of(command)))) for command in COMMANDS}
 
 
-def _help_of(command: str) -> str:
+def _help_of(command: Command) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        importlib.import_module(module_of(command)).run(["--help"])
+        importlib.import_module(command.module).run(["--help"])
     return out.getvalue()
 
 
@@ -106,14 +111,15 @@ def _zsh(flags: Mapping[str, list[str]]) -> str:
 
 
 def _fish(flags: Mapping[str, list[str]]) -> str:
-    lines = [
-        f"complete -c stepladder -f -n __fish_use_subcommand -a {name} -d '{COMMANDS[name]}'"
-        for name in flags
-    ]
+    lines = []
+    for command in COMMANDS:
+        summary = command.summary.replace("'", r"\'")
+        listed = f"-f -n __fish_use_subcommand -a {command.name} -d '{summary}'"
+        lines.append(f"complete -c stepladder {listed}")
     for name, words in flags.items():
         seen = f"'__fish_seen_subcommand_from {name}'"
         lines += [f"complete -c stepladder -n {seen} -l {word[2:]}" for word in words]
-    return "\n".join(lines).replace("run's", r"run\'s")
+    return "\n".join(lines)
 
 
 _WRITERS: Mapping[Shell, Callable[[Mapping[str, list[str]]], str]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,16 +9,8 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from stepladder import api
-from stepladder.cli.parse import RUN, Output, Switch, Unprefixed, parse, write
-from stepladder.records import to_json
-
-_EXAMPLES = """
-  stepladder diagnose runs/first                    under- or overfit, and what to try
-  stepladder diagnose runs/first --learning-curve   and what more data would give
-  stepladder diagnose runs/own --task task.py:Digits
-  stepladder diagnose copied_run --no-remeasure     where the data is elsewhere
-"""
+from stepladder.api.diagnosis import diagnose
+from stepladder.cli.parse import RUN, Output, Switch, Unprefixed, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +19,12 @@ class Flags:
 
     Also of a run that goes on or was cut short. Writes diagnosis.json and diagnosis.html into its
     folder, and changes nothing else.
+
+    Examples:
+      stepladder diagnose runs/first                    under- or overfit, and what to try
+      stepladder diagnose runs/first --learning-curve   and what more data would give
+      stepladder diagnose runs/own --task task.py:Digits
+      stepladder diagnose copied_run --no-remeasure     where the data is elsewhere
     """
 
     run: Annotated[Positional[Path], RUN]
@@ -47,13 +44,13 @@ class Flags:
 
 def run(argv: list[str]) -> int:
     """Print the diagnosis and where its page is."""
-    flags = parse(Flags, argv, command="diagnose", examples=_EXAMPLES)
+    flags = parse(Flags, argv, command="diagnose")
 
     def tell(message: str) -> None:
         if not flags.output.quiet:
             sys.stderr.write(f"{message}\n")
 
-    found, text = api.diagnose_text(
+    found = diagnose(
         flags.run,
         task=flags.task,
         remeasure=not flags.no_remeasure,
@@ -62,8 +59,7 @@ def run(argv: list[str]) -> int:
         max_time_s=flags.max_time_s,
         on_message=tell,
     )
-    if flags.output.json:
-        write(json.dumps(to_json(found), indent=2))
-    else:
-        write(f"{text}\n\n{flags.run / 'diagnosis.html'}")
+    from stepladder.reporting.pages.diagnosis_page import diagnosis_text
+
+    flags.output.print_result(found, f"{diagnosis_text(found)}\n\n{flags.run / 'diagnosis.html'}")
     return 0

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from stepladder.cli.parse import Output, Unprefixed, parse, write
+from stepladder.cli.parse import Output, Unprefixed, parse
 from stepladder.machine import EnergyMeter, disk_free_bytes, environment
-
-_EXAMPLES = """
-  stepladder doctor
-  stepladder doctor --json
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Describe this machine and its software, to paste into an issue. Holds no secrets."""
+    """Describe this machine and its software, to paste into an issue. Holds no secrets.
+
+    Examples:
+      stepladder doctor
+      stepladder doctor --json
+    """
 
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
 def run(argv: list[str]) -> int:
     """Print the environment."""
-    flags = parse(Flags, argv, command="doctor", examples=_EXAMPLES, default=Flags())
+    flags = parse(Flags, argv, command="doctor", default=Flags())
     facts = environment() | {
         "disk": {"free_bytes": disk_free_bytes(Path.cwd())},
         "energy_counters": list(EnergyMeter().sources),
         "torch": _torch_facts(),
     }
-    write(json.dumps(facts, indent=2) if flags.output.json else "\n".join(_lines(facts)))
+    flags.output.print_result(facts, "\n".join(_lines(facts)))
     return 0
 
 

@@ -9,19 +9,19 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from stepladder import api
+from stepladder.api.runs import export
 from stepladder.cli.parse import RUN, Output, Unprefixed, parse, write
 from stepladder.config.choices import ExportFormat
-
-_EXAMPLES = """
-  stepladder export runs/first --to onnx
-  stepladder export runs/first --to torch --out model.pt2
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Write the best model of a run so that it runs without this package, on any CPU."""
+    """Write the best model of a run so that it runs without this package, on any CPU.
+
+    Examples:
+      stepladder export runs/first --to onnx
+      stepladder export runs/first --to torch --out model.pt2
+    """
 
     run: Annotated[Positional[Path], RUN]
     """Folder that `stepladder train` wrote."""
@@ -36,7 +36,7 @@ class Flags:
 
 def run(argv: list[str]) -> int:
     """Write the model and print its path."""
-    flags = parse(Flags, argv, command="export", examples=_EXAMPLES)
-    path = api.export(flags.run, flags.to, flags.out, task=flags.task)
+    flags = parse(Flags, argv, command="export")
+    path = export(flags.run, flags.to, flags.out, task=flags.task)
     write(json.dumps({"export": str(path)}) if flags.output.json else str(path))
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import keyword
 import re
 from collections.abc import Iterator
@@ -16,12 +15,9 @@ import tyro
 from tyro.conf import Positional
 
 from stepladder import __version__
-from stepladder.cli.parse import Output, Unprefixed, parse, write
+from stepladder.cli.parse import Output, Unprefixed, parse
 from stepladder.errors import ResourceError, UsageError
 
-_EXAMPLES = """
-  stepladder init shapes            writes the folder shapes, ready to train and to test
-"""
 _NAME = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII)
 # The template's files end in .txt, so that no tool takes them for ours: a linter, a packager, git.
 _RENAMED = {"gitignore.txt": ".gitignore", "github": ".github"}
@@ -29,7 +25,11 @@ _RENAMED = {"gitignore.txt": ".gitignore", "github": ".github"}
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Write a small project of your own: config, Task, tests, CI. Its tests pass as written."""
+    """Write a small project of your own: config, Task, tests, CI. Its tests pass as written.
+
+    Examples:
+      stepladder init shapes            writes the folder shapes, ready to train and to test
+    """
 
     name: Annotated[Positional[Path], tyro.conf.arg(metavar="NAME")]
     """Folder to write; its last part is the project's name."""
@@ -38,12 +38,10 @@ class Flags:
 
 def run(argv: list[str]) -> int:
     """Write the project and say what to do with it."""
-    flags = parse(Flags, argv, command="init", examples=_EXAMPLES)
+    flags = parse(Flags, argv, command="init")
     files = write_project(flags.name)
-    if flags.output.json:
-        write(json.dumps({"folder": str(flags.name), "files": [str(file) for file in files]}))
-    elif not flags.output.quiet:
-        write("\n".join([f"{flags.name}:", *(f"  {file}" for file in files), _NEXT.format(flags)]))
+    text = "\n".join([f"{flags.name}:", *(f"  {file}" for file in files), _NEXT.format(flags)])
+    flags.output.print_done({"folder": flags.name, "files": files}, text)
     return 0
 
 

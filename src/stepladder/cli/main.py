@@ -17,32 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from stepladder import __version__
+from stepladder.cli.commands import COMMANDS
 from stepladder.cli.crash import exit_of_task, known_error, line_of_task, save_trace
 from stepladder.errors import StepladderError, UsageError
 
-COMMANDS = {
-    "init": "Write a small project of your own: config, Task, tests, CI.",
-    "prepare": "Make a store of a folder or a CSV of pictures.",
-    "publish": "Make a store readable as a Delta table too.",
-    "features": "Compute the features of a frozen trunk now, here or by Spark.",
-    "check": "Look whether a job is sound, before its first step.",
-    "train": "Train a classifier, or resume where it stopped; then write the report.",
-    "climb": "Try each speed-up in order, keep what pays, and train with it.",
-    "fit-recipe": "Grow the model until it overfits, then try remedies one by one, and train.",
-    "advise": "Name the one next thing that makes a job faster, with its predicted gain.",
-    "watch": "Run a training script of your own; say what is slow or wrong with it.",
-    "ledger": "Show predicted beside measured, over all climbs.",
-    "diagnose": "Say how well a run fits, what would make it better, what its machine did.",
-    "audit": "Read a log that anybody wrote, and say what its numbers support.",
-    "compare": "Compare trainings: a table, and their curves on one page.",
-    "report": "Write a run's report again.",
-    "predict": "Classify pictures by a trained run.",
-    "export": "Write a model that runs without this package.",
-    "verify": "Look for damage in a store or a run.",
-    "doctor": "Describe this machine and its software, to paste into an issue.",
-    "clean": "List, and remove with --yes, what interrupted work left behind.",
-    "completion": "Print a completion script for bash, zsh or fish.",
-}
 _EXAMPLES = (
     ("stepladder prepare photos --out store", "folders of pictures, one a class"),
     ("stepladder train --data.store store --run.dir runs/first", "to a trained classifier"),
@@ -106,34 +84,30 @@ def _own_warnings_as_lines() -> Iterator[None]:
 
 
 def _dispatch(words: list[str]) -> int:
-    command = words[0] if words else "--help"
-    if command == "help" and words[1:]:
+    name = words[0] if words else "--help"
+    if name == "help" and words[1:]:
         words = [words[1], "--help"]  # `help climb` asks for what `climb --help` says
-        command = words[0]
-    if command in ("-h", "--help", "help"):
+        name = words[0]
+    if name in ("-h", "--help", "help"):
         sys.stdout.write(_help())
         return 0
-    if command in ("-V", "--version"):
+    if name in ("-V", "--version"):
         sys.stdout.write(f"stepladder {__version__}\n")
         return 0
-    if command not in COMMANDS:
-        close = difflib.get_close_matches(command, COMMANDS, n=1)
+    commands = {command.name: command for command in COMMANDS}
+    if name not in commands:
+        close = difflib.get_close_matches(name, commands, n=1)
         meant = f"Did you mean `stepladder {close[0]}`?" if close else None
-        listed = f"Commands: {', '.join(COMMANDS)}."
-        raise UsageError(f"{command}: there is no such command", fix=meant or listed)
-    run: Callable[[list[str]], int] = importlib.import_module(module_of(command)).run
+        listed = f"Commands: {', '.join(commands)}."
+        raise UsageError(f"{name}: there is no such command", fix=meant or listed)
+    run: Callable[[list[str]], int] = importlib.import_module(commands[name].module).run
     return run(words[1:])
-
-
-def module_of(command: str) -> str:
-    """Give the module of a command: that of fit-recipe is fit_recipe."""
-    return f"stepladder.cli.{command.replace('-', '_')}"
 
 
 def _help() -> str:
     lines = ["Scale deep-learning training in the right order, with proof.", ""]
     lines += ["usage: stepladder COMMAND [OPTIONS]", "", "commands:"]
-    lines += [f"  {name:<12}{text}" for name, text in COMMANDS.items()]
+    lines += [f"  {command.name:<12}{command.summary}" for command in COMMANDS]
     lines += ["", "examples:"]
     lines += [f"  {line}\n      {text}" for line, text in _EXAMPLES]
     lines += ["", "`stepladder COMMAND --help` lists the options of a command.", ""]

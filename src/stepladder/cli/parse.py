@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import tyro
 from tyro.conf import FlagCreatePairsOff
@@ -21,6 +22,10 @@ from stepladder.config.options import JobConfig
 from stepladder.config.resolve import Setting, settings_of_flags
 from stepladder.config.schema import build, options
 from stepladder.errors import UsageError
+from stepladder.records import to_json
+
+if TYPE_CHECKING:
+    from stepladder.training.output.display import Display
 
 T = TypeVar("T")
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -31,8 +36,6 @@ Switch = Annotated[bool, FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint=""
 Unprefixed = tyro.conf.arg(name="")
 """For a group whose options stand at the top level of the flags."""
 RUN = tyro.conf.arg(metavar="RUN")
-CONFIG = tyro.conf.arg(metavar="[CONFIG.yaml]")
-TARGET = tyro.conf.arg(metavar="[CONFIG.yaml|FILE.py:NAME]")
 CONFIG_FLAG = tyro.conf.arg(name="config", metavar="CONFIG.yaml")
 
 
@@ -47,17 +50,31 @@ class Output:
     debug: Switch = False
     """Print the full trace of an error."""
 
+    def display(self) -> Display:
+        """Return where progress goes."""
+        from stepladder.training.output.display import make_display
 
-def parse(
-    flags: type[T], argv: Sequence[str], *, command: str, examples: str, default: T | None = None
-) -> T:
+        return make_display(json=self.json, quiet=self.quiet)
+
+    def print_result(self, value: object, text: str) -> None:
+        """Print what was asked for, whatever --quiet says."""
+        write(json.dumps(to_json(value), indent=2) if self.json else text)
+
+    def print_done(self, facts: Mapping[str, object], text: str) -> None:
+        """Print what was done: a line of JSON, or text unless --quiet."""
+        if self.json:
+            write(json.dumps(to_json(facts)))
+        elif not self.quiet:
+            write(text)
+
+
+def parse(flags: type[T], argv: Sequence[str], *, command: str, default: T | None = None) -> T:
     """Read a command's flags; prints help or a usage error and exits where that is called for.
 
     Args:
         argv: the words after the command.
         flags: the dataclass of the command; its docstring is the description in the help.
         command: its name.
-        examples: lines that follow the description in the help.
         default: the values where a flag is not given; none: what the dataclass says.
 
     Raises:
@@ -66,12 +83,11 @@ def parse(
         BadValueError: if a value is out of range; names the flag.
     """
     _check_switches(flags, argv, command)
-    description = f"{inspect.getdoc(flags)}\n\nExamples:\n{examples.strip(chr(10))}"
     try:
         return tyro.cli(
             flags,
             prog=f"stepladder {command}",
-            description=description,
+            description=inspect.getdoc(flags),
             args=list(argv),
             default=tyro.MISSING_NONPROP if default is None else default,
             config=(tyro.conf.EnumChoicesFromValues,),

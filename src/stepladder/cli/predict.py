@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional
 
-from stepladder import api
+from stepladder.api.runs import predict
 from stepladder.cli.parse import RUN, Output, Unprefixed, parse, write
 from stepladder.errors import UsageError
 from stepladder.records import to_json
@@ -18,15 +18,15 @@ from stepladder.records import to_json
 if TYPE_CHECKING:
     from stepladder.exporting import PicturePrediction
 
-_EXAMPLES = """
-  stepladder predict runs/first a.jpg b.png
-  stepladder predict runs/first new_photos --json
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Classify pictures by the best weights of a run."""
+    """Classify pictures by the best weights of a run.
+
+    Examples:
+      stepladder predict runs/first a.jpg b.png
+      stepladder predict runs/first new_photos --json
+    """
 
     run: Annotated[Positional[Path], RUN]
     """Folder that `stepladder train` wrote."""
@@ -39,10 +39,10 @@ class Flags:
 
 def run(argv: list[str]) -> int:
     """Print one line a picture: path, class, probability."""
-    flags = parse(Flags, argv, command="predict", examples=_EXAMPLES)
+    flags = parse(Flags, argv, command="predict")
     if not flags.pictures:
         raise UsageError("no picture is given", fix="Name pictures, or folders of them.")
-    predictions = api.predict(flags.run, flags.pictures, task=flags.task)
+    predictions = predict(flags.run, flags.pictures, task=flags.task)
     if flags.output.json:
         write("\n".join(json.dumps(to_json(item)) for item in predictions))
         return 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional
 
-from stepladder import api
+from stepladder.api.runs import prepare
+from stepladder.cli.job_flags import print_config
 from stepladder.cli.parse import (
     CONFIG_FLAG,
     Output,
@@ -24,35 +23,33 @@ from stepladder.cli.parse import (
     job_before_flags,
     one_file,
     parse,
-    write,
 )
 from stepladder.config.choices import Split
 from stepladder.config.load import settings_of_file
 from stepladder.config.options import JobConfig, PrepareConfig
 from stepladder.config.resolve import Resolved, resolve, settings_of_flags
-from stepladder.config.show import show, show_json
 from stepladder.data.remote.places import shown
-from stepladder.records import to_json
 
 if TYPE_CHECKING:
     from stepladder.data.prepare.prepare import PrepareResult
 
-_EXAMPLES = """
-  stepladder prepare photos --out store              photos/CLASS/*.jpg
-  stepladder prepare labels.csv --label-column kind  columns path and kind
-  stepladder prepare photos --group-by folder        pictures of one folder stay on one side
-  stepladder prepare run.yaml --size 96              options of a file, and a flag over it
-  stepladder prepare --from 'shards/*.tar'           WebDataset; --from is --source
-  stepladder prepare --from table --delta-version 3  a Delta table as it was
-  stepladder prepare --from shop.photos --source-format table --engine spark
-                                                     a table that Spark knows by name
-"""
 _FROM = re.compile(r"^--from(?=$|=)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Make a store of pictures: of folders, a CSV, Parquet, Hugging Face, tars or a Delta table."""
+    """Make a store of pictures: of folders, a CSV, Parquet, Hugging Face, tars or a Delta table.
+
+    Examples:
+      stepladder prepare photos --out store              photos/CLASS/*.jpg
+      stepladder prepare labels.csv --label-column kind  columns path and kind
+      stepladder prepare photos --group-by folder        pictures of one folder stay on one side
+      stepladder prepare run.yaml --size 96              options of a file, and a flag over it
+      stepladder prepare --from 'shards/*.tar'           WebDataset; --from is --source
+      stepladder prepare --from table --delta-version 3  a Delta table as it was
+      stepladder prepare --from shop.photos --source-format table --engine spark
+                                                         a table that Spark knows by name
+    """
 
     place: Annotated[Positional[Path | None], tyro.conf.arg(metavar="[SOURCE|CONFIG.yaml]")] = None
     """Folder of class folders or of train/val/test folders of them, CSV, files or folder of Parquet
@@ -69,21 +66,14 @@ def run(argv: list[str]) -> int:
     """Make a store by a config file and flags."""
     flags, resolved = read(argv)
     if flags.show_config:
-        as_json = flags.output.json
-        write(json.dumps(show_json(resolved), indent=2) if as_json else show(resolved))
-        return 0
-    from stepladder.training.output.display import make_display
-
-    display = make_display(json=flags.output.json, quiet=flags.output.quiet)
+        return print_config(resolved, flags.output)
+    display = flags.output.display()
     try:
-        result = api.prepare_job(resolved.job, display=display)
+        result = prepare(config=resolved.job.prepare, display=display)
     except KeyboardInterrupt:
         display.warning("what is finished is kept: the same command goes on from it")
         raise
-    if flags.output.json:
-        write(json.dumps({"event": "prepared", **to_json(dataclasses.asdict(result))}))
-    elif not flags.output.quiet:
-        write(_result(result))
+    flags.output.print_done({"event": "prepared", **vars(result)}, _result(result))
     return 0
 
 
@@ -91,7 +81,7 @@ def read(argv: list[str]) -> tuple[Flags, Resolved]:
     """Read the flags, and resolve the config under them."""
     argv = [_FROM.sub("--source", word) for word in argv]
     default = Flags(prepare=job_before_flags(argv).prepare)
-    flags = parse(Flags, argv, command="prepare", examples=_EXAMPLES, default=default)
+    flags = parse(Flags, argv, command="prepare", default=default)
     file, place = flags.config_flag, flags.place
     if place is not None and is_config(str(place)):
         file, place = one_file(file, place), None

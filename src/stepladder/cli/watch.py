@@ -9,15 +9,10 @@ from typing import Annotated, Final
 
 from tyro.conf import Positional, arg
 
-from stepladder import api
+from stepladder.api.watch import watch_job
 from stepladder.cli.parse import Output, Switch, Unprefixed, parse
 from stepladder.errors import UsageError
 
-_EXAMPLES = """
-  stepladder watch train.py -- --epochs 2     where time goes, and what is wrong with it
-  stepladder watch --steps 300 train.py       stop after 300 steps of the optimiser
-  stepladder watch --probe -m package.train   replay steps with other settings, at the end
-"""
 _WITH_VALUE: Final = frozenset({"--out", "--steps", "--module", "-m"})
 
 
@@ -35,6 +30,11 @@ class Flags:
 
     The script runs as under `python`; what it prints and its exit code are its own. The report goes
     to stderr and into a folder.
+
+    Examples:
+      stepladder watch train.py -- --epochs 2     where time goes, and what is wrong with it
+      stepladder watch --steps 300 train.py       stop after 300 steps of the optimiser
+      stepladder watch --probe -m package.train   replay steps with other settings, at the end
     """
 
     script: Annotated[Positional[str | None], arg(metavar="SCRIPT.py [-- ITS ARGS]")] = None
@@ -53,14 +53,14 @@ class Flags:
 def run(argv: list[str]) -> int:
     """Watch a script; the exit code is the script's."""
     ours, args = split(argv)
-    flags = parse(Flags, ours, command="watch", examples=_EXAMPLES)
+    flags = parse(Flags, ours, command="watch")
     target = flags.module or flags.script
     if target is None:
         raise UsageError("no script was named", fix="Type `stepladder watch train.py`.")
     _refuse_launcher(flags, args)
     if flags.steps is not None and flags.steps < 1:
         raise UsageError(f"{flags.steps} steps are none", where="--steps", fix="Give 1 or more.")
-    ending = api.watch_job(
+    ending = watch_job(
         target,
         args,
         out=flags.out,

@@ -24,8 +24,8 @@ from stepladder.diagnosis.fit.range_test import range_test
 from stepladder.diagnosis.fit.remedies import MORE_DATA, Known, lacks_training, remedies_for
 from stepladder.diagnosis.runs.machine_use import judge_machine
 from stepladder.diagnosis.runs.opened_run import OpenedRun, open_run
-from stepladder.diagnosis.runs.run_curves import RunFiles, curves_of_run, number, read_run
-from stepladder.diagnosis.runs.run_state import is_of_own_task
+from stepladder.diagnosis.runs.run_curves import RunFiles, curves_of_run, read_run
+from stepladder.diagnosis.runs.run_state import is_of_own_task, number
 from stepladder.errors import DataError, StepladderError
 from stepladder.records.diagnosis import Chain, Diagnosis, LearningCurve, RangeTest
 from stepladder.task.contract import Task

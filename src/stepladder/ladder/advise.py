@@ -11,8 +11,7 @@ from typing import Final
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.ladder.limits.feasibility import why_not_here
-from stepladder.ladder.limits.guard import TrialFailed
-from stepladder.ladder.limits.rung_fault import faults_told
+from stepladder.ladder.limits.guard import TrialFailed, faults_told
 from stepladder.ladder.paired_rungs import with_enabled
 from stepladder.ladder.summary.wording import gain
 from stepladder.ladder.trial import Change, change_between

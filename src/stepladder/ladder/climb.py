@@ -7,32 +7,34 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
+from stepladder.config.choices import ClimbAim
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import StepladderError
-from stepladder.ladder.accuracy.final_comparison import (
-    Joint,
-    compare_together,
-    undone_trial,
-    with_changes,
-)
+from stepladder.ladder.accuracy.comparison import Comparison, compare
 from stepladder.ladder.keys import options_key, recipe_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
 from stepladder.ladder.limits.feasibility import why_no_time, why_not_here
-from stepladder.ladder.limits.guard import TrialFailed
-from stepladder.ladder.limits.rung_fault import faults_told, job_faults_told
+from stepladder.ladder.limits.guard import (
+    TrialFailed,
+    Watchdog,
+    faults_told,
+    guarded,
+    job_faults_told,
+)
 from stepladder.ladder.paired_rungs import with_enabled
 from stepladder.ladder.revisit import is_replaced, may_now_decide, on_other_ground
-from stepladder.ladder.summary.wording import gain, others_words, together_row
+from stepladder.ladder.summary.wording import gain, others_words, points, together_row
 from stepladder.ladder.trial import TrialResult, apply_change, run_trial
+from stepladder.ladder.verdict import Evidence, judge_quality
 from stepladder.machine import MAX_CORES_MISSING, Usage, cores_missing_since
 from stepladder.measuring.profile import PROFILE_S, ProfileMemory, take_profile
 from stepladder.records import to_json
 from stepladder.records.climb import FitErrors, JointChange
-from stepladder.records.ladder import Aim, Decision, Prediction, Trial, Verdict
+from stepladder.records.ladder import Aim, Decision, Exactness, Prediction, Trial, Verdict
 from stepladder.records.profile import Profile
 from stepladder.rungs.contract import Rung
 from stepladder.training.output.display import Display
@@ -41,6 +43,98 @@ _LATER: Final = 0.5
 """Time of a profile after the first, over that of the first: parts of the earlier ones hold."""
 _PROFILE_FRAC: Final = 0.1  # of the budget, for the first profile
 _RESERVE_FRAC: Final = 0.2  # of the budget, at most, for the training at the end
+
+
+class Joint(NamedTuple):
+    """What was found of all kept rungs together.
+
+    Attributes:
+        loses: what is lost, in words, where it is more than may be; None: it holds.
+    """
+
+    change: JointChange
+    loses: str | None = None
+
+
+def compare_together(lab: Lab, before: Recipe, after: Recipe) -> Joint:
+    """Compare the recipe with everything that was kept with the job as written.
+
+    Trainings that are known are not repeated. What cannot be compared holds, and says why.
+    """
+    watchdog, options = Watchdog(time_left=lab.time_left), lab.job.ladder
+    if options.aim is not ClimbAim.TIME:  # more accuracy is what it is for: none may be lost
+        options = replace(options, max_accuracy_loss=0.0)
+    diverges: str | None = None
+    comparison = Comparison()
+    try:
+        with guarded(watchdog):
+            watchdog.expect(2 * (lab.forecast_s(before) + lab.forecast_s(after)))
+            try:
+                comparison = compare(lab, before, after)
+            except TrialFailed as failure:  # where the job as written does not
+                diverges = failure.what
+    except TrialFailed as failure:
+        return Joint(JointChange(why_not=failure.what))
+    if diverges is not None:
+        return Joint(JointChange(why_not=diverges), loses=f"it fails: {diverges}")
+    change = JointChange(
+        accuracy=comparison.accuracy,
+        loss=comparison.loss,
+        num_trainings=comparison.num_seeds,
+        is_replayed=comparison.is_replayed,
+        unsure=_unsure(comparison, options),
+        why_not=comparison.why_not,
+    )
+    return Joint(change, loses=_too_much(comparison, options))
+
+
+def _unsure(comparison: Comparison, options: LadderConfig) -> str | None:
+    """Say that the bound does not exclude more than may be lost; None: it does.
+
+    Each rung's own bound does, or it would not have been kept; those of several do not add up.
+    """
+    if comparison.accuracy is None and comparison.loss is None:
+        return None
+    evidence = Evidence(
+        aim=Aim.TIME,
+        exactness=Exactness.STATISTICAL,
+        accuracy=comparison.accuracy,
+        loss=comparison.loss,
+        loss_before=comparison.loss_before,
+        num_held_out=comparison.num_held_out,
+    )
+    found = judge_quality(evidence, options)
+    return found.reason if found.decision is Decision.UNDECIDED else None
+
+
+def _too_much(comparison: Comparison, options: LadderConfig) -> str | None:
+    """Say what is lost, by the estimates, where it is more than max_accuracy_loss."""
+    accuracy, loss, allowed = comparison.accuracy, comparison.loss, options.max_accuracy_loss
+    if accuracy is not None:
+        if accuracy.estimate >= -allowed:
+            return None
+        return f"it loses {points(-accuracy.estimate).lstrip('+')} points of accuracy"
+    if loss is None or comparison.loss_before is None:
+        return None
+    is_more = loss.estimate > allowed * abs(comparison.loss_before)
+    return f"the loss rises by {loss.estimate:.2g}" if is_more else None
+
+
+def with_changes(recipe: Recipe, kept: tuple[Trial, ...]) -> Recipe:
+    """Change a recipe as each of the trials did, in order.
+
+    Raises:
+        UsageError: if the changes do not fit together.
+    """
+    for trial in kept:
+        recipe = apply_change(recipe, trial.change)
+    return recipe
+
+
+def undone_trial(trial: Trial, reason: str) -> Trial:
+    """Give a kept trial as one that was dropped in the end."""
+    verdict = replace(trial.verdict, decision=Decision.DROPPED, reason=reason)
+    return replace(trial, verdict=verdict, is_undone=True)
 
 
 class NoAdvice(StepladderError):  # noqa: N818  (a finding)

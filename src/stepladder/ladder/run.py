@@ -22,11 +22,10 @@ from stepladder.config.choices import ClimbAim, TrainMode, Where
 from stepladder.config.options import JobConfig
 from stepladder.data.reading.examples import ArrivalSource
 from stepladder.errors import DataError, InterruptedRun, StepladderError, UsageError
-from stepladder.ladder.accuracy.fit_recipe import FitRecipe
-from stepladder.ladder.accuracy.remedies import AccuracyClimb
+from stepladder.ladder.accuracy.remedies import AccuracyClimb, FitRecipe
 from stepladder.ladder.advise import Advice, advice_text, advise_on
 from stepladder.ladder.climb import Climb
-from stepladder.ladder.keys import machine_key, options_key, sources_key
+from stepladder.ladder.keys import machine_key, options_key, sources_key, task_facts
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
 from stepladder.ladder.limits.budget import budget_warning
@@ -41,7 +40,6 @@ from stepladder.ladder.summary.result import (
     with_accuracy,
 )
 from stepladder.ladder.summary.wording import baseline_row, header, row, row_json
-from stepladder.ladder.task_key import task_facts
 from stepladder.machine import disk_free_bytes
 from stepladder.records import Json, read_json, to_json, write_json
 from stepladder.records.climb import Baseline, ClimbSummary

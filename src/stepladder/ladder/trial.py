@@ -13,10 +13,9 @@ from stepladder.config.recipe import Recipe
 from stepladder.config.resolve import resolve, settings_of_call
 from stepladder.ladder.accuracy.comparison import Comparison, compare
 from stepladder.ladder.accuracy.exactness import compute, describe_difference, is_compared_in_fp32
-from stepladder.ladder.keys import recipe_values
+from stepladder.ladder.keys import learning_key, recipe_values
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.guard import BudgetEnded, TrialFailed, Watchdog, guarded
-from stepladder.ladder.recipe_keys import learning_key
 from stepladder.ladder.summary.wording import changed_words
 from stepladder.ladder.timing.peak_memory import peak_frac
 from stepladder.ladder.timing.speedup import (
@@ -49,7 +48,7 @@ _FEATURES_TIMES: Final = 5.0
 _FIRST_VARIANT: Final = 0.95
 _SECOND_VARIANT: Final = 0.975  # at what it loses: both together are right in 92.5 % at least
 _UNKNOWN_TO_LEARNING: Final = (
-    "a fault of the rung: its options may change what is learnt, and ladder/recipe_keys.py leaves "
+    "a fault of the rung: its options may change what is learnt, and ladder/keys.py leaves "
     "them out of what it compares"
 )
 _NOTHING: Final = Verdict(decision=Decision.DROPPED, reason="there is nothing to try")

@@ -15,9 +15,9 @@ import numpy as np
 
 from stepladder.config.recipe import Recipe
 from stepladder.ladder.accuracy.comparison import Comparison, compare_outcomes
+from stepladder.ladder.keys import execution_key, learning_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.guard import TrialFailed, Watchdog
-from stepladder.ladder.recipe_keys import execution_key, learning_key
 from stepladder.ladder.trainings.stacked import differ_in_their_end
 from stepladder.records.ladder import Aim, Interval, Outcome
 from stepladder.records.profile import Profile

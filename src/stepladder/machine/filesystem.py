@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -26,17 +26,38 @@ _ESCAPES: Final = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "
 class FileCalls:
     """The calls on which file systems differ; one object, so that a test can make each fail."""
 
+    def link(self, source: Path, target: Path) -> None:
+        """Make a hard link."""
+        os.link(source, target)
+
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file or a folder."""
+        """Rename a folder."""
         os.rename(source, target)  # noqa: PTH104  # Path.rename would hide the pair of calls
 
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename a file over another."""
+        os.replace(source, target)  # noqa: PTH105
+
     def lock(self, handle: int) -> None:
-        """Take the exclusive lock of an open file."""
+        """Take the exclusive lock of an open file, without waiting.
+
+        Raises:
+            BlockingIOError: if another process holds it.
+            OSError: if the file system has no locks.
+        """
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def sync(self, handle: int) -> None:
-        """Bring an open file or folder to the disk."""
+        """Bring an open file to the disk."""
         os.fsync(handle)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make what was created, renamed and removed in a folder durable."""
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
     def write_at(self, handle: int, data: bytes, at: int) -> None:
         """Write in the middle of a file."""
@@ -53,22 +74,26 @@ class FolderAbilities:
     """What works in a folder.
 
     Attributes:
-        kind: of its file system, as the system names it: ext4, fuse.s3fs, nfs4.
+        kind: of its file system, as the system names it: ext4, fuse.s3fs, nfs4; says nothing of
+            what works.
         is_far: whether that kind most often is a network's.
+        has_sync: of files.
     """
 
-    kind: str
-    is_far: bool
-    has_folder_rename: bool
-    has_file_rename: bool
-    has_locks: bool
-    has_sync: bool
-    has_random_writes: bool
-    has_mapping: bool
+    kind: str = field(default="", compare=False)
+    is_far: bool = field(default=False, compare=False)
+    has_hard_links: bool = True
+    has_folder_rename: bool = True
+    has_file_rename: bool = True
+    has_locks: bool = True
+    has_sync: bool = True
+    has_folder_sync: bool = True
+    has_random_writes: bool = True
+    has_mapping: bool = True
 
     @property
     def is_plain(self) -> bool:
-        """Whether it does all that a local disk does."""
+        """Whether it does all that stores and caches need of a local disk."""
         return not self.missing()
 
     @property
@@ -83,7 +108,7 @@ class FolderAbilities:
         )
 
     def missing(self) -> list[str]:
-        """Say in words what does not work."""
+        """Say in words what does not work; hard links and syncs of folders are not looked at."""
         words = (
             (self.has_folder_rename, "folders cannot be renamed"),
             (self.has_file_rename, "files cannot be renamed"),
@@ -101,27 +126,33 @@ def find_abilities(folder: Path, calls: FileCalls | None = None) -> FolderAbilit
     Returns:
         What was found; None if nothing can be written there at all.
     """
+    with contextlib.suppress(OSError):
+        return try_abilities(folder, calls)
+    return None
+
+
+def try_abilities(folder: Path, calls: FileCalls | None = None) -> FolderAbilities:
+    """Try what works in a folder that is there, and leave nothing behind.
+
+    Raises:
+        OSError: if nothing can be written there at all.
+    """
     calls = calls or FileCalls()
-    try:
-        place = Path(tempfile.mkdtemp(prefix=".stepladder-probe.", suffix=".tmp", dir=folder))
-    except OSError:
-        return None
+    place = Path(tempfile.mkdtemp(prefix=".stepladder-probe.", suffix=".tmp", dir=folder))
     try:
         (place / "folder").mkdir()
         (place / "folder" / "member").write_bytes(b"member")
         (place / "file").write_bytes(b"stepladder")
         (place / "other").write_bytes(b"other")
-    except OSError:
-        shutil.rmtree(place, ignore_errors=True)
-        return None
-    try:
         return FolderAbilities(
             kind=kind_of(folder),
             is_far=is_far(folder),
+            has_hard_links=_works(lambda: _link(place, calls)),
             has_folder_rename=_works(lambda: _rename_folder(place, calls)),
             has_file_rename=_works(lambda: _rename_file(place, calls)),
             has_locks=_works(lambda: _lock_twice(place / "file", calls)),
             has_sync=_works(lambda: _with_file(place / "file", calls.sync)),
+            has_folder_sync=_works(lambda: _sync_folder(place, calls)),
             has_random_writes=_works(lambda: _write_middle(place / "file", calls)),
             has_mapping=_works(lambda: _map(place / "file", calls)),
         )
@@ -162,6 +193,17 @@ def nearest_folder(path: Path) -> Path:
     return next(folder for folder in (place, *place.parents) if folder.is_dir())
 
 
+def _link(place: Path, calls: FileCalls) -> bool:
+    calls.link(place / "file", place / "link")
+    (place / "link").unlink()  # what is written later is in one file alone
+    return True
+
+
+def _sync_folder(place: Path, calls: FileCalls) -> bool:
+    calls.sync_folder(place)
+    return True
+
+
 def _rename_folder(place: Path, calls: FileCalls) -> bool:
     calls.rename(place / "folder", place / "renamed")
     return (place / "renamed" / "member").read_bytes() == b"member"
@@ -169,7 +211,7 @@ def _rename_folder(place: Path, calls: FileCalls) -> bool:
 
 def _rename_file(place: Path, calls: FileCalls) -> bool:
     (place / "new").write_bytes(b"new")
-    calls.rename(place / "new", place / "other")
+    calls.replace(place / "new", place / "other")
     return (place / "other").read_bytes() == b"new"
 
 

@@ -49,7 +49,7 @@ class Sound:
 Answer: TypeAlias = Found | Unseen | Sound
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Detector:
     """Looks for one fault in what was seen.
 

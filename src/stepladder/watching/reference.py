@@ -126,7 +126,6 @@ commit: [public_scripts.md](../bench/results/public_scripts.md).
   of ours; it then needs this package to be read.
 """
 
-
 _NEEDS: Final = {
     Needs.PASSIVE: "looking on",
     Needs.EITHER: "looking on; `--probe` for the rest",

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 from stepladder.watching.hooks.patches import Patches, Switch, activate, deactivate
 from stepladder.watching.script.own_code import OwnCode
 from stepladder.watching.seen import Seen
-from stepladder.watching.times.phases import Phases
-from stepladder.watching.times.resting import Rest
+from stepladder.watching.step_times import Phases, Rest
 
 CLOSE_EVERY = 10  # steps from one with numbers read to the next
 MODULES_EVERY = 50  # steps from one with hooks on modules to the next

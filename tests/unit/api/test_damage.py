@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepladder.api import repair, verify
+from stepladder.api.damage import repair, verify
 from stepladder.cli.main import main
 from stepladder.data.store.manifest import mend
 from stepladder.errors import DataError, UsageError

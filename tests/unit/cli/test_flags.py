@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepladder.cli import climb, fit_recipe, prepare, train
-from stepladder.cli.ladder_flags import read_job, seconds_of
+from stepladder.cli.job_flags import read_job, seconds_of
 from stepladder.config.choices import ClimbAim, Encoding, TrainMode
 from stepladder.config.load import load_job
 from stepladder.config.schema import options
@@ -38,7 +38,7 @@ def test_a_value_for_a_flag_without_one_does_not_pass_for_a_file(
     words: list[str], flag: str, fix: str
 ) -> None:
     with pytest.raises(UsageError, match="takes no value") as caught:
-        read_job(climb.Flags, words, command="climb", examples="")
+        read_job(climb.Flags, words, command="climb")
     assert caught.value.where == flag
     assert fix in (caught.value.fix or "")
 
@@ -53,7 +53,7 @@ def test_a_value_for_a_flag_without_one_does_not_pass_for_a_file(
 def test_two_files_of_options_are_refused(words: list[str]) -> None:
     Path("other.yaml").write_text("seed: 6\n")
     for read in (
-        lambda: read_job(climb.Flags, words, command="climb", examples=""),
+        lambda: read_job(climb.Flags, words, command="climb"),
         lambda: train.read(words),
         lambda: prepare.read(words),
     ):
@@ -65,13 +65,13 @@ def test_two_files_of_options_are_refused(words: list[str]) -> None:
 def test_two_budgets_are_refused() -> None:
     words = ["run.yaml", "--budget", "10m", "--ladder.budget-s", "60"]
     with pytest.raises(UsageError, match=r"--ladder.budget-s says the same"):
-        read_job(climb.Flags, words, command="climb", examples="")
+        read_job(climb.Flags, words, command="climb")
 
 
 def test_a_task_file_without_its_task_is_told_what_to_add() -> None:
     Path("my_job.py").write_text("class Digits: ...\n")
     with pytest.raises(UsageError, match="which Task") as caught:
-        read_job(climb.Flags, ["my_job.py"], command="climb", examples="")
+        read_job(climb.Flags, ["my_job.py"], command="climb")
     assert "stepladder climb my_job.py:" in (caught.value.fix or "")
 
 
@@ -124,7 +124,7 @@ def test_every_option_is_a_flag_of_its_command(key: str) -> None:
     else:
         words = [flag, "none" if default is None else str(default)]
     if key.startswith("ladder."):
-        _, resolved, _ = read_job(climb.Flags, words, command="climb", examples="")
+        _, resolved = read_job(climb.Flags, words, command="climb")
     else:
         _, resolved = train.read(words)
     assert resolved.origin(key) == words[0]
@@ -170,7 +170,7 @@ def test_a_csv_is_a_source_and_no_config() -> None:
 def test_a_task_is_no_option_of_a_file(words: list[str]) -> None:
     flags, resolved = train.read([*words, "--train", "all"])
     assert flags.task == "task.py:Mine"
-    assert flags.config is None
+    assert flags.target is None
     assert resolved.job.recipe.train is TrainMode.ALL
     assert not any("task" in key for key in options())
 
@@ -189,18 +189,18 @@ def test_show_config_prints_a_config_that_loads(capsys: pytest.CaptureFixture[st
 
 
 def test_a_first_word_names_a_file_of_options_or_a_task() -> None:
-    _, resolved, task = read_job(climb.Flags, ["run.yaml"], command="climb", examples="")
-    assert (resolved.job.recipe.seed, task) == (5, None)
-    _, resolved, task = read_job(
-        climb.Flags, ["jobs/my_job.py:Digits", "--config", "run.yaml"], command="climb", examples=""
+    flags, resolved = read_job(climb.Flags, ["run.yaml"], command="climb")
+    assert (resolved.job.recipe.seed, flags.task) == (5, None)
+    flags, resolved = read_job(
+        climb.Flags, ["jobs/my_job.py:Digits", "--config", "run.yaml"], command="climb"
     )
-    assert (resolved.job.recipe.seed, task) == (5, "jobs/my_job.py:Digits")
+    assert (resolved.job.recipe.seed, flags.task) == (5, "jobs/my_job.py:Digits")
 
 
 def test_a_task_may_stand_after_flags() -> None:
     words = ["--budget", "90s", "my_job.py:Digits", "--seed", "7"]
-    _, resolved, task = read_job(climb.Flags, words, command="climb", examples="")
-    assert (task, resolved.job.recipe.seed) == ("my_job.py:Digits", 7)
+    flags, resolved = read_job(climb.Flags, words, command="climb")
+    assert (flags.task, resolved.job.recipe.seed) == ("my_job.py:Digits", 7)
     assert resolved.job.ladder.budget_s == 90
 
 
@@ -208,14 +208,14 @@ def test_a_task_may_stand_after_flags() -> None:
     "words", [["my_job.py:Digits", "run.yaml"], ["run.yaml", "--task", "my_job.py:Digits"]]
 )
 def test_a_task_and_a_file_of_options_may_both_be_words(words: list[str]) -> None:
-    _, resolved, task = read_job(climb.Flags, words, command="climb", examples="")
-    assert (resolved.job.recipe.seed, task) == (5, "my_job.py:Digits")
+    flags, resolved = read_job(climb.Flags, words, command="climb")
+    assert (resolved.job.recipe.seed, flags.task) == (5, "my_job.py:Digits")
 
 
 @pytest.mark.parametrize("other", ["a.py:B", "--task=a.py:B"])
 def test_two_tasks_are_refused(other: str) -> None:
     with pytest.raises(UsageError, match="two Tasks are named"):
-        read_job(climb.Flags, ["my_job.py:Digits", other], command="climb", examples="")
+        read_job(climb.Flags, ["my_job.py:Digits", other], command="climb")
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_two_tasks_are_refused(other: str) -> None:
 )
 def test_a_budget_is_a_time_span(text: str, seconds: float) -> None:
     words = ["run.yaml", "--budget", text]
-    _, resolved, _ = read_job(climb.Flags, words, command="climb", examples="")
+    _, resolved = read_job(climb.Flags, words, command="climb")
     assert resolved.job.ladder.budget_s == seconds
     assert resolved.origin("ladder.budget_s") == "--budget"
 
@@ -236,12 +236,12 @@ def test_what_is_no_time_span_is_refused(text: str) -> None:
 
 def test_the_aim_is_a_flag_of_its_own_and_is_not_said_twice() -> None:
     words = ["--aim", "accuracy"]
-    _, resolved, _ = read_job(climb.Flags, words, command="climb", examples="")
+    _, resolved = read_job(climb.Flags, words, command="climb")
     assert resolved.job.ladder.aim is ClimbAim.ACCURACY
     assert resolved.origin("ladder.aim") == "--aim"
     twice = [*words, "--ladder.aim", "time"]
     with pytest.raises(UsageError, match=r"--ladder\.aim says the same"):
-        read_job(climb.Flags, twice, command="climb", examples="")
+        read_job(climb.Flags, twice, command="climb")
 
 
 def test_fit_recipe_has_an_aim_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

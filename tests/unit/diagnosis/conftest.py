@@ -68,7 +68,7 @@ class Rings(Task):
 
 class Noisy(Rings):
     """A large net and few examples, a quarter of them with a wrong label."""
-    width, wrong, sizes = 256, 0.25, {Split.TRAIN: 40, Split.VAL: 300}
+    width, wrong, sizes = 128, 0.25, {Split.TRAIN: 40, Split.VAL: 300}
 
 class Straight(Rings):
     """A line cannot part rings."""
@@ -158,7 +158,7 @@ def train_run(task_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Trai
 @pytest.fixture(scope="session")
 def overfit_run(train_run: TrainRun) -> Path:
     """A run that learnt wrong labels by heart."""
-    return train_run("Noisy", lr=0.01, epochs=80)
+    return train_run("Noisy", lr=0.02, epochs=60)
 
 
 @pytest.fixture(scope="session")
@@ -170,4 +170,4 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def underfit_run(train_run: TrainRun, mirror: Path) -> Path:
     """A run whose model cannot learn the task."""
-    return train_run("Straight", lr=0.02, epochs=12, mirror=mirror)
+    return train_run("Straight", lr=0.03, epochs=8, mirror=mirror)

@@ -110,12 +110,12 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def recipe() -> Recipe:
     return RECIPE
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def blobs() -> type[BlobsTask]:
     return BlobsTask
 

@@ -8,7 +8,7 @@ import pytest
 
 from stepladder.config.choices import MemoryFormat, Precision, Where
 from stepladder.config.recipe import FeaturesConfig, Recipe
-from stepladder.ladder.recipe_keys import execution_key, instrument_recipe, learning_key
+from stepladder.ladder.keys import execution_key, instrument_recipe, learning_key
 
 BASE = Recipe()
 FAST = {

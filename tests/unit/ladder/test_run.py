@@ -20,7 +20,7 @@ from stepladder.ladder.keys import prices_key
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
 from stepladder.ladder.revisit import more_to_try
 from stepladder.ladder.run import climb
-from stepladder.ladder.summary.baseline_run import keys_in, seconds_of_used
+from stepladder.ladder.summary.final_training import keys_in, seconds_of_used
 from stepladder.records import read_json
 from stepladder.records.ladder import Decision, Trial, Verdict
 from stepladder.rungs.speed.cached_features import CachedFeatures

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,39 +31,66 @@ from stepladder.records.ladder import Decision
 from stepladder.rungs.speed import fewer_validations
 from stepladder.rungs.speed.early_stopping import EarlyStopping
 from stepladder.rungs.speed.fewer_validations import FewerValidations
+from stepladder.task import Task
 from stepladder.training.output.display import Display, PlainDisplay
 
 LADDER = LadderConfig(block_s=0.01, num_seeds=2, try_all=True)
 
 
-@pytest.fixture(name="again")
-def _again(
-    tmp_path: Path, blobs, recipe, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[dict[str, Any], str]]:
-    """Climb in one folder, with options of the ladder; give the end and what was said."""
+Again = Callable[..., tuple[dict[str, Any], str]]
+
+
+def climb_in(
+    folder: Path, task: Task, recipe: Recipe, **options: Any
+) -> tuple[dict[str, Any], str]:
+    """Climb with options of the ladder; give the end and what was said."""
+    said = io.StringIO()
+    job = JobConfig(recipe=recipe, run=RunConfig(dir=folder), ladder=replace(LADDER, **options))
+    found = climb(job, task, task_name="blobs", display=PlainDisplay(said))
+    return found, said.getvalue()
+
+
+def of_one_rung(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "RUNGS", (FewerValidations(),))
     monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
     monkeypatch.setattr(fewer_validations, "_LARGE_FRAC", 0.0)  # whatever the machine takes for one
+
+
+@pytest.fixture(name="first", scope="module")
+def _first(
+    tmp_path_factory: pytest.TempPathFactory, blobs: type[Task], recipe: Recipe
+) -> tuple[Path, dict[str, Any]]:
+    """A climb that has ended: its folder, to be copied, and what it found."""
+    folder = tmp_path_factory.mktemp("first") / "run"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        of_one_rung(monkeypatch)
+        found, _ = climb_in(folder, blobs(), recipe)
+    return folder, found
+
+
+@pytest.fixture(name="again")
+def _again(
+    tmp_path: Path,
+    blobs: type[Task],
+    recipe: Recipe,
+    first: tuple[Path, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Again:
+    """Climb once more in the folder of the first climb, with options of the ladder."""
+    of_one_rung(monkeypatch)
     folder = tmp_path / "runs" / "run"
-
-    def run(**options: Any) -> tuple[dict[str, Any], str]:
-        said = io.StringIO()
-        job = JobConfig(recipe=recipe, run=RunConfig(dir=folder), ladder=replace(LADDER, **options))
-        found = climb(job, blobs(), task_name="blobs", display=PlainDisplay(said))
-        return found, said.getvalue()
-
-    return run
+    shutil.copytree(first[0], folder)
+    return partial(climb_in, folder, blobs(), recipe)
 
 
 def test_another_loss_that_is_allowed_is_asked_anew_and_the_same_is_not(
-    again: Callable[..., tuple[dict[str, Any], str]], tmp_path: Path
+    again: Again, first: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs" / "run"
-    first, _ = again(max_accuracy_loss=0.01)
     (old,) = trials_of(folder / LEDGER_FILE)
 
     same, said = again(max_accuracy_loss=0.01)
-    assert same == first
+    assert same == first[1]
     assert "already climbed" in said
 
     second, said = again(max_accuracy_loss=0.03)
@@ -74,11 +103,10 @@ def test_another_loss_that_is_allowed_is_asked_anew_and_the_same_is_not(
 
 
 def test_a_result_that_cannot_be_read_is_found_once_more(
-    again: Callable[..., tuple[dict[str, Any], str]], tmp_path: Path
+    again: Again, first: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    first, _ = again()
     path = tmp_path / "runs" / "run" / "climb.json"
-    path.write_text(json.dumps(first | {"speedup": "fast"}))
+    path.write_text(json.dumps(first[1] | {"speedup": "fast"}))
     second, said = again()
     assert "already climbed" not in said
     assert second["num_from_ledger"] == 1
@@ -86,9 +114,8 @@ def test_a_result_that_cannot_be_read_is_found_once_more(
 
 
 def test_a_list_of_prices_that_is_not_there_is_told_of_when_all_is_climbed(
-    again: Callable[..., tuple[dict[str, Any], str]],
+    again: Again,
 ) -> None:
-    again()
     with pytest.raises(DataError) as caught:
         again(prices=Path("none.csv"))
     assert caught.value.where == "none.csv"
@@ -96,9 +123,8 @@ def test_a_list_of_prices_that_is_not_there_is_told_of_when_all_is_climbed(
 
 
 def test_another_version_of_the_code_is_asked_anew(
-    again: Callable[..., tuple[dict[str, Any], str]], monkeypatch: pytest.MonkeyPatch
+    again: Again, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again()
     monkeypatch.setattr(Lab, "commit", "another")
     found, said = again()
     assert "verdicts are found anew" in said
@@ -106,9 +132,10 @@ def test_another_version_of_the_code_is_asked_anew(
 
 
 def test_rungs_that_were_skipped_are_tried_once_all_are_asked_for(
-    again: Callable[..., tuple[dict[str, Any], str]], tmp_path: Path
+    again: Again, tmp_path: Path
 ) -> None:
     ledger = tmp_path / "runs" / "run" / LEDGER_FILE
+    shutil.rmtree(ledger.parent)
     again(try_all=False, min_gain=50.0)
     assert [trial.verdict.decision for trial in trials_of(ledger)] == [Decision.SKIPPED]
     _, said = again(try_all=True, min_gain=50.0)

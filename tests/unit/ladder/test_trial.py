@@ -234,7 +234,7 @@ def test_a_rung_whose_change_no_training_would_know_of_is_a_fault(
     verdict = tried(make_lab(recipe), rung, profile, recipe).trial.verdict
     assert verdict.decision is Decision.DROPPED
     assert "a fault of the rung" in verdict.reason
-    assert "learning.py" in verdict.reason
+    assert "ladder/keys.py" in verdict.reason
 
 
 def test_decoding_all_pictures_is_granted_its_time(

@@ -47,7 +47,7 @@ from stepladder.rungs.speed.streaming import Streaming
 from stepladder.task.image_classification import ImageClassification
 
 SIDE = 32
-NUM_TRAIN, NUM_VAL = 64, 16
+NUM_TRAIN, NUM_VAL = 24, 8
 TRIED = (Decision.KEPT, Decision.UNDECIDED, Decision.DROPPED)
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from stepladder.errors import ResourceError
-from stepladder.reporting.html import coded, template, write_page
+from stepladder.reporting.html import coded, template
 
 
 @pytest.mark.parametrize(
@@ -34,10 +31,3 @@ def test_a_template_escapes_what_it_is_given() -> None:
     assert "&lt;i&gt;" in page
     assert "&lt;u&gt;" in page
     assert "<i>" not in page
-
-
-def test_a_page_that_cannot_be_written_names_the_flag(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ResourceError, match="cannot be written") as caught:
-        write_page(tmp_path / "file" / "page.html", "", option="--page")
-    assert caught.value.fix == "Choose another file: --page FILE.html."

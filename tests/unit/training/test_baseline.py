@@ -26,11 +26,11 @@ from stepladder.training.baseline import (
     Against,
     Baseline,
     Mark,
+    baseline_warnings,
     examples_of,
     read_baseline,
     samples_seen,
 )
-from stepladder.training.baseline_wording import baseline_warnings
 from stepladder.training.evaluate import Evaluation
 from stepladder.training.output.display import Display, PlainDisplay
 from stepladder.training.run import train

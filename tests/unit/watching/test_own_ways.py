@@ -1,4 +1,4 @@
-"""Programs that do by hand what torch has a function or a loader for, faulty and sound."""
+"""Sound programs that look like faulty ones, faulty ones that look sound, and both done by hand."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ def learn(loss, *optimizers):
         optimizer.step()
 def some(n=32):
     return torch.randint(320, (n,))
+def train(model, num, *optimizers):
+    optimizers = optimizers or (torch.optim.SGD(model.parameters(), 1e-2),)
+    for step in range(num):
+        rows = some()
+        learn(F.cross_entropy(model(x[rows]), y[rows]), *optimizers)
+def epoch_of(model, optimizer, size=32):
+    for rows in torch.randperm(256).split(size):
+        learn(F.cross_entropy(model(x[rows]), y[rows]), optimizer)
 """
 
 # Each: the fault, the program as it should be, and what makes it faulty.
@@ -124,8 +132,7 @@ for step in range(40):
         """
 first = torch.optim.Adam(net.parameters(), 1e-3)
 def epoch(optimizer):
-    for rows in torch.randperm(256).split(32):
-        learn(F.cross_entropy(net(x[rows]), y[rows]), optimizer)
+    epoch_of(net, optimizer)
 epoch(first)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, T_max=10)
 for _ in range(10):
@@ -203,9 +210,7 @@ class Own(torch.optim.Optimizer):
             for p in group["params"]:
                 p.sub_(p.grad / (p.grad.norm() + 1e-6), alpha=group["lr"])
 own = Own(net.parameters(), 3e-3)
-for step in range(60):
-    rows = some()
-    learn(F.cross_entropy(net(x[rows]), y[rows]), own)
+train(net, 60, own)
 """,
         ("p.sub_(", "p.add_("),
     ),
@@ -214,8 +219,7 @@ for step in range(60):
         """
 schedule = torch.optim.lr_scheduler.ExponentialLR(sgd, 0.9)
 for epoch in range(4):
-    for rows in torch.randperm(256).split(32):
-        learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+    epoch_of(net, sgd)
     with torch.no_grad():
         for rows in torch.arange(256, 320).split(16):
             net(x[rows])
@@ -234,9 +238,7 @@ for name, p in net.named_parameters():
     (spared if is_spared(name, p) else own).append(p)
 groups = [{"params": own, "weight_decay": 0.1}, {"params": spared, "weight_decay": 0.0}]
 adam = torch.optim.AdamW(groups, 1e-3)
-for step in range(40):
-    rows = some()
-    learn(F.cross_entropy(net(x[rows]), y[rows]), adam)
+train(net, 40, adam)
 """,
         ("return p.dim() <= 1", "return name.endswith('bias')"),
     ),
@@ -250,10 +252,7 @@ class Dense(nn.Module):
     def forward(self, a):
         return F.dropout(a @ self.weight, 0.2, self.training)
 model = nn.Sequential(Dense(8, 16), nn.ReLU(), Dense(16, 3))
-sgd = torch.optim.SGD(model.parameters(), 1e-2)
-for step in range(40):
-    rows = some()
-    learn(F.cross_entropy(model(x[rows]), y[rows]), sgd)
+train(model, 40)
 """,
         ("torch.randn(num_in, num_out) / num_in ** 0.5", "torch.full((num_in, num_out), 0.1)"),
     ),
@@ -270,8 +269,7 @@ model = Net()
 sgd = torch.optim.SGD(model.parameters(), 1e-2)
 for epoch in range(3):
     model.train()
-    for rows in torch.randperm(256).split(32):
-        learn(F.cross_entropy(model(x[rows]), y[rows]), sgd)
+    epoch_of(model, sgd)
     model.eval()
     with torch.no_grad():
         model(x[256:])
@@ -284,8 +282,7 @@ for epoch in range(3):
 def right(rows):
     return (net(x[rows]).argmax(1) == y[rows]).float().mean().item()
 for epoch in range(3):
-    for rows in torch.randperm(256).split(32):
-        learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+    epoch_of(net, sgd)
     with torch.no_grad():
         print(sum(right(rows) for rows in torch.arange(256, 320).split(16)))
 """,
@@ -305,10 +302,7 @@ class Mix(nn.Module):
         mixed = torch.einsum("ni,kij->nkj", a, self.table).tanh() * self.grid
         return self.out(mixed.sum(1) * self.scale)
 model = Mix()
-sgd = torch.optim.SGD(model.parameters(), 1e-2)
-for step in range(40):
-    rows = some()
-    learn(F.cross_entropy(model(x[rows]), y[rows]), sgd)
+train(model, 40)
 """,
         ("torch.randn(3, 8, 6)", "torch.full((3, 8, 6), 0.3)"),
     ),
@@ -457,8 +451,7 @@ net = Net()
 sgd = torch.optim.SGD(net.parameters(), 1e-2)
 for epoch in range(3):
     net.train()
-    for rows in torch.randperm(256).split(32):
-        learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+    epoch_of(net, sgd)
     net.eval()
     with torch.no_grad():
         try:
@@ -515,10 +508,7 @@ class Net(nn.Module):
     def forward(self, a):
         return self.out(a) + self.mix @ self.out(a)
 net = Net()
-sgd = torch.optim.SGD(net.parameters(), 1e-2)
-for step in range(60):
-    rows = some()
-    learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+train(net, 60)
 """,
     "the_first_model_is_kept": """
 import copy
@@ -526,8 +516,7 @@ net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
 def epochs(model, optimizer, num):
     for epoch in range(num):
         model.train()
-        for rows in torch.randperm(256).split(16):
-            learn(F.cross_entropy(model(x[rows]), y[rows]), optimizer)
+        epoch_of(model, optimizer, 16)
         model.eval()
         with torch.no_grad():
             model(x[256:])
@@ -609,8 +598,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 warm, fall = LinearLR(sgd, 0.1, total_iters=10), CosineAnnealingLR(sgd, T_max=30)
 schedule = SequentialLR(sgd, [warm, fall], milestones=[10])
 for step in range(40):
-    rows = some()
-    learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+    train(net, 1, sgd)
     schedule.step()
 """,
     "one_model_after_another": """
@@ -618,8 +606,7 @@ def session():
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
     sgd = torch.optim.SGD(model.parameters(), 1e-2)
     for epoch in range(4):
-        for rows in torch.randperm(256).split(16):
-            learn(F.cross_entropy(model(x[rows]), y[rows]), sgd)
+        epoch_of(model, sgd, 16)
         model.eval()
         with torch.no_grad():
             model(x[256:])
@@ -730,16 +717,221 @@ for step in range(40):
     rows = torch.randint(64, (16,))
     learn(F.cross_entropy(model(pictures[rows]), labels[rows]), sgd)
 """,
+    "scores_capped_softly": """
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+for step in range(40):
+    rows = some()
+    scores = 30 * torch.sigmoid(model(x[rows]) / 7.5)
+    learn(F.cross_entropy(scores, y[rows]), optimizer)
+""",
+    "two_optimisers_that_share_weights_and_each_go_back": """
+body, head, other = nn.Linear(8, 16), nn.Linear(16, 3), nn.Linear(16, 1)
+first = torch.optim.Adam([*body.parameters(), *head.parameters()], 1e-3)
+second = torch.optim.Adam([*body.parameters(), *other.parameters()], 1e-3)
+for step in range(40):
+    rows = some()
+    first.zero_grad()
+    F.cross_entropy(head(body(x[rows]).relu()), y[rows]).backward()
+    first.step()
+    second.zero_grad()
+    F.mse_loss(other(body(x[rows]).relu()).squeeze(1), x[rows, 0]).backward()
+    second.step()
+""",
+    "an_optimiser_around_another": """
+class Slow(torch.optim.Optimizer):
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+
+    def step(self, closure=None):
+        self.inner.step(closure)
+
+    def zero_grad(self, set_to_none=True):
+        self.inner.zero_grad()
+
+
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+optimizer = Slow(torch.optim.Adam(model.parameters(), 1e-2))
+for step in range(40):
+    rows = some()
+    learn(F.cross_entropy(model(x[rows]), y[rows]), optimizer)
+""",
+    "quantiles_of_all_pairs": """
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 5))
+optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+for step in range(40):
+    rows = some()
+    target = x[rows, :1] + torch.randn(32, 5)
+    out = model(x[rows])
+    loss = F.smooth_l1_loss(out.unsqueeze(2), target.unsqueeze(1), reduction="none")
+    learn(loss.sum(1).mean(), optimizer)
+""",
+    "two_losses_of_two_loaders": """
+body, head, other = nn.Linear(8, 16), nn.Linear(16, 3), nn.Linear(16, 1)
+weights = [*body.parameters(), *head.parameters(), *other.parameters()]
+optimizer = torch.optim.Adam(weights, 1e-3)
+labelled = DataLoader(TensorDataset(x, y), 32, shuffle=True)
+unlabelled = DataLoader(TensorDataset(x.flip(0)), 32, shuffle=True)
+for epoch in range(4):
+    for (a, b), (c,) in zip(labelled, unlabelled):
+        optimizer.zero_grad()
+        F.cross_entropy(head(body(a).relu()), b).backward()
+        F.mse_loss(other(body(c).relu()).squeeze(1), c[:, 0]).backward()
+        optimizer.step()
+""",
+    "one_domain_and_the_other": """
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+ones, zeros = torch.ones(32).long(), torch.zeros(32).long()
+def loss_of(rows, labels):
+    return F.cross_entropy(model(rows), labels)
+for step in range(60):
+    one, other = loss_of(torch.randn(32, 8) + 1, ones), loss_of(torch.randn(32, 8) - 1, zeros)
+    learn(one + other, optimizer)
+""",
+    "text_read_on_in_order": """
+text = torch.randint(0, 20, (16, 200))
+class Windows(Dataset):
+    def __len__(self):
+        return 19
+    def __getitem__(self, i):
+        return text[:, 10 * i : 10 * i + 11]
+windows = DataLoader(Windows(), batch_size=None)
+embed, cell, out = nn.Embedding(20, 16), nn.LSTM(16, 32, batch_first=True), nn.Linear(32, 20)
+weights = [*embed.parameters(), *cell.parameters(), *out.parameters()]
+optimizer = torch.optim.Adam(weights, 2e-3)
+for epoch in range(3):
+    state = None
+    for rows in windows:
+        state = None if state is None else tuple(v.detach() for v in state)
+        answer, state = cell(embed(rows[:, :-1]), state)
+        loss = F.cross_entropy(out(answer).reshape(-1, 20), rows[:, 1:].reshape(-1))
+        learn(loss, optimizer)
+""",
+    "boards_of_ones_and_zeros": """
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+for step in range(40):
+    boards = F.one_hot(torch.randint(16, (64,)), 16).float()
+    learn(F.mse_loss(model(boards), torch.randn(64, 4)), optimizer)
+""",
+    "closure_that_clears": """
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+def closure():
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    return loss
+for step in range(12):
+    optimizer.step(closure)
+""",
+    "little_clipped_by_value": """
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(60):
+    rows = some()
+    optimizer.zero_grad()
+    F.cross_entropy(model(x[rows]), y[rows]).backward()
+    nn.utils.clip_grad_value_(model.parameters(), 0.5)
+    optimizer.step()
+""",
 }
 
+
+# By the fault.
+FAULTY = {
+    "parameters_twice": """
+body, head, other = nn.Linear(8, 16), nn.Linear(16, 3), nn.Linear(16, 1)
+first = torch.optim.Adam([*body.parameters(), *head.parameters()], 1e-3)
+second = torch.optim.Adam([*body.parameters(), *other.parameters()], 1e-3)
+for step in range(40):
+    rows = some()
+    first.zero_grad()
+    second.zero_grad()
+    hidden = body(x[rows]).relu()
+    loss = F.cross_entropy(head(hidden), y[rows])
+    (loss + F.mse_loss(other(hidden).squeeze(1), x[rows, 0])).backward()
+    first.step()
+    second.step()
+""",
+    "missing_zero_grad": """
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+loader = DataLoader(TensorDataset(x, y), 32, shuffle=True)
+for epoch in range(4):
+    for a, b in loader:
+        def closure():
+            loss = F.cross_entropy(model(a), b)
+            loss.backward()
+            return loss
+        optimizer.step(closure)
+""",
+    "frozen_by_accident": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+    def forward(self, a):
+        return self.head(self.body(a).relu().detach())
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+for step in range(40):
+    rows = some()
+    def closure():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x[rows]), y[rows])
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+""",
+    "softmax_before_loss": """
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3), nn.Softmax(1))
+optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+for step in range(40):
+    rows = some()
+    learn(F.nll_loss(F.log_softmax(model(x[rows]), 1), y[rows]), optimizer)
+""",
+    "target_broadcast": """
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+for step in range(40):
+    rows = some()
+    learn(torch.log(torch.cosh(model(x[rows]) - x[rows, 0])).mean(), optimizer)
+""",
+    "schedule_misused": """
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+plan = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=0)
+for epoch in range(8):
+    total = 0.0
+    for rows in torch.randperm(320).split(32):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x[rows]), y[rows])
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    plan.step(total)
+""",
+    "clipping_always_active": """
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.SGD(model.parameters(), 5.0)
+for step in range(100):
+    rows = some()
+    optimizer.zero_grad()
+    F.cross_entropy(model(x[rows]), y[rows]).backward()
+    nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+    optimizer.step()
+""",
+}
 
 # Validated on in one call in training mode, with gradients.
 HELD_OUT = """
 net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 3))
 sgd = torch.optim.SGD(net.parameters(), 1e-2)
 for epoch in range(4):
-    for rows in torch.randperm(256).split(32):
-        learn(F.cross_entropy(net(x[rows]), y[rows]), sgd)
+    epoch_of(net, sgd)
     right = net(x[256:]).argmax(1) == y[256:]
 """
 
@@ -762,6 +954,32 @@ def test_a_sound_one_is_not_accused(name: str, watched: Watched) -> None:
     assert report.watcher_error is None
     assert report.ending == "it ran to its end"
     assert not report.alarms, report.alarms
+
+
+@pytest.mark.parametrize("name", FAULTY)
+@pytest.mark.filterwarnings("ignore")
+def test_a_faulty_program_is_found(name: str, watched: Watched) -> None:
+    report = watched(START + FAULTY[name])
+    assert report.ending == "it ran to its end"
+    assert [alarm.fault for alarm in report.alarms] == [name], report.alarms
+
+
+@pytest.mark.parametrize("clear", ["optimizer.zero_grad()", ""])
+def test_a_long_run_is_followed_at_first_and_then_now_and_again(
+    clear: str, watched: Watched
+) -> None:
+    code = f"""
+model = nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+for step in range(160):
+    {clear}
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+    (found,) = [f for f in watched(START + code).findings if f.check == "missing_zero_grad"]
+    assert (found.fault is None) is bool(clear)
+    # 32 steps at first and five from 50, 100 and 150 on; each but a row's first has one before it
+    assert "43 of" in found.evidence
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import io
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,6 +18,7 @@ from stepladder.data.remote.places import ObjectPlace
 from stepladder.data.remote.s3 import S3Objects
 
 _NS: Final = 10**9
+_LARGE_BYTES: Final = 1 << 20  # shorter reads are of footers and small columns
 
 
 class ObjectFiles(FileSystemHandler):  # type: ignore[misc]
@@ -94,13 +98,19 @@ class ObjectFiles(FileSystemHandler):  # type: ignore[misc]
 
 
 class ObjectFile(io.RawIOBase):
-    """An object, read by ranges: one request each."""
+    """An object, read by ranges; where large ones follow one another, the next is fetched ahead.
+
+    pyarrow calls a file of Python from one thread at a time, so that without it the requests for
+    two columns would wait for each other.
+    """
 
     def __init__(self, objects: S3Objects, info: ObjectInfo) -> None:
         super().__init__()
         self._objects = objects
         self._info = info
         self._at = 0
+        self._large_stop = 0
+        self._ahead: _Ahead | None = None
 
     def readable(self) -> bool:
         """Tell that it can be read."""
@@ -123,13 +133,49 @@ class ObjectFile(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         """Read so many bytes, or all that are left."""
         end = self._info.size_bytes
-        stop = end if size < 0 else min(end, self._at + size)
-        if stop <= self._at:
-            return b""
-        chunks = self._objects.stream(self._info.place, self._at, stop, etag=self._info.etag)
-        data = b"".join(chunks)
+        start, stop = self._at, end if size < 0 else min(end, self._at + size)
+        ahead = self._ahead
+        if ahead is None or not ahead.start <= start < ahead.stop:
+            ahead = None
+        if stop - start >= _LARGE_BYTES:
+            follows = start == self._large_stop if ahead is None else ahead.stop <= stop
+            if follows:
+                self._ahead = _Ahead(self._fetch, stop, min(end, 2 * stop - start))
+            self._large_stop = stop
+        data = ahead.read(start, stop) if ahead else b""
+        if start + len(data) < stop:
+            data += self._fetch(start + len(data), stop)
         self._at += len(data)
         return data
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        chunks = self._objects.stream(self._info.place, start, stop, etag=self._info.etag)
+        return b"".join(chunks)
+
+
+class _Ahead:
+    """A range that is being fetched, in a thread that nobody has to wait for."""
+
+    def __init__(self, fetch: Callable[[int, int], bytes], start: int, stop: int) -> None:
+        self.start, self.stop = start, stop
+        self._fetch = fetch
+        self._fetched: Future[bytes] = Future()
+        if start < stop:
+            threading.Thread(target=self._run, name="stepladder-ahead", daemon=True).start()
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Give the bytes of a range that it has, waiting for them.
+
+        Raises:
+            Exception: what fetching them came to.
+        """
+        return self._fetched.result()[start - self.start : stop - self.start]
+
+    def _run(self) -> None:
+        try:
+            self._fetched.set_result(self._fetch(self.start, self.stop))
+        except BaseException as error:  # told to who reads on
+            self._fetched.set_exception(error)
 
 
 def _place(path: str) -> ObjectPlace:

@@ -16,7 +16,7 @@ _MAX_WORDS = 5  # in the name of a column; a sentence has more
 _MAX_CELL = 1_000_000
 
 
-def read_csv(text: str, *, name: str, path: str, metric: str | None) -> list[Table]:
+def read_csv(text: str, *, name: str, path: str) -> list[Table]:
     """Read a CSV whose first line names the columns; any usual delimiter, points or commas.
 
     A column `run` cuts it into trainings; without one, they are cut where the epochs begin again. A
@@ -55,7 +55,6 @@ def read_csv(text: str, *, name: str, path: str, metric: str | None) -> list[Tab
             format=_format(header),
             cells=part,
             is_epoch_from_0=_is_epoch_from_0(part),
-            metric=metric,
             notes=notes,
             known=_texts(part),
         )

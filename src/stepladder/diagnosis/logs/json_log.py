@@ -3,18 +3,55 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from stepladder.diagnosis.logs.keras_log import read_keras_history
 from stepladder.diagnosis.logs.rows import Cells, Table, split_attempts
-from stepladder.diagnosis.logs.truncated_json import read_whole_entries
 from stepladder.errors import DataError
 from stepladder.records.audit import LogFormat
 
+_CLOSING = {"{": "}", "[": "]"}
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{},]', re.DOTALL)  # texts, so that theirs do not count
 
-def read_json_log(text: str, *, name: str, path: str, metric: str | None) -> list[Table]:
+
+def read_whole_entries(text: str) -> Any | None:
+    """Read JSON that ends in its middle up to the last entry of a list that is whole.
+
+    Half an entry is left out, with all that it holds.
+
+    Returns:
+        The value; None where the text is not cut but wrong, or no entry of a list is whole.
+    """
+    begun, end, left = "", 0, ""
+    for token in _TOKENS.finditer(text):
+        sign = token[0]
+        if sign in _CLOSING:
+            begun += sign
+        elif sign in ("}", "]"):
+            if not begun or _CLOSING[begun[-1]] != sign:
+                return None
+            begun = begun[:-1]
+            if _is_in_first_list(begun) or (sign == "]" and "[" not in begun):
+                end, left = token.end(), begun
+        elif sign == "," and _is_in_first_list(begun):
+            end, left = token.start(), begun
+    if not begun or not end:
+        return None
+    try:
+        return json.loads(text[:end] + "".join(_CLOSING[sign] for sign in reversed(left)))
+    except json.JSONDecodeError:
+        return None
+
+
+def _is_in_first_list(begun: str) -> bool:
+    """Say whether a place lies in a list that itself lies in none: what stands there is whole."""
+    return begun.endswith("[") and begun.count("[") == 1
+
+
+def read_json_log(text: str, *, name: str, path: str) -> list[Table]:
     """Read trainer_state.json, a Keras History, or a list of objects, one for each evaluation.
 
     Of a file that was cut while it was written the whole entries are read.
@@ -23,7 +60,7 @@ def read_json_log(text: str, *, name: str, path: str, metric: str | None) -> lis
         DataError: if it is none of these, or not one entry is whole.
     """
     try:
-        return _tables(json.loads(text), name=name, path=path, metric=metric)
+        return _tables(json.loads(text), name=name, path=path)
     except json.JSONDecodeError as error:
         value = read_whole_entries(text)
         if value is None:
@@ -34,19 +71,19 @@ def read_json_log(text: str, *, name: str, path: str, metric: str | None) -> lis
                 fix="Give an older checkpoint's trainer_state.json, or the log as CSV.",
             ) from None
     note = "the file ends in its middle; the entries before are read"
-    tables = _tables(value, name=name, path=path, metric=metric)
+    tables = _tables(value, name=name, path=path)
     return [replace(table, notes=(note, *table.notes)) for table in tables]
 
 
-def _tables(value: Any, *, name: str, path: str, metric: str | None) -> list[Table]:
+def _tables(value: Any, *, name: str, path: str) -> list[Table]:
     if isinstance(value, Mapping) and isinstance(value.get("log_history"), list):
-        return [_trainer_state(value, name=name, path=path, metric=metric)]
+        return [_trainer_state(value, name=name, path=path)]
     if isinstance(value, Mapping) and isinstance(value.get("history"), Mapping):
         value = value["history"]
     if isinstance(value, Mapping) and any(_is_numbers(items) for items in value.values()):
-        return [read_keras_history(value, name=name, path=path, metric=metric)]
+        return [read_keras_history(value, name=name, path=path)]
     if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
-        return _objects(value, name=name, path=path, metric=metric)
+        return _objects(value, name=name, path=path)
     raise DataError(
         "the JSON is no log that is known: no log_history, and no lists of numbers by metric",
         where=path,
@@ -54,7 +91,7 @@ def _tables(value: Any, *, name: str, path: str, metric: str | None) -> list[Tab
     )
 
 
-def read_json_lines(text: str, *, name: str, path: str, metric: str | None) -> list[Table]:
+def read_json_lines(text: str, *, name: str, path: str) -> list[Table]:
     """Read one object a line; a half last line is left out.
 
     Raises:
@@ -76,16 +113,11 @@ def read_json_lines(text: str, *, name: str, path: str, metric: str | None) -> l
             fix='Write one object a line, such as {"epoch": 1, "val_accuracy": 0.8}.',
         )
     notes = (f"{num_bad} lines are no JSON and are left out",) if num_bad else ()
-    return _objects(found, name=name, path=path, metric=metric, notes=notes)
+    return _objects(found, name=name, path=path, notes=notes)
 
 
 def _objects(
-    items: list[Mapping[str, Any]],
-    *,
-    name: str,
-    path: str,
-    metric: str | None,
-    notes: tuple[str, ...] = (),
+    items: list[Mapping[str, Any]], *, name: str, path: str, notes: tuple[str, ...] = ()
 ) -> list[Table]:
     parts = split_attempts([_cells(item) for item in items])
     return [
@@ -95,14 +127,13 @@ def _objects(
             format=LogFormat.CSV,
             cells=part,
             is_epoch_from_0=any(row.get("epoch") in ("0", "0.0") for row in part),
-            metric=metric,
             notes=notes,
         )
         for idx, part in enumerate(parts)
     ]
 
 
-def _trainer_state(value: Mapping[str, Any], *, name: str, path: str, metric: str | None) -> Table:
+def _trainer_state(value: Mapping[str, Any], *, name: str, path: str) -> Table:
     """Read the log_history; its epochs count what is done, in fractions."""
     history = [item for item in value["log_history"] if isinstance(item, Mapping)]
     cells = []
@@ -115,14 +146,7 @@ def _trainer_state(value: Mapping[str, Any], *, name: str, path: str, metric: st
     epochs = value.get("num_train_epochs")
     if isinstance(epochs, (int, float)) and epochs >= 1:
         known["max_epochs"] = int(epochs)
-    return Table(
-        name=name,
-        path=path,
-        format=LogFormat.TRAINER_STATE,
-        cells=cells,
-        metric=metric,
-        known=known,
-    )
+    return Table(name=name, path=path, format=LogFormat.TRAINER_STATE, cells=cells, known=known)
 
 
 def _num_evaluated(history: list[Mapping[str, Any]]) -> int | None:

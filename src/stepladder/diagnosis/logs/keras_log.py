@@ -30,7 +30,7 @@ def is_keras_output(text: str) -> bool:
     return any(_EPOCH.match(line) for line in _lines(text))
 
 
-def read_keras_output(text: str, *, name: str, path: str, metric: str | None) -> list[Table]:
+def read_keras_output(text: str, *, name: str, path: str) -> list[Table]:
     """Read the text of one or more calls of `fit`, with or without progress bars."""
     runs: list[list[_Epoch]] = []
     for epoch in _epochs(text):
@@ -38,17 +38,12 @@ def read_keras_output(text: str, *, name: str, path: str, metric: str | None) ->
             runs.append([])
         runs[-1].append(epoch)
     return [
-        _table(
-            epochs,
-            name=name if len(runs) == 1 else f"{name}#{idx + 1}",
-            path=path,
-            metric=metric,
-        )
+        _table(epochs, name=name if len(runs) == 1 else f"{name}#{idx + 1}", path=path)
         for idx, epochs in enumerate(runs)
     ]
 
 
-def _table(epochs: Sequence[_Epoch], *, name: str, path: str, metric: str | None) -> Table:
+def _table(epochs: Sequence[_Epoch], *, name: str, path: str) -> Table:
     """Make a table of a call of `fit`; the last epoch is left out where the log ends within it."""
     notes: tuple[str, ...] = ()
     known: dict[str, object] = {}
@@ -62,7 +57,6 @@ def _table(epochs: Sequence[_Epoch], *, name: str, path: str, metric: str | None
         path=path,
         format=LogFormat.KERAS_OUTPUT,
         cells=[epoch.cells() for epoch in epochs],
-        metric=metric,
         notes=notes,
         known=known,
     )
@@ -74,9 +68,7 @@ def _is_cut(epochs: Sequence[_Epoch]) -> bool:
     return not last.is_done or (always_validates and not _has_val(last.values))
 
 
-def read_keras_history(
-    value: Mapping[str, Any], *, name: str, path: str, metric: str | None
-) -> Table:
+def read_keras_history(value: Mapping[str, Any], *, name: str, path: str) -> Table:
     """Read `history.history` as JSON: a list of numbers for each metric."""
     lists = {key: items for key, items in value.items() if isinstance(items, list)}
     num = max(map(len, lists.values()), default=0)
@@ -87,14 +79,7 @@ def read_keras_history(
         | {key: repr(items[idx]) for key, items in lists.items() if idx < len(items)}
         for idx in range(num)
     ]
-    return Table(
-        name=name,
-        path=path,
-        format=LogFormat.KERAS_HISTORY,
-        cells=cells,
-        metric=metric,
-        notes=notes,
-    )
+    return Table(name=name, path=path, format=LogFormat.KERAS_HISTORY, cells=cells, notes=notes)
 
 
 class _Epoch:

@@ -38,7 +38,7 @@ def mlflow_runs(path: Path) -> list[Path]:
     return []
 
 
-def read_mlflow_folder(runs: list[Path], *, metric: str | None) -> list[Table]:
+def read_mlflow_folder(runs: list[Path]) -> list[Table]:
     """Read runs of a file store.
 
     Raises:
@@ -50,10 +50,10 @@ def read_mlflow_folder(runs: list[Path], *, metric: str | None) -> list[Table]:
             where=str(runs[0].parent),
             fix="Give the folders of the runs that belong together.",
         )
-    return [_folder_table(run, metric) for run in runs]
+    return [_folder_table(run) for run in runs]
 
 
-def read_mlflow_uri(word: str, *, metric: str | None) -> Table:
+def read_mlflow_uri(word: str) -> Table:
     """Read one run through MLflow's client: `runs:/RUN_ID`, or `TRACKING_URI#RUN_ID`.
 
     Raises:
@@ -98,12 +98,11 @@ def read_mlflow_uri(word: str, *, metric: str | None) -> Table:
         path=word,
         format=LogFormat.MLFLOW,
         cells=_cells(points, run.info.start_time),
-        metric=metric,
         known={"settings": dict(run.data.params)},
     )
 
 
-def _folder_table(run: Path, metric: str | None) -> Table:
+def _folder_table(run: Path) -> Table:
     meta = _meta(run)
     points, num_bad = [], 0
     for file in sorted((run / "metrics").rglob("*")):
@@ -127,7 +126,6 @@ def _folder_table(run: Path, metric: str | None) -> Table:
         path=str(run),
         format=LogFormat.MLFLOW,
         cells=_cells(points, _start_ms(run)),
-        metric=metric,
         notes=notes,
         known={"settings": params} if params else {},
     )

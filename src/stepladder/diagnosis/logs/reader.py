@@ -43,7 +43,7 @@ def read_logs(word: str, *, metric: str | None = None) -> list[RunLog]:
         MissingExtraError: if a package that reads it is not installed.
     """
     if is_mlflow_uri(word):
-        return _checked([to_run_log(read_mlflow_uri(word, metric=metric))], word)
+        return _checked(_run_logs([read_mlflow_uri(word)], metric), word)
     path = Path(word)
     if path.is_dir():
         return _checked(_read_folder(path, metric), word)
@@ -56,19 +56,23 @@ def read_logs(word: str, *, metric: str | None = None) -> list[RunLog]:
     return _checked(_read_file(path, metric), word)
 
 
+def _run_logs(tables: Sequence[Table], metric: str | None) -> list[RunLog]:
+    return [to_run_log(replace(table, metric=metric)) for table in tables]
+
+
 def _read_folder(path: Path, metric: str | None) -> list[RunLog]:
     name = path.resolve().name
     if (path / EVENTS_FILE).is_file():
         return [read_run_log(path)]
     if runs := mlflow_runs(path):
-        return [to_run_log(table) for table in read_mlflow_folder(runs, metric=metric)]
+        return _run_logs(read_mlflow_folder(runs), metric)
     for known in _KNOWN_FILES:
         if (path / known).is_file():
             return [replace(log, name=name) for log in _read_file(path / known, metric)]
     if newest := _newest_trainer_state(path):
         return [replace(log, name=name) for log in _read_file(newest, metric)]
     if has_event_files(path):
-        return [to_run_log(table) for table in read_tensorboard(path, name=name, metric=metric)]
+        return _run_logs(read_tensorboard(path, name=name), metric)
     if runs := runs_in(path, (EVENTS_FILE, *_KNOWN_FILES)):
         raise DataError(
             f"the folder holds no log itself, but {len(runs)} of its folders "
@@ -96,7 +100,7 @@ def _newest_trainer_state(path: Path) -> Path | None:
 
 def _read_file(path: Path, metric: str | None) -> list[RunLog]:
     if has_event_files(path):
-        return [to_run_log(t) for t in read_tensorboard(path, name=path.stem, metric=metric)]
+        return _run_logs(read_tensorboard(path, name=path.stem), metric)
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise DataError(f"{size:,} bytes are no log of a training", where=str(path), fix=_FORMATS)
@@ -108,23 +112,23 @@ def _read_file(path: Path, metric: str | None) -> list[RunLog]:
         raise DataError("the file is not text", where=str(path), fix=_FORMATS)
     if path.name == EVENTS_FILE or '"event":' in text[:200]:
         return [read_run_log(path)]
-    return [to_run_log(table) for table in _tables(text, path, metric)]
+    return _run_logs(_tables(text, path), metric)
 
 
-def _tables(text: str, path: Path, metric: str | None) -> Sequence[Table]:
+def _tables(text: str, path: Path) -> Sequence[Table]:
     """Choose the reader by the first characters, and by the lines that only Keras prints."""
     first, given = text.lstrip("\ufeff \r\n\t")[:1], {"name": path.stem, "path": str(path)}
     if path.stem in ("metrics", "trainer_state", "training", "history", "log"):
         given["name"] = path.resolve().parent.name  # of a version or a checkpoint, which differ
     if first in "{[" and path.suffix in (".jsonl", ".ndjson"):
-        return read_json_lines(text, metric=metric, **given)
+        return read_json_lines(text, **given)
     if is_keras_output(text):
-        return read_keras_output(text, metric=metric, **given)
+        return read_keras_output(text, **given)
     if first == "{" and "\n{" in text:
-        return read_json_lines(text, metric=metric, **given)
+        return read_json_lines(text, **given)
     if first in "{[":
-        return read_json_log(text, metric=metric, **given)
-    return read_csv(text, metric=metric, **given)
+        return read_json_log(text, **given)
+    return read_csv(text, **given)
 
 
 def _checked(logs: Sequence[RunLog], word: str) -> list[RunLog]:

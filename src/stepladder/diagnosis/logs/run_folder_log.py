@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,11 @@ import yaml
 
 from stepladder.diagnosis.runs.run_state import (
     SUMMARY,
+    finite,
     is_of_own_task,
+    mean_of,
     num_val_of,
+    number,
     read_summary,
 )
 from stepladder.errors import DataError
@@ -114,19 +116,14 @@ def _row(
         step=None if step is None else int(step),
         samples_seen=samples_seen(event, num_train, batch),
         elapsed_s=_number(event.get("elapsed_s")),
-        train_loss=_mean(train, "train_loss"),
-        train_accuracy=_mean(train, "train_accuracy"),
-        val_loss=_float(event.get("val_loss")),
+        train_loss=mean_of(train, "train_loss"),
+        train_accuracy=mean_of(train, "train_accuracy"),
+        val_loss=number(event.get("val_loss")),
         val_loss_sem=_number(event.get("val_loss_sem")),
         val_accuracy=_number(event.get("val_accuracy")),
         learning_rate=_number(train[-1].get("learning_rate")) if train else None,
         data_wait_frac=sum(known) / len(known) / 100 if known else None,
     )
-
-
-def _mean(events: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [value for event in events if (value := _float(event.get(key))) is not None]
-    return sum(values) / len(values) if values else None
 
 
 def _stop_reason(
@@ -209,21 +206,13 @@ def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _float(value: object) -> float | None:
-    """Give a number, also one that is not finite, as events spell it."""
-    if isinstance(value, str) and value in ("nan", "inf", "-inf"):
-        return float(value)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
 def _number(value: object) -> float | None:
     if isinstance(value, str):
         try:
             value = float(value)
         except ValueError:
             return None
-    found = _float(value)
-    return found if found is not None and math.isfinite(found) else None
+    return finite(value)
 
 
 def _count(value: object) -> int | None:

@@ -20,7 +20,7 @@ def has_event_files(path: Path) -> bool:
     return "tfevents" in path.name if path.is_file() else any(path.rglob(_PATTERN))
 
 
-def read_tensorboard(path: Path, *, name: str, metric: str | None) -> list[Table]:
+def read_tensorboard(path: Path, *, name: str) -> list[Table]:
     """Read the scalars of an event file or of a folder.
 
     Each folder of event files is a training; `train` and `validation` beside each other, as Keras
@@ -40,7 +40,7 @@ def read_tensorboard(path: Path, *, name: str, metric: str | None) -> list[Table
     tables = []
     for folder, sides in runs.items():
         title = name if len(runs) == 1 else f"{name}/{_relative(folder, path)}"
-        table = _table(sides, title=title, path=str(path), metric=metric)
+        table = _table(sides, title=title, path=str(path))
         if table.cells:
             tables.append(table)
     if not tables:
@@ -56,7 +56,7 @@ def _relative(folder: Path, root: Path) -> str:
     return str(folder.relative_to(root)) if folder.is_relative_to(root) else folder.name
 
 
-def _table(sides: dict[str, list[Path]], *, title: str, path: str, metric: str | None) -> Table:
+def _table(sides: dict[str, list[Path]], *, title: str, path: str) -> Table:
     by_step: dict[int, dict[str, str]] = {}
     is_keras = False
     points = [
@@ -75,12 +75,7 @@ def _table(sides: dict[str, list[Path]], *, title: str, path: str, metric: str |
     place = "epoch" if is_keras else "step"
     cells: list[Cells] = [{place: str(step), **by_step[step]} for step in sorted(by_step)]
     return Table(
-        name=title,
-        path=path,
-        format=LogFormat.TENSORBOARD,
-        cells=cells,
-        is_epoch_from_0=is_keras,
-        metric=metric,
+        name=title, path=path, format=LogFormat.TENSORBOARD, cells=cells, is_epoch_from_0=is_keras
     )
 
 

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from stepladder.diagnosis.runs.run_curves import RunFiles, number
-from stepladder.diagnosis.runs.slow_reading import what_helps_reading
+from stepladder.diagnosis.runs.run_curves import RunFiles
+from stepladder.diagnosis.runs.run_state import number
 from stepladder.records.diagnosis import MachineUse, Use
+from stepladder.records.reading import Reading, reading_of
 from stepladder.training.clock import STEP_PHASES, Phase
-from stepladder.training.output.wording import duration, percent
+from stepladder.training.output.wording import byte_rate, duration, percent
 
 # Shares of the steps' time from which on something is named as what holds a run back.
 MUCH_WAIT = 0.10
@@ -44,6 +45,49 @@ _PARTS: Final = (
     ("network_bytes_per_s", "network", "bytes/s"),
     ("power_w", "GPU power", "W"),
 )
+FEW_HITS: Final = 0.9
+MOSTLY: Final = 0.5
+_ANY: Final = (
+    "more reading threads (--loader.threads), a store of pixels or features computed once help"
+)
+
+
+def what_helps_reading(files: RunFiles) -> str:
+    """Say what shortens the wait for data: what the reading threads spend their time on."""
+    reading = reading_of(files.of("reader"))
+    if reading is None:
+        return _ANY
+    return _of_cache(reading) or _of_threads(reading) or _ANY
+
+
+def _of_cache(reading: Reading) -> str | None:
+    """Name a cache that has few of the files; each of them is missing once, in the first epoch."""
+    hit_frac = reading.hit_frac
+    if hit_frac is None or hit_frac >= FEW_HITS:
+        return None
+    return (
+        f"the cache had {percent(hit_frac)} of the store's files when they were asked for, and the "
+        "others came over the network: a cache that holds the whole store "
+        "(--data.max-cache-bytes) spares that from the second epoch on, features computed once "
+        "(--features.cached) after one pass"
+    )
+
+
+def _of_threads(reading: Reading) -> str | None:
+    rate = reading.fetch_bytes_per_s
+    if rate is None:
+        return None
+    if reading.decode_frac > MOSTLY:
+        return (
+            f"decoding is {percent(reading.decode_frac)} of the reading threads' work: a store of "
+            "pixels (--data.decode-once), features computed once (--features.cached) or more "
+            "reading threads (--loader.threads) help"
+        )
+    return (
+        f"fetching is {percent(1 - reading.decode_frac)} of the reading threads' work, at "
+        f"{byte_rate(rate)} a thread: memory (--data.where memory), features computed once "
+        "(--features.cached) or a faster disk help"
+    )
 
 
 def judge_machine(files: RunFiles, *, is_built_in: bool = False) -> MachineUse:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,17 @@ from stepladder.diagnosis.fit.curves import (
     Curves,
     Point,
 )
-from stepladder.diagnosis.runs.run_state import SUMMARY, num_val_of, read_summary
+from stepladder.diagnosis.runs.run_state import (
+    SUMMARY,
+    finite,
+    mean_of,
+    num_val_of,
+    number,
+    read_summary,
+)
 from stepladder.errors import DataError, StepladderError, UsageError
 from stepladder.records import read_json, read_jsonl
 from stepladder.training.output.events import EVENTS_FILE
-
-_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,15 +146,6 @@ def curves_of_run(
     )
 
 
-def number(value: object) -> float | None:
-    """Give a number of an event, the words for those that are not finite too; None for others."""
-    if isinstance(value, str):
-        return _NOT_FINITE.get(value.lower())
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value)
-
-
 def _points(
     validations: Sequence[Mapping[str, Any]], trains: Sequence[Mapping[str, Any]]
 ) -> tuple[Point, ...]:
@@ -166,26 +161,15 @@ def _points(
             Point(
                 step=step,
                 epoch=number(event.get("epoch")),
-                train_loss=_mean(since, "train_loss"),
-                train_accuracy=_mean(since, "train_accuracy"),
+                train_loss=mean_of(since, "train_loss"),
+                train_accuracy=mean_of(since, "train_accuracy"),
                 val_loss=number(event.get("val_loss")),
-                val_loss_sem=_finite(event.get("val_loss_sem")),
-                rise_sem=_finite(event.get("improvement_sem")),
-                val_accuracy=_finite(event.get("val_accuracy")),
+                val_loss_sem=finite(event.get("val_loss_sem")),
+                rise_sem=finite(event.get("improvement_sem")),
+                val_accuracy=finite(event.get("val_accuracy")),
             )
         )
     return tuple(points)
-
-
-def _mean(events: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """Average windows; they are even, but for the last of an epoch."""
-    values = [value for event in events if (value := number(event.get(key))) is not None]
-    return sum(values) / len(values) if values else None
-
-
-def _finite(value: object) -> float | None:
-    found = number(value)
-    return found if found is not None and math.isfinite(found) else None
 
 
 def _step(event: Mapping[str, Any]) -> int | None:

@@ -13,26 +13,11 @@ from stepladder.records import read_json
 SUMMARY: Final = "summary.json"
 _WORDS = ("status", "stop_reason")
 _NUMBERS = (
-    "val_loss",
-    "val_accuracy",
-    "test_loss",
-    "test_accuracy",
-    "num_train",
-    "num_val",
-    "num_test",
-    "best_epoch",
-    "best_step",
-    "epochs",
-    "steps",
-    "train_s",
-    "total_s",
-    "images_per_s",
-    "data_wait_frac",
-    "energy_wh",
-    "global_batch_size",
-    "attempts",
-)
-_NOT_FINITE = ("nan", "inf", "-inf")  # as records spell them
+    "val_loss", "val_accuracy", "test_loss", "test_accuracy", "num_train", "num_val",
+    "num_test", "best_epoch", "best_step", "epochs", "steps", "train_s", "total_s",
+    "images_per_s", "data_wait_frac", "energy_wh", "global_batch_size", "attempts",
+)  # fmt: skip
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # as records spell them
 
 
 def read_summary(run: Path) -> tuple[dict[str, Any], str]:
@@ -76,9 +61,32 @@ def num_val_of(events: Sequence[Mapping[str, Any]]) -> int | None:
     return None
 
 
+def number(value: object) -> float | None:
+    """Give a number of an event, the words for those that are not finite too; None for others."""
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value.lower())
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value)
+
+
+def finite(value: object) -> float | None:
+    """Give a finite number of an event; None for anything else."""
+    found = number(value)
+    return found if found is not None and math.isfinite(found) else None
+
+
+def mean_of(events: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    """Average windows; they are even, but for the last of an epoch."""
+    values = [value for event in events if (value := number(event.get(key))) is not None]
+    return sum(values) / len(values) if values else None
+
+
 def _is_sound(key: str, value: object) -> bool:
-    if value is None or (key in _NUMBERS and value in _NOT_FINITE):
+    if value is None:
         return True
+    if key in _NUMBERS and isinstance(value, str):
+        return value in _NOT_FINITE
     if key in _WORDS:
         return isinstance(value, str)
     if key == "phases_s":

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import shutil
+import signal
 import time
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from stepladder.config.choices import Split
 from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
-from stepladder.errors import InterruptedRun
+from stepladder.errors import DivergedError, InterruptedRun, ResourceError
 from stepladder.ladder.keys import recipe_key
+from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import KeptTraining, Ledger
-from stepladder.ladder.summary.baseline_run import keys_in, seconds_of_used
+from stepladder.measuring.probe import untouched
 from stepladder.records import read_json
+from stepladder.records.profile import Profile
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.checkpoint.mirror import forget_mirrored
@@ -23,6 +31,110 @@ from stepladder.training.output.display import Display
 from stepladder.training.output.finish import SUMMARY_FILE
 from stepladder.training.run import train
 from stepladder.training.setup.run_folder import CHECKPOINTS, CONFIG, RunFolder
+
+_SIGNAL_EXIT: Final = 128
+"""Above the number of the signal that ended a run, in its exit code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeRun:
+    """What the job as written took, measured as the result of a climb is.
+
+    Attributes:
+        total_s: by the training's own clock, with the one-time work that lies outside it.
+        epochs: until it stopped, an open one as a part of one.
+    """
+
+    total_s: float
+    epochs: float
+
+
+def run_whole(lab: Lab, profile: Profile) -> WholeRun | None:
+    """Train the job as written to its end, in a private folder; nothing is shown, test not read.
+
+    None where it diverges, or the disk has no room for it.
+
+    Args:
+        profile: of the job as written.
+    """
+    folder = lab.cache / "whole"
+    run = replace(lab.job.run, dir=folder, mirror=None, mlflow_uri=None)
+    job = replace(lab.job, run=run)
+    cache = features_folder(job, lab.task)
+    ready, began = keys_in(cache), time.time()
+    task = _without_test(lab)
+    try:
+        with untouched(), _Silent(io.StringIO()) as display:
+            summary = train(job, task, task_name=type(task).__name__, display=display)
+        found_s = seconds_of_used(cache, ready, since=began)
+    except (DivergedError, ResourceError):
+        return None
+    except InterruptedRun as error:  # there is nothing to go on with here: the climb ends
+        signal.raise_signal(signal.Signals(error.exit_code - _SIGNAL_EXIT))
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    outside_s = sum(outside_clock_s(lab, profile, job.recipe).values())
+    return WholeRun(
+        total_s=float(summary["train_s"]) + found_s + outside_s,
+        epochs=epochs_of(summary, lab, job.recipe),
+    )
+
+
+def epochs_of(summary: Mapping[str, Any], lab: Lab, recipe: Recipe) -> float:
+    """Give the epochs of a finished training, an open one as a part of one.
+
+    Args:
+        summary: of its run folder.
+    """
+    return float(summary["steps"]) / lab.steps_per_epoch(recipe)
+
+
+def outside_clock_s(lab: Lab, profile: Profile, recipe: Recipe) -> dict[str, float]:
+    """Give the one-time work that a training counts as set-up, as the ladder measured it.
+
+    The decoded copy that the lab made, and code compiled cold: where features are cached, the trunk
+    is compiled in the phase that computes them.
+
+    Args:
+        profile: of the recipe.
+    """
+    found = lab.one_time_s(recipe)
+    is_outside = recipe.device.compile and not recipe.features.cached
+    compile_s = profile.time.one_time_s.get("compile", 0.0) if is_outside else 0.0
+    return found | ({"compile": compile_s} if compile_s > 0 else {})
+
+
+def keys_in(cache: Path) -> frozenset[str]:
+    """Name the features that lie ready in a folder."""
+    return frozenset(path.parent.name for path in cache.glob("*/manifest.json"))
+
+
+def seconds_of_used(cache: Path, keys: frozenset[str], *, since: float) -> float:
+    """Add up what features took of which a training used those that lay ready; not those of test.
+
+    Args:
+        keys: that lay ready; a training that replaces another may have removed some.
+        since: when the training began, in seconds of the epoch; a use moves the folder's mtime.
+    """
+    left = [cache / key for key in keys & keys_in(cache)]
+    used = [path for path in left if path.stat().st_mtime >= since]
+    manifests = [read_json(path / "manifest.json") for path in used]
+    return sum(float(one["seconds"]) for one in manifests if one["split"] != Split.TEST)
+
+
+class _Silent(Display):
+    """Shows nothing, not even warnings: the training at the end has the same."""
+
+    def warning(self, text: str) -> None:
+        """Say nothing."""
+
+
+def _without_test(lab: Lab) -> Task:
+    """Give the task without a test split, which is read once, at the end."""
+    task = copy.copy(lab.task)
+    task.__dict__["data"] = lambda split: None if split is Split.TEST else lab.task.data(split)
+    return task
 
 
 def train_kept(

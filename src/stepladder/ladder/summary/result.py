@@ -17,14 +17,12 @@ from stepladder.config.recipe import Recipe
 from stepladder.errors import UsageError
 from stepladder.ladder.advise import advise_on, gain_of
 from stepladder.ladder.climb import Climb
-from stepladder.ladder.keys import prices_key
+from stepladder.ladder.keys import learning_key, prices_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.budget import allows_after
-from stepladder.ladder.limits.guard import TrialFailed
-from stepladder.ladder.limits.rung_fault import faults_told
-from stepladder.ladder.recipe_keys import learning_key
-from stepladder.ladder.summary.baseline_run import epochs_of, outside_clock_s, run_whole
+from stepladder.ladder.limits.guard import TrialFailed, faults_told
 from stepladder.ladder.summary.climb_summary import FAR_APART
+from stepladder.ladder.summary.final_training import epochs_of, outside_clock_s, run_whole
 from stepladder.machine import environment
 from stepladder.measuring.blocks.block import mean_times
 from stepladder.measuring.blocks.workload import BlockTimes, Workload, training_time

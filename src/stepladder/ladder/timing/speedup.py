@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -10,11 +11,12 @@ from typing import Final
 
 import torch
 
+from stepladder.config.choices import Where
 from stepladder.config.options import LadderConfig
 from stepladder.config.recipe import Recipe
+from stepladder.ladder.keys import execution_key
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.guard import TrialFailed, Watchdog
-from stepladder.ladder.recipe_keys import execution_key
 from stepladder.ladder.timing.interleaved_blocks import (
     MIN_PAIRS,
     PILOT_PAIRS,
@@ -22,7 +24,6 @@ from stepladder.ladder.timing.interleaved_blocks import (
     Side,
     wanted_blocks,
 )
-from stepladder.ladder.timing.load_time import loading_s
 from stepladder.ladder.verdict import judge_speed
 from stepladder.measuring.blocks.workload import BlockTimes, training_time
 from stepladder.records.ladder import Decision, Interval
@@ -30,6 +31,7 @@ from stepladder.records.profile import Profile, TrainingTime
 from stepladder.rungs.formulas import checkpoints_s
 from stepladder.stats import combined_speedup
 from stepladder.training.features.feature_pass import batch_size_on
+from stepladder.training.setup.build import make_train_reader
 
 _TWO_LOOKS: Final = 0.975  # at each of two looks, so that both together are right in 95 %
 _ONE_LOOK: Final = 0.95
@@ -42,6 +44,11 @@ _COMPILE_S: Final = 30.0
 COLD_NOISE: Final = 0.15
 """What one cold compilation may be off by, in 95 %: five of one model took 34 to 42 s."""
 _EXTENSION_FRAC: Final = 0.15  # of the budget, for as many blocks again
+_LOOKS: Final = 8  # at each side, and one before that meets cold pages
+_LOOK_S: Final = 0.2
+_MIN_ROWS: Final = 32
+
+Looks = tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,3 +378,55 @@ def _to_time(
         one_time_s={**lab.one_time_s(recipe), **cold_s},
         profile=profile,
     )
+
+
+def loading_s(
+    lab: Lab, profile: Profile, before: Recipe, after: Recipe, *, watchdog: Watchdog
+) -> tuple[Looks, Looks]:
+    """Give looks at the seconds to fill memory before and after; empty where nothing is loaded.
+
+    What the profile found where both read alike, or `after` loads nothing. Elsewhere memory is
+    filled in turn with a sample of the examples, as each recipe reads them.
+    """
+    known_s = profile.time.one_time_s.get("load")
+    sides = (before, after)
+    if known_s is None or not any(_is_loaded(recipe) for recipe in sides):
+        return (), ()
+    if _reading(before) == _reading(after) or not _is_loaded(after):
+        first, second = ((known_s,) if _is_loaded(recipe) else () for recipe in sides)
+        return first, second
+    num_known = profile.num_train + profile.num_val
+    num_rows = max(_MIN_ROWS, math.ceil(_LOOK_S * num_known / max(known_s, 1e-9)))
+    num_val = 0 if lab.sources.val is None else len(lab.sources.val)
+    looks: tuple[list[float], list[float]] = ([], [])
+    for at in range(1 + _LOOKS):
+        for side in (0, 1) if at % 2 == 0 else (1, 0):
+            if _is_loaded(sides[side]):
+                watchdog.expect(_LOOK_S)
+                example_s = _example_s(lab, sides[side], num_rows)
+                looks[side].append(example_s * (lab.num_train(sides[side]) + num_val))
+    return tuple(looks[0][1:]), tuple(looks[1][1:])
+
+
+def _is_loaded(recipe: Recipe) -> bool:
+    return recipe.data.where is Where.MEMORY and not recipe.features.cached
+
+
+def _reading(recipe: Recipe) -> object:
+    """Give what decides how long it takes to load."""
+    return recipe.loader, recipe.data
+
+
+def _example_s(lab: Lab, recipe: Recipe, num_rows: int) -> float:
+    """Fill memory with so many training examples, or all; gives the seconds of one."""
+    source = lab.material(recipe).sources.train
+    data = replace(recipe.data, fraction=min(1.0, num_rows / len(source)), where=Where.MEMORY)
+    reader = make_train_reader(replace(recipe, data=data), source)
+    batches = reader.endless()
+    try:
+        started = time.perf_counter()
+        next(batches)
+        return (time.perf_counter() - started) / reader.num_examples
+    finally:
+        batches.close()
+        reader.close()

@@ -1,4 +1,4 @@
-"""Bars as inline SVG: shares of a whole, and an accuracy with its noise."""
+"""Bars as inline SVG: shares of a whole, an accuracy with its noise, an estimate in its bounds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from stepladder.reporting.charts.lines import coordinate
+from stepladder.reporting.charts.svg import coordinate, element, path
 from stepladder.stats import binomial_sem
 
 _LENGTH = 1000  # units along a bar; the page stretches it to the column
+_INTERVAL, _HEIGHT, _EDGE = 150, 14, 5  # of an interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +39,10 @@ def stacked_bar(parts: Sequence[Part], *, title: str) -> Markup | None:
     pieces, at = [], 0.0
     for part in drawn:
         width = _LENGTH * part.size / whole
+        tip = element("title", f"{part.name}: {100 * part.share:.1f} %")
+        at_x, wide = coordinate(at), coordinate(width)
         pieces.append(
-            Markup(
-                '<rect class="part {}" x="{}" width="{}" height="30"><title>{}</title></rect>'
-            ).format(
-                part.style,
-                coordinate(at),
-                coordinate(width),
-                f"{part.name}: {100 * part.share:.1f} %",
-            )
+            element("rect", tip, class_=f"part {part.style}", x=at_x, width=wide, height=30)
         )
         at += width
     return Markup(
@@ -69,4 +65,33 @@ def accuracy_bar(accuracy: float, num: int) -> Markup:
         width=round(_LENGTH * accuracy),
         low=round(_LENGTH * low),
         span=round(_LENGTH * (high - low)),
+    )
+
+
+def interval_line(
+    estimate: float, low: float, high: float, *, scale: tuple[float, float], title: str
+) -> Markup:
+    """Draw bounds as a line and the estimate as a dot.
+
+    Args:
+        scale: the values at the left and the right end; the same for all rows.
+        title: read out by screen readers, and shown to a pointer.
+    """
+    span = scale[1] - scale[0]
+
+    def at(value: float) -> float:
+        share = (value - scale[0]) / span if span > 0 else 0.5
+        return _EDGE + (_INTERVAL - 2 * _EDGE) * min(max(share, 0.0), 1.0)
+
+    left, right, middle = at(low), at(high), coordinate(_HEIGHT / 2)
+    return Markup(
+        '<svg class="interval" viewBox="0 0 {0} {1}" width="{0}" role="img" aria-label="{2}">'
+        "<title>{2}</title>{3}{4}{5}</svg>"
+    ).format(
+        _INTERVAL,
+        _HEIGHT,
+        title,
+        path("axis", f"M0 {middle}H{_INTERVAL}"),
+        path("bounds", f"M{coordinate(left)} {middle}H{coordinate(right)}"),
+        element("circle", class_="dot val", cx=coordinate(at(estimate)), cy=middle, r=3.4),
     )

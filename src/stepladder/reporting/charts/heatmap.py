@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from stepladder.reporting.charts.lines import coordinate
+from stepladder.reporting.charts.svg import chart, coordinate, element
 
 MAX_CLASSES = 30
 _COUNTS_UP_TO = 20  # classes; beyond, a number no longer fits into a cell
@@ -45,13 +45,10 @@ def _full(pairs: Mapping[tuple[int, int], int], classes: Sequence[str]) -> Marku
     for idx, name in enumerate(classes):
         middle = coordinate(top + (idx + 0.5) * cell)
         across = coordinate(left + (idx + 0.5) * cell)
-        parts.append(
-            Markup(
-                '<text class="row" x="{}" y="{}" dy=".32em" text-anchor="end">{} <tspan '
-                'class="idx">{}</tspan></text><text class="idx" x="{}" y="12" '
-                'text-anchor="middle">{}</text>'
-            ).format(left - 8, middle, short(name, 24), idx + 1, across, idx + 1)
-        )
+        row = [short(name, 24), " ", element("tspan", idx + 1, class_="idx")]
+        at = {"x": left - 8, "y": middle, "dy": ".32em", "text_anchor": "end"}
+        parts.append(element("text", *row, class_="row", **at))
+        parts.append(element("text", idx + 1, class_="idx", x=across, y=12, text_anchor="middle"))
     for (label, predicted), count in sorted(pairs.items()):
         share = count / totals[label]
         x, y = left + predicted * cell, top + label * cell
@@ -59,31 +56,23 @@ def _full(pairs: Mapping[tuple[int, int], int], classes: Sequence[str]) -> Marku
         tip = f"{short(classes[label])}: {count} of {totals[label]} " + (
             "right" if is_right else f"taken for {short(classes[predicted])}"
         )
+        opacity = 0.14 + 0.86 * (share if is_right else math.sqrt(share))
         parts.append(
-            Markup(
-                '<rect class="{}" x="{}" y="{}" width="{w}" height="{w}" '
-                'fill-opacity="{:.2f}"><title>{}</title></rect>'
-            ).format(
-                "right" if is_right else "wrong",
-                coordinate(x + 0.5),
-                coordinate(y + 0.5),
-                0.14 + 0.86 * (share if is_right else math.sqrt(share)),
-                tip,
-                w=coordinate(cell - 1),
+            element(
+                "rect",
+                element("title", tip),
+                class_="right" if is_right else "wrong",
+                x=coordinate(x + 0.5),
+                y=coordinate(y + 0.5),
+                width=coordinate(cell - 1),
+                height=coordinate(cell - 1),
+                fill_opacity=f"{opacity:.2f}",
             )
         )
         if num <= _COUNTS_UP_TO:
-            is_strong = share > 0.5  # on a dark cell, paper reads better than ink
-            parts.append(
-                Markup(
-                    '<text class="{}" x="{}" y="{}" dy=".35em" text-anchor="middle">{}</text>'
-                ).format(
-                    "count on" if is_strong else "count",
-                    coordinate(x + cell / 2),
-                    coordinate(y + cell / 2),
-                    count,
-                )
-            )
+            style = "count on" if share > 0.5 else "count"  # on a dark cell, paper reads better
+            at = {"x": coordinate(x + cell / 2), "y": coordinate(y + cell / 2), "dy": ".35em"}
+            parts.append(element("text", count, class_=style, **at, text_anchor="middle"))
     return _svg(left + _SIDE + 2, top + _SIDE + 2, parts)
 
 
@@ -107,8 +96,11 @@ def _coarse(pairs: Mapping[tuple[int, int], int], num_classes: int) -> Markup:
         )
     parts = [_frame(0, 0)]
     parts += [
-        Markup('<path class="{}" fill-opacity="{:.2f}" d="{}"/>').format(
-            "right" if is_right else "wrong", level / _NUM_LEVELS, "".join(drawn)
+        element(
+            "path",
+            class_="right" if is_right else "wrong",
+            fill_opacity=f"{level / _NUM_LEVELS:.2f}",
+            d="".join(drawn),
         )
         for (is_right, level), drawn in sorted(paths.items())
     ]
@@ -116,13 +108,9 @@ def _coarse(pairs: Mapping[tuple[int, int], int], num_classes: int) -> Markup:
 
 
 def _frame(left: float, top: float) -> Markup:
-    return Markup('<rect class="frame" x="{}" y="{}" width="{}" height="{}"/>').format(
-        left, top, _SIDE, _SIDE
-    )
+    return element("rect", class_="frame", x=left, y=top, width=_SIDE, height=_SIDE)
 
 
 def _svg(width: float, height: float, parts: Sequence[Markup]) -> Markup:
-    return Markup(
-        '<svg class="confusion" viewBox="0 0 {} {}" role="img" aria-label="Confusion matrix: rows '
-        'are labels, columns are predictions">{}</svg>'
-    ).format(coordinate(width), coordinate(height), Markup("").join(parts))
+    label = "Confusion matrix: rows are labels, columns are predictions"
+    return chart("confusion", (coordinate(width), coordinate(height)), parts, label)

@@ -1,4 +1,4 @@
-"""Line charts as inline SVG. Colours and type come from the page's style sheet, by class."""
+"""Line charts as inline SVG."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from stepladder.reporting.charts.scales import Scale, fit_scale, tick_label
+from stepladder.reporting.charts.svg import chart, circle, coordinate, element, path
 
 WIDTH, HEIGHT = 460, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 22, 34
@@ -80,14 +81,7 @@ def line_chart(
     for item in lines:
         parts.append(_line(item, x_scale, y_scale))
         parts += _dots(item, x_scale, y_scale)
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    ).format(WIDTH, HEIGHT, title, Markup("").join(parts))
-
-
-def coordinate(value: float) -> str:
-    """Write a coordinate with one decimal at most."""
-    return f"{value:.1f}".removesuffix(".0")
+    return chart("chart", (WIDTH, HEIGHT), parts, title)
 
 
 def _finite(item: Series) -> Series:
@@ -146,48 +140,36 @@ def _y_axis(scale: Scale, label: Callable[[float], str]) -> list[Markup]:
     parts = []
     for tick in scale.ticks(6):
         y = coordinate(scale(tick))
-        parts.append(Markup('<path class="grid" d="M{} {}H{}"/>').format(LEFT, y, WIDTH - RIGHT))
-        parts.append(
-            Markup(
-                '<text class="tick" x="{}" y="{}" dy=".32em" text-anchor="end">{}</text>'
-            ).format(LEFT - 7, y, label(tick))
-        )
+        parts.append(path("grid", f"M{LEFT} {y}H{WIDTH - RIGHT}"))
+        at = {"x": LEFT - 7, "y": y, "dy": ".32em", "text_anchor": "end"}
+        parts.append(element("text", label(tick), class_="tick", **at))
     return parts
 
 
 def _x_axis(scale: Scale, label: str) -> list[Markup]:
     base = HEIGHT - BOTTOM
-    parts = [Markup('<path class="axis" d="M{} {}H{}"/>').format(LEFT, base, WIDTH - RIGHT)]
+    parts = [path("axis", f"M{LEFT} {base}H{WIDTH - RIGHT}")]
     for tick in scale.ticks(6):
         x = coordinate(scale(tick))
-        parts.append(Markup('<path class="axis" d="M{} {}v4"/>').format(x, base))
-        parts.append(
-            Markup('<text class="tick" x="{}" y="{}" text-anchor="middle">{}</text>').format(
-                x, base + 16, tick_label(tick)
-            )
-        )
-    parts.append(
-        Markup('<text class="unit" x="{}" y="{}" text-anchor="end">{}</text>').format(
-            WIDTH - RIGHT, HEIGHT - 4, label
-        )
-    )
-    return parts
+        parts.append(path("axis", f"M{x} {base}v4"))
+        at = {"x": x, "y": base + 16, "text_anchor": "middle"}
+        parts.append(element("text", tick_label(tick), class_="tick", **at))
+    at = {"x": WIDTH - RIGHT, "y": HEIGHT - 4, "text_anchor": "end"}
+    return [*parts, element("text", label, class_="unit", **at)]
 
 
 def _line(item: Series, x_scale: Scale, y_scale: Scale) -> Markup:
     points = _points(item.xs, item.ys, x_scale, y_scale)
     if len(points) == 1:
         x, y = points[0].split()
-        return Markup('<circle class="dot {}" cx="{}" cy="{}" r="3"/>').format(item.style, x, y)
-    return Markup('<path class="line {}" d="M{}"/>').format(item.style, "L".join(points))
+        return element("circle", class_=f"dot {item.style}", cx=x, cy=y, r=3)
+    return path(f"line {item.style}", f"M{'L'.join(points)}")
 
 
 def _dots(item: Series, x_scale: Scale, y_scale: Scale) -> list[Markup]:
     radius = 2.4 if len(item.xs) <= 40 else 1.4
     return [
-        Markup('<circle class="dot {}" cx="{}" cy="{}" r="{}"><title>{}</title></circle>').format(
-            item.style, coordinate(x_scale(x)), coordinate(y_scale(y)), radius, tip
-        )
+        circle(f"dot {item.style}", x_scale(x), y_scale(y), radius, tip)
         for x, y, tip in zip(item.xs, item.ys, item.tips, strict=bool(item.tips))
     ]
 
@@ -196,9 +178,9 @@ def _band(item: Series, x_scale: Scale, y_scale: Scale) -> Markup:
     noise = item.noise or ()
     above = [y + n for y, n in zip(item.ys, noise, strict=True)]
     below = [y - n for y, n in zip(item.ys, noise, strict=True)]
-    path = _points(item.xs, above, x_scale, y_scale)
-    path += reversed(_points(item.xs, below, x_scale, y_scale))
-    return Markup('<path class="band {}" d="M{}Z"/>').format(item.style, "L".join(path))
+    points = _points(item.xs, above, x_scale, y_scale)
+    points += reversed(_points(item.xs, below, x_scale, y_scale))
+    return path(f"band {item.style}", f"M{'L'.join(points)}Z")
 
 
 def _points(xs: Sequence[float], ys: Sequence[float], x: Scale, y: Scale) -> list[str]:
@@ -209,15 +191,6 @@ def _mark(mark: tuple[float, str], scale: Scale) -> Markup:
     at = scale(mark[0])
     anchor = "end" if at > (LEFT + WIDTH) * 0.7 else "start"
     shift = -5 if anchor == "end" else 5
-    return Markup(
-        '<path class="mark" d="M{x} {top}V{base}"/>'
-        '<text class="marked" x="{tx}" y="{ty}" text-anchor="{anchor}">{word}</text>'
-    ).format(
-        x=coordinate(at),
-        top=TOP - 10,
-        base=HEIGHT - BOTTOM,
-        tx=coordinate(at + shift),
-        ty=TOP - 4,
-        anchor=anchor,
-        word=escape(mark[1]),
-    )
+    line = path("mark", f"M{coordinate(at)} {TOP - 10}V{HEIGHT - BOTTOM}")
+    place = {"x": coordinate(at + shift), "y": TOP - 4, "text_anchor": anchor}
+    return line + element("text", mark[1], class_="marked", **place)

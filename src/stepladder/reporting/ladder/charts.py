@@ -11,8 +11,8 @@ from markupsafe import Markup
 from stepladder.ladder.summary.wording import gain, gain_interval
 from stepladder.records.ladder import Trial
 from stepladder.reporting.charts.heatmap import short
-from stepladder.reporting.charts.lines import coordinate
 from stepladder.reporting.charts.scales import Scale, fit_scale, log_ticks, tick_label
+from stepladder.reporting.charts.svg import chart, circle, coordinate, element, path
 from stepladder.reporting.ladder.climb_data import positive
 
 BAND = 0.15  # half-width of the band about "as predicted"
@@ -25,7 +25,6 @@ _PLACES = sorted(  # of a name, right or left of its dot and down, the nearest f
     ((shift, 4 + 15 * idx) for shift in range(_BESIDE, 150, 12) for idx in range(-6, 7)),
     key=lambda place: math.hypot(place[0] - _BESIDE, place[1] - 4),
 )
-
 
 _Box = tuple[float, float, float, float]  # left, top, right, bottom
 
@@ -49,7 +48,7 @@ def prediction_chart(trials: Sequence[Trial]) -> Markup | None:
     x = Scale(low=low, high=high, start=_LEFT, end=_SIDE - 8, is_log=True)
     y = Scale(low=low, high=high, start=_SIDE - _BOTTOM, end=_TOP, is_log=True)
     parts = [_band(x, y, low, high), *_gain_axes(x, y), _axis_titles()]
-    parts.append(_path("equal", f"M{_xy(x(low), y(low))}L{_xy(x(high), y(high))}"))
+    parts.append(path("equal", f"M{_xy(x(low), y(low))}L{_xy(x(high), y(high))}"))
     dots = [(point, x(point.predicted), y(point.measured)) for point in points]
     names: list[_Box] = []
     for point, px, py in sorted(dots, key=lambda dot: -dot[0].measured):  # the crowd is near 1
@@ -57,7 +56,7 @@ def prediction_chart(trials: Sequence[Trial]) -> Markup | None:
         parts.append(_name(point, px, py, near, names))
     for point in points:
         parts += _scatter(point, x, y)
-    return _svg(_SIDE, _SIDE, parts, "Predicted against measured gain of each rung")
+    return chart("chart", (_SIDE, _SIDE), parts, "Predicted against measured gain of each rung")
 
 
 def sample_chart(before: Sequence[float], after: Sequence[float], *, title: str) -> Markup | None:
@@ -79,18 +78,18 @@ def sample_chart(before: Sequence[float], after: Sequence[float], *, title: str)
     parts = []
     for tick in _few(y.ticks(4)):
         at = coordinate(y(tick))
-        parts.append(_path("grid", f"M{left} {at}H{width - 6}"))
+        parts.append(path("grid", f"M{left} {at}H{width - 6}"))
         parts.append(_text("tick", left - 6, y(tick), tick_label(tick), anchor="end", dy=".32em"))
     for idx, old, new in pairs:
         cx = coordinate(x(idx))
-        parts.append(_path("pair", f"M{cx} {coordinate(y(old))}V{coordinate(y(new))}"))
+        parts.append(path("pair", f"M{cx} {coordinate(y(old))}V{coordinate(y(new))}"))
         tip = f"{idx + 1}: {old:.4g} to {new:.4g}"
-        parts.append(_circle("dot train", x(idx), y(old), 3.2, tip))
-        parts.append(_circle("dot val", x(idx), y(new), 3.2, tip))
-    parts.append(_path("axis", f"M{left} {base}H{width - 6}"))
+        parts.append(circle("dot train", x(idx), y(old), 3.2, tip))
+        parts.append(circle("dot val", x(idx), y(new), 3.2, tip))
+    parts.append(path("axis", f"M{left} {base}H{width - 6}"))
     for idx in {pairs[0][0], pairs[-1][0]}:
         parts.append(_text("tick", x(idx), base + 14, str(idx + 1), anchor="middle"))
-    return _svg(width, height, parts, title)
+    return chart("chart", (width, height), parts, title)
 
 
 def time_unit(times_s: Sequence[float]) -> tuple[float, str]:
@@ -115,8 +114,8 @@ def _band(x: Scale, y: Scale, low: float, high: float) -> Markup:
     more, less = 1 + BAND, 1 / (1 + BAND)
     corners = [(low, low * more), (high / more, high), (high, high), (high, high * less)]
     corners += [(low / less, low), (low, low)]
-    path = "L".join(_xy(x(a), y(b)) for a, b in corners)
-    return _path("near", f"M{path}Z")
+    outline = "L".join(_xy(x(a), y(b)) for a, b in corners)
+    return path("near", f"M{outline}Z")
 
 
 def _gain_axes(x: Scale, y: Scale) -> list[Markup]:
@@ -124,8 +123,8 @@ def _gain_axes(x: Scale, y: Scale) -> list[Markup]:
     for tick in _few(_gain_ticks(x.low, x.high), 8):
         style = "axis" if tick == 1 else "grid"
         at_x, at_y = coordinate(x(tick)), coordinate(y(tick))
-        parts.append(_path(style, f"M{at_x} {_TOP}V{_SIDE - _BOTTOM}"))
-        parts.append(_path(style, f"M{_LEFT} {at_y}H{_SIDE - 8}"))
+        parts.append(path(style, f"M{at_x} {_TOP}V{_SIDE - _BOTTOM}"))
+        parts.append(path(style, f"M{_LEFT} {at_y}H{_SIDE - 8}"))
         label = f"{tick:g}×"
         parts.append(_text("tick", x(tick), _SIDE - _BOTTOM + 16, label, anchor="middle"))
         parts.append(_text("tick", _LEFT - 6, y(tick), label, anchor="end", dy=".32em"))
@@ -150,7 +149,7 @@ def _scatter(point: _Point, x: Scale, y: Scale) -> list[Markup]:
     measured = gain_interval(speed) if speed else gain(point.measured)
     tip = f"{point.trial.rung}: predicted {gain(point.predicted)}, measured {measured}, {style}"
     whisker = f"M{coordinate(px)} {coordinate(y(point.low))}V{coordinate(y(point.high))}"
-    return [_path("whisk", whisker), _circle(f"try {style}", px, py, 4.5, tip)]
+    return [path("whisk", whisker), circle(f"try {style}", px, py, 4.5, tip)]
 
 
 def _name(point: _Point, px: float, py: float, near: Sequence[_Box], names: list[_Box]) -> Markup:
@@ -175,7 +174,7 @@ def _name(point: _Point, px: float, py: float, near: Sequence[_Box], names: list
             if abs(left - px) <= _BESIDE and abs(base - 4 - py) <= _BESIDE + 5:
                 return text
             edge = left - 2 if anchor == "start" else left + 2
-            return _path("leader", f"M{_xy(px, py)}L{_xy(edge, base - 4)}") + text
+            return path("leader", f"M{_xy(px, py)}L{_xy(edge, base - 4)}") + text
     return Markup("")  # the dot's tip still names it
 
 
@@ -187,28 +186,11 @@ def _few(ticks: Sequence[float], most: int = 4) -> list[float]:
     return list(ticks[:: math.ceil(len(ticks) / most)]) if ticks else []
 
 
-def _svg(width: int, height: int, parts: Sequence[Markup], title: str) -> Markup:
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    ).format(width, height, title, Markup("").join(parts))
-
-
-def _path(style: str, d: str) -> Markup:
-    return Markup('<path class="{}" d="{}"/>').format(style, d)
-
-
-def _circle(style: str, x: float, y: float, radius: float, tip: str) -> Markup:
-    return Markup('<circle class="{}" cx="{}" cy="{}" r="{}"><title>{}</title></circle>').format(
-        style, coordinate(x), coordinate(y), radius, tip
-    )
-
-
 def _text(
     style: str, x: float, y: float, text: str, *, anchor: str = "start", dy: str = "0"
 ) -> Markup:
-    return Markup('<text class="{}" x="{}" y="{}" dy="{}" text-anchor="{}">{}</text>').format(
-        style, coordinate(x), coordinate(y), dy, anchor, text
-    )
+    at = {"x": coordinate(x), "y": coordinate(y), "dy": dy, "text_anchor": anchor}
+    return element("text", text, class_=style, **at)
 
 
 def _xy(x: float, y: float) -> str:

@@ -10,8 +10,8 @@ from markupsafe import Markup
 from stepladder.ladder.summary.wording import decision_words, gain, gain_interval
 from stepladder.records.ladder import Decision, Trial
 from stepladder.reporting.charts.heatmap import short
-from stepladder.reporting.charts.lines import coordinate
 from stepladder.reporting.charts.scales import Scale
+from stepladder.reporting.charts.svg import coordinate, path
 from stepladder.reporting.ladder.climb_data import ClimbRecords, positive
 from stepladder.training.output.wording import rough_time
 
@@ -143,7 +143,7 @@ def _ticks(scale: Scale) -> list[tuple[float, str]]:
 
 def _start(start_s: float, scale: Scale, grid: Sequence[float]) -> Step:
     x = scale(start_s)
-    parts = [_path("way", f"M{_at(x)} {_MIDDLE}V{_HEIGHT}"), _dot("start", x)]
+    parts = [path("way", f"M{coordinate(x)} {_MIDDLE}V{_HEIGHT}"), _dot("start", x)]
     time = rough_time(start_s)
     strip = _strip(parts, grid, f"as written: {time}")
     return Step(level="0", name="as written", style="start", time=time, words="", strip=strip)
@@ -153,17 +153,17 @@ def _step(move: _Move, at_s: float, scale: Scale, grid: Sequence[float]) -> Step
     trial, verdict = move.trial, move.trial.verdict
     style = verdict.decision.value
     at, before, after = (scale(value) for value in (at_s, move.before_s, move.after_s))
-    parts = [_path("way", f"M{_at(at)} 0L{_at(before)} {_MIDDLE}")]
+    parts = [path("way", f"M{coordinate(at)} 0L{coordinate(before)} {_MIDDLE}")]
     if move.is_kept:
-        parts.append(_path("way", f"M{_at(after)} {_MIDDLE}V{_HEIGHT}"))
+        parts.append(path("way", f"M{coordinate(after)} {_MIDDLE}V{_HEIGHT}"))
     else:
-        parts.append(_path("way", f"M{_at(before)} {_MIDDLE}L{_at(at)} {_HEIGHT}"))
+        parts.append(path("way", f"M{coordinate(before)} {_MIDDLE}L{coordinate(at)} {_HEIGHT}"))
     if move.predicted_s is not None:
-        x = _at(scale(move.predicted_s))
-        parts.append(_path("predicted", f"M{x} 7V33"))
-    parts.append(_path(f"move {style}", f"M{_at(before)} {_MIDDLE}H{_at(after)}"))
+        x = coordinate(scale(move.predicted_s))
+        parts.append(path("predicted", f"M{x} 7V33"))
+    parts.append(path(f"move {style}", f"M{coordinate(before)} {_MIDDLE}H{coordinate(after)}"))
     low, high = scale(move.low_s), scale(move.high_s)
-    parts.append(_path(f"bounds {style}", f"M{_at(low)} {_MIDDLE}H{_at(high)}"))
+    parts.append(path(f"bounds {style}", f"M{coordinate(low)} {_MIDDLE}H{coordinate(high)}"))
     parts.append(_dot(style, after))
     if not move.is_kept:
         parts.append(_dot("hole", after))
@@ -183,7 +183,7 @@ def _step(move: _Move, at_s: float, scale: Scale, grid: Sequence[float]) -> Step
 def _end(words: str, at_s: float, end_s: float, scale: Scale, grid: Sequence[float]) -> Step:
     at, end = scale(at_s), scale(end_s)
     parts = [
-        _path("way", f"M{_at(at)} 0V{_MIDDLE}H{_at(end)}"),
+        path("way", f"M{coordinate(at)} 0V{_MIDDLE}H{coordinate(end)}"),
         _dot("end", end),
     ]
     time = rough_time(end_s)
@@ -192,21 +192,13 @@ def _end(words: str, at_s: float, end_s: float, scale: Scale, grid: Sequence[flo
 
 
 def _strip(parts: Sequence[Markup], grid: Sequence[float], tip: str) -> Markup:
-    lines = Markup("").join(_path("grid", f"M{_at(x)} 0V{_HEIGHT}") for x in grid)
+    lines = Markup("").join(path("grid", f"M{coordinate(x)} 0V{_HEIGHT}") for x in grid)
     return Markup(
         '<svg class="strip" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
         'aria-label="{tip}"><title>{tip}</title>{}{}</svg>'
     ).format(_LENGTH, _HEIGHT, lines, Markup("").join(parts), tip=tip)
 
 
-def _path(style: str, d: str) -> Markup:
-    return Markup('<path class="{}" d="{}"/>').format(style, d)
-
-
 def _dot(style: str, x: float) -> Markup:
     """Draw a round dot that stays round when the strip is stretched: a line of no length."""
-    return _path(f"point {style}", f"M{_at(x)} {_MIDDLE}h.01")
-
-
-def _at(x: float) -> str:
-    return coordinate(x)
+    return path(f"point {style}", f"M{coordinate(x)} {_MIDDLE}h.01")

@@ -56,21 +56,27 @@ class ProfileView:
     note: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Fact:
-    """A fact: its words, where its provenance is kept, and how to read it.
+    """A fact: its words, where it and its provenance are kept, and how to say it.
 
     Attributes:
+        read: gets its number, where it is not the field itself.
         mark: what a profile adds to its number.
         why_unknown: says why a profile has none though it was looked for; empty: it was not.
     """
 
     name: str
     field: str
-    read: Callable[[Profile], float | None]
     say: Callable[[float], str]
+    read: Callable[[Profile], float | None] | None = None
     mark: Callable[[Profile], str] = lambda _: ""
     why_unknown: Callable[[Profile], str] = lambda _: ""
+
+    def value(self, profile: Profile) -> float | None:
+        """Read its number."""
+        found = getattr(profile, self.field) if self.read is None else self.read(profile)
+        return None if found is None else float(found)
 
 
 def profile_view(profiles: Sequence[Profile]) -> ProfileView | None:
@@ -136,7 +142,7 @@ def _row(fact: _Fact, profiles: Sequence[Profile]) -> ProfileRow | None:
 
 
 def _cell(fact: _Fact, profile: Profile) -> str:
-    value = fact.read(profile)
+    value = fact.value(profile)
     if value is None or not math.isfinite(value):
         return fact.why_unknown(profile)
     return fact.say(value) + fact.mark(profile)
@@ -254,120 +260,40 @@ def _times(value: float) -> str:
 
 
 _FACTS = (
-    _Fact(name="examples a second, training", field="phases_s", read=_examples_per_s, say=_rounded),
-    _Fact(name="a step", field="phases_s", read=lambda p: p.time.step_s, say=rough_time),
-    _Fact(name="waiting for data", field="phases_s", read=_wait, say=percent),
+    _Fact("examples a second, training", "phases_s", _rounded, read=_examples_per_s),
+    _Fact("a step", "phases_s", rough_time, read=lambda p: p.time.step_s),
+    _Fact("waiting for data", "phases_s", percent, read=_wait),
+    _Fact("gain if data were always ready, at most", "replay_host_s", _times, read=_data_bound),
+    _Fact("examples a second that the loader gives alone", "loader_per_s", _rounded),
+    _Fact("fetching an example, one thread", "loader_fetch_s", rough_time),
     _Fact(
-        name="gain if data were always ready, at most",
-        field="replay_host_s",
-        read=_data_bound,
-        say=_times,
-    ),
-    _Fact(
-        name="examples a second that the loader gives alone",
-        field="loader_per_s",
-        read=lambda p: p.loader_per_s,
-        say=_rounded,
-    ),
-    _Fact(
-        name="fetching an example, one thread",
-        field="loader_fetch_s",
-        read=lambda p: p.loader_fetch_s,
-        say=rough_time,
-    ),
-    _Fact(
-        name="decoding an example, one thread",
-        field="loader_decode_s",
+        "decoding an example, one thread",
+        "loader_decode_s",
+        rough_time,
         read=lambda p: p.loader_decode_s or None,
-        say=rough_time,
     ),
+    _Fact("bytes a second of one thread while it fetches", "fetch_bytes_per_s", _bytes_per_s),
+    _Fact("trunk forward, an example", "trunk_s", rough_time),
+    _Fact("arithmetic of a step, an example", "step_flops", _flops),
+    _Fact("operations for each byte moved, forward", "forward_bytes", _rounded, read=_intensity),
     _Fact(
-        name="bytes a second of one thread while it fetches",
-        field="fetch_bytes_per_s",
-        read=lambda p: p.fetch_bytes_per_s,
-        say=_bytes_per_s,
-    ),
-    _Fact(
-        name="trunk forward, an example",
-        field="trunk_s",
-        read=lambda p: p.trunk_s,
-        say=rough_time,
-    ),
-    _Fact(
-        name="arithmetic of a step, an example",
-        field="step_flops",
-        read=lambda p: p.step_flops,
-        say=_flops,
-    ),
-    _Fact(
-        name="operations for each byte moved, forward",
-        field="forward_bytes",
-        read=_intensity,
-        say=_rounded,
-    ),
-    _Fact(
-        name="arithmetic that the roofline leaves to them",
-        field="forward_bytes",
+        "arithmetic that the roofline leaves to them",
+        "forward_bytes",
+        _flops_per_s,
         read=_attainable,
-        say=_flops_per_s,
     ),
+    _Fact("arithmetic that a large product reaches", "peak_flops_per_s", _flops_per_s),
+    _Fact("bytes a second that a large copy reaches", "bandwidth_bytes_per_s", _bytes_per_s),
     _Fact(
-        name="arithmetic that a large product reaches",
-        field="peak_flops_per_s",
-        read=lambda p: p.peak_flops_per_s,
-        say=_flops_per_s,
+        "bytes a second that the disk gives, nothing in memory", "disk_bytes_per_s", _bytes_per_s
     ),
+    _Fact("bytes a second that the object store gives", "link_bytes_per_s", _bytes_per_s),
+    _Fact("files that the cache had when they were asked for", "cache_hit_frac", percent),
+    _Fact("model FLOPs utilisation (MFU)", "mfu", percent, mark=_of_the_trunk),
+    _Fact("weights that learn", "trainable_bytes", _bytes),
+    _Fact("memory of a step, largest batch tried", "memory_by_batch", _bytes, read=_largest_memory),
     _Fact(
-        name="bytes a second that a large copy reaches",
-        field="bandwidth_bytes_per_s",
-        read=lambda p: p.bandwidth_bytes_per_s,
-        say=_bytes_per_s,
+        "gradient noise scale, examples", "noise_scale", _rounded, why_unknown=_why_no_noise_scale
     ),
-    _Fact(
-        name="bytes a second that the disk gives, nothing in memory",
-        field="disk_bytes_per_s",
-        read=lambda p: p.disk_bytes_per_s,
-        say=_bytes_per_s,
-    ),
-    _Fact(
-        name="bytes a second that the object store gives",
-        field="link_bytes_per_s",
-        read=lambda p: p.link_bytes_per_s,
-        say=_bytes_per_s,
-    ),
-    _Fact(
-        name="files that the cache had when they were asked for",
-        field="cache_hit_frac",
-        read=lambda p: p.cache_hit_frac,
-        say=percent,
-    ),
-    _Fact(
-        name="model FLOPs utilisation (MFU)",
-        field="mfu",
-        read=lambda p: p.mfu,
-        say=percent,
-        mark=_of_the_trunk,
-    ),
-    _Fact(
-        name="weights that learn",
-        field="trainable_bytes",
-        read=lambda p: float(p.trainable_bytes),
-        say=_bytes,
-    ),
-    _Fact(
-        name="memory of a step, largest batch tried",
-        field="memory_by_batch",
-        read=_largest_memory,
-        say=_bytes,
-    ),
-    _Fact(
-        name="gradient noise scale, examples",
-        field="noise_scale",
-        read=lambda p: p.noise_scale,
-        say=_rounded,
-        why_unknown=_why_no_noise_scale,
-    ),
-    _Fact(
-        name="the checkpoint at the end", field="save_s", read=lambda p: p.save_s, say=rough_time
-    ),
+    _Fact("the checkpoint at the end", "save_s", rough_time),
 )

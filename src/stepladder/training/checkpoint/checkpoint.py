@@ -7,6 +7,8 @@ save. The file format is described in docs/checkpoints.md.
 
 from __future__ import annotations
 
+import os
+import re
 import time
 import warnings
 from collections.abc import Collection, Mapping
@@ -14,28 +16,110 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from torch import Tensor
 
 from stepladder.errors import DataError
+from stepladder.machine.filesystem import FileCalls, FolderAbilities
 from stepladder.records import Json
 from stepladder.training.checkpoint.checkpoint_files import (
     FROZEN,
     STATE,
+    FileRecord,
     Loaded,
     encode_state,
     find_problems,
     group_file,
+    hash_file,
+    hash_tensors,
     read_folder,
     read_manifest,
+    serialize,
     write_file,
     write_manifest,
 )
 from stepladder.training.checkpoint.checkpoint_folders import CheckpointFolders, is_name, number_of
-from stepladder.training.checkpoint.file_system import FileOps, FileSystem, saving
-from stepladder.training.checkpoint.frozen_files import FrozenFiles
-from stepladder.training.checkpoint.tensor_file import serialize
+from stepladder.training.checkpoint.file_system import saving
+
+_SHARED: Final = re.compile(r"frozen-([0-9a-f]{64})\.safetensors")
+_Identity: TypeAlias = tuple[tuple[str, int, int, tuple[int, ...]], ...]
+
+
+class FrozenFiles:
+    """Keeps frozen weights in a folder; hashes them once, and again only if a tensor changed.
+
+    That a tensor changed is seen by torch's version counter, which every in-place operation
+    raises, except one on `.data`.
+    """
+
+    def __init__(self, folder: Path, ops: FileCalls) -> None:
+        self._folder = folder
+        self._ops = ops
+        self._seen: tuple[_Identity, Mapping[str, Tensor], FileRecord] | None = None
+        self._sound: set[str] = set()
+
+    def link(self, tensors: Mapping[str, Tensor], target: Path) -> tuple[FileRecord, int]:
+        """Make `target` hold the tensors: as a link, or where that fails as a file of its own.
+
+        Returns:
+            The file's record, and the bytes that were written for it.
+        """
+        record = self._hash(tensors)
+        shared = self._folder / f"frozen-{record.sha256}.safetensors"
+        num_written = 0
+        if record.sha256 not in self._sound:
+            num_written = self._ensure(shared, tensors, record)
+            self._sound.add(record.sha256)
+        try:
+            self._ops.link(shared, target)
+        except OSError:  # removed by someone, too many links, or a file system that has none
+            self._sound.discard(record.sha256)
+            return write_file(target, serialize(tensors)), num_written + record.num_bytes
+        return record, num_written
+
+    def remove_unused(self, used: Collection[str]) -> None:
+        """Remove the files whose sha256 is not among those used."""
+        for path in self._folder.glob("frozen-*.safetensors"):
+            match = _SHARED.fullmatch(path.name)
+            if match and match[1] not in used:
+                path.unlink(missing_ok=True)
+                self._sound.discard(match[1])
+
+    def _hash(self, tensors: Mapping[str, Tensor]) -> FileRecord:
+        identity = _identify(tensors)
+        if identity is not None and self._seen is not None and self._seen[0] == identity:
+            return self._seen[2]
+        record = hash_tensors(tensors)
+        if identity is not None:  # holding the tensors keeps their addresses from being reused
+            self._seen = (identity, dict(tensors), record)
+        return record
+
+    def _ensure(self, shared: Path, tensors: Mapping[str, Tensor], record: FileRecord) -> int:
+        """Write the file unless a sound one is there; gives the bytes written."""
+        try:
+            if hash_file(self._folder, shared.name) == record:
+                return 0
+        except DataError:
+            pass
+        temporary = self._folder / f".{shared.name}.{os.getpid()}.tmp"
+        try:
+            write_file(temporary, serialize(tensors))
+            temporary.replace(shared)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        return record.num_bytes
+
+
+def _identify(tensors: Mapping[str, Tensor]) -> _Identity | None:
+    try:
+        return tuple(
+            (name, tensor.data_ptr(), tensor._version, tuple(tensor.shape))
+            for name, tensor in sorted(tensors.items())
+        )
+    except RuntimeError:  # a tensor made in inference mode counts no versions
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,16 +157,16 @@ class Checkpoints:
         folder: Path,
         *,
         keep_last: int = 2,
-        file_system: FileSystem | None = None,
-        ops: FileOps | None = None,
+        file_system: FolderAbilities | None = None,
+        ops: FileCalls | None = None,
         pinned: AbstractSet[str] = frozenset(),
     ) -> None:
-        ops = ops or FileOps()
+        ops = ops or FileCalls()
         self.warnings: list[str] = []
         self._folder = folder
         self._keep_last = keep_last
         self._pinned = pinned
-        self._file_system = file_system or FileSystem()
+        self._file_system = file_system or FolderAbilities()
         self._folders = CheckpointFolders(folder, self._file_system, ops)
         self._frozen = FrozenFiles(folder, ops)
         self._newest: _Newest | None = None

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from stepladder.errors import DataError, ResourceError
+from stepladder.machine.filesystem import FileCalls, FolderAbilities
 from stepladder.training.checkpoint.checkpoint_files import (
     MANIFEST,
     MANIFEST_END,
     open_member,
     write_file,
 )
-from stepladder.training.checkpoint.file_system import FileOps, FileSystem
 
 _NAME: Final = re.compile(r"(step|best)-(\d{9,18})", re.ASCII)
 _HIDDEN: Final = re.compile(r"\.((?:step|best|frozen)-.+)\.(\d+)\.(tmp|old)", re.ASCII)
@@ -41,7 +41,7 @@ def number_of(name: str) -> int:
 class CheckpointFolders:
     """The folders in a folder. Where folders cannot be renamed, their files come one by one."""
 
-    def __init__(self, folder: Path, file_system: FileSystem, ops: FileOps) -> None:
+    def __init__(self, folder: Path, file_system: FolderAbilities, ops: FileCalls) -> None:
         self._folder = folder
         self._file_system = file_system
         self._ops = ops
@@ -76,13 +76,13 @@ class CheckpointFolders:
 
     def is_finished(self, name: str) -> bool:
         """Say whether a checkpoint of this name was once committed."""
-        return self._file_system.has_dir_rename or _is_complete(self._folder / name)
+        return self._file_system.has_folder_rename or _is_complete(self._folder / name)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
         """Give an empty folder to write; commit it on leaving, or remove it on an error."""
         final = self._folder / name
-        if self._file_system.has_dir_rename:
+        if self._file_system.has_folder_rename:
             work = self._hidden(name, "tmp")
             _delete(work)
         else:
@@ -111,7 +111,7 @@ class CheckpointFolders:
     def remove(self, name: str) -> None:
         """Remove a checkpoint; one that is half removed is never taken for a checkpoint."""
         for path in (*self._retired(name), self._folder / name):
-            if self._file_system.has_dir_rename and path.is_dir() and not path.is_symlink():
+            if self._file_system.has_folder_rename and path.is_dir() and not path.is_symlink():
                 doomed = self._hidden(name, "tmp")
                 _delete(doomed)
                 self._ops.rename(path, doomed)
@@ -131,7 +131,7 @@ class CheckpointFolders:
             with suppress(OSError):
                 if kind == "tmp" or _is_complete(self._folder / name) or not _is_complete(path):
                     _delete(path)
-                elif self._file_system.has_dir_rename:
+                elif self._file_system.has_folder_rename:
                     self._bring_back(name)
 
     def _retire(self, name: str) -> None:
@@ -140,7 +140,7 @@ class CheckpointFolders:
         if _is_complete(path) and not path.is_symlink():
             retired = self._hidden(name, "old")
             _delete(retired)
-            if self._file_system.has_dir_rename:
+            if self._file_system.has_folder_rename:
                 self._ops.rename(path, retired)
             else:
                 _copy(path, retired)
@@ -160,7 +160,7 @@ class CheckpointFolders:
         return self._folder / f".{name}.{os.getpid()}.{kind}"
 
     def _sync(self, folder: Path) -> None:
-        if self._file_system.has_dir_fsync:
+        if self._file_system.has_folder_sync:
             self._ops.sync_folder(folder)
 
 

@@ -21,6 +21,7 @@ from stepladder.config.options import RunConfig
 from stepladder.data.remote.copies import Copies, open_copies
 from stepladder.data.remote.objects import CancelledTransferError
 from stepladder.errors import DataError, ResourceError, StepladderError
+from stepladder.machine.filesystem import FileCalls, FolderAbilities
 from stepladder.records import write_bytes
 from stepladder.training.checkpoint.checkpoint import Checkpoints
 from stepladder.training.checkpoint.checkpoint_files import (
@@ -30,7 +31,6 @@ from stepladder.training.checkpoint.checkpoint_files import (
     read_manifest,
 )
 from stepladder.training.checkpoint.checkpoint_folders import CheckpointFolders, is_name, number_of
-from stepladder.training.checkpoint.file_system import FileOps, FileSystem
 from stepladder.training.output.display import Display
 from stepladder.training.setup.run_folder import CHECKPOINTS, CONFIG, RunFolder
 
@@ -229,7 +229,7 @@ def forget_mirrored(config: RunConfig) -> None:
         copies.close()
 
 
-def bring_back(copies: Copies, run: Path, *, file_system: FileSystem) -> list[str]:
+def bring_back(copies: Copies, run: Path, *, file_system: FolderAbilities) -> list[str]:
     """Fetch the newest whole checkpoint of a mirror, if a run's folder has none of its own.
 
     Returns:
@@ -248,7 +248,7 @@ def bring_back(copies: Copies, run: Path, *, file_system: FileSystem) -> list[st
     if not steps or config is None:
         return []
     folder.mkdir(parents=True, exist_ok=True)
-    folders = CheckpointFolders(folder, file_system, FileOps())
+    folders = CheckpointFolders(folder, file_system, FileCalls())
     said = []
     for name in reversed(steps):
         try:

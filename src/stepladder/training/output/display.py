@@ -12,10 +12,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from stepladder.records import to_json
-from stepladder.training.output.outlet import Outlet
 from stepladder.training.output.wording import (
     byte_rate,
     clean,
@@ -27,8 +26,71 @@ from stepladder.training.output.wording import (
     validation_line,
 )
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
 PLAIN_EVERY_S = 30.0
 JSON_EVERY_S = 1.0
+LIVE_EVERY_S = 0.25
+
+
+class Outlet:
+    """A text stream that may vanish: after a closed pipe or terminal, writing does nothing."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream: TextIO | None = stream
+        self.encoding = getattr(stream, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> int:
+        """Write text; characters that the stream's encoding lacks become `?`."""
+        if self._stream is not None:
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:
+                self._stream.write(text.encode(self.encoding, "replace").decode(self.encoding))
+            except (OSError, ValueError):
+                self._turn_off()
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand everything to the system."""
+        if self._stream is not None:
+            try:
+                self._stream.flush()
+            except (OSError, ValueError):
+                self._turn_off()
+
+    def line(self, text: str) -> None:
+        """Write one line, at once."""
+        self.write(text + "\n")
+        self.flush()
+
+    def isatty(self) -> bool:
+        """Tell whether a terminal is at the other end."""
+        try:
+            return self._stream is not None and self._stream.isatty()
+        except ValueError:
+            return False
+
+    def fileno(self) -> int:
+        """Give the stream's descriptor, as rich asks for the terminal's size."""
+        if self._stream is None:
+            raise OSError("the stream is closed")
+        return self._stream.fileno()
+
+    def _turn_off(self) -> None:
+        """Forget the stream; what its buffer still holds must not fail again when Python exits."""
+        stream, self._stream = self._stream, None
+        try:
+            handle = stream.fileno() if stream is not None else -1
+            if handle > 2:
+                return
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, handle)
+            os.close(null)
+        except (OSError, ValueError):
+            pass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -300,6 +362,127 @@ class JsonDisplay(Display):
         self.out.line(json.dumps({"event": event} | to_json(values), allow_nan=False))
 
 
+class LiveDisplay(Display):
+    """Lines that stay at the bottom; validations, messages and warnings are kept above them.
+
+    The first says how far it is, the second what steps measured, the third what reading takes.
+
+    Drawn in the calling thread, four times a second at most: a thread of its own would wake up
+    beside the readers and the step. NO_COLOR is respected by rich.
+    """
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        from rich.console import Console
+
+        super().__init__(stream, every_s=LIVE_EVERY_S, clock=clock)
+        self._console = Console(file=cast("IO[str]", self.out), highlight=False, markup=False)
+        self._live: Live | None = None
+
+    def start(self, title: str, lines: Sequence[str] = ()) -> None:
+        """Show the title in bold, and the lines under it."""
+        self._print(clean(title), "bold")
+        for line in lines:
+            self._print(f"  {clean(line)}")
+
+    def show(self, state: ProgressState) -> None:
+        """Draw the lines."""
+        left = f"{duration(state.epoch_left_s)} left, run {state.run_left()}"
+        self._draw(
+            head=f"epoch {state.epoch} of {state.max_epochs}",
+            done=state.step_in_epoch,
+            total=state.steps_per_epoch,
+            tail=left,
+            below=([f"step {state.step:,}", *state.measures()], state.reading()),
+        )
+
+    def show_hash(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Draw how many pictures have been read once."""
+        tail = f"{done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
+        self._draw(head="hashing", done=done, total=total, tail=tail)
+
+    def show_prepare(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Draw how many pictures are prepared."""
+        tail = f"{done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
+        self._draw(head="preparing", done=done, total=total, tail=tail)
+        if done == total:
+            self._freeze()
+
+    def show_features(self, done: int, total: int, per_s: float, left_s: float | None) -> None:
+        """Draw how many examples have features."""
+        tail = f"{done:,} of {total:,}, {pace(per_s)}/s, {duration(left_s)} left"
+        self._draw(head="features", done=done, total=total, tail=tail)
+
+    def show_upload(self, done: int, total: int, per_s: float, left_s: float | None) -> None:  # noqa: ARG002
+        """Draw how many files have been sent."""
+        tail = f"{done:,} of {total:,} files, {duration(left_s)} left"
+        self._draw(head="sending", done=done, total=total, tail=tail)
+
+    def validation(self, values: Mapping[str, Any]) -> None:
+        """Keep one validation above the progress; the best so far stands out."""
+        self._print(validation_line(values), "green" if values.get("is_best") else "")
+
+    def message(self, text: str) -> None:
+        """Keep a line above the progress."""
+        self._print(clean(text))
+
+    def table(self, line: str, values: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Keep a line of a result above the progress."""
+        self._print(line)
+
+    def warning(self, text: str) -> None:
+        """Keep a warning above the progress."""
+        self._print(f"warning: {clean(text)}", "yellow")
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Take the progress away and show how the run ended, the result first and in bold."""
+        self.close()
+        for idx, line in enumerate(summary_lines(summary)):
+            self._print(line, "" if idx else "bold")
+
+    def close(self) -> None:
+        """Take the progress away and show the cursor again."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _print(self, line: str, style: str = "") -> None:
+        from rich.text import Text
+
+        self._console.print(Text(line, style=style), soft_wrap=self._live is None)
+
+    def _draw(
+        self, *, head: str, done: int, total: int, tail: str, below: Sequence[Sequence[str]] = ()
+    ) -> None:
+        from rich.console import Group
+        from rich.live import Live
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        row = Table.grid(padding=(0, 1), expand=True)
+        row.add_column(no_wrap=True)
+        row.add_column(ratio=1)
+        row.add_column(no_wrap=True)
+        bar = ProgressBar(total=max(total, 1), completed=min(done, total))
+        row.add_row(Text(head, style="bold"), bar, Text(tail))
+        lines: list[RenderableType] = [row]
+        lines += [
+            Text(" · ".join(words), style="dim", no_wrap=True, overflow="ellipsis")
+            for words in below
+            if words
+        ]
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(Group(*lines), refresh=True)
+
+    def _freeze(self) -> None:
+        """Leave the last drawing on the screen."""
+        if self._live is not None:
+            self._live.transient = False
+            self.close()
+
+
 def make_display(
     *, json: bool = False, quiet: bool = False, stream: TextIO | None = None
 ) -> Display:
@@ -310,7 +493,5 @@ def make_display(
     if quiet:
         return Display(stream)
     if Outlet(stream).isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        from stepladder.training.output.live import LiveDisplay
-
         return LiveDisplay(stream)
     return PlainDisplay(stream)

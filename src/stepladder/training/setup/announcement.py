@@ -9,7 +9,7 @@ from stepladder.config.options import JobConfig
 from stepladder.optim.schedule import horizon_steps
 from stepladder.optim.table import spec_of
 from stepladder.task.load import BUILT_IN
-from stepladder.training.baseline_wording import baseline_line, baseline_warnings
+from stepladder.training.baseline import baseline_line, baseline_warnings
 from stepladder.training.session import Session
 from stepladder.training.setup.build import Sources
 

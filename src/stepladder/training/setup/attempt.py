@@ -2,23 +2,165 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from importlib import metadata
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Self
 
 import torch
 
+import stepladder
 from stepladder.config.options import JobConfig
 from stepladder.config.show import dump_job
+from stepladder.errors import DataError
 from stepladder.machine import environment
 from stepladder.records import read_jsonl, write_json
 from stepladder.training.checkpoint.checkpoint import Checkpoints
 from stepladder.training.checkpoint.checkpoint_files import Loaded
 from stepladder.training.output.events import DISCARDED_FILE, EVENTS_FILE, rewind
 from stepladder.training.setup.build import Sources
-from stepladder.training.setup.differences import Conditions, differences, refuse_other_classes
 from stepladder.training.setup.run_folder import RunFolder
+
+_MAX_CLASSES_NAMED: Final = 5
+_SHOWN_DIGITS: Final = 12  # of a fingerprint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What the bits of a result depend on, beside the config.
+
+    Attributes:
+        threads: compute threads of torch.
+        device: cpu, or the GPU's name.
+        instruction_set: of the machine, as torch uses it.
+        data: fingerprint of the data of each split.
+        num_examples: of each split.
+        versions: by package.
+    """
+
+    threads: int
+    world_size: int
+    device: str
+    instruction_set: str
+    data: Mapping[str, str]
+    num_examples: Mapping[str, int]
+    versions: Mapping[str, str]
+
+    @classmethod
+    def measure(
+        cls,
+        *,
+        device: torch.device,
+        world_size: int,
+        data: Mapping[str, str],
+        num_examples: Mapping[str, int],
+    ) -> Conditions:
+        """Look up the conditions of this process."""
+        is_cuda = device.type == "cuda"
+        return cls(
+            threads=torch.get_num_threads(),
+            world_size=world_size,
+            device=torch.cuda.get_device_name(device) if is_cuda else str(device.type),
+            instruction_set=f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+            data=dict(data),
+            num_examples=dict(num_examples),
+            versions={
+                "stepladder": stepladder.__version__,
+                "timm": metadata.version("timm"),
+                "torch": str(torch.__version__),
+            },
+        )
+
+    def to_state(self) -> dict[str, Any]:
+        """Give the JSON values that a checkpoint keeps."""
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """Read what `to_state` gave.
+
+        Raises:
+            DataError: if a part is missing.
+        """
+        try:
+            return cls(**{field.name: state[field.name] for field in fields(cls)})
+        except KeyError as error:
+            raise DataError(
+                f"the checkpoint does not say its {error.args[0]}",
+                fix="Use the version of stepladder that wrote it, or train anew: --overwrite",
+            ) from None
+
+
+def differences(old: Conditions, new: Conditions, *, accept_new_data: bool = False) -> list[str]:
+    """List what keeps the resumed run from being bit-identical, as `torch 2.13.0 -> 2.15.0`.
+
+    Raises:
+        DataError: if the data changed and that is not accepted.
+    """
+    changed = _compare_data(old, new)
+    if changed and not accept_new_data:
+        raise DataError(
+            "the data is not what the run began with",
+            why="\n  ".join(changed),
+            fix="Give the same store, add --accept-new-data, or choose another --run.dir.",
+        )
+    named = {
+        "threads": (old.threads, new.threads),
+        "world size": (old.world_size, new.world_size),
+        "device": (old.device, new.device),
+        "instruction set": (old.instruction_set, new.instruction_set),
+    }
+    found = [f"{name} {was} -> {now}" for name, (was, now) in named.items() if was != now]
+    return [*found, *_compare_versions(old.versions, new.versions), *changed]
+
+
+def refuse_other_classes(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Compare what a checkpoint and the job at hand call the outputs of the model, in order.
+
+    Args:
+        old, new: what `Task.describe` gives; one that names no classes is not compared.
+
+    Raises:
+        DataError: if a class has another name or place, is gone or is new.
+    """
+    was, now = old.get("classes"), new.get("classes")
+    if not isinstance(was, list) or not isinstance(now, list) or was == now:
+        return
+    pairs = list(enumerate(zip_longest(was, now, fillvalue="none")))
+    changed = [f"{idx}: {before} -> {after}" for idx, (before, after) in pairs if before != after]
+    shown = changed[:_MAX_CLASSES_NAMED]
+    more = len(changed) - len(shown)
+    raise DataError(
+        "the classes are not those that the run learnt",
+        why="\n  ".join([*shown, *([f"and {more} more"] if more else [])]),
+        fix="Each output of the model stands for one class: give a store of the same ones, or "
+        "choose another --run.dir.",
+    )
+
+
+def _compare_data(old: Conditions, new: Conditions) -> list[str]:
+    def told(conditions: Conditions, split: str) -> str:
+        if split not in conditions.data:
+            return "none"
+        num = conditions.num_examples.get(split, 0)
+        return f"{num} examples ({conditions.data[split][:_SHOWN_DIGITS]})"
+
+    return [
+        f"data {split}: {told(old, split)} -> {told(new, split)}"
+        for split in sorted(old.data.keys() | new.data.keys())
+        if old.data.get(split) != new.data.get(split)
+    ]
+
+
+def _compare_versions(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name} {old.get(name, 'none')} -> {new.get(name, 'none')}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from stepladder.errors import ResourceError
-from stepladder.training.checkpoint.file_system import FileOps, FileSystem, saving
+from stepladder.machine.filesystem import FileCalls, FolderAbilities
+from stepladder.training.checkpoint.file_system import saving
 
 LOCK_FILE: Final = "lock"
 _HALF_WRITTEN_S: Final = 10.0
@@ -28,7 +29,7 @@ class RunLock:
         ResourceError: on entering, if another process holds it; names its pid and host.
     """
 
-    def __init__(self, path: Path, *, file_system: FileSystem, ops: FileOps) -> None:
+    def __init__(self, path: Path, *, file_system: FolderAbilities, ops: FileCalls) -> None:
         self._path = path
         self._has_locks = file_system.has_locks
         self._ops = ops

@@ -8,8 +8,7 @@ from statistics import fmean, median
 from stepladder.records.files import Json
 from stepladder.records.findings import Severity
 from stepladder.watching.contract import Answer, Found, Sound, Unseen
-from stepladder.watching.seen import Seen
-from stepladder.watching.seen_steps import OptimizerSeen
+from stepladder.watching.seen import OptimizerSeen, Seen
 
 _NO_STEP = Unseen("no step of an optimiser was seen")
 _MIN_STEPS = 3  # that were looked at, before a gradient's absence means something

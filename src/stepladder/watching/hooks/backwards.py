@@ -20,7 +20,7 @@ from stepladder.watching.hooks.optimizers import OptimizerWatch
 from stepladder.watching.hooks.patches import DONE
 from stepladder.watching.hooks.tensors import is_finite, is_plain, part
 from stepladder.watching.seen import BackwardSeen, ModelSeen
-from stepladder.watching.times.phases import BACKWARD
+from stepladder.watching.step_times import BACKWARD
 from stepladder.watching.watcher import Watcher
 
 _MAX_LOOKS: Final = 6  # calls that are looked at in one step

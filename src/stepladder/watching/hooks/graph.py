@@ -25,61 +25,18 @@ _LOSSES: Final = {
 }
 _LIKE_LOSSES: Final = {"PowBackward": "a square", "AbsBackward": "an absolute value"}
 _REDUCTIONS: Final = {0: "none", 1: "mean", 2: "sum"}
-_SHAPES: Final = frozenset(
-    [
-        "View",
-        "UnsafeView",
-        "Reshape",
-        "ReshapeAlias",
-        "Squeeze",
-        "Unsqueeze",
-        "Select",
-        "Slice",
-        "Permute",
-        "Transpose",
-        "T",
-        "Expand",
-        "Alias",
-        "ToCopy",
-        "Clone",
-        "Index",
-        "Flatten",
-        "Unbind",
-        "Split",
-        "MaskedSelect",
-        "As",
-        "Strided",
-    ]
-)
+_SHAPES: Final = frozenset({
+    "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Select",
+    "Slice", "Permute", "Transpose", "T", "Expand", "Alias", "ToCopy", "Clone", "Index",
+    "Flatten", "Unbind", "Split", "MaskedSelect", "As", "Strided",
+})  # fmt: skip
 _NEAR: Final = frozenset({"Clamp", "ClampMin", "ClampMax", "Add", "Mul", "Log"})
 _SOFT: Final = 1.5  # scores that are stretched by more are capped softly, not made probabilities
-_ARITHMETIC: Final = frozenset(
-    [
-        "Mean",
-        "Sum",
-        "Pow",
-        "Mul",
-        "Div",
-        "Abs",
-        "Add",
-        "Neg",
-        "Sqrt",
-        "Exp",
-        "Log",
-        "Log1P",
-        "Cosh",
-        "Tanh",
-        "Softplus",
-        "Clamp",
-        "ClampMin",
-        "ClampMax",
-        "Sub",
-        "Rsub",
-        "Maximum",
-        "Minimum",
-        "Where",
-    ]
-)
+_ARITHMETIC: Final = frozenset({
+    "Mean", "Sum", "Pow", "Mul", "Div", "Abs", "Add", "Neg", "Sqrt", "Exp", "Log", "Log1P",
+    "Cosh", "Tanh", "Softplus", "Clamp", "ClampMin", "ClampMax", "Sub", "Rsub", "Maximum",
+    "Minimum", "Where",
+})  # fmt: skip
 LIKELIHOOD: Final = "a log-likelihood"  # of a script's own: what it picks by class
 _PICKS: Final = frozenset({"Index", "Gather"})
 _MAX_TERMS = 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -16,21 +17,19 @@ from torch.nn.modules.module import (
 )
 
 from stepladder.watching.hooks.backwards import BackwardWatch, Waiting, Window, follow_graph
-from stepladder.watching.hooks.batches import (
-    by_channel,
-    first_of,
-    given_for,
-    given_to,
-    note_batch,
-    note_input,
-    window_of,
-)
 from stepladder.watching.hooks.names import Names, Root
 from stepladder.watching.hooks.optimizers import OptimizerWatch
-from stepladder.watching.hooks.tensors import is_finite, is_plain, num_copies, part, spread
+from stepladder.watching.hooks.tensors import (
+    is_finite,
+    is_plain,
+    num_copies,
+    part,
+    spread,
+    tensors_in,
+)
 from stepladder.watching.probe.probe import Kept
 from stepladder.watching.seen import InputSeen
-from stepladder.watching.times.phases import FORWARD
+from stepladder.watching.step_times import FORWARD
 from stepladder.watching.watcher import MODULES_EVERY, Watcher
 
 _WITH_WEIGHTS: Final = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)
@@ -43,6 +42,68 @@ _FEW_VALUES: Final = 8
 _MAX_WAITING: Final = 4096
 _MIN_FEATURES: Final = 16
 _CURRENT: list[ModuleWatch] = []
+_MAX_KEYS: Final = 500
+_MAX_INPUTS: Final = 64
+
+
+def given_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Tensor]:
+    """Give the first tensors of a call; where it is of one and nothing else, its own arguments."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
+        return args
+    return list(tensors_in((args, kwargs), 2))[:4]
+
+
+def by_channel(pictures: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Give means and deviations of some pictures' first channels."""
+    some = pictures.detach()[:16, :, ::4, ::4].float()
+    means, stds = some.mean((0, 2, 3)), some.std((0, 2, 3), correction=0)
+    return tuple(means.tolist())[:8], tuple(stds.tolist())[:8]
+
+
+def given_for(
+    value: Tensor, given: Sequence[weakref.ref[Tensor]]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Measure what a model was given, where its first layer gets something else of it."""
+    for ref in given:
+        first = ref()
+        if first is None or first.shape != value.shape or not is_plain(first):
+            continue
+        if first.is_floating_point() and first.data_ptr() != value.data_ptr():
+            return by_channel(first)
+    return (), ()
+
+
+def window_of(root: Root, first: Tensor) -> Window | None:
+    """Give which part of which large tensor a batch is: order without a loader."""
+    seen, base = root.seen, first._base
+    if seen.given_pixels is None and first.dim() == 4:
+        seen.given_pixels = int(first.shape[2] * first.shape[3])
+    if base is None or base.shape[1:] != first.shape[1:]:
+        return None
+    return weakref.ref(base), int(first.storage_offset())
+
+
+def note_input(inputs: set[tuple[float, ...]], first: Tensor) -> None:
+    """Note some numbers of a batch, by which it differs from the others of its step."""
+    if is_plain(first) and len(inputs) < _MAX_INPUTS:
+        inputs.add(tuple(part(first.detach(), _MAX_INPUTS).flatten().tolist()))
+
+
+def note_batch(root: Root, first: Tensor, step: int) -> None:
+    """Note some numbers of a batch's first examples, by which it is known again."""
+    keys = root.seen.batch_keys
+    if step in keys or len(keys) >= _MAX_KEYS or first.dim() < 2 or not first.is_floating_point():
+        return
+    if is_plain(first) and first.shape[0] > 1 and first.numel():
+        rows = first.detach()[:8].flatten(1)
+        some = rows[:, :: max(1, rows.shape[1] // 3)][:, :3]
+        keys[step] = tuple(some.flatten().tolist())
+
+
+def first_of(output: Any) -> Tensor | None:
+    """Give the first tensor of what a model answers, also of a record such as a ModelOutput."""
+    is_record = isinstance(output, Mapping)
+    return next(tensors_in(list(output.values()) if is_record else output), None)
 
 
 def root_before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

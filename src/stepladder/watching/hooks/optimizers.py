@@ -15,11 +15,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from stepladder.watching.hooks.live import Live, learning
+from stepladder.watching.hooks.held_optimizer import HeldOptimizer, learning
 from stepladder.watching.hooks.names import Names
 from stepladder.watching.hooks.tensors import is_plain, part
-from stepladder.watching.seen_steps import OptimizerSeen
-from stepladder.watching.times.phases import OPTIMIZER
+from stepladder.watching.seen import OptimizerSeen
+from stepladder.watching.step_times import OPTIMIZER
 from stepladder.watching.watcher import Watcher
 
 _MAX_LOSSES: Final = 20_000
@@ -38,14 +38,14 @@ class OptimizerWatch:
     def __init__(self, names: Names, max_steps: int | None = None) -> None:
         self._names = names
         self._max_steps = max_steps
-        self._live: dict[int, Live] = {}
+        self._live: dict[int, HeldOptimizer] = {}
         self._main: int | None = None
         self._num_main = 0
         self._since: dict[int, int] = {}
         self._pid = os.getpid()
         self._watcher: Watcher
-        self._stepping: Live | None = None
-        self._last: weakref.ref[Live] | None = None
+        self._stepping: HeldOptimizer | None = None
+        self._last: weakref.ref[HeldOptimizer] | None = None
         self.pending: list[Any] = []
 
     def install(self, watcher: Watcher) -> None:
@@ -77,16 +77,16 @@ class OptimizerWatch:
             self._watcher.rest.stir()
         return is_first
 
-    def _live_of(self, optimizer: Optimizer) -> Live:
+    def _live_of(self, optimizer: Optimizer) -> HeldOptimizer:
         live = self._live.get(id(optimizer))
         if live is None or live.ref() is not optimizer:
             seen = OptimizerSeen(kind=type(optimizer).__name__)
-            live = self._live[id(optimizer)] = Live(optimizer, seen)
+            live = self._live[id(optimizer)] = HeldOptimizer(optimizer, seen)
             self._watcher.seen.optimizers.append(seen)
             self._describe(optimizer, live)
         return live
 
-    def _describe(self, optimizer: Optimizer, live: Live) -> None:
+    def _describe(self, optimizer: Optimizer, live: HeldOptimizer) -> None:
         seen = live.seen
         groups = optimizer.param_groups
         params = [p for group in groups for p in group["params"]]
@@ -112,7 +112,7 @@ class OptimizerWatch:
         once = {id(p): p for p in params}
         return tuple(self._names.of(once[key]) for key, num in counts.items() if num > 1)
 
-    def _find_shared(self, live: Live) -> None:
+    def _find_shared(self, live: HeldOptimizer) -> None:
         """Note the weights that the optimiser before has stepped on these very gradients."""
         last = self._last() if self._last is not None else None
         if self._watcher.backwards or last is None or last is live or last.ids.isdisjoint(live.ids):
@@ -218,7 +218,7 @@ class OptimizerWatch:
             live.event = self._watcher.phases.event()
         live.began = perf_counter()
 
-    def _look_at_gradients(self, optimizer: Optimizer, live: Live) -> None:
+    def _look_at_gradients(self, optimizer: Optimizer, live: HeldOptimizer) -> None:
         seen, params = live.seen, learning(optimizer)
         without = {id(p): p for p in params if p.grad is None}
         if self._watcher.backwards or seen.num_looked == 0:
@@ -237,7 +237,7 @@ class OptimizerWatch:
                     old = {key: self._names.of(param) for key, param in without.items()}
                 live.never = {key: name for key, name in old.items() if key in without}
 
-    def _look_late(self, optimizer: Optimizer, live: Live) -> None:
+    def _look_late(self, optimizer: Optimizer, live: HeldOptimizer) -> None:
         if self._watcher.is_following:
             live.clearing.before_step(live.seen)
         if self._watcher.is_close:
@@ -282,7 +282,7 @@ class OptimizerWatch:
         if is_main:
             watcher.next_step()
 
-    def _look_after(self, optimizer: Optimizer) -> Live:
+    def _look_after(self, optimizer: Optimizer) -> HeldOptimizer:
         """Look at what a step that is followed has done."""
         now = perf_counter()
         watcher, live = self._watcher, self._stepping

@@ -17,10 +17,15 @@ from torch import Tensor, nn
 
 from stepladder.records.watch import Replay
 from stepladder.watching.advice import AS_IS, MIN_GAIN
+from stepladder.watching.probe.clearing import (
+    KeptBatch,
+    KeptCall,
+    mapped,
+    probe_clearing,
+    same_draws,
+)
 from stepladder.watching.probe.habits import Habits
-from stepladder.watching.probe.kept_step import KeptBatch, KeptCall, let_go
-from stepladder.watching.probe.probe_clearing import probe_clearing, same_draws
-from stepladder.watching.times.phases import has_gpu
+from stepladder.watching.step_times import has_gpu
 from stepladder.watching.watcher import Watcher
 
 NUM_KEPT: Final = 8  # batches: one alone says nothing of lengths and shapes that vary
@@ -80,7 +85,7 @@ class Kept:
         """Remember what it answers."""
         if module is not self._module or self._input is None:
             return
-        args, kwargs = (let_go(given) for given in self._input)
+        args, kwargs = mapped(Tensor.detach, self._input)
         self._calls.pop(id(module), None)
         self._calls[id(module)] = KeptCall(module=module, args=args, kwargs=kwargs)
         if len(self._calls) > _MAX_MODULES:
@@ -109,8 +114,8 @@ class Kept:
             self._batches.append(
                 KeptBatch(
                     module=module,
-                    args=let_go(inputs),
-                    kwargs=let_go(named),
+                    args=mapped(Tensor.detach, inputs),
+                    kwargs=mapped(Tensor.detach, named),
                     loss=kind,
                     target=target.detach(),
                     options=options,
@@ -280,7 +285,7 @@ def _channels_last(
     if not any(isinstance(m, nn.Conv2d) for m in model.modules()):
         return Replay(name=name, why_not="the model has no Conv2d layer")
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    laid = [replace(b, args=_laid(b.args), kwargs=_laid(b.kwargs)) for b in batches]
+    laid = [replace(b, args=mapped(_laid, b.args), kwargs=mapped(_laid, b.kwargs)) for b in batches]
     return _Lane(name, model, optimizer, laid, nullcontext)
 
 
@@ -322,14 +327,10 @@ def _ids(optimizer: Any) -> set[int]:
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
-def _laid(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.dim() == 4:
-        return value.contiguous(memory_format=torch.channels_last)
-    if type(value) is tuple:
-        return tuple(_laid(item) for item in value)
-    if type(value) is dict:
-        return {key: _laid(item) for key, item in value.items()}
-    return value
+def _laid(value: Tensor) -> Tensor:
+    if value.dim() != 4:
+        return value
+    return value.contiguous(memory_format=torch.channels_last)
 
 
 def _joined(first: Any, second: Any) -> Any:

@@ -82,6 +82,7 @@ class Session:
             self._error = f"{type(error).__name__}: {error}"
 
     def _begin(self) -> None:
+        from stepladder.watching.hooks.around_step import FileWatch, PrecisionWatch, ScheduleWatch
         from stepladder.watching.hooks.backwards import BackwardWatch
         from stepladder.watching.hooks.dropout import DropoutWatch
         from stepladder.watching.hooks.loaders import LoaderWatch
@@ -89,9 +90,8 @@ class Session:
         from stepladder.watching.hooks.modules import ModuleWatch
         from stepladder.watching.hooks.names import Names
         from stepladder.watching.hooks.optimizers import OptimizerWatch
-        from stepladder.watching.hooks.running import FileWatch, PrecisionWatch, ScheduleWatch
         from stepladder.watching.probe.probe import Kept
-        from stepladder.watching.reporting import report_of
+        from stepladder.watching.report import report_of
         from stepladder.watching.watcher import Watcher
 
         watcher = self._watcher = Watcher(self._own)
@@ -135,7 +135,7 @@ class Session:
         return self.report
 
     def _final(self, ending: Ending, wall_s: float) -> WatchReport:
-        from stepladder.watching.reporting import report_of, unwatched
+        from stepladder.watching.report import report_of, unwatched
 
         watcher = self._watcher
         if watcher is None:

@@ -42,7 +42,7 @@ from stepladder.errors import (
 from stepladder.ladder import run as climb_module
 from stepladder.ladder.ledger import Ledger
 from stepladder.task import Task
-from stepladder.training.features.precompute import compute_features
+from stepladder.training.features.feature_stage import compute_features
 from stepladder.training.features.spark import FeatureTasks
 from stepladder.training.output.display import Display
 from stepladder.training.run import train

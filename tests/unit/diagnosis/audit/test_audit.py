@@ -19,7 +19,7 @@ from stepladder.records import to_json
 from stepladder.records.audit import Audit, AuditedRun, Relation, SizeSource
 from stepladder.records.findings import Finding, Outcome
 from stepladder.records.from_json import from_json
-from stepladder.reporting.pages.audit_text import audit_text
+from stepladder.reporting.pages.audit_page import audit_text
 
 ROOT = Path(__file__).parents[4]
 SIX_STEPS = ROOT / "examples" / "audit" / "six_steps.csv"
@@ -308,20 +308,16 @@ def test_losses_that_part_are_overfit(tmp_path: Path) -> None:
     assert found.outcome is Outcome.WARNED
 
 
-def test_a_loss_that_is_nan_is_found_with_its_epoch(tmp_path: Path) -> None:
+def test_a_loss_that_is_nan_is_one_alarm_with_its_epoch(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_text("epoch,loss,val_loss\n1,2.0,1.9\n2,nan,nan\n3,nan,nan\n")
-    found = finding(only(audit([str(path)])), "finite")
+    path.write_text("epoch,loss,val_loss\n1,2.0,1.9\n2,1.5,1.4\n3,nan,nan\n4,nan,nan\n")
+    run = only(audit([str(path)]))
+    found = finding(run, "finite")
     assert found.outcome is Outcome.FAILED
-    assert "from epoch 2 on" in found.evidence
-
-
-def test_a_loss_that_is_nan_is_one_alarm(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("epoch,loss,val_loss\n1,2.0,1.9\n2,1.5,1.4\n3,nan,nan\n")
-    checks = [f.check for f in only(audit([str(path)])).findings if f.is_alarm]
-    assert checks.count("finite") == 1
-    assert "learning_rate" not in checks
+    assert "from epoch 3 on" in found.evidence
+    alarms = [f.check for f in run.findings if f.is_alarm]
+    assert alarms.count("finite") == 1
+    assert "learning_rate" not in alarms
 
 
 def test_a_few_evaluations_of_a_log_are_no_underfit(tmp_path: Path) -> None:

@@ -277,12 +277,12 @@ def trained(
 def test_small_nets_are_told_apart(seed: int) -> None:
     overfit = trained(width=128, num_train=150, lr=0.01, wrong=0.3, epochs=25, seed=seed)
     assert judge_fit(overfit).kind is FitKind.OVERFIT
-    underfit = judge_fit(trained(width=2, num_train=1500, lr=0.01, seed=seed))
+    underfit = judge_fit(trained(width=2, num_train=800, lr=0.02, epochs=12, seed=seed))
     assert underfit.kind is FitKind.UNDERFIT
     assert not underfit.is_learning_rate_too_high
-    too_low = judge_fit(trained(width=64, num_train=1000, lr=1e-5, seed=seed))
+    too_low = judge_fit(trained(width=64, num_train=500, lr=2e-5, epochs=8, seed=seed))
     assert too_low.kind is FitKind.UNDERFIT
     assert too_low.is_still_improving
     assert not too_low.is_learning_rate_too_high
-    too_high = judge_fit(trained(width=64, num_train=1000, lr=30.0, seed=seed))
+    too_high = judge_fit(trained(width=64, num_train=1000, lr=30.0, epochs=10, seed=seed))
     assert too_high.is_learning_rate_too_high

@@ -11,8 +11,8 @@ import torch
 from stepladder.diagnosis.fit.range_test import range_test, read_range
 from stepladder.diagnosis.runs.opened_run import open_run
 from stepladder.diagnosis.runs.run_curves import read_run
-from stepladder.diagnosis.wording import said_of_range
 from stepladder.records.diagnosis import LrVerdict, RangeTest
+from stepladder.reporting.pages.diagnosis_page import said_of_range
 from stepladder.task.load import load_task
 
 LRS = [10 ** (-5 + 0.06 * idx) for idx in range(100)]

@@ -13,14 +13,12 @@ from xml.etree import ElementTree
 import pytest
 
 from stepladder.diagnosis.logs.reader import read_logs
-from stepladder.diagnosis.runs.compare import compare, with_samples
-from stepladder.diagnosis.runs.compare_pairs import compare_pairs
+from stepladder.diagnosis.runs.compare import compare, compare_pairs, with_samples
 from stepladder.errors import ResourceError, UsageError
 from stepladder.records import to_json, write_json
 from stepladder.records.compare import Comparison
 from stepladder.records.from_json import from_json
-from stepladder.reporting.pages.compare_page import compare_page, write_compare_page
-from stepladder.reporting.pages.compare_text import compare_text
+from stepladder.reporting.pages.compare_page import compare_page, compare_text, write_compare_page
 from stepladder.stats.shares import mcnemar_p
 from stepladder.training.setup.run_lock import LOCK_FILE, _ourselves
 

@@ -19,8 +19,7 @@ from stepladder.config.recipe import AugmentConfig, FeaturesConfig, Recipe
 from stepladder.data.batch import Batch
 from stepladder.ladder import climb as climb_module
 from stepladder.ladder.accuracy.fit import larger_part
-from stepladder.ladder.accuracy.fit_recipe import FitRecipe
-from stepladder.ladder.accuracy.remedies import AccuracyClimb
+from stepladder.ladder.accuracy.remedies import AccuracyClimb, FitRecipe
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
 from stepladder.ladder.trial import run_trial
@@ -339,7 +338,7 @@ def test_views_of_held_out_examples_are_not_what_they_are_judged_by(
 def test_remedies_of_pictures_are_trained_beside_the_recipe_without(
     make_lab, profile: Profile, build_store, tmp_path: Path, recipe: Recipe, rung: Rung
 ) -> None:
-    rows = {"train": 40, "val": 16}
+    rows = {"train": 24, "val": 8}
     build_store(tmp_path / "store", num_rows=rows, size=32, encoding=Encoding.PIXELS)
     job = on_pictures(recipe, tmp_path / "store")
     lab = for_accuracy(make_lab, job, ImageClassification(job.data.store, job), num_seeds=2)
@@ -350,8 +349,8 @@ def test_remedies_of_pictures_are_trained_beside_the_recipe_without(
         is_trunk_frozen=True,
         trunk_s=1e-3,
         head_step_s=1e-4,
-        num_train=40,
-        num_val=16,
+        num_train=24,
+        num_val=8,
     )
     assert rung.why_not(known, job) is None
     trial = run_trial(lab, rung, known, job, rung.predict(known, job)).trial

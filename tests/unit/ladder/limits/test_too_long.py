@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepladder.ladder.limits.too_long import too_long
+from stepladder.ladder.lab import too_long
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,7 @@ from stepladder.ladder import climb as climb_module
 from stepladder.ladder import run as run_module
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger
 from stepladder.ladder.run import climb
-from stepladder.ladder.summary.baseline_run import run_whole
-from stepladder.ladder.summary.final_training import task_for, train_kept
+from stepladder.ladder.summary.final_training import run_whole, task_for, train_kept
 from stepladder.task import Metrics
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.output.display import Display, PlainDisplay

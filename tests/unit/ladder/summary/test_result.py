@@ -32,7 +32,7 @@ from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.budget import allows_after, budget_warning
 from stepladder.ladder.run import climb
 from stepladder.ladder.summary import result as result_module
-from stepladder.ladder.summary.baseline_run import outside_clock_s, run_whole
+from stepladder.ladder.summary.final_training import outside_clock_s, run_whole
 from stepladder.ladder.summary.result import of_looks
 from stepladder.ladder.trainings.training_cache import Trainings
 from stepladder.records import read_json

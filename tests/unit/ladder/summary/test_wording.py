@@ -11,7 +11,6 @@ from stepladder.errors import DataError
 from stepladder.ladder.summary.climb_summary import end_line
 from stepladder.ladder.summary.wording import (
     baseline_row,
-    epochs_words,
     gain,
     gain_interval,
     header,
@@ -84,68 +83,6 @@ def test_the_columns_stand_under_their_titles() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("made", "line"),
-    [
-        (
-            trial("gpu", 3, Decision.NOT_HERE, "no GPU on this machine (a T4: at most 14×)"),
-            " 3 gpu                    –          –                                      "
-            "not here: no GPU on this machine (a T4: at most 14×)",
-        ),
-        (
-            trial(
-                "channels_last", 6, Decision.KEPT, predicted=1.83,
-                speed=interval(2.04, 1.91, 2.08), exactness="same to 1e-5",
-            ),
-            " 6 channels_last          1.8×       2.0× [1.9, 2.1]     same to 1e-5       kept",
-        ),
-        (
-            trial(
-                "compile", 6, Decision.SKIPPED, "28 s to compile, 5 s of work left", predicted=0.6
-            ),
-            " 6 compile                0.60×                                             "
-            "skipped: 28 s to compile, 5 s of work left",
-        ),
-        (
-            trial("larger_batch", 7, Decision.UNTRIED, "untried: the budget ended", predicted=1.5),
-            " 7 larger_batch           1.5×                                              "
-            "untried: the budget ended",
-        ),
-        (
-            trial("cached_features", 5, Decision.KEPT, "kept", predicted=9.0,
-                  speed=interval(120, 110, 131), exactness="equal"),
-            " 5 cached_features        9.0×       120× [110, 131]     equal              kept",
-        ),
-    ],
-    ids=lambda value: value.rung if isinstance(value, Trial) else "",
-)  # fmt: skip
-def test_each_verdict_has_its_line(made: Trial, line: str) -> None:
-    assert row(made, WIDE) == line
-
-
-@pytest.mark.parametrize(
-    ("num_trainings", "words"),
-    [
-        (0, "11 epochs (by replay, 5 seeds)"),
-        (5, "11 epochs (by replay, 5 seeds)"),
-        (20, "11 epochs (by replay, 5 seeds; accuracy of 20 trainings)"),
-    ],
-)
-def test_accuracy_that_rests_on_more_trainings_than_the_epochs_says_so(
-    num_trainings: int, words: str
-) -> None:
-    verdict = replace(STOPPING.verdict, num_trainings=num_trainings)
-    assert epochs_words(replace(STOPPING, verdict=verdict)) == words
-
-
-def test_trainings_of_a_known_length_are_told_by_what_they_compare() -> None:
-    made = trial(
-        "larger_batch", 7, Decision.KEPT, num_epochs=60.0, num_trainings=1,
-        loss=interval(-0.1, -0.2, 0.0),
-    )  # fmt: skip
-    assert epochs_words(made) == "60 epochs (loss of 1 training)"
-
-
 def test_in_a_hundred_columns_whole_words_go_on_below_their_column() -> None:
     made = trial(
         "gradient_checkpointing", 7, Decision.DROPPED,
@@ -161,28 +98,6 @@ def test_in_a_hundred_columns_whole_words_go_on_below_their_column() -> None:
         "bound is 0.97×",
     ]
     assert all(len(line) <= 100 for line in row(made).splitlines())
-
-
-def test_on_a_narrow_terminal_the_verdict_gets_a_line_of_its_own() -> None:
-    assert row(STOPPING, 80).splitlines() == [
-        " 4 early_stopping         4.9×       5.2× [4.8, 5.5]     −0.1 [−0.6, +0.4]",
-        "   kept: 11 epochs (by replay, 5 seeds)",
-    ]
-
-
-def test_what_accuracy_or_memory_is_expected_stands_under_the_predicted_gain() -> None:
-    expected = Prediction(
-        rung="larger_model", gain=0.71, accuracy_gain=0.012, memory_frac=1.4,
-        provenance=Provenance.MODELLED,
-    )  # fmt: skip
-    made = trial("larger_model", 7, Decision.UNDECIDED, "noise", predicted=expected)
-    assert row(made).splitlines() == [
-        " 7 larger_model           0.71×                                             "
-        "undecided: noise",
-        "                          +1.2 pts",
-        "                          memory",
-        "                          1.4×",
-    ]
 
 
 def test_a_kept_rung_tells_the_numbers_that_it_chose() -> None:
@@ -213,16 +128,6 @@ def test_the_end_is_told_with_its_noise() -> None:
     )
 
 
-def test_a_task_without_classes_ends_with_its_loss() -> None:
-    bare = {
-        "baseline": {"total_s": 100.0},
-        "result": {"total_s": 10.0},
-        "speedup": 10.0,
-        "loss_change": {"estimate": -0.001, "low": -0.02, "high": 0.018},
-    }
-    assert end_line(bare, WIDE).endswith("10× (1.7 min → 10 s), test loss −0.001 [−0.020, +0.018]")
-
-
 def test_the_job_as_written_is_not_told_as_a_speed_up() -> None:
     same = CLIMB | {"is_as_written": True, "speedup": 0.83}
     assert end_line(same, WIDE) == (
@@ -230,26 +135,6 @@ def test_the_job_as_written_is_not_told_as_a_speed_up() -> None:
         "test 75.3 % (661 examples, read once)"
     )
     assert "nothing was kept before the budget ended" in end_line(same | {"untried": ["gpu"]})
-
-
-def test_a_change_that_is_not_known_is_said_not_to_be_compared() -> None:
-    one = CLIMB | {"num_test": 1, "test_change": None}
-    assert end_line(one, WIDE).endswith("test 75.0 → 75.3 % (1 example, read once), not compared")
-    bare = {"baseline": {"total_s": 9.0}, "result": {"total_s": 3.0}, "speedup": 3.0}
-    assert end_line(bare, WIDE).endswith("3.0× (9.0 s → 3.0 s)"), "there is no test split"
-    assert end_line(bare | {"num_test": 5}, WIDE).endswith("test not compared")
-
-
-def test_a_result_that_stands_alone_is_told_with_the_reason() -> None:
-    alone = CLIMB | {
-        "baseline": {"total_s": 1440.0},
-        "test_change": None,
-        "why_not_compared": "not compared: it would take a training of 14.0 min; --budget 2h",
-    }
-    assert end_line(alone, 300).endswith(
-        "test 75.3 % (661 examples, read once), "
-        "not compared: it would take a training of 14.0 min; --budget 2h"
-    )
 
 
 def test_an_end_within_the_noise_of_the_beginning_says_so() -> None:
@@ -260,20 +145,6 @@ def test_an_end_within_the_noise_of_the_beginning_says_so() -> None:
     assert "as written" not in said
     said = end_line(ends | {"baseline": {"total_s": 9.0, "runs_s": [8.2, 9.8]}}, WIDE)
     assert "(9.0 s → 7.7 s; as written 8.2 s and 9.8 s)" in said
-
-
-def test_looks_that_are_far_apart_say_which_counts() -> None:
-    ends = {"result": {"total_s": 3.0}, "speedup": 3.0}
-    said = end_line(ends | {"baseline": {"total_s": 9.0, "runs_s": [90.0, 9.0]}}, 300)
-    assert "as written 90 s and 9.0 s: something else used the machine, and the shorter" in said
-
-
-def test_what_no_time_was_left_for_is_named() -> None:
-    ends = {"baseline": {"total_s": 9.0}, "result": {"total_s": 3.0}, "speedup": 3.0}
-    said = end_line(ends | {"untried": ["larger_batch", "early_stopping"]}, 300)
-    assert said.endswith(
-        "for want of time not tried, or not once more: larger_batch, early_stopping"
-    )
 
 
 @pytest.mark.parametrize(
@@ -355,9 +226,3 @@ def test_noise_is_a_plus_minus_only_where_both_sides_are_equal() -> None:
 )  # fmt: skip
 def test_a_time_is_said_to_two_digits_in_one_unit(seconds: float | None, said: str) -> None:
     assert rough_time(seconds) == said
-
-
-@pytest.mark.parametrize(("cores", "is_told"), [(0.04, False), (0.6, True)])
-def test_a_trial_beside_other_processes_says_so(cores: float, is_told: bool) -> None:
-    words = reason_words(replace(STOPPING, cores_missing=cores))
-    assert ("other processes took 0.6 cores meanwhile" in words) is is_told

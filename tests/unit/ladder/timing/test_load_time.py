@@ -11,9 +11,9 @@ from stepladder.config.recipe import ModelConfig, Recipe
 from stepladder.data.reading.reader import Reader
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.guard import Watchdog
-from stepladder.ladder.timing import load_time as loading
+from stepladder.ladder.timing import speedup as loading
 from stepladder.ladder.timing.interleaved_blocks import Side
-from stepladder.ladder.timing.load_time import loading_s
+from stepladder.ladder.timing.speedup import loading_s
 from stepladder.measuring.blocks.block import BlockTimes, training_time
 from stepladder.measuring.blocks.workload import Workload
 from stepladder.records.profile import TrainingTime

@@ -106,10 +106,10 @@ def test_what_differs_from_head_to_head_is_refused_in_words(changed: Recipe) -> 
 
 
 def test_one_training_tells_both_ways_to_stop(make_lab, recipe) -> None:
-    whole = replace(recipe, schedule=replace(recipe.schedule, max_epochs=30))
+    whole = replace(recipe, schedule=replace(recipe.schedule, max_epochs=12))
     whole = replace(whole, stopping=StoppingConfig(early=False, restore_best=False))
     early = replace(whole, stopping=StoppingConfig(patience=1, min_improvement_frac=0.2))
-    both, alone = make_lab(whole, num_seeds=3), make_lab(whole, num_seeds=3)
+    both, alone = make_lab(whole, num_seeds=2), make_lab(whole, num_seeds=2)
     first = both.outcomes(whole, also=[early]).found
     assert all(
         both._trainings.is_known(early, part, both.seed + 1000 + idx)
@@ -122,17 +122,17 @@ def test_one_training_tells_both_ways_to_stop(make_lab, recipe) -> None:
     ):
         assert (told.epochs, told.num_validations) == (wanted.epochs, wanted.num_validations)
         np.testing.assert_allclose(told.losses, wanted.losses, rtol=1e-4, atol=1e-5)
-    assert {outcome.epochs for outcome in both.outcomes(early).found} != {30.0}
+    assert {outcome.epochs for outcome in both.outcomes(early).found} != {12.0}
 
 
 def test_one_probe_tells_all_ways_to_stop(make_lab, recipe, monkeypatch) -> None:
-    whole = replace(recipe, schedule=replace(recipe.schedule, max_epochs=30))
+    whole = replace(recipe, schedule=replace(recipe.schedule, max_epochs=12))
     whole = replace(whole, stopping=StoppingConfig(early=False, restore_best=False))
     ways = [
         replace(whole, stopping=StoppingConfig(patience=patience, restore_best=is_best))
         for patience, is_best in ((1, True), (1, False), (4, False))
     ]
-    lab, alone = make_lab(whole, num_seeds=3), make_lab(whole, num_seeds=3)
+    lab, alone = make_lab(whole, num_seeds=2), make_lab(whole, num_seeds=2)
     lab.probe(whole)
     learnt: list[int] = []
     trainings = lab._trainings

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from stepladder.ladder.trainings.stacked_head import stack, stacked_scorer, unstack
+from stepladder.ladder.trainings.stacked import stack, stacked_scorer, unstack
 
 NUM_HEADS, NUM_ROWS, NUM_IN = 3, 4, 6
 

@@ -24,7 +24,7 @@ from stepladder.config.recipe import (
     StoppingConfig,
 )
 from stepladder.data.prepare.prepare import prepare
-from stepladder.ladder.recipe_keys import learning_key
+from stepladder.ladder.keys import learning_key
 from stepladder.records.profile import Provenance
 from stepladder.task.image_classification import ImageClassification
 

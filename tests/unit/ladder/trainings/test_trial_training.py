@@ -15,7 +15,7 @@ import torch
 from stepladder.config.options import JobConfig, RunConfig
 from stepladder.config.recipe import FeaturesConfig, Recipe, StoppingConfig
 from stepladder.ladder.accuracy.folds import plain_parts
-from stepladder.ladder.recipe_keys import replay_recipe
+from stepladder.ladder.keys import replay_recipe
 from stepladder.ladder.trainings.feature_replay import Instrument
 from stepladder.ladder.trainings.trial_training import DIVERGED, learn
 from stepladder.records import read_jsonl

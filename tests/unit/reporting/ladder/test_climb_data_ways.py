@@ -17,7 +17,7 @@ from stepladder.records.ladder import Decision, Interval, Prediction, Trial, Ver
 from stepladder.records.profile import Provenance, TrainingTime
 from stepladder.reporting.ladder.climb_data import ClimbRecords, read_climb
 from stepladder.reporting.ladder.picture import ladder_picture
-from stepladder.reporting.page import write_report
+from stepladder.reporting.pages.report_page import write_report
 
 Build = Callable[..., Path]
 KEPT, UNDECIDED = Decision.KEPT, Decision.UNDECIDED

@@ -12,34 +12,35 @@ import pytest
 import torch
 
 from stepladder.errors import ResourceError
+from stepladder.machine.filesystem import FileCalls, FolderAbilities
 from stepladder.training.checkpoint.checkpoint import Checkpoints
-from stepladder.training.checkpoint.file_system import FileOps, FileSystem, probe, require_space
+from stepladder.training.checkpoint.file_system import limits, probe, require_space
 
 FROZEN = {"trunk": torch.arange(4.0)}
 
 
-class NoLinks(FileOps):
+class NoLinks(FileCalls):
     """As FAT and many network shares."""
 
     def link(self, source: Path, target: Path) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
 
-class NoFolderRename(FileOps):
+class NoFolderRename(FileCalls):
     """As FUSE mounts of object stores."""
 
     def rename(self, source: Path, target: Path) -> None:
         raise OSError(errno.ENOTSUP, "Operation not supported")
 
 
-class NoFolderSync(FileOps):
+class NoFolderSync(FileCalls):
     """As some FUSE mounts."""
 
     def sync_folder(self, folder: Path) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
 
-class NoLocks(FileOps):
+class NoLocks(FileCalls):
     """As NFS without a lock service."""
 
     def lock(self, handle: int) -> None:
@@ -50,14 +51,14 @@ class Nothing(NoLinks, NoFolderRename, NoFolderSync, NoLocks):
     """As little as a run can do with."""
 
 
-ALL_OPS = [FileOps, NoLinks, NoFolderRename, NoFolderSync, NoLocks, Nothing]
+ALL_OPS = [FileCalls, NoLinks, NoFolderRename, NoFolderSync, NoLocks, Nothing]
 
 
 def step(number: int) -> str:
     return f"step-{number:09d}"
 
 
-def make(folder: Path, ops: FileOps) -> Checkpoints:
+def make(folder: Path, ops: FileCalls) -> Checkpoints:
     folder.mkdir(exist_ok=True)
     return Checkpoints(folder, file_system=probe(folder, ops), ops=ops)
 
@@ -70,20 +71,20 @@ def save(checkpoints: Checkpoints, number: int, *, value: float = 0.0) -> None:
 @pytest.mark.parametrize(
     ("ops", "wanted"),
     [
-        (FileOps(), FileSystem()),
-        (NoLinks(), FileSystem(has_hard_links=False)),
-        (NoFolderRename(), FileSystem(has_dir_rename=False)),
-        (NoFolderSync(), FileSystem(has_dir_fsync=False)),
-        (NoLocks(), FileSystem(has_locks=False)),
+        (FileCalls(), FolderAbilities()),
+        (NoLinks(), FolderAbilities(has_hard_links=False)),
+        (NoFolderRename(), FolderAbilities(has_folder_rename=False)),
+        (NoFolderSync(), FolderAbilities(has_folder_sync=False)),
+        (NoLocks(), FolderAbilities(has_locks=False)),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_the_probe_finds_what_works_and_leaves_nothing(
-    tmp_path: Path, ops: FileOps, wanted: FileSystem
+    tmp_path: Path, ops: FileCalls, wanted: FolderAbilities
 ) -> None:
     assert probe(tmp_path, ops) == wanted
     assert list(tmp_path.iterdir()) == []
-    assert len(wanted.limits()) == (wanted != FileSystem())
+    assert len(limits(wanted)) == (wanted != FolderAbilities())
 
 
 def test_the_probe_names_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_the_probe_names_a_folder_that_cannot_be_written(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("ops", ALL_OPS)
 def test_saving_loading_replacing_and_pruning_work_everywhere(
-    tmp_path: Path, ops: type[FileOps]
+    tmp_path: Path, ops: type[FileCalls]
 ) -> None:
     checkpoints = make(tmp_path / "c", ops())
     for number in (1, 2, 3):
@@ -128,7 +129,7 @@ def test_a_kill_in_the_middle_of_a_manifest_leaves_the_one_before_readable(tmp_p
 
 @pytest.mark.parametrize("ops", ALL_OPS)
 def test_a_failed_replacement_leaves_the_old_one_readable(
-    tmp_path: Path, ops: type[FileOps]
+    tmp_path: Path, ops: type[FileCalls]
 ) -> None:
     class Full(ops):  # type: ignore[misc, valid-type]
         """Has no room at the moment of commit."""
@@ -202,7 +203,7 @@ def test_without_folder_rename_a_replacement_killed_halfway_loses_nothing(tmp_pa
 
 
 def test_links_that_stop_working_are_replaced_by_files(tmp_path: Path) -> None:
-    class TooMany(FileOps):
+    class TooMany(FileCalls):
         """Refuses the link after the probe found that links work."""
 
         def link(self, source: Path, target: Path) -> None:
@@ -215,7 +216,7 @@ def test_links_that_stop_working_are_replaced_by_files(tmp_path: Path) -> None:
 
 
 def test_old_checkpoints_that_cannot_be_removed_are_a_warning(tmp_path: Path) -> None:
-    class Stuck(FileOps):
+    class Stuck(FileCalls):
         """Renames nothing that is a checkpoint already."""
 
         def rename(self, source: Path, target: Path) -> None:

@@ -11,7 +11,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from stepladder.errors import DataError
-from stepladder.training.checkpoint.tensor_file import serialize
+from stepladder.training.checkpoint.checkpoint_files import serialize
 
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64),

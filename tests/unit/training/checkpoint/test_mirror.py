@@ -18,9 +18,9 @@ from stepladder.config.choices import TrainMode
 from stepladder.config.recipe import ScheduleConfig
 from stepladder.data.remote.copies import FolderCopies
 from stepladder.errors import InterruptedRun, ResourceError
+from stepladder.machine.filesystem import FolderAbilities
 from stepladder.records import read_json
 from stepladder.training.checkpoint.checkpoint import Checkpoints
-from stepladder.training.checkpoint.file_system import FileSystem
 from stepladder.training.checkpoint.mirror import Mirror, bring_back
 
 MakeJob = Callable[..., Any]
@@ -102,7 +102,7 @@ def test_a_damaged_copy_falls_back_to_the_one_before(
     weights = newest / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[::-1])
     lost = tmp_path / "lost"
-    said = bring_back(FolderCopies(tmp_path / "mirror"), lost, file_system=FileSystem())
+    said = bring_back(FolderCopies(tmp_path / "mirror"), lost, file_system=FolderAbilities())
     assert said[0].startswith(f"{newest.name} in the mirror {tmp_path}/mirror is damaged: ")
     before = sorted((tmp_path / "mirror/checkpoints").glob("step-*"))[-2].name
     assert said[1] == f"{before} was fetched from the mirror {tmp_path}/mirror"
@@ -207,7 +207,9 @@ def test_a_copy_that_was_cut_shows_no_checkpoint(
     assert str(error).split("\n")[0] in said[0]
     assert list((tmp_path / "mirror").rglob("step-*/MANIFEST.json")) == []
     assert (
-        bring_back(FolderCopies(tmp_path / "mirror"), tmp_path / "lost", file_system=FileSystem())
+        bring_back(
+            FolderCopies(tmp_path / "mirror"), tmp_path / "lost", file_system=FolderAbilities()
+        )
         == []
     )
 

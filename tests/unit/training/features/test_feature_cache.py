@@ -36,7 +36,7 @@ from stepladder.training.features.feature_cache import (
 )
 from stepladder.training.features.feature_pass import read_batch
 from stepladder.training.features.feature_rules import agree
-from stepladder.training.features.precompute import compute_features
+from stepladder.training.features.feature_stage import compute_features
 from stepladder.training.output.display import Display
 from stepladder.training.setup import build
 from stepladder.training.setup.build import (

@@ -17,11 +17,11 @@ import pytest
 from stepladder.training.output.display import (
     Display,
     JsonDisplay,
+    LiveDisplay,
     PlainDisplay,
     ProgressState,
     make_display,
 )
-from stepladder.training.output.live import LiveDisplay
 from stepladder.training.output.wording import (
     clean,
     duration,

@@ -14,8 +14,8 @@ from stepladder.data.store.shard_files import ShardFilesStats
 from stepladder.data.store.store import Store, StoreSplit
 from stepladder.records import read_jsonl
 from stepladder.training.output.display import Display, ProgressState
-from stepladder.training.output.progress import reading_totals
 from stepladder.training.run import train
+from stepladder.training.session import reading_totals
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from stepladder.config.recipe import ScheduleConfig
 from stepladder.data.batch import Batch
 from stepladder.records import read_json, read_jsonl
-from stepladder.reporting.page import write_report
+from stepladder.reporting.pages.report_page import write_report
 from stepladder.task import Metrics
 from stepladder.training.evaluate import Evaluation
 from stepladder.training.output.results import read_predictions, write_predictions

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stepladder.errors import DataError
-from stepladder.training.setup.differences import Conditions, differences, refuse_other_classes
+from stepladder.training.setup.attempt import Conditions, differences, refuse_other_classes
 
 OLD = Conditions(
     threads=2,

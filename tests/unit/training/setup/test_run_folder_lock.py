@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from stepladder.errors import ResourceError
-from stepladder.training.checkpoint.file_system import FileOps, FileSystem
+from stepladder.machine.filesystem import FileCalls, FolderAbilities
 from stepladder.training.setup.run_lock import RunLock
 
 OTHER = """
 import sys, time
 from pathlib import Path
-from stepladder.training.checkpoint.file_system import FileOps, FileSystem
+from stepladder.machine.filesystem import FileCalls, FolderAbilities
 from stepladder.training.setup.run_lock import RunLock
-works = FileSystem(has_locks=sys.argv[2] == "True")
-with RunLock(Path(sys.argv[1]), file_system=works, ops=FileOps()):
+works = FolderAbilities(has_locks=sys.argv[2] == "True")
+with RunLock(Path(sys.argv[1]), file_system=works, ops=FileCalls()):
     print("locked", flush=True)
     time.sleep(60)
 """
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def lock(path: Path, has_locks: bool) -> RunLock:
-    return RunLock(path, file_system=FileSystem(has_locks=has_locks), ops=FileOps())
+    return RunLock(path, file_system=FolderAbilities(has_locks=has_locks), ops=FileCalls())
 
 
 def start_other(path: Path, has_locks: bool) -> subprocess.Popen[str]:
@@ -133,12 +133,12 @@ def test_a_lock_that_someone_removed_is_not_removed_again_from_its_next_owner(
 
 
 def test_an_error_of_the_file_system_is_no_refusal(path: Path) -> None:
-    class Broken(FileOps):
+    class Broken(FileCalls):
         """Fails to lock though the probe could."""
 
         def lock(self, handle: int) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    broken = RunLock(path, file_system=FileSystem(), ops=Broken())
+    broken = RunLock(path, file_system=FolderAbilities(), ops=Broken())
     with pytest.raises(ResourceError, match="Input/output error"), broken:
         pass

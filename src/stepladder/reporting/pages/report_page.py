@@ -1,0 +1,180 @@
+"""report.html: one file that opens anywhere, loads nothing and runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from stepladder.records import write_bytes
+from stepladder.records.reading import Reading, reading_of
+from stepladder.reporting.charts.curves import learning_figures, machine_figures
+from stepladder.reporting.classes import class_results
+from stepladder.reporting.headline import headline, not_measured, time_spent, warnings_of
+from stepladder.reporting.html import template
+from stepladder.reporting.ladder.section import ladder_page
+from stepladder.reporting.ladder.trials import MAX_TRIALS
+from stepladder.reporting.pages.diagnosis_page import headline as fit_headline
+from stepladder.reporting.tables import RunRecords, count, fraction, number, pretty_json, read_run
+from stepladder.training.output.wording import byte_rate, duration, percent, rough_time
+
+REPORT_FILE = "report.html"
+MAX_REPORT_BYTES = 300_000
+_MAX_TEXT = 12_000  # characters of config and of environment
+
+
+def write_report(run: Path) -> Path:
+    """Write RUN/report.html from what the run folder holds, however the run ended.
+
+    Returns:
+        The file, under 300 KB, self-contained and without scripts.
+
+    Raises:
+        DataError: if the folder holds nothing of a run.
+    """
+    path = run / REPORT_FILE
+    write_bytes(path, render(read_run(run)).encode("utf-8", "replace"))
+    return path
+
+
+def render(records: RunRecords) -> str:
+    """Make the page; while it would weigh too much, photographs and then samples are dropped."""
+    num_thumbs, num_details = len(records.thumbs), MAX_TRIALS
+    page_of, shown = template("report.html"), _shown(records)
+    while True:
+        page = page_of.render(shown, thumbs=records.thumbs[:num_thumbs], num_details=num_details)
+        fits = len(page.encode("utf-8", "replace")) < MAX_REPORT_BYTES
+        if fits or num_thumbs + num_details == 0:
+            return page
+        num_details -= 0 if num_thumbs else 4
+        num_thumbs = max(num_thumbs - 1, 0)
+
+
+def _shown(records: RunRecords) -> dict[str, object]:
+    """Give what the template shows, but for what is cut to fit."""
+    head = headline(records)
+    ladder = None
+    if records.climb is not None:
+        train_s = number(records.summary.get("train_s"))
+        ladder = ladder_page(records.climb, status=head.status, train_s=train_s)
+    return {
+        "run": records,
+        "head": head,
+        "ladder": ladder,
+        "has_run": bool(ladder is None or records.summary or records.events),
+        "warnings": warnings_of(records),
+        "fit": fit_headline(records.diagnosis.fit).capitalize() if records.diagnosis else "",
+        "learning": learning_figures(records),
+        "times": time_spent(records),
+        "reading": reading_rows(records),
+        "machine": machine_figures(records),
+        "classes": class_results(records),
+        "not_measured": not_measured(records),
+        "config": _cut(records.config_text),
+        "environment": _cut(pretty_json(records.env)) if records.env else "",
+        "num_resumes": max(count(records.summary.get("attempts")) - 1, 0),
+    }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}\n… cut; the file has it all."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingRow:
+    """A number of the reader, and what stands beside it."""
+
+    name: str
+    value: str
+    note: str
+
+
+def reading_rows(records: RunRecords) -> list[ReadingRow]:
+    """Give what a run's reader counted; of one that read nothing, why, or nothing."""
+    reading = reading_of(records.of("reader"))
+    if reading is None:
+        return _of_features(records)
+    wait = fraction(records.summary.get("data_wait_frac"))
+    found = [
+        ("examples read", f"{reading.num_read:,.0f}", _stored(reading)),
+        ("fetching one, in a thread", *_of_one(reading, reading.fetch_s)),
+        ("decoding one, in a thread", *_of_one(reading, reading.decode_s)),
+        ("a thread gets, while it fetches", *_rate(reading)),
+        ("waiting for batches", rough_time(reading.wait_s), _of_steps(wait)),
+        *_of_files(reading),
+    ]
+    return [ReadingRow(name=name, value=value, note=note) for name, value, note in found if value]
+
+
+def _of_features(records: RunRecords) -> list[ReadingRow]:
+    """Say that steps learnt from features, which are read by nobody."""
+    phases = records.summary.get("phases_s")
+    seconds = number(phases.get("features")) if isinstance(phases, Mapping) else None
+    if seconds is None:
+        return []
+    note = f"steps learn from features in memory; to compute or load them took {duration(seconds)}"
+    return [ReadingRow(name="examples read while training", value="none", note=note)]
+
+
+def _stored(reading: Reading) -> str:
+    return f"{_bytes(reading.read_bytes)} as they are stored" if reading.read_bytes else ""
+
+
+def _of_one(reading: Reading, seconds: float) -> tuple[str, str]:
+    if not seconds:
+        return "", ""
+    threads = f"{reading.num_threads:.0f} thread{'s' if reading.num_threads != 1 else ''}"
+    return rough_time(seconds / reading.num_read), f"{rough_time(seconds)} in all, on {threads}"
+
+
+def _rate(reading: Reading) -> tuple[str, str]:
+    rate = reading.fetch_bytes_per_s
+    return (byte_rate(rate), "") if rate is not None else ("", "")
+
+
+def _of_steps(wait: float | None) -> str:
+    return f"data was waited for in {percent(wait)} of the steps' time" if wait is not None else ""
+
+
+def _of_files(reading: Reading) -> list[tuple[str, str, str]]:
+    """Give what the files of a store in an object store took."""
+    if not reading.num_requests:
+        return []
+    again = f", {reading.num_retries:,.0f} sent again" if reading.num_retries else ""
+    noun = "request" if reading.num_requests == 1 else "requests"
+    requests = f"{reading.num_requests:,.0f} {noun}{again}"
+    rows = [("from the object store", _bytes(reading.received_bytes), requests)]
+    if reading.hit_frac is not None:
+        num_asked = reading.cache_hits + reading.cache_misses
+        counts = f"{reading.cache_hits:,.0f} of {num_asked:,.0f} times that one was asked for"
+        rows.append(("files that the cache had", percent(reading.hit_frac), counts))
+    return rows
+
+
+def _bytes(value: float) -> str:
+    size, unit = next(((s, u) for s, u in ((1e9, "GB"), (1e6, "MB")) if value >= s), (1e3, "kB"))
+    return f"{value / size:,.3g} {unit}" if value < 999.5e9 else f"{value / 1e9:,.0f} GB"
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """The report of a run; a notebook shows it in a frame of its own, a terminal names it.
+
+    Args:
+        run: the run folder.
+        height_px: height of the frame.
+    """
+
+    run: Path
+    height_px: int = 900
+
+    def _repr_html_(self) -> str:
+        """Give the page in a sandboxed frame, so that its styles and the notebook's stay apart."""
+        return str(
+            Markup(
+                '<iframe srcdoc="{}" width="100%" height="{}" sandbox="" '
+                'style="border:0;color-scheme:normal" title="stepladder report"></iframe>'
+            ).format(render(read_run(self.run)), self.height_px)
+        )

@@ -1,0 +1,214 @@
+"""What is held of an optimiser while a script runs: its weights, before and after its steps."""
+
+from __future__ import annotations
+
+import weakref
+from math import isfinite
+from statistics import median
+from typing import Any, Final
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from stepladder.watching.hooks.tensors import is_plain, part
+from stepladder.watching.seen import OptimizerSeen
+
+_MAX_MATRICES: Final = 12
+_MAX_SLOPES: Final = 4  # of these, compared with their gradients
+_MATRIX_ELEMENTS: Final = 1024
+_MAX_CHECKED: Final = 2000
+_PROVE_AFTER: Final = 2  # steps that look uncleared, before the numbers themselves are compared
+_MAX_PROOF: Final = 65_536  # elements
+
+
+class ClearingWatch:
+    """Follows the gradient of one weight of an optimiser from one step to the next.
+
+    A gradient was not cleared where the same tensor object is there at both steps, and where all
+    its changes in between (torch counts them) were made by backward, clipping or unscaling. What
+    goes past that count, as `p.grad.data.zero_()` does, is found by comparing the numbers.
+    """
+
+    def __init__(self) -> None:
+        self._param: weakref.ref[Any] | None = None
+        self._grad: weakref.ref[Any] | None = None
+        self._version = -1
+        self._is_intact = False
+        self._num_backwards = 0
+        self._numbers: torch.Tensor | None = None
+        self._num_suspect = 0
+        self._num_proven = 0
+        self._is_proving = False
+        self._is_new = True
+
+    def after_step(self, optimizer: Optimizer | None) -> None:
+        """Remember the gradient that this step used; None: the next steps are not followed."""
+        if optimizer is None:
+            self._grad, self._numbers, self._is_intact, self._is_new = None, None, False, True
+            return
+        param = self._param() if self._param is not None else None
+        if param is None:
+            param = _small(optimizer)
+            if param is None:
+                return
+            self._param = weakref.ref(param)
+        self._is_new = False
+        grad = param.grad
+        self._is_intact = grad is not None
+        self._num_backwards = 0
+        if grad is None:
+            self._grad, self._numbers, self._num_suspect = None, None, 0
+            return
+        self._grad, self._version = weakref.ref(grad), grad._version
+        self._is_proving = self._num_suspect >= _PROVE_AFTER and self._num_proven < 2
+        self._keep(grad)
+
+    def open(self) -> None:
+        """Look before torch itself changes gradients."""
+        if self._is_intact:
+            self._check()
+
+    def close(self, *, is_backward: bool) -> None:
+        """Look afterwards: what changed meanwhile was not clearing."""
+        if not self._is_intact:
+            return
+        grad = self._current()
+        if grad is None:
+            self._is_intact = False
+            return
+        self._num_backwards += is_backward and grad._version > self._version
+        self._version = grad._version
+        self._keep(grad)
+
+    def before_step(self, seen: OptimizerSeen) -> None:
+        """Decide whether the step's gradients hold those of the step before."""
+        if self._grad is None:
+            if self._param is not None and not self._is_new:
+                seen.num_cleared += 1
+            return
+        if self._is_intact:
+            self._check()
+        if self._is_intact and self._num_backwards:
+            seen.num_uncleared += 1
+            self._num_suspect += 1
+            self._num_proven += self._is_proving
+            seen.is_uncleared_proven = seen.is_uncleared_proven or self._num_proven >= 2
+        elif not self._is_intact:
+            seen.num_cleared += 1
+            self._num_suspect = 0
+
+    def _current(self) -> Any:
+        param = self._param() if self._param is not None else None
+        grad = None if param is None else param.grad
+        held = self._grad() if self._grad is not None else None
+        return grad if grad is not None and grad is held else None
+
+    def _check(self) -> None:
+        grad = self._current()
+        if grad is None or grad._version != self._version:
+            self._is_intact = False
+        elif self._is_proving and self._numbers is not None:
+            is_same = torch.equal(grad.detach(), self._numbers)
+            self._is_intact = is_same and bool(self._numbers.any())
+
+    def _keep(self, grad: Any) -> None:
+        self._numbers = grad.detach().clone() if self._is_proving else None
+
+
+def _small(optimizer: Optimizer) -> Any:
+    """Choose the weight whose gradient is quickest to compare."""
+    found = None
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if not is_plain(param.grad) or param.grad.is_sparse:
+                continue
+            if found is None or param.numel() < found.numel():
+                found = param
+    return found if found is not None and found.numel() <= _MAX_PROOF else None
+
+
+class HeldOptimizer:
+    """What is held of one optimiser while the script runs."""
+
+    def __init__(self, optimizer: Optimizer, seen: OptimizerSeen) -> None:
+        self.ref = weakref.ref(optimizer)
+        self.seen = seen
+        self.params = [weakref.ref(p) for group in optimizer.param_groups for p in group["params"]]
+        self.ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        self.clearing = ClearingWatch()
+        self.never: dict[int, str] | None = None
+        self.before: list[tuple[Any, Any, Any]] = []
+        self.late: list[tuple[int, Any, Any, Any]] = []
+        self.losses: list[tuple[int, Any]] = []
+        self.cleared_late_at: str | None = None
+        self.was_cleared = False
+        self.is_late = False
+        self.began = 0.0
+        self.event: Any = None
+
+    def keep_weights(self, optimizer: Optimizer) -> None:
+        """Note some numbers of the weights before a step moves them."""
+        seen, params = self.seen, learning(optimizer)
+        seen.rates.append((seen.num_steps, float(optimizer.param_groups[0].get("lr", 0.0) or 0.0)))
+        matrices = [p for p in params if p.dim() >= 2 and p.grad is not None]
+        stride = max(1, len(matrices) // _MAX_MATRICES)
+        some = [p for p in matrices[::stride] if is_plain(p)]
+        self.before = [
+            (
+                weakref.ref(p),
+                part(p, _MATRIX_ELEMENTS).clone(),
+                None if self.is_late or idx >= _MAX_SLOPES else _slope(p),
+            )
+            for idx, p in enumerate(some)
+        ]
+
+    def compare(self) -> None:
+        """Measure how far the step moved some of the weights."""
+        moved, sizes, cosines = [], [], []
+        for ref, old, grad in self.before:
+            param = ref()
+            if param is None:
+                continue
+            change = (part(param, _MATRIX_ELEMENTS) - old).float()
+            moved.append(change.norm())
+            sizes.append(old.float().norm())
+            if grad is not None:
+                slope = grad.float()
+                cosines.append(change.dot(slope) / (change.norm() * slope.norm()))
+        self.before = []
+        if moved:
+            cosine = torch.stack(cosines) if cosines else None
+            late = (self.seen.num_steps, torch.stack(moved), torch.stack(sizes), cosine)
+            self.late.append(late)
+
+    def settle(self) -> None:
+        """Read update ratios, losses and the names of weights without gradients."""
+        seen = self.seen
+        for step, moved, sizes, cosines in self.late:
+            known = [] if cosines is None else [c for c in cosines.tolist() if isfinite(c)]
+            if known:
+                seen.climbs.append((step, median(known)))
+            pairs = zip(moved.tolist(), sizes.tolist(), strict=True)
+            ratios = sorted(m / s for m, s in pairs if s > 0)
+            if ratios:
+                seen.ratios.append((step, ratios[len(ratios) // 2]))
+        self.late.clear()
+        for step, values in self.losses:
+            numbers = [float(value) for value in values]
+            seen.losses.append((step, sum(numbers) / len(numbers)))
+        self.losses.clear()
+        seen.without_grad = tuple((self.never or {}).values())
+
+
+def _slope(param: Any) -> Any:
+    """Give the gradient's numbers at the places where `part` reads the weight; None: it cannot."""
+    grad = param.grad
+    if not is_plain(grad) or grad.stride() != param.stride():
+        return None
+    return part(grad, _MATRIX_ELEMENTS).clone()
+
+
+def learning(optimizer: Optimizer) -> list[Any]:
+    """Give the weights of an optimiser that may learn, the first 2,000 of them."""
+    params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    return params[:_MAX_CHECKED]

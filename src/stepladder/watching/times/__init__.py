@@ -1,1 +1,0 @@
-"""Where a watched step's time goes."""

@@ -1,0 +1,140 @@
+"""Laws over COMMANDS: what is listed has help, examples that parse, a row in docs, a function."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import stepladder
+from stepladder.cli import reference, watch
+from stepladder.cli.commands import COMMANDS, Command
+from stepladder.cli.main import main
+from stepladder.cli.parse import parse
+from stepladder.config.schema import field_docs
+
+ROOT = Path(__file__).parents[2]
+each_command = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+
+
+def ended(*words: str) -> object:
+    try:
+        return main(words)
+    except SystemExit as end:  # tyro's own end, after help or a usage error
+        return end.code
+
+
+def examples(command: Command) -> Iterator[list[str]]:
+    """Yield the words of each example, without its comment and where its output goes."""
+    _, _, block = flags_of(command).__doc__.partition("Examples:\n")
+    for line in inspect.cleandoc(block).splitlines():
+        if line.startswith("stepladder "):
+            name, *words = shlex.split(re.split(r"  +| > ", line)[0])[1:]
+            assert name == command.name
+            yield words
+
+
+def flags_of(command: Command) -> type:
+    flags: type = importlib.import_module(command.module).Flags
+    return flags
+
+
+@each_command
+def test_its_help_has_a_description_and_examples(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(command.name, "--help") == 0
+    out = capsys.readouterr().out
+    assert f"usage: stepladder {command.name}" in out
+    assert f"Examples:\n  stepladder {command.name}" in out
+
+
+@each_command
+def test_its_examples_parse(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("run.yaml", "demo.yaml"):
+        Path(name).touch()
+    listed = list(examples(command))
+    assert listed
+    for words in listed:
+        if hasattr(flags_of(command), "show_config"):
+            shown = [word for word in words if word != "--show-config"]
+            assert ended(command.name, *shown, "--show-config") == 0, words
+        else:
+            ours = watch.split(words)[0] if command.name == "watch" else words
+            assert parse(flags_of(command), ours, command=command.name), words
+
+
+@each_command
+def test_an_unknown_flag_ends_with_2(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ended(command.name, "--no-such-flag") == 2
+    assert not list(tmp_path.iterdir())
+
+
+@each_command
+def test_every_flag_says_what_it_does(command: Command) -> None:
+    docs: dict[str, str] = {}
+    for kind in flags_of(command).__mro__[:-1]:
+        docs = field_docs(kind) | docs
+    groups = {"output", "recipe", "run", "ladder", "prepare"}
+    for field in dataclasses.fields(flags_of(command)):
+        if field.default_factory is dataclasses.MISSING:
+            assert docs[field.name].endswith("."), field.name
+        else:
+            assert field.name in groups
+
+
+@each_command
+def test_its_summary_fits_a_line_of_help(command: Command) -> None:
+    assert command.summary.endswith(".")
+    assert len(f"  {command.name:<12}{command.summary}") <= 100
+
+
+def test_names_are_unique_and_every_module_with_flags_is_listed() -> None:
+    listed = [command.module for command in COMMANDS]
+    assert len(set(listed)) == len(listed)
+    files = sorted((ROOT / "src" / "stepladder" / "cli").glob("*.py"))
+    modules = [f"stepladder.cli.{file.stem}" for file in files if file.stem != "__init__"]
+    assert {name for name in modules if hasattr(importlib.import_module(name), "Flags")} == {
+        *listed
+    }
+
+
+def test_the_page_of_commands_is_up_to_date() -> None:
+    written = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    again = "python -m stepladder.cli.reference > docs/commands.md"
+    assert written == reference.page(), again
+    for command in COMMANDS:
+        assert written.count(f"\n| [`{command.name}`](#{command.name}) |") == 1
+
+
+def test_type_checkers_see_each_public_name_where_it_is() -> None:
+    tree = ast.parse(Path(stepladder.__file__).read_text(encoding="utf-8"))
+    (block,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    seen = {
+        alias.asname: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == {
+        name: getattr(stepladder, name).__module__
+        for name in stepladder.__all__
+        if name != "__version__"
+    }
