@@ -29,7 +29,8 @@ from PIL import Image, ImageCms, ImageOps
 from stepladder.cli.main import main
 from stepladder.config.choices import Encoding, Split
 from stepladder.config.options import PrepareConfig
-from stepladder.data.decoding.decode import BadPictureError, decode_picture
+from stepladder.data.decoding.decode import decode_picture
+from stepladder.data.decoding.formats import BadPictureError
 from stepladder.data.prepare.prepare import PreparePhase, PrepareProgress, prepare
 from stepladder.data.sources.listing import list_pictures
 from stepladder.data.sources.source_file import read_file

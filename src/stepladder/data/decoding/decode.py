@@ -28,17 +28,6 @@ from stepladder.data.decoding.resize import Pixels, crop_centre, fit_size, pad_w
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-__all__ = [
-    "DECODE_VERSION",
-    "BadPictureError",
-    "Form",
-    "decode_content",
-    "decode_picture",
-    "decode_versions",
-    "find_form",
-    "read_size",
-]
-
 DECODE_VERSION = 1
 """Raised whenever the same bytes would give other pixels."""
 

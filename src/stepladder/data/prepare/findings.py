@@ -92,7 +92,7 @@ def find(
     traits = sum((Counter(done.traits) for done in finished), Counter[Trait]())
     warnings += _trait_warnings(traits)
     num_copies, copy_warnings = _compare_bytes(rows)
-    near, near_warnings = _compare_looks(config, looks, is_drawn=_is_drawn(listing))
+    near, near_warnings = _compare_looks(config, looks, is_drawn=listing.has_drawn_val)
     class_counts = {
         split.value: tuple(counts[split][label] for label in plan.classes)
         for split in Split
@@ -127,12 +127,8 @@ def _lasting_source(config: PrepareConfig, listing: Listing) -> Path:
     return config.source if is_elsewhere else config.source.expanduser().absolute()
 
 
-def _is_drawn(listing: Listing) -> bool:
-    return Split.VAL not in {picture.split for picture in listing.pictures}
-
-
 def _split_warnings(config: PrepareConfig, listing: Listing) -> list[str]:
-    if not _is_drawn(listing):
+    if not listing.has_drawn_val:
         unused = "the source has its own val: group_by has no effect"
         return [unused] if config.group_by else []
     if Split.TEST not in {picture.split for picture in listing.pictures}:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,30 +63,23 @@ class Hashed:
         return hashlib.sha256(data).digest() == self.sha256
 
 
-@dataclass(frozen=True)
-class HashCache:
-    """Hashes of an earlier run, by path."""
-
-    known: dict[str, Hashed]
-
-    @classmethod
-    def read(cls, paths: Iterable[Path]) -> HashCache:
-        """Read cache files; missing files and half lines count for nothing."""
-        known = {}
-        for path in paths:
-            for line in read_jsonl(path):
-                try:
-                    name, size, mtime, inode, digest = line["file"]
-                    known[str(name)] = Hashed(bytes.fromhex(digest), (size, mtime, inode))
-                except (KeyError, TypeError, ValueError):
-                    continue
-        return cls(known)
+def read_hashes(*paths: Path) -> dict[str, Hashed]:
+    """Read the hashes of earlier runs, by path; missing files and half lines count for nothing."""
+    known = {}
+    for path in paths:
+        for line in read_jsonl(path):
+            try:
+                name, size, mtime, inode, digest = line["file"]
+                known[str(name)] = Hashed(bytes.fromhex(digest), (size, mtime, inode))
+            except (KeyError, TypeError, ValueError):
+                continue
+    return known
 
 
 def hash_files(
     listing: Listing,
     *,
-    cache: HashCache,
+    known: Mapping[str, Hashed],
     save_to: Path,
     pool: Executor,
     ahead: int,
@@ -97,7 +90,7 @@ def hash_files(
 
     Args:
         listing: the pictures.
-        cache: hashes that hold while a file's size, time and inode do.
+        known: hashes that hold while a file's size, time and inode do.
         save_to: JSONL file, a line each; grows while files are hashed, and is put in the order
             of the listing in the end.
         pool: threads to read in.
@@ -108,7 +101,7 @@ def hash_files(
 
     def hash_chunk(chunk: list[Picture]) -> list[Hashed]:
         return [
-            hash_file(listing.file(picture), cache.known.get(picture.path), max_pixels)
+            hash_file(listing.file(picture), known.get(picture.path), max_pixels)
             for picture in chunk
         ]
 
@@ -119,7 +112,7 @@ def hash_files(
         results = map_in_order(pool, hash_chunk, chunks, ahead=ahead)
         for num_chunks, hashes in enumerate(results):
             fresh = zip(pictures[len(done) : len(done) + len(hashes)], hashes, strict=True)
-            _save(file, (pair for pair in fresh if cache.known.get(pair[0].path) != pair[1]))
+            _save(file, (pair for pair in fresh if known.get(pair[0].path) != pair[1]))
             if num_chunks % _FLUSH_EVERY == 0:
                 file.flush()
             done += hashes

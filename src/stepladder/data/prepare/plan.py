@@ -117,8 +117,8 @@ def make_plan(
     for split in Split:
         rows[split].sort(key=lambda row: (row.sha256, os.fsencode(row.path)))
         shards += _cut(rows[split], split, config=config, base=base)
-    is_drawn = Split.VAL not in {picture.split for picture in listing.pictures}
-    drawn = {"val_frac": config.val_frac, "group_by": config.group_by} if is_drawn else {}
+    drawn = {"val_frac": config.val_frac, "group_by": config.group_by}
+    drawn = drawn if listing.has_drawn_val else {}
     source = _digest_rows(shards, classes)
     return Plan(classes, tuple(shards), {**options, **drawn, **listing.origin, "source": source})
 

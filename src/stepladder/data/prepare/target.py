@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from stepladder.data.prepare.findings import LOG_NAME, read_log_warnings
 from stepladder.data.prepare.work_folder import WorkFolder
@@ -20,38 +20,6 @@ from stepladder.machine.filesystem import find_abilities, nearest_folder
 from stepladder.records import Manifest
 
 HASHES_NAME: Final = "prepare_hashes.jsonl"
-
-
-class StoreTarget(Protocol):
-    """The place of a store, and the work folder in which it is made."""
-
-    @property
-    def work(self) -> WorkFolder:
-        """On a local disk, so that work that was cut goes on."""
-
-    def earlier_hashes(self) -> Path:
-        """Give the file of the hashes of the store that is there."""
-
-    def manifest(self) -> Manifest | None:
-        """Read the manifest of the store that is there.
-
-        Raises:
-            DataError: if it is damaged.
-        """
-
-    def problems(self, manifest: Manifest, *, thorough: bool) -> list[str]:
-        """List what is wrong with the files of the store that is there."""
-
-    def warnings(self) -> tuple[str, ...]:
-        """Give what was warned of when it was made."""
-
-    def publish(self, manifest: Manifest, *, on_sent: Callable[[int, int], None]) -> Manifest:
-        """Put the finished store there; readers see the old one or the new one.
-
-        Args:
-            manifest: of the store.
-            on_sent: told how many files have been sent, and of how many, where they are.
-        """
 
 
 def open_target(out: Path) -> StoreTarget:
@@ -72,7 +40,11 @@ def open_target(out: Path) -> StoreTarget:
 
 
 class FolderTarget:
-    """A folder on a disk: the store is made beside it and renamed."""
+    """A folder on a disk: the store is made beside it and renamed.
+
+    Attributes:
+        work: folder in which the store is made, on a local disk, so that work that was cut goes on.
+    """
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -83,7 +55,11 @@ class FolderTarget:
         return self._out / HASHES_NAME
 
     def manifest(self) -> Manifest | None:
-        """Read the manifest of the store that is there."""
+        """Read the manifest of the store that is there.
+
+        Raises:
+            DataError: if it is damaged.
+        """
         return load_manifest(self._out) if (self._out / MANIFEST_NAME).exists() else None
 
     def problems(self, manifest: Manifest, *, thorough: bool) -> list[str]:
@@ -95,7 +71,7 @@ class FolderTarget:
         return read_log_warnings(self._out)
 
     def publish(self, manifest: Manifest, *, on_sent: Callable[[int, int], None]) -> Manifest:
-        """Put the finished store there in one step."""
+        """Put the finished store there in one step; readers see the old one or the new one."""
         del on_sent
         return publish(self.work.store, self._out, manifest)
 
@@ -144,7 +120,12 @@ class CopyTarget:
         return tuple(str(warning) for warning in found) if isinstance(found, list) else ()
 
     def publish(self, manifest: Manifest, *, on_sent: Callable[[int, int], None]) -> Manifest:
-        """Copy the finished store there, its manifest last."""
+        """Copy the finished store there, its manifest last.
+
+        Args:
+            manifest: of the store.
+            on_sent: told how many files have been sent, and of how many.
+        """
         return publish_remote(self.work.store, self._out, manifest, on_sent=on_sent)
 
 
@@ -153,3 +134,6 @@ def _parse(data: bytes) -> Any:
         return json.loads(data)
     except ValueError:
         return None
+
+
+StoreTarget = FolderTarget | CopyTarget

@@ -70,6 +70,11 @@ class Listing:
     has_group_column: bool = False
     origin: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def has_drawn_val(self) -> bool:
+        """Whether the source names no picture of val, so that it is drawn."""
+        return all(picture.split is not Split.VAL for picture in self.pictures)
+
     def file(self, picture: Picture) -> str:
         """Give the path to open."""
         return os.path.join(self.root, picture.path)  # noqa: PTH118 (called a million times)

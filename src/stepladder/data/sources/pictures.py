@@ -10,13 +10,11 @@ from pathlib import Path
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.formats import BadPictureError
-from stepladder.data.prepare.hashing import HashCache, Hashed, hash_files
+from stepladder.data.prepare.hashing import Hashed, hash_files, read_hashes
 from stepladder.data.prepare.plan import Row
 from stepladder.data.prepare.work_folder import WorkFolder
 from stepladder.data.sources.listing import Listing, list_pictures
 from stepladder.data.sources.source_file import read_file
-
-__all__ = ["FilePictures", "FileReader", "HashedListing", "Pictures", "ReadRow", "Workers"]
 
 CHANGED = "changed while the store was made"
 
@@ -117,7 +115,7 @@ class FilePictures(Pictures):
         listing = self._listing
         hashes = hash_files(
             listing,
-            cache=HashCache.read([earlier, work.hashes]),
+            known=read_hashes(earlier, work.hashes),
             save_to=work.hashes,
             pool=workers.pool,
             ahead=workers.ahead,

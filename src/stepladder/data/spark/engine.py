@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare.engine import Engine
-from stepladder.data.prepare.hashing import HashCache, Hashed, save_hashes
+from stepladder.data.prepare.hashing import Hashed, read_hashes, save_hashes
 from stepladder.data.prepare.plan import Plan, ShardPlan, check_space
 from stepladder.data.prepare.quarantine import Bad
 from stepladder.data.prepare.shard_work import Finished, ShardMaker
@@ -253,7 +253,7 @@ class FilesOnSpark(SparkEngine):
 
     def _known(self, work: WorkFolder, earlier: Path) -> dict[str, Hashed]:
         """Gather what earlier runs hashed, and put aside the chunks of one that was cut."""
-        known = dict(HashCache.read([earlier, work.hashes]).known)
+        known = read_hashes(earlier, work.hashes)
         chunks = sorted((work.root / HASHED).glob("*.json"))
         for chunk in chunks:
             known.update(

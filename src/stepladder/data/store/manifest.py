@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+from ctypes import c_char_p, c_int, c_uint
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -237,13 +238,7 @@ def _exchange(first: Path, second: Path) -> bool:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
         return False
-    renameat2.argtypes = [
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_uint,
-    ]
+    renameat2.argtypes = [c_int, c_char_p, c_int, c_char_p, c_uint]
     names = os.fsencode(first), os.fsencode(second)
     return bool(renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0)
 

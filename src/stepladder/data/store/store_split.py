@@ -6,15 +6,17 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from stepladder.config.choices import Compression, Encoding, Fit, Split, VerifyPages
-from stepladder.data.decoding.decode import BadPictureError, decode_picture, find_form
+from stepladder.data.decoding.decode import decode_picture, find_form
+from stepladder.data.decoding.formats import BadPictureError
 from stepladder.data.reading.examples import PictureSource, ReadCost
 from stepladder.data.store.index import parse_index
 from stepladder.data.store.manifest import PREPARE_AGAIN
@@ -25,6 +27,8 @@ from stepladder.errors import DataError
 from stepladder.machine import available_memory_bytes, is_on_spinning_disk
 from stepladder.machine.filesystem import is_far
 from stepladder.records import Manifest
+
+T = TypeVar("T")
 
 _INDEXES_AT_ONCE = 16
 _MAPPED_FRAC = 0.5  # of free memory: what is larger does not stay in it, and is asked for
@@ -232,19 +236,11 @@ class StoreSplit(PictureSource):
         Valid UTF-8 whatever the file name was: bytes that are no text are written `\xNN`, and a
         backslash is doubled (`stepladder.data.store.pages.decode_path` gives the name back).
         """
-        shard, row_in_shard = self._locate(row)
-        try:
-            return shard.source_path(row_in_shard)
-        except LayoutError as error:
-            raise self._damaged(row, error) from None
+        return self._read_name(row, Shard.source_path)
 
     def sha256(self, row: int) -> bytes:
         """Give the sha256 of the source picture's bytes."""
-        shard, row_in_shard = self._locate(row)
-        try:
-            return shard.sha256(row_in_shard)
-        except LayoutError as error:
-            raise self._damaged(row, error) from None
+        return self._read_name(row, Shard.sha256)
 
     def picture(self, row: int) -> np.ndarray:
         """Read one picture: uint8 (size, size, 3), RGB."""
@@ -391,7 +387,8 @@ class StoreSplit(PictureSource):
         bad = np.flatnonzero((labels < 0) | (labels >= len(self.classes)))
         if bad.size:
             what = f"label {labels[bad[0]]} is none of the {len(self.classes)} classes"
-            raise DataError(what, where=self._where(int(rows[bad[0]])), fix=PREPARE_AGAIN)
+            shard, row_in_shard = self._locate(int(rows[bad[0]]))
+            raise DataError(what, where=shard.describe(row_in_shard), fix=PREPARE_AGAIN)
 
     def _locate(self, row: int) -> tuple[Shard, int]:
         if not 0 <= row < self._num_rows:
@@ -399,10 +396,10 @@ class StoreSplit(PictureSource):
         shard_idx = int(np.searchsorted(self._starts, row, side="right")) - 1
         return self._shard(shard_idx), row - int(self._starts[shard_idx])
 
-    def _where(self, row: int) -> str:
+    def _read_name(self, row: int, read: Callable[[Shard, int], T]) -> T:
         shard, row_in_shard = self._locate(row)
-        return shard.describe(row_in_shard)
-
-    def _damaged(self, row: int, error: LayoutError) -> DataError:
-        shard, row_in_shard = self._locate(row)
-        return DataError(str(error), where=f"{shard.path}: row {row_in_shard}", fix=PREPARE_AGAIN)
+        try:
+            return read(shard, row_in_shard)
+        except LayoutError as error:
+            where = f"{shard.path}: row {row_in_shard}"
+            raise DataError(str(error), where=where, fix=PREPARE_AGAIN) from None

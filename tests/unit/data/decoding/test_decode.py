@@ -14,13 +14,14 @@ import simplejpeg
 from PIL import Image, ImageOps
 
 from stepladder.config.choices import Fit
-from stepladder.data.decoding.decode import (
+from stepladder.data.decoding.decode import decode_content, decode_picture
+from stepladder.data.decoding.formats import (
     BadPictureError,
-    decode_content,
-    decode_picture,
+    exif_orientation,
+    jpeg_orientation,
+    name_format,
     read_size,
 )
-from stepladder.data.decoding.formats import exif_orientation, jpeg_orientation, name_format
 
 
 def photo(height: int = 60, width: int = 80) -> Image.Image:

@@ -71,7 +71,12 @@ class ContainerPictures(Pictures):
         ahead = min(workers.ahead, _MAX_AHEAD)
         keys = [container.key for container in containers]
         kept = spool.take_over(keys, workers.pool, ahead=ahead)
-        self._check_room([one for one in containers if one.key not in kept], work)
+        check_room(
+            sum(one.picture_bytes for one in containers if one.key not in kept),
+            work.root,
+            what="unpacking the pictures of the source",
+            fix="Free space, or give --out on another disk: pictures are unpacked beside it.",
+        )
         rows = ContainerRows(self._config, opened)
         counter = _Counter(containers, on_done)
         for container in containers:
@@ -105,15 +110,6 @@ class ContainerPictures(Pictures):
             rows += (spool.add(item, sha256) for item, sha256 in batch)
             counter.add(len(batch))
         return Kept(rows, container.skipped)
-
-    def _check_room(self, containers: list[Container], work: WorkFolder) -> None:
-        need_bytes = sum(container.picture_bytes for container in containers)
-        check_room(
-            need_bytes,
-            work.root,
-            what="unpacking the pictures of the source",
-            fix="Free space, or give --out on another disk: pictures are unpacked beside it.",
-        )
 
 
 @dataclass(frozen=True)

@@ -114,15 +114,8 @@ def open_delta(config: PrepareConfig, work: Path | None) -> Opened:
         )
     found = FoundFiles(Path(root), [one.file for one in files])
     opened = _open_files(config, found, files, SourceFormat.DELTA)
-    return Opened(
-        root=opened.root,
-        containers=opened.containers,
-        key=opened.key,
-        class_names=opened.class_names,
-        warnings=(*opened.warnings, *table.warnings),
-        has_group=opened.has_group,
-        origin={"delta_version": table.version},
-    )
+    warnings = (*opened.warnings, *table.warnings)
+    return replace(opened, warnings=warnings, origin={"delta_version": table.version})
 
 
 def _pinned(source: Path, version: int | None, work: Path | None) -> DeltaVersion:
