@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stepladder.checks.evidence.held_features import holding_features
-from stepladder.checks.evidence.one_pass import look
+from stepladder.checks.evidence.one_pass import holding_features, look
 from stepladder.checks.job import CheckedJob
 from stepladder.config.recipe import AugmentConfig, DeviceConfig
 from stepladder.data.batch import Batch

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
 from stepladder.checks.evidence.growth import NUM_CALLS, is_growing, norms_in_words
-from stepladder.checks.evidence.held_features import holding_features
+from stepladder.checks.evidence.one_pass import holding_features
 from stepladder.checks.evidence.practice import short_device, stop_dropping
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob

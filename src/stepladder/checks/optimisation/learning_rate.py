@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
-from stepladder.checks.evidence.held_features import holding_features
+from stepladder.checks.evidence.one_pass import holding_features
 from stepladder.checks.evidence.practice import Course, practise, short_device
 from stepladder.checks.examples import Example, sound_recipe
 from stepladder.checks.job import CheckedJob

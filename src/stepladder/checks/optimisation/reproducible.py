@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
-from stepladder.checks.evidence.held_features import holding_features
+from stepladder.checks.evidence.one_pass import holding_features
 from stepladder.checks.evidence.practice import short_device
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
