@@ -26,9 +26,14 @@ def job_of(example: Example, folder: Path) -> CheckedJob:
     return open_job(example.config(folder), example.task, task_name="example")
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> CheckedJob:
-    return job_of(Example(), tmp_path_factory.mktemp("sound"))
+@pytest.fixture(name="sound_folder", scope="module")
+def _sound_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sound")
+
+
+@pytest.fixture(name="sound", scope="module")
+def _sound(sound_folder: Path) -> CheckedJob:
+    return job_of(Example(), sound_folder)
 
 
 @EACH
@@ -43,24 +48,20 @@ def test_it_fires_on_its_broken_example_by_name(check: Check, tmp_path: Path) ->
 
 
 @EACH
-def test_it_is_quiet_on_the_sound_example(check: Check, sound: CheckedJob) -> None:
-    finding = run_check(check, sound)
-    assert finding.outcome in (Outcome.PASSED, Outcome.NOT_APPLICABLE), finding
-    assert finding.evidence
-
-
-@EACH
-def test_it_leaves_no_trace(check: Check, tmp_path: Path) -> None:
+def test_it_is_quiet_on_the_sound_example_and_leaves_no_trace(
+    check: Check, sound: CheckedJob, sound_folder: Path
+) -> None:
     torch.manual_seed(3)
     np.random.seed(3)
     random.seed(3)
-    job = job_of(Example(), tmp_path)
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-    run_check(check, job)
+    finding = run_check(check, sound)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.array_equal(np.random.get_state()[1], before[1])
     assert random.getstate() == before[2]
-    assert not list(tmp_path.rglob("*")), "a check leaves no files"
+    assert not list(sound_folder.rglob("*")), "a check leaves no files"
+    assert finding.outcome in (Outcome.PASSED, Outcome.NOT_APPLICABLE), finding
+    assert finding.evidence
 
 
 @EACH

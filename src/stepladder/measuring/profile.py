@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
@@ -40,7 +40,6 @@ from stepladder.measuring.model.head import (
 from stepladder.measuring.model.larger_trunks import larger_trunks
 from stepladder.measuring.model.noise_scale import NoiseScale
 from stepladder.measuring.profile_memory import ProfileMemory, memory_key
-from stepladder.measuring.provenance import provenance_of
 from stepladder.measuring.reading.disk import measure_disk
 from stepladder.measuring.reading.example_time import ReadingCost, loader_facts, measure_reading
 from stepladder.measuring.reading.link import measure_link
@@ -50,7 +49,7 @@ from stepladder.measuring.steps import StepTimes, input_bytes, measure_steps
 from stepladder.measuring.subject import Subject, open_subject
 from stepladder.measuring.sweep import Sweep, choose_sizes, measure_sweep
 from stepladder.measuring.watchdog import MIN_DEADLINE_S, PROBE_S, attempt
-from stepladder.records.profile import Curve, Profile, is_mostly_conv
+from stepladder.records.profile import Curve, Profile, Provenance, is_mostly_conv
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.features.feature_pass import batch_size_on, num_views
@@ -71,6 +70,70 @@ _SHARES = {  # of the time budget
     "noise": 0.08,
     "peaks": 0.03,
 }
+
+
+_READ = (
+    "num_train",
+    "num_val",
+    "num_test",
+    "is_built_in",
+    "has_head",
+    "is_trunk_frozen",
+    "is_random_before_head",
+    "default_threads",
+    "is_pretrained",
+    "num_conv2d",
+    "num_batchnorm",
+    "num_norms",
+    "num_blocks",
+    "weight_bytes",
+    "trainable_bytes",
+    "example_bytes",
+    "feature_bytes",
+    "store_encoding",
+    "source_pixels",
+    "stored_bytes",
+    "is_store_near",
+    "device",
+    "device_name",
+    "num_cores",
+    "has_cuda",
+    "has_bf16",
+    "has_compiler",
+    "free_memory_bytes",
+    "free_host_bytes",
+    "free_disk_bytes",
+    "larger_trunks",
+)
+_MODELLED = ("time", "step_fixed_s", "step_per_example_s", "mfu", "noise_scale")
+_REPLAYED = ("head_step_s", "head_validation_s", "op_replays")
+_SILENT = (  # words; and the curve says it itself
+    "provenance",
+    "no_advice_because",
+    "noise_scale_unknown_because",
+    "curve",
+)
+
+
+def provenance_of(profile: Profile) -> Mapping[str, Provenance]:
+    """Say of each number that is there whether it was measured, read, assumed or computed."""
+    found: dict[str, Provenance] = {}
+    for item in fields(profile):
+        value = getattr(profile, item.name)
+        if item.name in _SILENT or value is None or value in ({}, ()):
+            continue
+        found[item.name] = _provenance(item.name)
+    if not profile.is_built_in:
+        found["is_pretrained"] = Provenance.ASSUMED
+    return found
+
+
+def _provenance(name: str) -> Provenance:
+    if name in _READ:
+        return Provenance.READ
+    if name in _MODELLED:
+        return Provenance.MODELLED
+    return Provenance.REPLAYED if name in _REPLAYED else Provenance.MEASURED
 
 
 def take_profile(

@@ -28,7 +28,7 @@ def test_model_is_head_after_trunk() -> None:
         assert model(pixels()).shape == (8, 7)
 
 
-@pytest.mark.parametrize("num_classes", [2, 14, 257])
+@pytest.mark.parametrize("num_classes", [2, 257])
 def test_first_loss_is_near_chance(num_classes: int) -> None:
     recipe = replace(SMALL, model=ModelConfig())
     model = build_classifier(recipe, num_classes=num_classes).eval()

@@ -10,12 +10,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
-from stepladder.checks.evidence.sample import each_tensor, take, tensors_of
+from stepladder.checks.evidence.sample import clone, same_tensors, take, tensors_of
 from stepladder.checks.evidence.workers import can_fork, random_dataset, read_in_workers
 from stepladder.checks.examples import Example, SoundPictures, draw
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
-from stepladder.data.batch import Batch
 from stepladder.records.findings import Severity
 
 _NUM_READS = 8  # by each worker, of one example
@@ -74,24 +73,13 @@ def _augments_alike(job: CheckedJob) -> bool | None:
     batch = one._replace(ids=torch.arange(_NUM_ALIKE) * 7 + 1)
     outputs = []
     for epoch in range(_NUM_EPOCHS):
-        fresh = Batch(
-            each_tensor(Tensor.clone, batch.inputs),
-            each_tensor(Tensor.clone, batch.targets),
-            batch.ids,
-        )
-        outputs.append(tensors_of(job.augmented(fresh, epoch=epoch).inputs))
-    if not outputs[0] or all(_equal(outputs[0], other) for other in outputs[1:]):
+        outputs.append(tensors_of(job.augmented(clone(batch), epoch=epoch).inputs))
+    if not outputs[0] or all(same_tensors(outputs[0], other) for other in outputs[1:]):
         return None
     return all(
         value.dim() > 0 and bool((value == value[:1]).all())
         for output in outputs
         for value in output
-    )
-
-
-def _equal(one: list[Tensor], other: list[Tensor]) -> bool:
-    return len(one) == len(other) and all(
-        a.shape == b.shape and torch.equal(a, b) for a, b in zip(one, other, strict=True)
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepladder.checks.evidence.sample import tensors_of
+from stepladder.checks.evidence.sample import digest_of, tensors_of
 from stepladder.checks.evidence.spread import Ints, by_row, read_chunks, spread_rows
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
@@ -104,10 +103,10 @@ def _content(batch: Batch, place: int, split: Split) -> _Content:
     parts = [value[place].detach().cpu() for value in tensors_of(batch.inputs) if value.dim() > 0]
     targets = [] if split is Split.TEST else tensors_of(batch.targets)
     return _Content(
-        digest=_digest(parts),
+        digest=digest_of(parts),
         is_constant=all(_is_constant(part) for part in parts),
         look=_look(parts),
-        target=_digest([value[place].detach().cpu() for value in targets if value.dim() > 0]),
+        target=digest_of([value[place].detach().cpu() for value in targets if value.dim() > 0]),
     )
 
 
@@ -116,15 +115,6 @@ def _is_constant(part: Tensor) -> bool:
     if len(plain) == 0 or bool(plain[0] != plain[-1]):
         return len(plain) == 0  # as for nearly every picture, without a look at the rest
     return bool((plain == plain[0]).all())
-
-
-def _digest(parts: list[Tensor]) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        plain = part.contiguous().reshape(-1)
-        digest.update(f"{part.dtype} {tuple(part.shape)}".encode())
-        digest.update(plain.view(torch.uint8).numpy().data)
-    return digest.digest()
 
 
 def _look(parts: list[Tensor]) -> Tensor | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from stepladder.checks.evidence.held_features import holding_features
-from stepladder.checks.evidence.one_pass import look
+from stepladder.checks.evidence.one_pass import holding_features, look
 from stepladder.checks.job import CheckedJob
 from stepladder.config.recipe import AugmentConfig, DeviceConfig
 from stepladder.data.batch import Batch
@@ -82,23 +82,38 @@ def practise(
         is_plain: no dropout, weight decay or clipping.
         is_enough: asked with the model after each step, and its number from 1; ends the training.
     """
-    changes: dict[str, Any] = {"augment": AugmentConfig(), "device": short_device(job)}
+    changes: dict[str, Any] = {"augment": AugmentConfig()}
     if is_plain:
         changes["optimizer"] = replace(job.recipe.optimizer, weight_decay=0.0, clip_norm=None)
-    with job.subject(**changes) as subject:
+    with short_subject(job, **changes) as subject:
         if is_plain:
             stop_dropping(subject.model)
-        with holding_features(job, subject.model):
-            course = _train(
-                subject,
-                batches,
-                lr=lr_factor * subject.lr,
-                num_steps=num_steps,
-                budget_s=budget_s,
-                goal=goal,
-                is_enough=is_enough,
-            )
-            return _ended(job, subject.model, batches, course) if course.is_finite else course
+        course = _train(
+            subject,
+            batches,
+            lr=lr_factor * subject.lr,
+            num_steps=num_steps,
+            budget_s=budget_s,
+            goal=goal,
+            is_enough=is_enough,
+        )
+        return _ended(job, subject.model, batches, course) if course.is_finite else course
+
+
+@contextmanager
+def short_subject(job: CheckedJob, **changes: Any) -> Iterator[Subject]:
+    """Yield a model with the run's own optimiser and step, for a few steps: see `short_device`.
+
+    A frozen trunk computes each batch once.
+
+    Args:
+        changes: groups of the recipe that are replaced.
+    """
+    with (
+        job.subject(device=short_device(job), **changes) as subject,
+        holding_features(job, subject.model),
+    ):
+        yield subject
 
 
 def short_device(job: CheckedJob) -> DeviceConfig:

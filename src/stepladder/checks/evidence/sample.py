@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor
 from stepladder.checks.job import CheckedJob
 from stepladder.data.batch import Batch
 from stepladder.measuring.probe import untouched
+from stepladder.training.randomness import seed_everything
 
 MAX_EXAMPLES = 64
 LEAST_EXAMPLES = 4
@@ -122,6 +125,33 @@ def tensors_of(value: Any) -> list[Tensor]:
 
     each_tensor(note, value)
     return found
+
+
+def clone(batch: Batch) -> Batch:
+    """Return a batch whose tensors are copies, which may be changed in place."""
+    return Batch(*(each_tensor(Tensor.clone, part) for part in batch))
+
+
+def augmented_anew(job: CheckedJob, batch: Batch, *, epoch: int, state: int) -> Batch:
+    """Augment a copy of a batch by a copy of the Task, after random states were seeded."""
+    with untouched():
+        seed_everything(state)
+        return copy.copy(job.task).augment(clone(batch), seed=job.recipe.seed, epoch=epoch)
+
+
+def same_tensors(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    """Return whether two lists hold the same tensors, to the bit."""
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+def digest_of(tensors: Iterable[Tensor]) -> bytes:
+    """Return what identifies tensors by their types, shapes and numbers."""
+    result = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        plain = tensor.detach().cpu().contiguous().reshape(-1)
+        result.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        result.update(plain.view(torch.uint8).numpy().data)
+    return result.digest()
 
 
 def _cat(values: list[Any]) -> Any:

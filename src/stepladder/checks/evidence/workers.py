@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import threading
 import warnings
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from stepladder.checks.evidence.sample import tensors_of
+from stepladder.checks.evidence.sample import digest_of, tensors_of
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
 from stepladder.data.reading.datasets import DatasetSource
@@ -28,12 +27,7 @@ class _Digests(Dataset[str]):
         self.data = data
 
     def __getitem__(self, row: int) -> str:
-        digest = hashlib.blake2b(digest_size=16)
-        for value in tensors_of(_tensors(self.data[row])):
-            plain = value.detach().cpu().contiguous().reshape(-1)
-            digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
-            digest.update(plain.view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        return digest_of(tensors_of(_tensors(self.data[row]))).hex()
 
 
 def random_dataset(job: CheckedJob) -> Any | None:

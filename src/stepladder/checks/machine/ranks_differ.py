@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
-from stepladder.checks.evidence.sample import each_tensor, take, tensors_of
+from stepladder.checks.evidence.sample import augmented_anew, same_tensors, take, tensors_of
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
 from stepladder.checks.machine.ranks import (
@@ -29,9 +28,8 @@ from stepladder.data.batch import Batch
 from stepladder.data.order.order import Order, rank_slice
 from stepladder.data.order.order_choice import order_of
 from stepladder.data.reading.examples import ArrivalSource
-from stepladder.measuring.probe import untouched
 from stepladder.records.findings import Severity
-from stepladder.training.randomness import seed_everything, step_seed
+from stepladder.training.randomness import step_seed
 
 _MAX_POSITIONS = 100_000  # of an epoch whose order is looked at
 _NUM_COPIES = 8  # of one example, augmented for each rank
@@ -187,7 +185,7 @@ def _augments_alike(job: CheckedJob) -> _Differing | None:
         for epoch in range(_NUM_EPOCHS)
     ]
     draws = any(_varies(ranks[0]) for ranks in outputs)
-    if not draws or not all(_equal(*ranks) for ranks in outputs):
+    if not draws or not all(same_tensors(*ranks) for ranks in outputs):
         return None
     return _Differing(
         words=f"augment gives {_NUM_COPIES} copies of one example the same draws under other ids, "
@@ -199,20 +197,14 @@ def _augments_alike(job: CheckedJob) -> _Differing | None:
 def _augmented(job: CheckedJob, batch: Batch, rank: int, epoch: int) -> list[Tensor]:
     one = take(batch, torch.zeros(_NUM_COPIES, dtype=torch.int64))
     ids = torch.arange(_NUM_COPIES) + rank * _NUM_COPIES
-    own = Batch(each_tensor(Tensor.clone, one.inputs), each_tensor(Tensor.clone, one.targets), ids)
-    with untouched():
-        seed_everything(step_seed(job.recipe.seed, 0, rank))
-        changed = copy.copy(job.task).augment(own, seed=job.recipe.seed, epoch=epoch)
+    state = step_seed(job.recipe.seed, 0, rank)
+    changed = augmented_anew(job, one._replace(ids=ids), epoch=epoch, state=state)
     return tensors_of(changed.inputs)
 
 
 def _varies(tensors: list[Tensor]) -> bool:
     """Say whether copies of one example came out otherwise."""
     return any(tensor.dim() > 0 and bool((tensor != tensor[:1]).any()) for tensor in tensors)
-
-
-def _equal(first: list[Tensor], second: list[Tensor]) -> bool:
-    return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 def broken() -> Example:

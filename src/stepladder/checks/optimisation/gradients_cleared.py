@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
 from stepladder.checks.evidence.growth import NUM_CALLS, is_growing, norms_in_words
-from stepladder.checks.evidence.held_features import holding_features
-from stepladder.checks.evidence.practice import short_device, stop_dropping
+from stepladder.checks.evidence.practice import short_subject, stop_dropping
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Precision
@@ -24,10 +23,9 @@ def gradients_cleared(job: CheckedJob) -> Answer:
     if job.recipe.device.precision is Precision.FP16_MASTER:
         return not_applicable("weights are held twice, in the model and in the optimiser")
     plain = replace(job.recipe.optimizer, clip_norm=None)
-    with job.subject(device=short_device(job), optimizer=plain) as subject:
+    with short_subject(job, optimizer=plain) as subject:
         stop_dropping(subject.model)
-        with holding_features(job, subject.model):
-            norms = _norms(subject, job.first_batch)
+        norms = _norms(subject, job.first_batch)
     if min(norms) <= 0 or not all(norm < float("inf") for norm in norms):
         return not_applicable("the gradient of the first batch is 0, or not finite")
     said = f"the norm of one batch's gradient goes {norms_in_words(norms)}"

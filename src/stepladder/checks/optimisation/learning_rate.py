@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
-from stepladder.checks.evidence.held_features import holding_features
-from stepladder.checks.evidence.practice import Course, practise, short_device
+from stepladder.checks.evidence.practice import Course, practise, short_subject
 from stepladder.checks.examples import Example, sound_recipe
 from stepladder.checks.job import CheckedJob
 from stepladder.checks.optimisation.overfit_one_batch import planned_steps
@@ -124,7 +123,7 @@ def _against_lower(
 
 
 def _measure(job: CheckedJob, batches: list[Batch]) -> _Ratio | None:
-    with job.subject(device=short_device(job)) as subject:
+    with short_subject(job) as subject:
         matrices = [
             weight
             for weight in subject.learning()
@@ -136,17 +135,16 @@ def _measure(job: CheckedJob, batches: list[Batch]) -> _Ratio | None:
             return None
         ratios: list[list[float]] = []
         step = subject.parts.step
-        with holding_features(job, subject.model):
-            for idx in range(RATIO_STEPS):
-                before = [weight.detach().clone() for weight in matrices]
-                step(batches[idx % len(batches)], step=idx, lr=subject.lr)
-                if subject.parts.update.read_first_bad() is not None:
-                    break
-                moved = [
-                    _norm(weight - old) / max(_norm(old), 1e-12)
-                    for weight, old in zip(matrices, before, strict=True)
-                ]
-                ratios.append(moved)
+        for idx in range(RATIO_STEPS):
+            before = [weight.detach().clone() for weight in matrices]
+            step(batches[idx % len(batches)], step=idx, lr=subject.lr)
+            if subject.parts.update.read_first_bad() is not None:
+                break
+            moved = [
+                _norm(weight - old) / max(_norm(old), 1e-12)
+                for weight, old in zip(matrices, before, strict=True)
+            ]
+            ratios.append(moved)
         if not ratios:
             return _Ratio(median=math.inf, largest=math.inf)
         late = torch.tensor(ratios[len(ratios) // 2 :]).mean(0)  # Adam's first steps are longest

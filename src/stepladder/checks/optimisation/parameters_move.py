@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
-from stepladder.checks.evidence.held_features import holding_features
-from stepladder.checks.evidence.practice import short_device
+from stepladder.checks.evidence.practice import short_subject
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Precision
@@ -44,11 +43,10 @@ class _Moves:
 def parameters_move(job: CheckedJob) -> Answer:
     """Take some steps with the run's own optimiser, and compare weights and gradients."""
     batches = [job.augmented(batch) for batch in job.train_batches(NUM_STEPS)]
-    with job.subject(device=short_device(job)) as subject:
+    with short_subject(job) as subject:
         names = {id(weight): name for name, weight in subject.model.named_parameters()}
         learning = {names[id(weight)]: weight for weight in subject.learning()}
-        with holding_features(job, subject.model):
-            moves = _take_steps(job, subject, learning, batches)
+        moves = _take_steps(job, subject, learning, batches)
         still = [
             name for name, weight in learning.items() if torch.equal(weight, moves.before[name])
         ]

@@ -7,8 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
-from stepladder.checks.evidence.held_features import holding_features
-from stepladder.checks.evidence.practice import short_device
+from stepladder.checks.evidence.practice import short_subject
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
 from stepladder.checks.machine.ranks import alike, has_file, other_keys, other_rows, views_of
@@ -88,10 +87,9 @@ def _in_another_process(job: CheckedJob) -> str | None:
 def _steps(job: CheckedJob) -> dict[str, Tensor] | None:
     """Take a few steps, and give the weights after them; None: one was not finite."""
     batches = [job.augmented(batch) for batch in job.train_batches(_NUM_STEPS)]
-    with job.subject(device=short_device(job)) as subject:
-        with holding_features(job, subject.model):
-            for idx in range(_NUM_STEPS):
-                subject.parts.step(batches[idx % len(batches)], step=idx, lr=subject.lr)
+    with short_subject(job) as subject:
+        for idx in range(_NUM_STEPS):
+            subject.parts.step(batches[idx % len(batches)], step=idx, lr=subject.lr)
         if subject.parts.update.read_first_bad() is not None:
             return None
         learning = [(n, w) for n, w in subject.model.named_parameters() if w.requires_grad]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.checks.contract import Answer, Check, Tier, found, passed
-from stepladder.checks.evidence.sample import each_tensor, take, tensors_of
+from stepladder.checks.evidence.sample import augmented_anew, take, tensors_of
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
@@ -206,10 +206,7 @@ def _augmentation(job: CheckedJob) -> _Fault | None:
 
 
 def _augmented(job: CheckedJob, batch: Batch, *, epoch: int, state: int) -> Any:
-    with untouched():
-        seed_everything(state)
-        own = Batch(*(each_tensor(Tensor.clone, part) for part in batch))
-        changed = copy.copy(job.task).augment(own, seed=job.recipe.seed, epoch=epoch)
+    changed = augmented_anew(job, batch, epoch=epoch, state=state)
     return changed.inputs, changed.targets
 
 

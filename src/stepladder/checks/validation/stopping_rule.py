@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
 from stepladder.checks.evidence.classes import class_labels
-from stepladder.checks.evidence.sample import tensors_of
+from stepladder.checks.evidence.sample import same_tensors, tensors_of
 from stepladder.checks.evidence.spread import by_row, spread_rows
 from stepladder.checks.examples import Example, SoundPictures, sound_recipe
 from stepladder.checks.job import CheckedJob
@@ -65,9 +64,7 @@ def _is_train(job: CheckedJob) -> bool:
 def _is_same(one: Batch, other: Batch) -> bool:
     """Compare inputs and targets: one grid of inputs may be measured anew for each split."""
     values = tensors_of((one.inputs, one.targets)), tensors_of((other.inputs, other.targets))
-    if not values[0] or len(values[0]) != len(values[1]):
-        return False
-    return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(*values, strict=True))
+    return bool(values[0]) and same_tensors(*values)
 
 
 def _varies(batch: Batch) -> bool:

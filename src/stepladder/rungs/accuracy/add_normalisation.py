@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from stepladder.config.recipe import Recipe
-from stepladder.records.ladder import Aim, Exactness, Prediction
+from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Profile
-from stepladder.rungs.contract import Against, Rung
+from stepladder.rungs.accuracy.remedy import Remedy
+from stepladder.rungs.contract import Against
 from stepladder.rungs.formulas import predict_time
 
 _NOTE = (
@@ -16,7 +17,7 @@ _NOTE = (
 )
 
 
-class AddNormalisation(Rung):
+class AddNormalisation(Remedy):
     """Tell that a model of convolutions has no normalisation layers; only its author can add them.
 
     Trades: a little time a step; BatchNorm makes examples of a batch depend on each other.
@@ -26,8 +27,6 @@ class AddNormalisation(Rung):
 
     name: ClassVar[str] = "add_normalisation"
     level: ClassVar[int] = 7
-    aim: ClassVar[Aim] = Aim.ACCURACY
-    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
     is_prediction_only: ClassVar[bool] = True
     against: ClassVar[Against | None] = Against.TRAINING
 

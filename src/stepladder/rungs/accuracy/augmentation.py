@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 from stepladder.config.recipe import AugmentConfig, Recipe
-from stepladder.records.ladder import Aim, Exactness, Prediction
+from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Profile
-from stepladder.rungs.accuracy.remedy import predict_as_long
-from stepladder.rungs.contract import Against, Rung
+from stepladder.rungs.accuracy.remedy import Remedy, predict_as_long
+from stepladder.rungs.contract import Against
 from stepladder.rungs.formulas import (
     num_kept,
     num_through_trunk,
@@ -24,7 +24,7 @@ _RANDAUGMENT_OPS = 2
 _VIEWS = 4
 
 
-class Augmentation(Rung):
+class Augmentation(Remedy):
     """Show each picture otherwise each time: cropped and mirrored, or RandAugment on top of that.
 
     A third choice crops alone, as a mirrored picture may be of another class, or of none. Of a
@@ -37,8 +37,6 @@ class Augmentation(Rung):
 
     name: ClassVar[str] = "augmentation"
     level: ClassVar[int] = 8
-    aim: ClassVar[Aim] = Aim.ACCURACY
-    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
     against: ClassVar[Against | None] = Against.GAP
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
@@ -81,10 +79,6 @@ class Augmentation(Rung):
         if not _has_views(profile):
             return 0
         return (profile.feature_bytes or 0) * num_kept(*self._with_views(profile, recipe))
-
-    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Crop and mirror."""
-        return self.variants(profile, recipe)[0]
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
         """Give cropping with mirroring, RandAugment on top of that, and cropping alone."""

@@ -6,15 +6,14 @@ from dataclasses import replace
 from typing import ClassVar
 
 from stepladder.config.recipe import Recipe
-from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
-from stepladder.rungs.accuracy.remedy import predict_as_long
-from stepladder.rungs.contract import Against, Rung
+from stepladder.rungs.accuracy.remedy import Remedy
+from stepladder.rungs.contract import Against
 
 _SHARES = (0.5, 0.2)
 
 
-class Dropout(Rung):
+class Dropout(Remedy):
     """Leave out half of what reaches the classifier, or a fifth, drawn anew in each step.
 
     Trades: epochs, as each step learns less; a training error that is higher.
@@ -24,8 +23,6 @@ class Dropout(Rung):
 
     name: ClassVar[str] = "dropout"
     level: ClassVar[int] = 8
-    aim: ClassVar[Aim] = Aim.ACCURACY
-    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
     against: ClassVar[Against | None] = Against.GAP
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
@@ -33,14 +30,6 @@ class Dropout(Rung):
         if not profile.is_built_in:
             return "the task builds its own model"
         return f"already on: {recipe.head.dropout:g}" if recipe.head.dropout else None
-
-    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
-        """Take the epochs as equal: where training stops by itself, that is measured."""
-        return predict_as_long(self.name, profile)
-
-    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Leave out half."""
-        return self.variants(profile, recipe)[0]
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
         """Give a share each."""

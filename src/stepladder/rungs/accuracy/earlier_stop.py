@@ -7,13 +7,14 @@ from typing import ClassVar
 
 from stepladder.config.choices import Monitor
 from stepladder.config.recipe import Recipe, StoppingConfig
-from stepladder.records.ladder import Aim, Exactness, Prediction
+from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Profile
-from stepladder.rungs.contract import Against, Rung
+from stepladder.rungs.accuracy.remedy import Remedy
+from stepladder.rungs.contract import Against
 from stepladder.rungs.formulas import predict_time
 
 
-class EarlierStop(Rung):
+class EarlierStop(Remedy):
     """End training where validation examples are got right best, and keep those weights.
 
     By the loss on validation, or of the built-in task by the accuracy, which may still rise where
@@ -26,8 +27,6 @@ class EarlierStop(Rung):
 
     name: ClassVar[str] = "earlier_stop"
     level: ClassVar[int] = 8
-    aim: ClassVar[Aim] = Aim.ACCURACY
-    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
     against: ClassVar[Against | None] = Against.GAP
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
@@ -45,10 +44,6 @@ class EarlierStop(Rung):
         after = replace(now, epochs=epochs, num_validations=now.num_validations * share)
         note = "what accuracy it gives is measured"
         return predict_time(self.name, profile, after, inputs={"epochs": epochs}, note=note)
-
-    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Stop by what the recipe looks at."""
-        return self.variants(profile, recipe)[0]
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
         """Stop by what the recipe looks at, or of the built-in task by the other of the two."""

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import ClassVar
 
 from stepladder.config.recipe import Recipe
-from stepladder.records.ladder import Aim, Exactness, Prediction
+from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Profile
-from stepladder.rungs.accuracy.remedy import predict_as_long
-from stepladder.rungs.contract import Against, Rung
+from stepladder.rungs.accuracy.remedy import Remedy, predict_as_long
+from stepladder.rungs.contract import Against
 
 _WIDTHS = (512, 128)
 
 
-class HiddenLayer(Rung):
+class HiddenLayer(Remedy):
     """Put one more layer of 512 or 128 units before the classifier.
 
     Trades: weights, and time on the head, which is little beside that of the trunk.
@@ -24,8 +24,6 @@ class HiddenLayer(Rung):
 
     name: ClassVar[str] = "hidden_layer"
     level: ClassVar[int] = 7
-    aim: ClassVar[Aim] = Aim.ACCURACY
-    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
     against: ClassVar[Against | None] = Against.TRAINING
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
@@ -37,10 +35,6 @@ class HiddenLayer(Rung):
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
         """Count no more time: it is measured, and small beside that of the trunk."""
         return predict_as_long(self.name, profile, note="the layer itself is not counted")
-
-    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Add the wider one."""
-        return self.variants(profile, recipe)[0]
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
         """Give a width each."""

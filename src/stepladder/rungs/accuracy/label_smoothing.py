@@ -6,15 +6,14 @@ from dataclasses import replace
 from typing import ClassVar
 
 from stepladder.config.recipe import Recipe
-from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
-from stepladder.rungs.accuracy.remedy import predict_as_long
-from stepladder.rungs.contract import Against, Rung
+from stepladder.rungs.accuracy.remedy import Remedy
+from stepladder.rungs.contract import Against
 
 _SHARE = 0.1
 
 
-class LabelSmoothing(Rung):
+class LabelSmoothing(Remedy):
     """Spread a tenth of each target over all classes, against over-confidence.
 
     Trades: probabilities that are less sharp; the plain loss is what judges.
@@ -24,8 +23,6 @@ class LabelSmoothing(Rung):
 
     name: ClassVar[str] = "label_smoothing"
     level: ClassVar[int] = 8
-    aim: ClassVar[Aim] = Aim.ACCURACY
-    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
     against: ClassVar[Against | None] = Against.GAP
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
@@ -34,10 +31,6 @@ class LabelSmoothing(Rung):
             return "the task has its own loss"
         share = recipe.loss.label_smoothing
         return f"already on: {share:g}" if share else None
-
-    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
-        """Take the epochs as equal: where training stops by itself, that is measured."""
-        return predict_as_long(self.name, profile)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
         """Spread a tenth."""

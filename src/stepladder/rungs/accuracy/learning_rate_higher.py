@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from stepladder.config.recipe import Recipe
-from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
-from stepladder.rungs.accuracy.remedy import most_lr, predict_as_long, with_lr
-from stepladder.rungs.contract import Against, Rung
+from stepladder.rungs.accuracy.remedy import Remedy, most_lr, with_lr
+from stepladder.rungs.contract import Against
 
 _TIMES = (10.0, 3.0, 30.0)
 """The likeliest first: who is off by little sees it in the curve."""
 
 
-class LearningRateHigher(Rung):
+class LearningRateHigher(Remedy):
     """Raise the learning rate, by what gets most right of 3, 10 and 30 times.
 
     Trades: a training that may swing, or diverge; then it is dropped.
@@ -24,8 +23,6 @@ class LearningRateHigher(Rung):
 
     name: ClassVar[str] = "learning_rate_higher"
     level: ClassVar[int] = 7
-    aim: ClassVar[Aim] = Aim.ACCURACY
-    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
     against: ClassVar[Against | None] = Against.TRAINING
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
@@ -33,14 +30,6 @@ class LearningRateHigher(Rung):
         if self._within(recipe):
             return None
         return f"{recipe.optimizer.name} rarely learns above a learning rate of {most_lr(recipe):g}"
-
-    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
-        """Take the epochs as equal: where training stops by itself, that is measured."""
-        return predict_as_long(self.name, profile)
-
-    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Take the likeliest rate."""
-        return self.variants(profile, recipe)[0]
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
         """Give a rate each, within what such an optimiser learns at."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 from stepladder.config.recipe import Recipe
-from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
-from stepladder.rungs.accuracy.remedy import LEAST_LR, predict_as_long, with_lr
-from stepladder.rungs.contract import Against, Rung
+from stepladder.rungs.accuracy.remedy import LEAST_LR, Remedy, with_lr
+from stepladder.rungs.contract import Against
 
 _SHARES = (0.1, 1 / 3, 1 / 30)
 
 
-class LearningRateLower(Rung):
+class LearningRateLower(Remedy):
     """Lower the learning rate, by what gets most right of a third, a tenth and a thirtieth.
 
     Too high a rate looks like a model that is too small: it gets wrong what it learns from, and
@@ -25,21 +24,11 @@ class LearningRateLower(Rung):
 
     name: ClassVar[str] = "learning_rate_lower"
     level: ClassVar[int] = 7
-    aim: ClassVar[Aim] = Aim.ACCURACY
-    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
     against: ClassVar[Against | None] = Against.TRAINING
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
         """Refuse where it is next to nothing already."""
         return None if self._within(recipe) else f"the learning rate is {recipe.batch.lr:g} already"
-
-    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
-        """Take the epochs as equal: where training stops by itself, that is measured."""
-        return predict_as_long(self.name, profile)
-
-    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Take the likeliest rate."""
-        return self.variants(profile, recipe)[0]
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
         """Give a rate each."""

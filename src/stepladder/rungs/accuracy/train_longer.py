@@ -7,16 +7,17 @@ from dataclasses import replace
 from typing import ClassVar
 
 from stepladder.config.recipe import Recipe
-from stepladder.records.ladder import Aim, Exactness, Prediction
+from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Profile
-from stepladder.rungs.contract import Against, Rung
+from stepladder.rungs.accuracy.remedy import Remedy
+from stepladder.rungs.contract import Against
 from stepladder.rungs.formulas import predict_time, schedule_epochs
 
 _LONGER = 2.0
 _MORE_PATIENT = 3
 
 
-class TrainLonger(Rung):
+class TrainLonger(Remedy):
     """Train for twice the epochs where the schedule ends it, else with three times the patience.
 
     Trades: time, at the rate that the user sets, for accuracy.
@@ -26,8 +27,6 @@ class TrainLonger(Rung):
 
     name: ClassVar[str] = "train_longer"
     level: ClassVar[int] = 7
-    aim: ClassVar[Aim] = Aim.ACCURACY
-    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
     against: ClassVar[Against | None] = Against.TRAINING
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:

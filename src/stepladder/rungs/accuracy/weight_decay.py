@@ -8,17 +8,16 @@ from typing import ClassVar
 from stepladder.config.recipe import Recipe
 from stepladder.optim.contract import Decay
 from stepladder.optim.table import spec_of
-from stepladder.records.ladder import Aim, Exactness, Prediction
 from stepladder.records.profile import Profile
-from stepladder.rungs.accuracy.remedy import predict_as_long
-from stepladder.rungs.contract import Against, Rung
+from stepladder.rungs.accuracy.remedy import Remedy
+from stepladder.rungs.contract import Against
 
 _STRENGTHS = {Decay.DECOUPLED: (0.1, 1.0, 0.01), Decay.L2: (1e-3, 1e-2, 0.1)}
 """The likeliest first. Added to the gradient, decay does not shrink with the learning rate twice.
 """
 
 
-class WeightDecay(Rung):
+class WeightDecay(Remedy):
     """Shrink matrices and kernels in each step, by what gets most right of three strengths.
 
     Biases and the scales of norms do not decay. What it means follows the optimiser: AdamW and
@@ -31,22 +30,12 @@ class WeightDecay(Rung):
 
     name: ClassVar[str] = "weight_decay"
     level: ClassVar[int] = 8
-    aim: ClassVar[Aim] = Aim.ACCURACY
-    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
     against: ClassVar[Against | None] = Against.GAP
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:  # noqa: ARG002
         """Refuse where weights decay."""
         decay = recipe.optimizer.weight_decay
         return f"already on: {decay:g}" if decay else None
-
-    def predict(self, profile: Profile, recipe: Recipe) -> Prediction:  # noqa: ARG002
-        """Take the epochs as equal: where training stops by itself, that is measured."""
-        return predict_as_long(self.name, profile)
-
-    def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Take the likeliest strength."""
-        return self.variants(profile, recipe)[0]
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
         """Give a strength each."""

@@ -7,16 +7,17 @@ from typing import ClassVar
 
 from stepladder.config.choices import TrainMode
 from stepladder.config.recipe import Recipe
-from stepladder.records.ladder import Aim, Exactness, Prediction
+from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Profile
-from stepladder.rungs.contract import Against, Rung
+from stepladder.rungs.accuracy.remedy import Remedy
+from stepladder.rungs.contract import Against
 from stepladder.rungs.formulas import predict_time, source_reading_s, with_one_time
 
 _BACKWARD = 2.0
 """A backward pass through the trunk over a forward pass."""
 
 
-class WholeModel(Rung):
+class WholeModel(Remedy):
     """Let all weights learn instead of the head alone, at the rate that the recipe has for that.
 
     Features that were computed once change from then on, so each step computes them.
@@ -28,8 +29,6 @@ class WholeModel(Rung):
 
     name: ClassVar[str] = "whole_model"
     level: ClassVar[int] = 7
-    aim: ClassVar[Aim] = Aim.ACCURACY
-    exactness: ClassVar[Exactness] = Exactness.STATISTICAL
     against: ClassVar[Against | None] = Against.TRAINING
 
     def why_not(self, profile: Profile, recipe: Recipe) -> str | None:

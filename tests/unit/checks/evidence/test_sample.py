@@ -61,7 +61,14 @@ def test_a_loss_that_needs_its_views_gets_them(tmp_path: Path) -> None:
     assert training_sample(job, 8, is_augmented=False).inputs.dim() == 5
 
 
+@pytest.fixture(name="two_views", scope="module")
+def _two_views(tmp_path_factory: pytest.TempPathFactory) -> CheckedJob:
+    return opened(TwoViews(), tmp_path_factory.mktemp("two views"))
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_no_check_stumbles_over_a_loss_that_needs_its_views(check: Check, tmp_path: Path) -> None:
-    finding = run_check(check, opened(TwoViews(), tmp_path))
+def test_no_check_stumbles_over_a_loss_that_needs_its_views(
+    check: Check, two_views: CheckedJob
+) -> None:
+    finding = run_check(check, two_views)
     assert finding.outcome in (Outcome.PASSED, Outcome.NOT_APPLICABLE), finding
