@@ -58,6 +58,7 @@ def _test(order: dict[str, Any], folder: Path) -> None:
     hook = {name: order[name] for name in ("module", "file", "source")}
     (folder / "hook.json").write_text(json.dumps(hook))
     os.environ[VARIABLE] = str(folder / "hook.json")
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(folder)  # no mutant learns from another
     install_from_environment()
     import pytest
 
@@ -70,7 +71,8 @@ def _test(order: dict[str, Any], folder: Path) -> None:
             if report.failed:
                 (folder / "failed").write_text(f"collecting {report.nodeid}")
 
-    words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={folder / 'tmp'}"]
+    words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
+    words.append(f"--basetemp={folder / 'tmp'}")
     code = pytest.main([*words, *order["tests"]], plugins=[Recorder()])
     os._exit(int(code))
 

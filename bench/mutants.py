@@ -50,11 +50,19 @@ AREAS: dict[str, dict[str, Area]] = {
     "verdict": {
         "old": Area(
             ("ladder/verdict.py", "stats/speed.py"),
-            ("unit/ladder/test_verdict.py", "unit/stats/test_speed.py", "unit/ladder/test_trial.py"),
+            (
+                "unit/ladder/test_verdict.py",
+                "unit/stats/test_speed.py",
+                "unit/ladder/test_trial.py",
+            ),
         ),
         "new": Area(
             ("ladder/verdict.py", "stats/speed.py"),
-            ("unit/ladder/test_verdict.py", "unit/stats/test_speed.py", "unit/ladder/test_trial.py"),
+            (
+                "unit/ladder/test_verdict.py",
+                "unit/stats/test_speed.py",
+                "unit/ladder/test_trial.py",
+            ),
         ),
     },
     "order": {
@@ -240,11 +248,7 @@ def _parts(statement: ast.stmt) -> tuple[list[ast.expr], list[list[ast.stmt]]]:
     blocks += [case.body for case in getattr(statement, "cases", ())]
     if isinstance(statement, ast.AnnAssign):
         return ([statement.value] if statement.value else []), blocks
-    heads = [
-        node
-        for node in ast.iter_child_nodes(statement)
-        if isinstance(node, ast.expr)
-    ]
+    heads = [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
     if isinstance(statement, (ast.With, ast.AsyncWith)):
         heads = [item.context_expr for item in statement.items]
     return heads, blocks
@@ -271,10 +275,15 @@ def _changes_of(node: ast.expr, parent: ast.AST, field: str, at: int | None, add
     if isinstance(node, ast.Compare):
         for idx, operator in enumerate(node.ops):
             turned = _TURNED.get(type(operator), ())
-            add("comparison", [lambda i=idx, o=other: node.ops.__setitem__(i, o()) for other in turned])
+            add(
+                "comparison",
+                [lambda i=idx, o=other: node.ops.__setitem__(i, o()) for other in turned],
+            )
     elif isinstance(node, ast.BinOp) and type(node.op) in _SWAPPED:
-        if not any(isinstance(side, (ast.Constant, ast.JoinedStr)) and not _is_number(side)
-                   for side in (node.left, node.right)):
+        if not any(
+            isinstance(side, (ast.Constant, ast.JoinedStr)) and not _is_number(side)
+            for side in (node.left, node.right)
+        ):
             add("arithmetic", [lambda: setattr(node, "op", _SWAPPED[type(node.op)]())])
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         if not isinstance(parent, ast.Expression):
@@ -341,6 +350,23 @@ def draw(
     return mutants, len(shared) / max(1, len(single))
 
 
+class Log:
+    """Results, a line each: what is there is not run again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lines = path.read_text().splitlines() if path.exists() else []
+        self.known = {
+            (line["area"], line["of"], line["key"]): line for line in map(json.loads, lines)
+        }
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Append a result."""
+        self.known[line["area"], line["of"], line["key"]] = line
+        with self._path.open("a") as out:
+            out.write(json.dumps(line) + "\n")
+
+
 class Server:
     """A process of a checkout that runs tests on mutants, one child for each."""
 
@@ -372,7 +398,8 @@ class Server:
         """Run tests on a module with another source: `code`, `seconds`, `failed`."""
         order = {"module": module, "file": str(file), "source": source, "timeout_s": timeout_s}
         order |= {"tests": [str(path) for path in tests]}
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
@@ -401,8 +428,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1, help="2: both checkouts at once")
     options = parser.parse_args()
     roots = {"old": options.old.resolve(), "new": options.new.resolve()}
-    lines = options.log.read_text().splitlines() if options.log.exists() else []
-    known = {(line["area"], line["of"], line["key"]): line for line in map(json.loads, lines)}
+    log = Log(options.log)
     drawn = {
         area: draw(roots["old"], roots["new"], area, options.count, options.seed)
         for area in options.area
@@ -412,21 +438,16 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as name:
             server = Server(roots[of], Path(name))
             for area, (mutants, _) in drawn.items():
-                _run_area(server, of, area, mutants, known, options.log)
+                _run_area(server, of, area, mutants, log)
             server.close()
 
     with ThreadPoolExecutor(options.workers) as pool:
         list(pool.map(run, roots))
-    return _print(drawn, known)
+    return _print(drawn, log)
 
 
 def _run_area(
-    server: Server,
-    of: str,
-    area: str,
-    mutants: list[tuple[Key, Path, Path]],
-    known: dict[tuple[str, str, str], dict[str, Any]],
-    log: Path,
+    server: Server, of: str, area: str, mutants: list[tuple[Key, Path, Path]], log: Log
 ) -> None:
     tests = [
         path
@@ -438,18 +459,19 @@ def _run_area(
     jobs: list[tuple[str, Path, Key | None]] = [("", unchanged, None)]
     jobs += [(repr(key), old if of == "old" else new, key) for key, old, new in mutants]
     for name, file, key in jobs:
-        line = known.get((area, of, name))
+        line = log.known.get((area, of, name))
         if line is None:
             source = file.read_text()
             changed = source if key is None else Mutator(source).mutated(key)
             module = module_of(server.root, file)
             line = {"area": area, "of": of, "key": name, "module": module}
             line |= server.run(module, file, changed, tests, timeout_s)
-            known[area, of, name] = line
-            with log.open("a") as out:
-                out.write(json.dumps(line) + "\n")
-            print(f"{area} {of} {module}: code {line['code']} in {line['seconds']:.0f} s "
-                  f"{line['failed'][:80]} <- {name[4:120]}", flush=True)
+            log.add(line)
+            print(
+                f"{area} {of} {module}: code {line['code']} in {line['seconds']:.0f} s "
+                f"{line['failed'][:80]} <- {name[4:120]}",
+                flush=True,
+            )
         if key is None:
             if line["code"] != 0:
                 raise SystemExit(f"{area}: unchanged, the tests of {of} fail: {line['failed']}")
@@ -458,14 +480,16 @@ def _run_area(
 
 def _print(
     drawn: dict[str, tuple[list[tuple[Key, Path, Path]], float]],
-    known: dict[tuple[str, str, str], dict[str, Any]],
+    log: Log,
 ) -> int:
     """Print the mutants that each suite kills; return 1 if the new one kills fewer."""
     totals: dict[str, int] = defaultdict(int)
     for area, (mutants, share) in drawn.items():
         killed: dict[str, set[str]] = {"old": set(), "new": set()}
         for of, names in killed.items():
-            names |= {repr(key) for key, _, _ in mutants if known[area, of, repr(key)]["code"] != 0}
+            names |= {
+                repr(key) for key, _, _ in mutants if log.known[area, of, repr(key)]["code"] != 0
+            }
             totals[of] += len(names)
         totals["all"] += len(mutants)
         print(

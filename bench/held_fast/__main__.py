@@ -47,7 +47,9 @@ def main() -> int:
     parser.add_argument("new", type=Path)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--json", type=Path, help="file for what was found")
-    parser.add_argument("--store", type=Path, help="the demo's store; without it these are left out")
+    parser.add_argument(
+        "--store", type=Path, help="the demo's store; without it these are left out"
+    )
     parser.add_argument("--runs", type=Path, nargs="+", default=[], help="folders of climbs")
     parser.add_argument("--limit", type=int, help="programs of the findings, evenly chosen")
     parser.add_argument("--pairs", type=int, default=10, help="of timings")

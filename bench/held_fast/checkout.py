@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -113,7 +114,7 @@ def differences(old: Any, new: Any, where: str = "") -> list[str]:
         return found
     if old == new and type(old) is type(new):
         return []
-    if isinstance(old, float) and isinstance(new, float) and old != old and new != new:
+    if isinstance(old, float) and isinstance(new, float) and math.isnan(old) and math.isnan(new):
         return []  # NaN on both sides
     return [f"{where}: {old!r}, now {new!r}"]
 

@@ -51,8 +51,10 @@ def compare_configs(old: Checkout, new: Checkout, folder: Path) -> tuple[list[st
             found.append(f"{words}: exit code {one['code']}, now {other['code']}")
         elif words.endswith("--help"):
             found += set_differences(flags_of(one["out"]), flags_of(other["out"]), words)
-            texts = {name: set(answer["out"].splitlines()) for name, answer in
-                     (("old", one), ("new", other))}
+            texts = {
+                name: set(answer["out"].splitlines())
+                for name, answer in (("old", one), ("new", other))
+            }
             num_texts += len(texts["old"] - texts["new"])
         else:
             num_shown += one["code"] == 0

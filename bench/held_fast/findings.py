@@ -34,7 +34,8 @@ def compare_findings(
     if limit is not None and limit < len(programs):
         step = len(programs) / limit
         programs = [programs[int(idx * step)] for idx in range(limit)]
-    found, noise = [], []
+    found: list[str] = []
+    noise: list[str] = []
     num_findings = 0
     for program in programs:
         before, after = _look(old, program, folder), _look(new, program, folder)
@@ -52,7 +53,10 @@ def compare_findings(
             line = f"{program['name']}: {check}: {_listed(seen['old'])}, now {_listed(seen['new'])}"
             is_noise = bool(seen["old"] & seen["new"])
             (noise if is_noise else found).append(line)
-    notes = [f"{len(programs)} programs, {num_findings:,} findings", *(f"noise: {n}" for n in noise)]
+    notes = [
+        f"{len(programs)} programs, {num_findings:,} findings",
+        *(f"noise: {n}" for n in noise),
+    ]
     return found, notes
 
 

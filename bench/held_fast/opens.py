@@ -52,9 +52,7 @@ def compare_opens(
         (differences, notes).
     """
     write_plain(folder / "pictures", 64)
-    old.require(
-        "prepare", "pictures", "--out", "store", "--quiet", "--size", "32", cwd=folder
-    )
+    old.require("prepare", "pictures", "--out", "store", "--quiet", "--size", "32", cwd=folder)
     found = _same_answer(old, new, ["verify", "store", "--json"], folder)
     notes = []
     for name, options in JOBS.items():
@@ -74,7 +72,9 @@ def _same_answer(old: Checkout, new: Checkout, words: Sequence[str], folder: Pat
     one, other = (checkout.command(*words, cwd=folder) for checkout in (old, new))
     name = " ".join(words)
     if one.returncode != other.returncode:
-        return [f"{name}: exit code {one.returncode}, now {other.returncode}: {other.stderr[-500:]}"]
+        return [
+            f"{name}: exit code {one.returncode}, now {other.returncode}: {other.stderr[-500:]}"
+        ]
     return [] if one.stdout == other.stdout else [f"{name}: {one.stdout!r}, now {other.stdout!r}"]
 
 
@@ -146,9 +146,11 @@ def _same_keys(one: Path, other: Path, where: str) -> list[str]:
 
 def _records(path: Path) -> list[Any]:
     text = path.read_text()
-    return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [
-        json.loads(text)
-    ]
+    return (
+        [json.loads(line) for line in text.splitlines()]
+        if path.suffix == ".jsonl"
+        else [json.loads(text)]
+    )
 
 
 def _key_differences(old: Iterable[Any], new: Iterable[Any], where: str) -> list[str]:
@@ -156,7 +158,10 @@ def _key_differences(old: Iterable[Any], new: Iterable[Any], where: str) -> list
     before, after = _keys(old), _keys(new)
     found = []
     for place in before.keys() & after.keys():
-        for said, keys in (("gone", before[place] - after[place]), ("added", after[place] - before[place])):
+        for said, keys in (
+            ("gone", before[place] - after[place]),
+            ("added", after[place] - before[place]),
+        ):
             if keys:
                 found.append(f"{where}{place}: keys {said}: {sorted(keys)}")
     return found
@@ -257,8 +262,14 @@ def _documented(root: Path) -> list[str]:
     found = set()
     for path in (root / "README.md", *root.glob("docs/**/*.md"), *root.glob("examples/**/*.py")):
         text = path.read_text()
-        for module, names in re.findall(r"from (stepladder[\w.]*) import ([\w, ]+|\([^)]+\))", text):
-            found |= {f"{module}.{name.split()[0]}" for name in names.strip("()").split(",") if name.strip()}
+        for module, names in re.findall(
+            r"from (stepladder[\w.]*) import ([\w, ]+|\([^)]+\))", text
+        ):
+            found |= {
+                f"{module}.{name.split()[0]}"
+                for name in names.strip("()").split(",")
+                if name.strip()
+            }
         found |= set(re.findall(r"python3? -m (stepladder[\w.]*\w)", text))
         found |= set(re.findall(r"(?<![\w./-])(stepladder(?:\.[a-zA-Z_]\w*){2,})(?!/)", text))
         found |= set(re.findall(r"(?<![\w./-])(stepladder\.[a-z_]\w*)\(", text))

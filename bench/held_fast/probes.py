@@ -63,7 +63,8 @@ def judge(arguments: dict[str, Any]) -> dict[str, Any]:
     module = "stepladder.ladder.verdict"
     judge_, evidence_ = internal("judge", module), internal("Evidence", module)
     combined, interval_ = (
-        internal(name, "stepladder.stats.speed") for name in ("combined_speedup", "speedup_interval")
+        internal(name, "stepladder.stats.speed")
+        for name in ("combined_speedup", "speedup_interval")
     )
 
     def bounds(value: dict[str, float] | None) -> Interval | None:
@@ -188,7 +189,7 @@ def _time_tiny_steps(arguments: dict[str, Any]) -> float:
     import stepladder
 
     class Line(stepladder.Task):
-        def build_model(self, recipe: stepladder.Recipe) -> nn.Module:  # noqa: ARG002
+        def build_model(self, recipe: stepladder.Recipe) -> nn.Module:
             return nn.Linear(4, 1)
 
         def data(self, split: Any) -> TensorDataset:

@@ -17,6 +17,8 @@ SLOWER = 1.03
 """A ratio that counts as slower, where its whole interval lies above 1 as well."""
 _T = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16)
 _T_LARGE = 2.1
+UNSOUND = 6
+"""Exit code of `check` where a check failed."""
 CLIMB = ("--try-all", "--budget=120s", "--schedule.max-epochs=6")
 
 
@@ -41,8 +43,8 @@ def compare_speed(
     """
     write_plain(folder / "pictures", NUM_PICTURES, size=(320, 240))
     for encoding in ("pixels", "jpeg"):
-        words = ["--quiet", "--size", "128", "--encoding", encoding]
-        old.require("prepare", "pictures", "--out", encoding, *words, cwd=folder)
+        options = ("--quiet", "--size", "128", "--encoding", encoding)
+        old.require("prepare", "pictures", "--out", encoding, *options, cwd=folder)
 
     def probe(kind: str, **arguments: object) -> Callable[[Checkout], float]:
         def once(checkout: Checkout) -> float:
@@ -57,8 +59,11 @@ def compare_speed(
         def once(checkout: Checkout) -> float:
             shutil.rmtree(folder / "out-command", ignore_errors=True)
             started = time.perf_counter()
-            checkout.command(*words, cwd=folder)
-            return time.perf_counter() - started
+            done = checkout.command(*words, cwd=folder)
+            seconds = time.perf_counter() - started
+            if done.returncode not in (0, UNSOUND):
+                raise RuntimeError(f"{checkout.name}: {' '.join(words)}: {done.stderr[-1000:]}")
+            return seconds
 
         return once
 
@@ -71,31 +76,35 @@ def compare_speed(
         "train --help": command("train", "--help"),
     }
     if store is not None:
-        words = ("check", f"--data.store={store}", "--run.dir=out-command", "--fresh", "--quiet")
-        kinds["check"] = command(*words)
+        kinds["check"] = command(
+            "check", f"--data.store={store}", "--run.dir=out-command", "--fresh", "--quiet"
+        )
     found, notes = [], []
-    for name, once in kinds.items():
-        _measure(name, once, old, new, pairs, found, notes)
+    counts = dict.fromkeys(kinds, pairs)
     if climb_pairs:
         tiny = ("--model.name=test_resnet", "--model.weights=none", "--run.checks=off")
-        words = ("climb", "--data.store=pixels", "--run.dir=out-command", "--quiet", *tiny, *CLIMB)
-        _measure("climb", command(*words), old, new, climb_pairs, found, notes)
+        kinds["climb"] = command(
+            "climb", "--data.store=pixels", "--run.dir=out-command", "--quiet", *tiny, *CLIMB
+        )
+        counts["climb"] = climb_pairs
+    for name, once in kinds.items():
+        line, is_slower = _measure(name, once, (old, new), counts[name])
+        notes.append(line)
+        found += [f"slower: {line}"] if is_slower else []
     return found, notes
 
 
 def _measure(
-    name: str,
-    once: Callable[[Checkout], float],
-    old: Checkout,
-    new: Checkout,
-    pairs: int,
-    found: list[str],
-    notes: list[str],
-) -> None:
-    """Measure pairs, the order changing with each; the first pair warms caches and is dropped."""
+    name: str, once: Callable[[Checkout], float], both: tuple[Checkout, Checkout], pairs: int
+) -> tuple[str, bool]:
+    """Measure pairs, the order changing with each; the first pair warms caches and is dropped.
+
+    Returns:
+        (the ratios in words, whether the new one is slower beyond noise).
+    """
     times: dict[str, list[float]] = {"old": [], "new": []}
     for turn in range(pairs + 1):
-        for checkout in (old, new) if turn % 2 else (new, old):
+        for checkout in both if turn % 2 else both[::-1]:
             seconds = once(checkout)
             if turn:
                 times[checkout.name].append(seconds)
@@ -110,6 +119,4 @@ def _measure(
         f"95 % {low:.3f} to {high:.3f}, range {min(ratios):.3f} to {max(ratios):.3f}, n = {pairs}, "
         f"old {statistics.median(times['old']):.4g} s)"
     )
-    notes.append(line)
-    if low > 1 and math.exp(mean) > SLOWER:
-        found.append(f"slower: {line}")
+    return line, low > 1 and math.exp(mean) > SLOWER

@@ -53,7 +53,8 @@ def compare_stores(old: Checkout, new: Checkout, folder: Path) -> tuple[list[str
         logs = [
             json.loads((folder / of / f"store{idx}" / LOG).read_text()) for of in ("old", "new")
         ]
-        found += differences(*({k: v for k, v in log.items() if k not in NOTED} for log in logs))
+        old_log, new_log = ({k: v for k, v in log.items() if k not in NOTED} for log in logs)
+        found += differences(old_log, new_log, f"{name}: {LOG}")
     return found, [f"{num_pictures} pictures, {len(VARIANTS)} stores of each"]
 
 

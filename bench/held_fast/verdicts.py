@@ -39,9 +39,7 @@ def compare_verdicts(
     before, after = (checkout.probe("judge", given, cwd=folder) for checkout in (old, new))
     wrong = [
         f"evidence {idx}: {one}, now {other}: {json.dumps(evidences[idx])}"
-        for idx, (one, other) in enumerate(
-            zip(before["verdicts"], after["verdicts"], strict=True)
-        )
+        for idx, (one, other) in enumerate(zip(before["verdicts"], after["verdicts"], strict=True))
         if one != other
     ]
     wrong += [

@@ -57,10 +57,8 @@ def compare_weights(
     """
     jobs = _jobs()
     write_plain(folder / "pictures", 64)
-    old.require(
-        "prepare", "pictures", "--out", "store", "--quiet", "--size", "32", cwd=folder
-    )
-    results = {}
+    old.require("prepare", "pictures", "--out", "store", "--quiet", "--size", "32", cwd=folder)
+    results: dict[str, Any] = {}
     for checkout in (old, new):
         given = {"store": str(folder / "store"), "folder": str(folder / checkout.name)}
         results[checkout.name] = checkout.probe("trainings", {**given, "jobs": jobs}, cwd=folder)
@@ -69,8 +67,9 @@ def compare_weights(
         jobs = {f"seed{seed}": {"seed": seed, "features.cached": True} for seed in range(3)}
         for checkout in (old, new):
             given = {"store": str(store), "folder": str(folder / f"demo-{checkout.name}")}
-            given = {**given, "jobs": jobs}
-            results[checkout.name] = checkout.probe("trainings", given, cwd=folder)
+            results[checkout.name] = checkout.probe(
+                "trainings", {**given, "jobs": jobs}, cwd=folder
+            )
         more, _ = _compare(jobs, results)
         accuracies = [result["summary"]["val_accuracy"] for result in results["new"].values()]
         found += [f"demo {line}" for line in more]
