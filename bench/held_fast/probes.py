@@ -137,7 +137,7 @@ def trainings(arguments: dict[str, Any]) -> dict[str, Any]:
     """Train once by each list of settings; the tensors and the metrics of each."""
     import stepladder
 
-    results = {}
+    results: dict[str, Any] = {}
     for name, settings in arguments["jobs"].items():
         folder = Path(arguments["folder"]) / name
         try:
@@ -198,7 +198,8 @@ def _time_tiny_steps(arguments: dict[str, Any]) -> float:
             return TensorDataset(x, x.sum(1, keepdim=True))
 
         def loss(self, model: nn.Module, batch: stepladder.Batch) -> Tensor:
-            return (model(batch.inputs) - batch.targets).square().squeeze(1)
+            errors: Tensor = model(batch.inputs) - batch.targets
+            return errors.square().squeeze(1)
 
     run = stepladder.train(
         task=Line(),

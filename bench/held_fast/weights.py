@@ -41,6 +41,7 @@ SHARED: dict[str, Any] = {
     "stopping.early": False,
     "run.checks": "off",
     "device.threads": 1,
+    "run.checkpoint_every_s": 1e6,  # else what a slow run leaves depends on time
 }
 
 
