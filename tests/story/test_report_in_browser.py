@@ -51,7 +51,7 @@ def build_climb() -> Callable[..., Path]:
 
 
 def _builder(file: str, function: str) -> Callable[..., Path]:
-    path = Path(__file__).parents[1] / f"unit/report/{file}.py"
+    path = Path(__file__).parents[1] / f"unit/reporting/{file}.py"
     spec = importlib.util.spec_from_file_location(file, path)
     assert spec is not None
     assert spec.loader is not None
