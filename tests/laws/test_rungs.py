@@ -7,7 +7,7 @@ import inspect
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -385,21 +385,22 @@ def test_a_prediction_is_written_down_before_anything_is_measured(
         *likelier, first = tried.variants(*job)
         return Choice(first=first, second=lambda: likelier[-1] if likelier else None)
 
-    def measure(trying: Any) -> Evidence:
+    def measure(trying: Any, found: Any, _: float) -> Generator[Any, None, tuple[Any, Evidence]]:
         lines = [line for line in read_jsonl(ledger.path) if line["kind"] == "prediction"]
-        own = recipe_key(trying.before), to_json(trying.prediction)
+        own = recipe_key(trying.before), to_json(found.prediction)
         was_written.append(own in [(line["recipe"], line["prediction"]) for line in lines])
         faster = Interval(estimate=2.0, low=1.9, high=2.1)
-        trying.comparison = Comparison(num_seeds=3)
-        trying.speed = Speed(
+        speed = Speed(
             interval=faster,
             before=profile.time,
             after=profile.time,
             before_s=(float(len(was_written)),),
             after_s=(1.0,),
         )
+        found = replace(found, comparison=Comparison(num_seeds=3), speed=speed)
+        yield found
         statistical = Exactness.STATISTICAL
-        return Evidence(aim=Aim.TIME, exactness=statistical, speed=faster, accuracy=worse)
+        return found, Evidence(aim=Aim.TIME, exactness=statistical, speed=faster, accuracy=worse)
 
     monkeypatch.setattr(climb_module, "why_not_here", lambda *_: None)
     monkeypatch.setattr(trial, "choose_variant", choose)
