@@ -8,9 +8,17 @@ import pytest
 import torch
 
 from stepladder.records.watch import WatchReport
+from stepladder.watching.hooks import patches
 from stepladder.watching.hooks.backwards import Waiting, follow_graph
 
 Watched = Callable[..., WatchReport]
+
+
+@pytest.fixture(autouse=True)
+def _time_for_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the watcher look as often as it wants to: how much it sees is then the same anywhere."""
+    monkeypatch.setattr(patches, "_FIRST_S", 60.0)
+
 
 START = """
 import torch
