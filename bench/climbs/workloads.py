@@ -297,7 +297,7 @@ def forget_artefacts(store: Path | None) -> None:
     """
     if store is None:
         return
-    features = store.with_name(f"{store.name}.features")  # as in training/features/feature_cache.py
+    features = store.with_name(f"{store.name}.features")  # as in training/features/feature_task.py
     for folder in (features, copies_folder(store)):
         if folder.is_dir():
             shutil.rmtree(folder)

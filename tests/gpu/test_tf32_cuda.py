@@ -16,7 +16,7 @@ from stepladder.data.batch import Batch
 from stepladder.ladder.accuracy.exactness import Material, compute
 from stepladder.models.folding import fold_batchnorm
 from stepladder.task import Task
-from stepladder.training.features.feature_cache import why_no_features
+from stepladder.training.features.feature_task import why_no_features
 from stepladder.training.setup.build import make_model, open_sources
 
 pytestmark = [

@@ -19,7 +19,7 @@ READERS = {
         "training/checkpoint/checkpoint_files.py",
         "training/checkpoint/checkpoint_folders.py",
     ),
-    "training/features/split_features.py",
+    "training/features/feature_cache.py",
 }
 """They say what is wrong with a file, in one line of a list; their callers say what to do."""
 

@@ -44,8 +44,8 @@ from stepladder.records import read_json
 from stepladder.task import Metrics, Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.checkpoint.checkpoint import load_best
-from stepladder.training.features.feature_cache import FeatureTask, open_features
 from stepladder.training.features.feature_pass import TrunkPass, num_views, read_batch
+from stepladder.training.features.feature_task import FeatureTask, open_features
 from stepladder.training.output.display import Display
 from stepladder.training.run import train
 from stepladder.training.setup.build import make_model, open_sources

@@ -41,8 +41,8 @@ def features(
         UsageError, DataError, ResourceError, InterruptedRun: as the message says.
     """
     job = job_of(recipe, store=store, dir=None, config=config, settings=settings)
+    from stepladder.training.features.feature_cache import FeatureEngine
     from stepladder.training.features.feature_stage import compute_features
-    from stepladder.training.features.split_features import FeatureEngine
 
     made, name = made_task(task, job.recipe)
     by: FeatureEngine | None = None

@@ -48,7 +48,7 @@ from stepladder.records.ladder import Trial
 from stepladder.records.profile import Provenance
 from stepladder.rungs import REMEDIES, RUNGS, Rung, read_gpus, rungs_with
 from stepladder.task.contract import Task
-from stepladder.training.features.feature_cache import features_folder
+from stepladder.training.features.feature_task import features_folder
 from stepladder.training.output.display import Display
 from stepladder.training.output.wording import rough_time
 from stepladder.training.setup.build import Sources, open_device, resolve_auto, use_threads

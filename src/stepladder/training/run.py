@@ -23,8 +23,8 @@ from stepladder.training.checkpoint.mirror import Mirror, begin_mirror
 from stepladder.training.checkpoint.saving import begin_on_new_data, checkpoints_bytes
 from stepladder.training.clock import Clock, Phase
 from stepladder.training.evaluate import EvaluationCancelled
-from stepladder.training.features.feature_cache import require_features
 from stepladder.training.features.feature_stage import go_on_features
+from stepladder.training.features.feature_task import require_features
 from stepladder.training.loop import fit
 from stepladder.training.output.display import Display
 from stepladder.training.output.events import EventLog

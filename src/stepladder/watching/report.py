@@ -1,4 +1,4 @@
-"""From what was seen to a report, and the report in words."""
+"""The report of a watched script, from what was seen of it."""
 
 from __future__ import annotations
 

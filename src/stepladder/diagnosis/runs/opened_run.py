@@ -28,7 +28,7 @@ from stepladder.task.load import BUILT_IN, name_of
 from stepladder.training.checkpoint.checkpoint import check_fits, load_best, load_last
 from stepladder.training.checkpoint.checkpoint_files import Loaded
 from stepladder.training.evaluate import Evaluation, EvaluationCancelled, evaluate
-from stepladder.training.features.feature_cache import (
+from stepladder.training.features.feature_task import (
     FeatureTask,
     features_folder,
     num_views,

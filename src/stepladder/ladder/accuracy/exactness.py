@@ -22,8 +22,8 @@ from stepladder.models.tf32 import without_tf32
 from stepladder.optim.schedule import base_lr
 from stepladder.records.ladder import Exactness
 from stepladder.task.contract import Task
-from stepladder.training.features.feature_cache import FeatureTask, require_features
 from stepladder.training.features.feature_pass import TrunkPass
+from stepladder.training.features.feature_task import FeatureTask, require_features
 from stepladder.training.randomness import seed_step
 from stepladder.training.setup.build import Sources, make_stage_parts, make_train_reader
 from stepladder.training.stage import stages_of

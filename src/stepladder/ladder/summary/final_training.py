@@ -26,7 +26,7 @@ from stepladder.records.profile import Profile
 from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.checkpoint.mirror import forget_mirrored
-from stepladder.training.features.feature_cache import features_folder
+from stepladder.training.features.feature_task import features_folder
 from stepladder.training.output.display import Display
 from stepladder.training.output.finish import SUMMARY_FILE
 from stepladder.training.run import train

@@ -23,8 +23,8 @@ from stepladder.ladder.trainings.head_task import HeadTask
 from stepladder.measuring.probe import is_out_of_memory, untouched
 from stepladder.models.features import evaluating
 from stepladder.task.contract import Task
-from stepladder.training.features.feature_cache import open_features, why_no_features
 from stepladder.training.features.feature_pass import TrunkPass, batch_size_on, read_batch
+from stepladder.training.features.feature_task import open_features, why_no_features
 from stepladder.training.setup.build import Sources, make_model
 
 _MAX_HEADS: Final = 64

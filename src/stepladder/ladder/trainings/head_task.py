@@ -13,7 +13,7 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.errors import UsageError
 from stepladder.task.contract import Metrics, Task
-from stepladder.training.features.feature_cache import FeatureTask, cast_for_head
+from stepladder.training.features.feature_task import FeatureTask, cast_for_head
 
 MIN_WEIGHTS_OF_TWO_THREADS: Final = 150_000
 """Weights in all from which on a step of heads is faster in several threads than in one.

@@ -20,8 +20,8 @@ from stepladder.measuring.blocks.timing import seconds_of
 from stepladder.measuring.subject import Subject
 from stepladder.measuring.watchdog import attempt
 from stepladder.models.features import evaluating
-from stepladder.training.features.feature_cache import FeatureTask
 from stepladder.training.features.feature_pass import TrunkPass, batch_size_on, num_views
+from stepladder.training.features.feature_task import FeatureTask
 from stepladder.training.setup.build import Sources, make_clock, make_stage_parts
 from stepladder.training.stage import stages_of
 

@@ -1,8 +1,9 @@
 """Checkpoints of a run: a folder each, that is there whole or not at all.
 
-A folder is written under a temporary name, synced, renamed into place and synced again; only then
-may older ones be pruned. What a kill leaves behind is either passed over or finished by the next
-save. The file format is described in docs/checkpoints.md.
+Saves, loads and prunes them. `checkpoint_folders.py` writes a folder under a temporary name, syncs
+it, renames it into place and syncs again; only then are older ones pruned. Weights that training
+does not change are written once a run and hard-linked into each folder (`FrozenFiles`). What a kill
+leaves behind is passed over, or finished by the next save. docs/checkpoints.md has the file format.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ from stepladder.task.contract import Task
 from stepladder.training.checkpoint.checkpoint import check_fits
 from stepladder.training.checkpoint.checkpoint_files import Loaded
 from stepladder.training.evaluate import EvaluationCancelled
-from stepladder.training.features.feature_cache import (
+from stepladder.training.features.feature_cache import FeatureEngine
+from stepladder.training.features.feature_task import (
     FeatureTask,
     features_folder,
     num_views,
     open_features,
     require_features,
 )
-from stepladder.training.features.split_features import FeatureEngine
 from stepladder.training.output.display import Display
 from stepladder.training.setup.build import Sources, make_model, open_device, use_threads
 from stepladder.training.setup.table_version import name_table_version, open_at_version

@@ -22,7 +22,7 @@ from stepladder.training.checkpoint.file_system import probe
 from stepladder.training.checkpoint.saving import save_training
 from stepladder.training.clock import STEP_PHASES, Phase
 from stepladder.training.evaluate import EvaluationCancelled
-from stepladder.training.features.feature_cache import FeatureTask, fresh_features, num_views
+from stepladder.training.features.feature_task import FeatureTask, fresh_features, num_views
 from stepladder.training.loop import fit
 from stepladder.training.output.display import Display
 from stepladder.training.output.events import EventLog

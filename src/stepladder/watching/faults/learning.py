@@ -1,4 +1,4 @@
-"""What learns, and whether it is let."""
+"""What learns and how fast: weights that never step, learning rates, losses that are not finite."""
 
 from __future__ import annotations
 

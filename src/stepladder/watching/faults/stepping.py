@@ -1,4 +1,4 @@
-"""How a step is made: clearing, schedule, precision, accumulation, clipping, the first weights."""
+"""How a step is made: schedule, precision, accumulation, clipping, first weights, batch size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validation, memory, files and seeds."""
+"""Around the steps: validation, graphs that are kept, checkpoints and seeds."""
 
 from __future__ import annotations
 

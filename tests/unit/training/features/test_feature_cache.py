@@ -28,15 +28,15 @@ from stepladder.task import Metrics, Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.checkpoint.checkpoint import Checkpoints, load_best
 from stepladder.training.evaluate import EvaluationCancelled
-from stepladder.training.features.feature_cache import (
+from stepladder.training.features.feature_pass import read_batch
+from stepladder.training.features.feature_rules import agree
+from stepladder.training.features.feature_stage import compute_features
+from stepladder.training.features.feature_task import (
     FeatureTask,
     features_folder,
     open_features,
     why_no_features,
 )
-from stepladder.training.features.feature_pass import read_batch
-from stepladder.training.features.feature_rules import agree
-from stepladder.training.features.feature_stage import compute_features
 from stepladder.training.output.display import Display
 from stepladder.training.setup import build
 from stepladder.training.setup.build import (

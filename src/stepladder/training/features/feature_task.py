@@ -1,0 +1,242 @@
+"""A task on cached features: its head learns at memory speed; `feature_cache.py` keeps them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stepladder.config.choices import Split
+from stepladder.config.options import JobConfig
+from stepladder.config.recipe import Recipe
+from stepladder.data.batch import Batch
+from stepladder.data.features.feature_source import FreshFeatures, LazyFeatures
+from stepladder.data.order.order_choice import order_of
+from stepladder.data.reading.reader import Source
+from stepladder.data.remote.feature_copies import remote_features_folder
+from stepladder.data.remote.places import object_place
+from stepladder.models.features import hash_trunk
+from stepladder.records import Json
+from stepladder.task.contract import Metrics, Task
+from stepladder.training.features.feature_cache import FeatureEngine, FeatureOpener
+from stepladder.training.features.feature_pass import TrunkPass, num_views
+from stepladder.training.features.feature_rules import require_features, why_no_features
+from stepladder.training.setup.build import Sources
+from stepladder.training.setup.run_folder import FEATURES
+
+__all__ = [
+    "FeatureTask",
+    "features_folder",
+    "fresh_features",
+    "num_views",
+    "open_features",
+    "require_features",
+    "why_no_features",
+]
+
+
+class FeatureTask(Task):
+    """A task on features: loss and metrics of its head, everything else as it was.
+
+    The model stays the whole one, so that checkpoints, predict and export know no difference.
+
+    Args:
+        base: the task on examples.
+        num_views: random views that each training example has; 0: one, the example as it is.
+    """
+
+    def __init__(self, base: Task, *, num_views: int = 0) -> None:
+        self.base = base
+        self.num_views = num_views
+        self._split: tuple[nn.Module, nn.Module] | None = None  # a model, and its head
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        """Build the whole model."""
+        return self.base.build_model(recipe)
+
+    def data(self, split: Split) -> Any:
+        """Give a split of the examples themselves."""
+        return self.base.data(split)
+
+    @property
+    def runs_head_alone(self) -> bool:
+        """Features go to the head."""
+        return True
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
+        """Give the loss of each example, from its features."""
+        return self.base.loss(self._head(model), cast_for_head(batch))
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
+        """Give losses and metrics from features."""
+        return self.base.metrics(self._head(model), cast_for_head(batch))
+
+    def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:  # noqa: ARG002
+        """Take this epoch's view of each example; without views the features as they are."""
+        if not self.num_views:
+            return batch
+        return Batch(batch.inputs[:, epoch % self.num_views], batch.targets, batch.ids)
+
+    def describe(self) -> Mapping[str, Json]:
+        """Give the facts of the task on examples."""
+        return self.base.describe()
+
+    def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module] | None:
+        """Give (trunk, head) of the whole model."""
+        return self.base.split(model)
+
+    @property
+    def is_random_before_head(self) -> bool:
+        """Features are what they are."""
+        return False
+
+    def _head(self, model: nn.Module) -> nn.Module:
+        if self._split is None or self._split[0] is not model:
+            parts = self.base.split(model)
+            assert parts is not None  # refused by why_no_features
+            self._split = model, _without_idle_layers(parts[1])
+        return self._split[1]
+
+
+def cast_for_head(batch: Batch) -> Batch:
+    """Give bf16 features in fp32 where nothing casts them for the head's fp32 weights."""
+    features = batch.inputs
+    if features.dtype is not torch.bfloat16 or torch.is_autocast_enabled(features.device.type):
+        return batch
+    return Batch(features.float(), batch.targets, batch.ids)
+
+
+def _without_idle_layers(head: nn.Module) -> nn.Module:
+    """Leave out dropout that drops nothing: calling it costs as much as a small linear layer."""
+    if type(head) is not nn.Sequential:
+        return head
+    layers = [layer for layer in head if not (isinstance(layer, nn.Dropout) and layer.p == 0)]
+    return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+
+
+def features_folder(job: JobConfig, task: Task) -> Path:
+    """Give the folder of a job's features: beside the task's store, else in the run's folder.
+
+    A task has a store if it has an attribute `store` with a path. One on a disk that cannot be
+    written leaves its features to the run. Those of a store in an object store lie beside the
+    cache, and are copied to and from the place beside the store.
+    """
+    store = getattr(getattr(task, "store", None), "path", None)
+    if isinstance(store, Path) and (place := object_place(store)) is not None:
+        return remote_features_folder(place, job.recipe.data.cache_dir)
+    if isinstance(store, Path):
+        beside = store.with_name(f"{store.name}.features")
+        if os.access(beside if beside.exists() else store.absolute().parent, os.W_OK):
+            return beside
+    return job.run.dir / FEATURES
+
+
+def open_features(
+    recipe: Recipe,
+    task: Task,
+    model: nn.Module,
+    sources: Sources,
+    *,
+    folder: Path,
+    device: torch.device,
+    on_progress: Callable[[int, int], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
+    is_cancelled: Callable[[], bool] = lambda: False,
+    is_checked: bool = False,
+    is_test_wanted: bool = False,
+    engine: FeatureEngine | None = None,
+) -> Sources:
+    """Give the splits as features: read where they lie under a folder, computed where they do not.
+
+    Those of test are opened at their first read, unless they are wanted at once. With random views,
+    train has features of shape (rows, views, ...), of which `FeatureTask.augment` takes one.
+
+    Args:
+        task: the task on examples.
+        model: with the weights that its trunk will keep, on the device.
+        folder: of all features of this data; each key has a folder in it.
+        on_progress: told how many examples are done, and of how many; of test only where it is
+            wanted.
+        on_message: told what a person should know.
+        is_cancelled: asked before each batch.
+        is_checked: `require_features` has been asked before.
+        is_test_wanted: open those of test now.
+        engine: that computes them; None: this process does.
+
+    Raises:
+        UsageError: if features cannot be computed once.
+        ResourceError: if they cannot be written.
+        EvaluationCancelled: if is_cancelled says so; what is computed is kept.
+    """
+    if not is_checked:
+        require_features(recipe, task, model, sources.train)
+    held_out = [sources.val, sources.test] if is_test_wanted else [sources.val]
+    opener = FeatureOpener(
+        way=TrunkPass(recipe=recipe, task=task, model=model, device=device),
+        folder=folder,
+        trunk=hash_trunk(_trunk(task, model)),
+        total=_num_used(recipe, sources.train)
+        + sum(len(source) for source in held_out if source is not None),
+        on_progress=on_progress or _ignore,
+        on_message=on_message or _ignore,
+        is_cancelled=is_cancelled,
+        engine=engine,
+    )
+    train = opener.open(Split.TRAIN, sources.train)
+    val = opener.open(Split.VAL, sources.val) if sources.val is not None else None
+    return Sources(train=train, val=val, test=_test(opener, sources.test, is_wanted=is_test_wanted))
+
+
+def _test(opener: FeatureOpener, source: Source | None, *, is_wanted: bool) -> Source | None:
+    if source is None:
+        return None
+    if is_wanted:
+        return opener.open(Split.TEST, source)
+    quiet = replace(opener, on_progress=_ignore)
+    return LazyFeatures(source, lambda: quiet.open(Split.TEST, source))
+
+
+def fresh_features(
+    recipe: Recipe, task: Task, model: nn.Module, sources: Sources, *, device: torch.device
+) -> Sources:
+    """Give the splits as features that are computed when they are read, and kept nowhere.
+
+    Raises:
+        UsageError: if features cannot be computed once.
+    """
+    require_features(recipe, task, model, sources.train)
+    way = TrunkPass(recipe=recipe, task=task, model=model, device=device)
+
+    def fresh(source: Source, views: int) -> FreshFeatures:
+        def compute(rows: np.ndarray) -> tuple[Any, Any]:
+            batch = way.fresh(source, rows, num_views=views)
+            return batch.inputs, batch.targets
+
+        return FreshFeatures(source, compute)
+
+    return Sources(
+        train=fresh(sources.train, way.num_views),
+        val=fresh(sources.val, 0) if sources.val is not None else None,
+        test=fresh(sources.test, 0) if sources.test is not None else None,
+    )
+
+
+def _trunk(task: Task, model: nn.Module) -> nn.Module:
+    parts = task.split(model)
+    assert parts is not None
+    return parts[0]
+
+
+def _num_used(recipe: Recipe, train: Source) -> int:
+    """Count the training rows that the recipe's sample holds."""
+    return order_of(recipe.data, train, seed=0).num_samples
+
+
+def _ignore(*_: object) -> None:
+    """Tell nobody."""
