@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import stepladder
-from stepladder.cli import reference, watch
-from stepladder.cli.commands import COMMANDS, Command
+from stepladder.cli import reference
+from stepladder.cli.commands import COMMANDS, Command, watch
 from stepladder.cli.main import main
 from stepladder.cli.parse import parse
 from stepladder.config.schema import field_docs
@@ -105,8 +105,11 @@ def test_its_summary_fits_a_line_of_help(command: Command) -> None:
 def test_names_are_unique_and_every_module_with_flags_is_listed() -> None:
     listed = [command.module for command in COMMANDS]
     assert len(set(listed)) == len(listed)
-    files = sorted((ROOT / "src" / "stepladder" / "cli").glob("*.py"))
-    modules = [f"stepladder.cli.{file.stem}" for file in files if file.stem != "__init__"]
+    package = ROOT / "src" / "stepladder"
+    files = [file for file in (package / "cli").rglob("*.py") if file.stem != "__init__"]
+    modules = [
+        ".".join(("stepladder", *file.relative_to(package).with_suffix("").parts)) for file in files
+    ]
     assert {name for name in modules if hasattr(importlib.import_module(name), "Flags")} == {
         *listed
     }

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import stepladder.rungs
-from stepladder.cli import climb as climb_command
+from stepladder.cli.commands import climb as climb_command
 from stepladder.cli.job_flags import read_job
 from stepladder.config import choices
 from stepladder.config.options import JobConfig, LadderConfig

@@ -18,7 +18,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 import odd_mount
 
-from stepladder.cli.clean import leftovers
+from stepladder.cli.commands.clean import leftovers
 from stepladder.compat.petastorm import (
     SparkDatasetConverter,
     TransformSpec,

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 import stepladder
 from stepladder.cli.commands import COMMANDS
-from stepladder.cli.completion import flags_of_commands
+from stepladder.cli.commands.completion import flags_of_commands
 from stepladder.cli.main import main
 from stepladder.cli.parse import parse
 from stepladder.config.choices import Split, WeightsSource

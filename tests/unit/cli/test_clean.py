@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stepladder.cli.clean import leftovers, run
+from stepladder.cli.commands.clean import leftovers, run
 from stepladder.data.remote.cache import FileCache
 from stepladder.data.remote.cache_part import WantedFile
 from stepladder.errors import UsageError

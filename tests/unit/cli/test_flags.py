@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepladder.cli import climb, fit_recipe, prepare, train
+from stepladder.cli.commands import climb, fit_recipe, prepare, train
 from stepladder.cli.job_flags import read_job, seconds_of
 from stepladder.config.choices import ClimbAim, Encoding, TrainMode
 from stepladder.config.load import load_job

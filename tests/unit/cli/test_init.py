@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stepladder.cli.init import run, write_project
+from stepladder.cli.commands.init import run, write_project
 from stepladder.config.load import load_job
 from stepladder.errors import ResourceError, UsageError
 from stepladder.task.load import load_task

@@ -13,8 +13,8 @@ from typing import cast
 import pytest
 
 import stepladder
-from stepladder.cli import train as train_command
 from stepladder.cli.commands import COMMANDS
+from stepladder.cli.commands import train as train_command
 from stepladder.cli.main import main
 from stepladder.errors import DataError, DivergedError, InterruptedRun, ResourceError
 
@@ -224,7 +224,8 @@ def test_bash_completes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_our_own_warnings_are_a_line_and_those_of_others_keep_their_place() -> None:
     code = """
 import warnings
-from stepladder.cli import (doctor, main)
+from stepladder.cli import main
+from stepladder.cli.commands import doctor
 
 def run(words):
     warnings.warn_explicit("ours", UserWarning, doctor.__file__, 1)

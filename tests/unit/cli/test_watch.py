@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from stepladder.cli.commands.watch import split
 from stepladder.cli.main import main
-from stepladder.cli.watch import split
 
 TRAIN = """
 import sys

@@ -96,7 +96,7 @@ def test_show_gives_each_value_with_its_place_and_stays_yaml(tmp_path: Path) -> 
 
 
 def test_three_routes_give_byte_equal_configs(tmp_path: Path) -> None:
-    from stepladder.cli.train import read
+    from stepladder.cli.commands.train import read
 
     file = tmp_path / "a.yaml"
     file.write_text(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stepladder.cli.clean import leftovers
+from stepladder.cli.commands.clean import leftovers
 from stepladder.config.choices import Encoding, Fit, JpegSize, Split
 from stepladder.config.options import PrepareConfig
 from stepladder.data.decoding.decode import decode_picture

@@ -1,6 +1,6 @@
 """COMMANDS: every command, in the order of `stepladder --help`.
 
-A command is a line here and a module of its name beside this one, with `Flags` and `run`. The
+A command is a line here and a module of its name in this folder, with `Flags` and `run`. The
 dispatch, `--help`, the completion, docs/commands.md and the Python function `stepladder.NAME` come
 from the line. `import stepladder` imports this file, so it imports nothing that takes time.
 """
@@ -33,7 +33,7 @@ class Command(NamedTuple):
     @property
     def module(self) -> str:
         """The module with its `Flags` and `run`."""
-        return f"stepladder.cli.{self.function}"
+        return f"stepladder.cli.commands.{self.function}"
 
     @property
     def home(self) -> str | None:
