@@ -173,7 +173,7 @@ class Key:
 
 
 class Mutator:
-    """All places of one file at which a mutant can be made; made anew for each mutant."""
+    """All places of one file at which a mutant can be made; built again for each mutant."""
 
     def __init__(self, source: str) -> None:
         self.tree = ast.parse(source)

@@ -132,7 +132,7 @@ def clone(batch: Batch) -> Batch:
     return Batch(*(each_tensor(Tensor.clone, part) for part in batch))
 
 
-def augmented_anew(job: CheckedJob, batch: Batch, *, epoch: int, state: int) -> Batch:
+def augmented_again(job: CheckedJob, batch: Batch, *, epoch: int, state: int) -> Batch:
     """Augment a copy of a batch by a copy of the Task, after random states were seeded."""
     with untouched():
         seed_everything(state)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
-from stepladder.checks.evidence.sample import augmented_anew, same_tensors, take, tensors_of
+from stepladder.checks.evidence.sample import augmented_again, same_tensors, take, tensors_of
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
 from stepladder.checks.machine.ranks import (
@@ -198,7 +198,7 @@ def _augmented(job: CheckedJob, batch: Batch, rank: int, epoch: int) -> list[Ten
     one = take(batch, torch.zeros(_NUM_COPIES, dtype=torch.int64))
     ids = torch.arange(_NUM_COPIES) + rank * _NUM_COPIES
     state = step_seed(job.recipe.seed, 0, rank)
-    changed = augmented_anew(job, one._replace(ids=ids), epoch=epoch, state=state)
+    changed = augmented_again(job, one._replace(ids=ids), epoch=epoch, state=state)
     return tensors_of(changed.inputs)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.checks.contract import Answer, Check, Tier, found, passed
-from stepladder.checks.evidence.sample import augmented_anew, take, tensors_of
+from stepladder.checks.evidence.sample import augmented_again, take, tensors_of
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
@@ -206,7 +206,7 @@ def _augmentation(job: CheckedJob) -> _Fault | None:
 
 
 def _augmented(job: CheckedJob, batch: Batch, *, epoch: int, state: int) -> Any:
-    changed = augmented_anew(job, batch, epoch=epoch, state=state)
+    changed = augmented_again(job, batch, epoch=epoch, state=state)
     return changed.inputs, changed.targets
 
 
