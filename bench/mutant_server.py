@@ -1,4 +1,8 @@
-"""Runs tests on mutants: an order a line on stdin, an answer a line on stdout, a child for each."""
+"""Runs tests on mutants: an order a line on stdin, an answer a line on stdout, a child for each.
+
+An order without a list of tests to select records which functions each test enters, in its own
+body and in its fixtures, and whether it starts a process.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,16 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
+
+import pytest
 
 VARIABLE = "STEPLADDER_BENCH_MUTANT"
 
@@ -49,6 +57,72 @@ def install_from_environment() -> None:
         sys.meta_path.insert(0, Hook(**json.loads(Path(path).read_text())))
 
 
+class Selection:
+    """Runs some of the collected tests only; those that start processes last."""
+
+    def __init__(self, selected: list[str]) -> None:
+        self._places = {name: place for place, name in enumerate(selected)}
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        kept = [item for item in items if item.nodeid in self._places]
+        items[:] = sorted(kept, key=lambda item: self._places[item.nodeid])
+
+
+class CallMap:
+    """Records the functions of some folders that each test enters, with those of its fixtures."""
+
+    def __init__(self, below: str, into: Path) -> None:
+        self._below, self._into = below, into
+        self._by_test: dict[str, set[str]] = defaultdict(set)
+        self._by_fixture: dict[int, set[str]] = defaultdict(set)
+        self._definitions: list[Any] = []  # kept, so that their ids stay theirs
+        self._current: list[set[str]] = []
+        self._names: dict[Any, str | None] = {}
+
+    def _called(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and self._current:
+            code = frame.f_code
+            if code not in self._names:
+                file = code.co_filename
+                is_ours = file.startswith(self._below)
+                self._names[code] = f"{file}:{code.co_name}" if is_ours else None
+            name = self._names[code]
+            if name is not None:
+                for names in self._current:
+                    names.add(name)
+
+    def _audited(self, event: str, _arguments: object) -> None:
+        if event in {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec"}:
+            for names in self._current:
+                names.add("process")
+
+    def pytest_sessionstart(self) -> None:
+        threading.setprofile(self._called)
+        sys.setprofile(self._called)
+        sys.addaudithook(self._audited)
+
+    def pytest_runtest_protocol(self, item: Any) -> None:
+        self._current[:] = [self._by_test[item.nodeid]]
+        sys.setprofile(self._called)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
+        self._definitions.append(fixturedef)
+        self._current.append(self._by_fixture[id(fixturedef)])
+        result = yield
+        self._current.pop()
+        return result
+
+    def pytest_runtest_teardown(self, item: Any) -> None:
+        for definitions in item._fixtureinfo.name2fixturedefs.values():
+            self._by_test[item.nodeid] |= self._by_fixture[id(definitions[-1])]
+
+    def pytest_sessionfinish(self) -> None:
+        sys.setprofile(None)
+        calls = {test: sorted(names) for test, names in self._by_test.items()}
+        self._into.write_text(json.dumps(calls))
+
+
 def _test(order: dict[str, Any], folder: Path) -> None:
     """Run the tests in this child, and end it with their exit code."""
     os.setsid()
@@ -60,7 +134,6 @@ def _test(order: dict[str, Any], folder: Path) -> None:
     os.environ[VARIABLE] = str(folder / "hook.json")
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(folder)  # no mutant learns from another
     install_from_environment()
-    import pytest
 
     class Recorder:
         def pytest_runtest_logreport(self, report: Any) -> None:
@@ -73,7 +146,11 @@ def _test(order: dict[str, Any], folder: Path) -> None:
 
     words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
     words.append(f"--basetemp={folder / 'tmp'}")
-    code = pytest.main([*words, *order["tests"]], plugins=[Recorder()])
+    if order["selected"] is None:
+        plugin: object = CallMap(order["below"], folder / "calls")
+    else:
+        plugin = Selection(order["selected"])
+    code = pytest.main([*words, *order["tests"]], plugins=[Recorder(), plugin])
     os._exit(int(code))
 
 
@@ -98,10 +175,13 @@ def _answer(order: dict[str, Any]) -> dict[str, Any]:
             text = "timeout"
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
+        calls = folder / "calls"
+        by_test = json.loads(calls.read_text()) if calls.exists() else None
     return {
         "code": -1 if code is None else code,
         "seconds": time.monotonic() - started,
         "failed": text,
+        "calls": by_test,
     }
 
 
@@ -109,7 +189,6 @@ def main() -> None:
     import numpy  # noqa: F401  (what tests import is imported once, before any child)
     import PIL.Image  # noqa: F401
     import pyarrow.parquet  # noqa: F401
-    import pytest  # noqa: F401
     import torch  # noqa: F401
 
     sys.path.insert(0, str(Path.cwd()))

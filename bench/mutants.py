@@ -1,13 +1,14 @@
 """How many faults each suite of tests notices: the same mutants, made in two checkouts.
 
     python -m bench.mutants OLD_CHECKOUT NEW_CHECKOUT --log FILE [--count 40] [--area NAME ...]
-        [--seed 29] [--workers 1]
+        [--seed 29] [--workers 1] [--of old]
 
 A mutant is one small change to one place: a comparison turned, a constant one higher, arithmetic
 swapped, a `not` dropped, a statement removed, another default. Places are drawn from the files of
 each area in the old checkout, kind by kind in turn, of those whose statement stands word by word in
-a function of the same name in the new one. Each checkout's own tests of that area are run on it,
-until the first that fails.
+a function of the same name in the new one. Each checkout's own tests of that area that enter the
+function (themselves or by a fixture), or start a process, are run on it, until the first that
+fails; all of them where the place is outside of any function, or in one whose result is cached.
 
 A server that has imported torch and pytest forks for each mutant; an import hook gives the changed
 module to the child, and to processes that its tests start. Every result is a line in --log; with
@@ -178,6 +179,7 @@ class Mutator:
     def __init__(self, source: str) -> None:
         self.tree = ast.parse(source)
         self.changes: dict[Key, Any] = {}
+        self.cached: set[str] = set()
         self._num_texts: dict[tuple[str, str], int] = defaultdict(int)
         self._visit(self.tree.body, "")
 
@@ -190,6 +192,8 @@ class Mutator:
         for idx, statement in enumerate(body):
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self._defaults(statement)
+                if any("cache" in ast.unparse(name) for name in statement.decorator_list):
+                    self.cached.add(statement.name)
                 self._visit(statement.body, statement.name)
             elif isinstance(statement, ast.ClassDef):
                 self._visit(statement.body, function)
@@ -336,11 +340,9 @@ def draw(
             for key in Mutator(path.read_text()).changes:
                 places[name][key].append(path)
     single = [key for key, paths in places["old"].items() if len(paths) == 1]
+    random.Random(f"{seed} {area}").shuffle(single)  # before the new checkout has a say
     shared = [key for key in single if len(places["new"].get(key, ())) == 1]
-    source = random.Random(f"{seed} {area}")
     by_kind = {kind: [key for key in shared if key.kind == kind] for kind in KINDS}
-    for keys in by_kind.values():
-        source.shuffle(keys)
     chosen: list[Key] = []
     while len(chosen) < count and any(by_kind.values()):
         for keys in by_kind.values():
@@ -393,11 +395,33 @@ class Server:
         )
 
     def run(
-        self, module: str, file: Path, source: str, tests: list[Path], timeout_s: float
+        self,
+        module: str,
+        file: Path,
+        source: str,
+        tests: list[Path],
+        *,
+        timeout_s: float,
+        selected: list[str] | None,
     ) -> dict[str, Any]:
-        """Run tests on a module with another source: `code`, `seconds`, `failed`."""
+        """Run tests on a module with another source.
+
+        Args:
+            tests: files.
+            selected: ids of the tests within them to run, in order; None: all, and record what
+                each of them calls.
+
+        Returns:
+            `code` and `failed` of pytest, `seconds`, and `calls`.
+        """
+        if selected is not None:
+            names = {test.partition("::")[0] for test in selected}
+            tests = [path for path in tests if path.relative_to(self.root).as_posix() in names]
+            if not tests:
+                return {"code": 0, "seconds": 0.0, "failed": "", "calls": None}
         order = {"module": module, "file": str(file), "source": source, "timeout_s": timeout_s}
-        order |= {"tests": [str(path) for path in tests]}
+        order |= {"tests": [str(path) for path in tests], "selected": selected}
+        order |= {"below": str(self.root / "src")}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")
@@ -426,6 +450,7 @@ def main() -> int:
     parser.add_argument("--area", nargs="+", choices=AREAS, default=list(AREAS))
     parser.add_argument("--seed", type=int, default=29)
     parser.add_argument("--workers", type=int, default=1, help="2: both checkouts at once")
+    parser.add_argument("--of", choices=("old", "new"), help="run the suite of one checkout only")
     options = parser.parse_args()
     roots = {"old": options.old.resolve(), "new": options.new.resolve()}
     log = Log(options.log)
@@ -442,8 +467,8 @@ def main() -> int:
             server.close()
 
     with ThreadPoolExecutor(options.workers) as pool:
-        list(pool.map(run, roots))
-    return _print(drawn, log)
+        list(pool.map(run, [options.of] if options.of else roots))
+    return 0 if options.of else _print(drawn, log)
 
 
 def _run_area(
@@ -454,7 +479,8 @@ def _run_area(
         for path in files_of(server.root, AREAS[area][of].tests, "tests")
         if path.name.startswith("test_")
     ]
-    timeout_s = 1200.0
+    timeout_s = 1800.0
+    calls: dict[str, list[str]] = {}
     unchanged = files_of(server.root, AREAS[area][of].files, "src/stepladder")[-1]
     jobs: list[tuple[str, Path, Key | None]] = [("", unchanged, None)]
     jobs += [(repr(key), old if of == "old" else new, key) for key, old, new in mutants]
@@ -462,10 +488,18 @@ def _run_area(
         line = log.known.get((area, of, name))
         if line is None:
             source = file.read_text()
-            changed = source if key is None else Mutator(source).mutated(key)
+            changed, selected = source, None
+            if key is not None:
+                mutator = Mutator(source)
+                is_everywhere = not key.function or key.function in mutator.cached
+                selected = _selected(calls, "" if is_everywhere else f"{file}:{key.function}")
+                changed = mutator.mutated(key)
             module = module_of(server.root, file)
             line = {"area": area, "of": of, "key": name, "module": module}
-            line |= server.run(module, file, changed, tests, timeout_s)
+            answer = server.run(
+                module, file, changed, tests, timeout_s=timeout_s, selected=selected
+            )
+            line |= answer
             log.add(line)
             print(
                 f"{area} {of} {module}: code {line['code']} in {line['seconds']:.0f} s "
@@ -476,6 +510,15 @@ def _run_area(
             if line["code"] != 0:
                 raise SystemExit(f"{area}: unchanged, the tests of {of} fail: {line['failed']}")
             timeout_s = max(MIN_TIMEOUT_S, TIMES_BASELINE * line["seconds"])
+            calls = line["calls"]
+
+
+def _selected(calls: dict[str, list[str]], place: str) -> list[str]:
+    """Return the tests that enter a function (empty: all), those that start processes last."""
+    chosen = [
+        test for test, names in calls.items() if not place or place in names or "process" in names
+    ]
+    return sorted(chosen, key=lambda test: "process" in calls[test] and place not in calls[test])
 
 
 def _print(
