@@ -20,7 +20,7 @@ from torch import Tensor
 from bench.rows import write_rows
 from stepladder.config.options import RunConfig
 from stepladder.training.checkpoint.checkpoint import Checkpoints
-from stepladder.training.checkpoint.file_system import probe
+from stepladder.training.checkpoint.folder_checks import probe
 from stepladder.training.randomness import capture_random_state
 
 # Millions of weights: (frozen, learning). The first two are the default model's.

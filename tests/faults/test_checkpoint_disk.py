@@ -16,7 +16,7 @@ import torch
 
 from stepladder.errors import ResourceError
 from stepladder.training.checkpoint.checkpoint import Checkpoints
-from stepladder.training.checkpoint.file_system import probe
+from stepladder.training.checkpoint.folder_checks import probe
 from stepladder.training.setup.run_folder import RunFolder
 
 NOBODY = 65534

@@ -38,7 +38,7 @@ from stepladder.data.tables.cache_users import Hold, is_left
 from stepladder.errors import ResourceError, UsageError
 from stepladder.machine.filesystem import find_abilities
 from stepladder.training.checkpoint.checkpoint import Checkpoints
-from stepladder.training.checkpoint.file_system import probe
+from stepladder.training.checkpoint.folder_checks import probe
 from stepladder.training.output.display import Display
 from stepladder.training.run import train
 

@@ -26,7 +26,7 @@ from stepladder.config.recipe import (
     Recipe,
 )
 from stepladder.data.batch import Batch
-from stepladder.measuring.model.arithmetic import (
+from stepladder.measuring.model.operations import (
     estimate_noise_scale,
     measure_flops,
     measure_replays,

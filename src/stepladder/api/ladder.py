@@ -83,7 +83,7 @@ def _climb(
     display: Display | None = None,
 ) -> Run:
     """Climb by a resolved config; before its training, a report says how far one came."""
-    from stepladder.ladder.run import climb as climb_run
+    from stepladder.ladder.climb_run import climb as climb_run
 
     made, name = made_task(task, job.recipe)
     run = Run(job.run.dir)
@@ -132,7 +132,7 @@ def advise_job(
     job: JobConfig, *, task: Task | str | None = None, display: Display | None = None
 ) -> tuple[Advice, str]:
     """Advise on a resolved config: the advice, and the same as text."""
-    from stepladder.ladder.run import advise as advise_run
+    from stepladder.ladder.climb_run import advise as advise_run
 
     made, name = made_task(task, job.recipe)
     with display or default_display() as shown:

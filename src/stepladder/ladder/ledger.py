@@ -17,7 +17,7 @@ from stepladder.records.from_json import from_json
 from stepladder.records.ladder import Decision, Prediction, Trial
 from stepladder.records.ledger_file import EARLIER_FILE, LEDGER_FILE, set_ledger_aside
 from stepladder.records.profile import Profile
-from stepladder.training.checkpoint.file_system import saving
+from stepladder.training.checkpoint.folder_checks import saving
 
 __all__ = ["EARLIER_FILE", "LEDGER_FILE", "Ledger", "came_of_failure", "trials_of"]
 

@@ -22,13 +22,6 @@ from stepladder.measuring.facts import (
     store_encoding,
     stored_bytes,
 )
-from stepladder.measuring.model.arithmetic import (
-    MAX_NOISE_GRADIENTS,
-    Flops,
-    estimate_noise_scale,
-    measure_flops,
-    measure_replays,
-)
 from stepladder.measuring.model.flops import Peaks, measure_peaks, model_flops_utilisation
 from stepladder.measuring.model.head import (
     TrunkTime,
@@ -39,6 +32,13 @@ from stepladder.measuring.model.head import (
 )
 from stepladder.measuring.model.larger_trunks import larger_trunks
 from stepladder.measuring.model.noise_scale import NoiseScale
+from stepladder.measuring.model.operations import (
+    MAX_NOISE_GRADIENTS,
+    Flops,
+    estimate_noise_scale,
+    measure_flops,
+    measure_replays,
+)
 from stepladder.measuring.profile_memory import ProfileMemory, memory_key
 from stepladder.measuring.reading.disk import measure_disk
 from stepladder.measuring.reading.example_time import ReadingCost, loader_facts, measure_reading

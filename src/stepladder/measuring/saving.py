@@ -16,7 +16,7 @@ from stepladder.optim.state import flatten_state
 from stepladder.records import to_json
 from stepladder.records.profile import TrainingTime
 from stepladder.training.checkpoint.checkpoint import Checkpoints
-from stepladder.training.checkpoint.file_system import probe
+from stepladder.training.checkpoint.folder_checks import probe
 from stepladder.training.randomness import capture_random_state
 from stepladder.training.session import MAX_CHECKPOINT_FRAC
 from stepladder.training.stage import frozen_names

@@ -18,7 +18,7 @@ from stepladder.machine import EnergyMeter, SystemSampler
 from stepladder.records import read_json, to_json, write_json
 from stepladder.task.contract import Task
 from stepladder.training.baseline import STOP_REASON, read_baseline
-from stepladder.training.checkpoint.file_system import limits, require_space
+from stepladder.training.checkpoint.folder_checks import limits, require_space
 from stepladder.training.checkpoint.mirror import Mirror, begin_mirror
 from stepladder.training.checkpoint.saving import begin_on_new_data, checkpoints_bytes
 from stepladder.training.clock import Clock, Phase

@@ -29,8 +29,8 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.errors import UnsoundJob
 from stepladder.ladder import climb as climb_module
+from stepladder.ladder import climb_run as run_module
 from stepladder.ladder import keys
-from stepladder.ladder import run as run_module
 from stepladder.records.findings import Severity
 from stepladder.rungs.speed.fused_optimizer import FusedOptimizer
 from stepladder.task.contract import Task

@@ -14,7 +14,7 @@ import stepladder
 from stepladder.cli.main import main
 from stepladder.errors import DataError
 from stepladder.ladder import climb as climb_module
-from stepladder.ladder import run as run_module
+from stepladder.ladder import climb_run as run_module
 from stepladder.rungs.devices.gpu import UseGpu
 from stepladder.rungs.speed.fused_optimizer import FusedOptimizer
 

@@ -23,10 +23,10 @@ from stepladder.config.options import JobConfig, LadderConfig, RunConfig
 from stepladder.config.recipe import Recipe
 from stepladder.errors import DataError, UsageError
 from stepladder.ladder import climb as climb_module
-from stepladder.ladder import run as run_module
+from stepladder.ladder import climb_run as run_module
+from stepladder.ladder.climb_run import advise, climb
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import EARLIER_FILE, LEDGER_FILE, trials_of
-from stepladder.ladder.run import advise, climb
 from stepladder.records.ladder import Decision
 from stepladder.rungs.speed import fewer_validations
 from stepladder.rungs.speed.early_stopping import EarlyStopping

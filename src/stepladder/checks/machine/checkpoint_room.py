@@ -14,7 +14,7 @@ from stepladder.config.options import JobConfig
 from stepladder.errors import ResourceError
 from stepladder.machine import disk_free_bytes
 from stepladder.records.findings import Severity
-from stepladder.training.checkpoint.file_system import probe
+from stepladder.training.checkpoint.folder_checks import probe
 from stepladder.training.checkpoint.saving import checkpoints_bytes
 from stepladder.training.stage import enter_stage, frozen_names, stages_of
 

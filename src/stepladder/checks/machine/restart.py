@@ -22,7 +22,7 @@ from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.checkpoint.checkpoint import Checkpoints
 from stepladder.training.checkpoint.checkpoint_files import Loaded
-from stepladder.training.checkpoint.file_system import probe
+from stepladder.training.checkpoint.folder_checks import probe
 from stepladder.training.checkpoint.saving import capture, save_training
 from stepladder.training.loop import fit
 from stepladder.training.output.display import Display

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from tyro.conf import Positional
@@ -17,7 +17,25 @@ LOGS = tyro.conf.arg(metavar="LOG [LOG …]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class LogFlags:
+    """What a log may not say."""
+
+    num_val: int | None = None
+    """Held-out examples that the accuracy stands on; none: as logged, or inferred."""
+    num_train: int | None = None
+    """Training examples of an epoch."""
+    num_test: int | None = None
+    """Test examples."""
+    metric: str | None = None
+    """Column that is judged; none: validation accuracy, else validation loss."""
+
+    def numbers(self) -> dict[str, Any]:
+        """Return them as arguments of the Python functions."""
+        return {field.name: getattr(self, field.name) for field in fields(LogFlags)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(LogFlags):
     """Read logs of trainings that anybody wrote, and say what their numbers support.
 
     Nothing is run again. Formats are found by what is in the files: what Keras prints, its History
@@ -36,14 +54,6 @@ class Flags:
 
     logs: Annotated[Positional[tuple[str, ...]], LOGS] = ()
     """Files, folders, or addresses of MLflow runs."""
-    num_val: int | None = None
-    """Held-out examples that the accuracy stands on; none: as logged, or inferred."""
-    num_train: int | None = None
-    """Training examples of an epoch."""
-    num_test: int | None = None
-    """Test examples."""
-    metric: str | None = None
-    """Column that is judged; none: validation accuracy, else validation loss."""
     out: Path | None = None
     """Write the audit to this file as JSON."""
     page: Path | None = None
@@ -56,10 +66,7 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, argv, command="audit")
     found = audit(
         *flags.logs,
-        num_train=flags.num_train,
-        num_val=flags.num_val,
-        num_test=flags.num_test,
-        metric=flags.metric,
+        **flags.numbers(),
         page=flags.page,
         out=flags.out,
     )

@@ -10,6 +10,7 @@ import tyro
 from tyro.conf import Positional
 
 from stepladder.api.logs import compare
+from stepladder.cli.commands.audit import LogFlags
 from stepladder.cli.parse import Output, Unprefixed, parse
 from stepladder.errors import DataError
 from stepladder.records import to_json
@@ -18,7 +19,7 @@ _RUNS = tyro.conf.arg(metavar="RUN RUN [RUN …]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class Flags(LogFlags):
     """Compare trainings with the first one: results, options, and their curves on one page.
 
     Runs of ours that judged the same pictures are compared picture by picture. Logs of others are
@@ -34,14 +35,6 @@ class Flags:
     """Run folders, and logs of others."""
     out: Path = Path("compare.html")
     """File of the page."""
-    num_val: int | None = None
-    """Held-out examples, where a log does not say."""
-    num_train: int | None = None
-    """Training examples of an epoch, where a log does not say."""
-    num_test: int | None = None
-    """Test examples, where a log does not say."""
-    metric: str | None = None
-    """Column that is judged; none: validation accuracy, else validation loss."""
     output: Annotated[Output, Unprefixed] = field(default_factory=Output)
 
 
@@ -51,10 +44,7 @@ def run(argv: list[str]) -> int:
     found = compare(
         *flags.runs,
         out=flags.out,
-        num_train=flags.num_train,
-        num_val=flags.num_val,
-        num_test=flags.num_test,
-        metric=flags.metric,
+        **flags.numbers(),
     )
     from stepladder.reporting.pages.compare_page import compare_text
 

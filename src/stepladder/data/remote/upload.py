@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Final
 from stepladder.data.remote.copies import Copies
 from stepladder.data.remote.parallel import run_all
 from stepladder.data.store.manifest import MANIFEST_NAME, fingerprint_of
-from stepladder.errors import DataError, UsageError
+from stepladder.errors import UsageError
 from stepladder.records import Manifest, write_json
 
 MARKER: Final = ".stepladder-upload"
@@ -91,13 +90,6 @@ def require_own(out: Copies) -> dict[str, int]:
             fix="Give another --out, or empty this one.",
         )
     return there
-
-
-def is_being_written(out: Copies) -> bool:
-    """Tell whether a store was begun there and not finished, or is being replaced."""
-    with suppress(DataError):
-        return out.read(MARKER) is not None
-    return False
 
 
 def _is_of_store(name: str) -> bool:

@@ -41,7 +41,7 @@ from stepladder.training.checkpoint.checkpoint_files import (
     write_manifest,
 )
 from stepladder.training.checkpoint.checkpoint_folders import CheckpointFolders, is_name, number_of
-from stepladder.training.checkpoint.file_system import saving
+from stepladder.training.checkpoint.folder_checks import saving
 
 _SHARED: Final = re.compile(r"frozen-([0-9a-f]{64})\.safetensors")
 _Identity: TypeAlias = tuple[tuple[str, int, int, tuple[int, ...]], ...]

@@ -18,7 +18,7 @@ from stepladder.errors import DataError
 from stepladder.records import to_json
 from stepladder.task.contract import Task
 from stepladder.training.checkpoint.checkpoint import Checkpoints, check_fits
-from stepladder.training.checkpoint.file_system import probe
+from stepladder.training.checkpoint.folder_checks import probe
 from stepladder.training.checkpoint.saving import save_training
 from stepladder.training.clock import STEP_PHASES, Phase
 from stepladder.training.evaluate import EvaluationCancelled

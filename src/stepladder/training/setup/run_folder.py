@@ -17,7 +17,7 @@ from stepladder.machine.filesystem import FileCalls
 from stepladder.records import write_bytes
 from stepladder.records.ledger_file import CLIMB_FILE, LEDGER_FILE, set_ledger_aside
 from stepladder.training.checkpoint.checkpoint import Checkpoints
-from stepladder.training.checkpoint.file_system import probe, saving
+from stepladder.training.checkpoint.folder_checks import probe, saving
 from stepladder.training.setup.run_lock import LOCK_FILE, RunLock
 
 CONFIG: Final = "config.yaml"

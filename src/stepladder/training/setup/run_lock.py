@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from stepladder.errors import ResourceError
 from stepladder.machine.filesystem import FileCalls, FolderAbilities
-from stepladder.training.checkpoint.file_system import saving
+from stepladder.training.checkpoint.folder_checks import saving
 
 LOCK_FILE: Final = "lock"
 _HALF_WRITTEN_S: Final = 10.0

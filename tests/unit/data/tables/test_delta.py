@@ -39,7 +39,7 @@ from stepladder.errors import (
     StepladderError,
     UsageError,
 )
-from stepladder.ladder import run as climb_module
+from stepladder.ladder import climb_run as climb_module
 from stepladder.ladder.ledger import Ledger
 from stepladder.task import Task
 from stepladder.training.features.feature_stage import compute_features

@@ -12,7 +12,7 @@ from stepladder.config.choices import Checks
 from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
 from stepladder.config.recipe import Recipe
-from stepladder.ladder import run as run_module
+from stepladder.ladder import climb_run as run_module
 from stepladder.ladder.ledger import LEDGER_FILE, trials_of
 from stepladder.ladder.summary.climb_summary import end_words
 from stepladder.records import read_json

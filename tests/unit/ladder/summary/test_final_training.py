@@ -23,9 +23,9 @@ from stepladder.data.reading.memory import resolve_where
 from stepladder.data.store.store import Store
 from stepladder.errors import InterruptedRun
 from stepladder.ladder import climb as climb_module
-from stepladder.ladder import run as run_module
+from stepladder.ladder import climb_run as run_module
+from stepladder.ladder.climb_run import climb
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger
-from stepladder.ladder.run import climb
 from stepladder.ladder.summary.final_training import run_whole, task_for, train_kept
 from stepladder.task import Metrics
 from stepladder.task.image_classification import ImageClassification

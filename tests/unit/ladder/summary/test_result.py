@@ -27,10 +27,10 @@ from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.errors import InterruptedRun, UsageError
 from stepladder.ladder import climb as climb_module
-from stepladder.ladder import run as run_module
+from stepladder.ladder import climb_run as run_module
+from stepladder.ladder.climb_run import climb
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.budget import allows_after, budget_warning
-from stepladder.ladder.run import climb
 from stepladder.ladder.summary import result as result_module
 from stepladder.ladder.summary.final_training import outside_clock_s, run_whole
 from stepladder.ladder.summary.result import of_looks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stepladder.config.recipe import Recipe
-from stepladder.measuring.model.arithmetic import estimate_noise_scale
+from stepladder.measuring.model.operations import estimate_noise_scale
 
 
 def test_the_noise_scale_is_estimated_on_equal_batches_alone(

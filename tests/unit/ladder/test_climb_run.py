@@ -15,11 +15,11 @@ import pytest
 
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
 from stepladder.errors import UsageError
-from stepladder.ladder import run as run_module
+from stepladder.ladder import climb_run as run_module
+from stepladder.ladder.climb_run import climb
 from stepladder.ladder.keys import prices_key
 from stepladder.ladder.ledger import LEDGER_FILE, Ledger, trials_of
 from stepladder.ladder.revisit import more_to_try
-from stepladder.ladder.run import climb
 from stepladder.ladder.summary.final_training import keys_in, seconds_of_used
 from stepladder.records import read_json
 from stepladder.records.ladder import Decision, Trial, Verdict

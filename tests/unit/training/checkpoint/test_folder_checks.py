@@ -14,7 +14,7 @@ import torch
 from stepladder.errors import ResourceError
 from stepladder.machine.filesystem import FileCalls, FolderAbilities
 from stepladder.training.checkpoint.checkpoint import Checkpoints
-from stepladder.training.checkpoint.file_system import limits, probe, require_space
+from stepladder.training.checkpoint.folder_checks import limits, probe, require_space
 
 FROZEN = {"trunk": torch.arange(4.0)}
 
