@@ -6,6 +6,8 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -95,14 +97,17 @@ def environment() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Give the installed versions of the libraries that matter, without importing them."""
-    found = {}
+    """Return the installed versions of the libraries that matter, without importing them."""
+    return dict(_installed())
+
+
+@cache
+def _installed() -> tuple[tuple[str, str], ...]:
+    found = []
     for name in _LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        with suppress(metadata.PackageNotFoundError):
+            found.append((name, metadata.version(name)))
+    return tuple(found)
 
 
 def cpu_model() -> str:

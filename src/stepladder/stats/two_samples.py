@@ -150,9 +150,13 @@ def principal_parts(features: ArrayLike, num_parts: int) -> Floats:
     """
     x = np.asarray(features, np.float64)
     x = x - x.mean(axis=0)
-    left, lengths, _ = np.linalg.svd(x, full_matrices=False)
-    is_real = lengths > 1e-9 * max(1e-300, float(lengths[0]))
-    parts: Floats = (left * lengths)[:, is_real][:, :num_parts]
+    n, d = x.shape
+    # the eigenvectors of the smaller of the two products take a tenth of the time of an SVD
+    squares, vectors = np.linalg.eigh(x @ x.T if n <= d else x.T @ x)
+    is_real = squares > 1e-14 * max(1e-300, float(squares[-1]))  # of lengths: 1e-7
+    squares, vectors = squares[is_real][::-1][:num_parts], vectors[:, is_real][:, ::-1]
+    vectors = vectors[:, :num_parts]
+    parts: Floats = vectors * np.sqrt(squares) if n <= d else x @ vectors
     return parts
 
 

@@ -28,7 +28,10 @@ def seed_everything(seed: int) -> None:
     """Seed Python, NumPy and torch on every device, for initial weights and a user's own code."""
     random.seed(seed)
     np.random.seed(seed & 0xFFFF_FFFF)  # the global state that others draw from
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # it would format the stack once for each backend that torch knows, a millisecond
+        torch.default_generator.manual_seed(seed)
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
