@@ -8,15 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import TensorDataset
 
 from stepladder.config.choices import ClimbAim, Encoding, Split, WeightsSource
 from stepladder.config.recipe import AugmentConfig, FeaturesConfig, Recipe
 from stepladder.data.batch import Batch
+from stepladder.data.reading.examples import Examples, Source
 from stepladder.ladder import climb as climb_module
 from stepladder.ladder.accuracy.fit import larger_part
 from stepladder.ladder.accuracy.remedies import AccuracyClimb, FitRecipe
@@ -47,6 +48,22 @@ class MakeClimb(Protocol):
     ) -> AccuracyClimb: ...
 
 
+class Held(Source):
+    """Examples that lie in memory: those of a batch are read at once."""
+
+    default_threads = 0
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self.inputs, self.targets = inputs, targets
+        self.fingerprint = f"{len(targets)} {targets.sum()}"
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def read(self, rows: np.ndarray) -> Examples:
+        return Examples(self.inputs[rows], self.targets[rows])
+
+
 class WideTask(Task):
     """More weights than examples, and first weights that drown what can be learnt.
 
@@ -55,13 +72,13 @@ class WideTask(Task):
 
     is_random_before_head = False
 
-    def data(self, split: Split) -> TensorDataset:
+    def data(self, split: Split) -> Held:
         generator = torch.Generator().manual_seed(list(Split).index(split))
         num = {Split.TRAIN: 120, Split.VAL: 200, Split.TEST: 8}[split]
         targets = torch.randint(2, (num,), generator=generator)
         inputs = torch.randn(num, NUM_DIMS, generator=generator)
         inputs[:, :NUM_TELLING] += 0.6 * (2 * targets - 1).unsqueeze(1)
-        return TensorDataset(inputs, targets)
+        return Held(inputs, targets)
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         model = nn.Linear(NUM_DIMS, 2)
@@ -117,6 +134,7 @@ def _by_heart(recipe: Recipe) -> Recipe:
         recipe,
         batch=replace(recipe.batch, lr=0.1, global_batch_size=16),
         schedule=replace(recipe.schedule, max_epochs=30),
+        stopping=replace(recipe.stopping, validate_every_epochs=30),
     )
 
 
@@ -228,9 +246,8 @@ def test_a_recipe_is_grown_until_it_overfits_and_then_given_remedies(
     make_lab, make_climb: MakeClimb, by_heart: Recipe
 ) -> None:
     slow = replace(by_heart, batch=replace(by_heart.batch, lr=1e-4))
-    lab = for_accuracy(make_lab, slow, WideTask(), aim=ClimbAim.FIT)
-    rungs = (LearningRateHigher(), TrainLonger(), WeightDecay())
-    climb = make_climb(*rungs, lab=lab, kind=FitRecipe)
+    lab = for_accuracy(make_lab, slow, WideTask(), aim=ClimbAim.FIT, num_seeds=2)
+    climb = make_climb(LearningRateHigher(), WeightDecay(), lab=lab, kind=FitRecipe)
     before = climb.fit_of(slow)
     assert before is not None
     assert larger_part(before) is Against.TRAINING
@@ -265,7 +282,7 @@ def test_while_it_grows_a_step_is_kept_for_its_training_error_alone(
         def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
             return None if recipe.batch.lr < 0.05 else "enough"
 
-    lab = for_accuracy(make_lab, slow, WideTask(), aim=ClimbAim.FIT)
+    lab = for_accuracy(make_lab, slow, WideTask(), aim=ClimbAim.FIT, num_seeds=2)
     climb = make_climb(ALittleHigher(), lab=lab, kind=FitRecipe)
     shown: list[Verdict] = []
     climb.show = lambda trial: shown.append(trial.verdict)
@@ -281,9 +298,9 @@ def test_while_it_grows_a_step_is_kept_for_its_training_error_alone(
 class MisleadingTask(WideTask):
     """Validation examples of which the opposite is true of what training examples teach."""
 
-    def data(self, split: Split) -> TensorDataset:
-        inputs, targets = super().data(split).tensors
-        return TensorDataset(inputs, 1 - targets if split is Split.VAL else targets)
+    def data(self, split: Split) -> Held:
+        held = super().data(split)
+        return Held(held.inputs, 1 - held.targets) if split is Split.VAL else held
 
 
 @pytest.mark.slow
