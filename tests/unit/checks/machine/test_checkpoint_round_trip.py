@@ -75,7 +75,9 @@ def test_a_task_of_no_file_says_that_no_fresh_process_was_there(tmp_path: Path) 
     assert finding.coverage == "this process only"
 
 
-def test_a_task_of_a_file_is_loaded_in_a_process_of_its_own_without_targets_too(tmp_path: Path) -> None:
+def test_a_task_of_a_file_is_loaded_in_a_process_of_its_own(
+    tmp_path: Path,
+) -> None:
     text = _FILE.format(width="4")
     text = text.replace("return TensorDataset(x, (x[:, 0] > 0).long())", "return Rows(x)")
     text = text.replace(
