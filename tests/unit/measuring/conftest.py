@@ -110,12 +110,12 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def pictures() -> type[Pictures]:
     return Pictures
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def recipe() -> Callable[..., Recipe]:
     return make_recipe
 
