@@ -67,10 +67,6 @@ def attempt_to_raise(error: BaseException) -> Attempt[None]:
     return attempt(fail, foretold_s=1.0, at_least_s=1.0)
 
 
-def test_what_is_found_is_given() -> None:
-    assert attempt(lambda: 7, foretold_s=1.0, at_least_s=1.0).value == 7
-
-
 @pytest.mark.parametrize(
     ("error", "because"),
     [

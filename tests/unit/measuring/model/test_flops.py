@@ -11,7 +11,6 @@ from stepladder.measuring.model.flops import (
     count_flops,
     count_flops_by_operation,
     measure_peaks,
-    model_flops_utilisation,
     products_in_tf32,
     runs_in_tf32,
 )
@@ -33,10 +32,6 @@ def test_flops_are_told_apart_by_their_operation() -> None:
     of_conv = sum(flops for name, flops in found.items() if "conv" in name)
     assert of_conv == 2 * (3 * 4 * 9) * 6 * 6 * 2
     assert sum(found.values()) - of_conv == 2 * 144 * 5 * 2
-
-
-def test_utilisation_is_flops_over_what_the_time_allows() -> None:
-    assert model_flops_utilisation(30, 2, peak_flops_per_s=60) == 0.25
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])

@@ -57,11 +57,6 @@ def test_a_new_folder_is_made_with_its_parents_and_holds_no_run(tmp_path: Path) 
     assert RunFolder(folder.path).compare_config("seed: 1") == []
 
 
-def test_a_folder_with_a_run_is_found_to_hold_it(tmp_path: Path) -> None:
-    fill(tmp_path)
-    assert RunFolder(tmp_path).holds_run
-
-
 @pytest.mark.parametrize("left", [["config"], ["lock", "config"], ["lock", "env.json"]], ids=str)
 def test_a_run_killed_at_its_start_can_go_on(tmp_path: Path, left: list[str]) -> None:
     for name in left:
@@ -152,10 +147,6 @@ def test_overwrite_of_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None
     with pytest.raises(UsageError, match=r"photo\.jpg"):
         RunFolder(tmp_path).overwrite()
     assert names(tmp_path) == ["photo.jpg"]
-
-
-def test_overwrite_of_nothing_is_no_error(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "new").overwrite()
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "thumbs"])
