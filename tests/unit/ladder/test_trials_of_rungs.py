@@ -185,7 +185,7 @@ def test_pictures_that_are_read_again_take_less_memory_and_are_the_same(
 def test_recomputed_activations_are_tried_with_the_batch_that_they_make_possible(
     try_rung: TryRung, job: Recipe
 ) -> None:
-    learns = replace(job, train=TrainMode.ALL)
+    learns = replace(job, train=TrainMode.ALL, schedule=ScheduleConfig(max_epochs=1))
     trial = try_rung(
         GradientCheckpointing(),
         learns,
