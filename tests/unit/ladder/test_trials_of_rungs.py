@@ -31,6 +31,7 @@ from stepladder.data.prepare.prepare import prepare
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.feasibility import why_not_here
 from stepladder.ladder.paired_rungs import with_enabled
+from stepladder.ladder.trainings import training_cache
 from stepladder.ladder.trial import run_trial
 from stepladder.measuring.model.larger_trunks import larger_trunks
 from stepladder.models.torchvision_shim import import_timm
@@ -82,12 +83,16 @@ def _few(job: Recipe, build_store, tmp_path: Path) -> Recipe:  # type: ignore[no
 
 @pytest.fixture(name="try_rung")
 def _try_rung(
-    make_lab: Callable[..., Lab], profile_of: Callable[..., Profile]
+    make_lab: Callable[..., Lab],
+    profile_of: Callable[..., Profile],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Trial]:
     """Try a rung as a climb does, by a profile that wants it; give its trial.
 
-    A verdict is more than the reason why a trial ended early.
+    A verdict is more than the reason why a trial ended early. Heads on features get no more seeds
+    than other trainings: each of them builds its trunk.
     """
+    monkeypatch.setattr(training_cache, "STACKED_ROUNDS", 1)
 
     def try_rung(rung: Rung, recipe: Recipe, **facts: Any) -> Trial:
         lab = make_lab(recipe, ImageClassification(recipe.data.store, recipe), num_seeds=2)
