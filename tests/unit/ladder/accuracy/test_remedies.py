@@ -23,6 +23,7 @@ from stepladder.ladder.accuracy.fit import larger_part
 from stepladder.ladder.accuracy.remedies import AccuracyClimb, FitRecipe
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
+from stepladder.ladder.trainings import training_cache
 from stepladder.ladder.trial import run_trial
 from stepladder.records.ladder import Decision, Trial, Verdict
 from stepladder.records.profile import Profile
@@ -325,13 +326,28 @@ def test_what_was_grown_and_gets_less_right_in_the_end_is_undone(
     assert (after == slow) == (len(climb.together.undone) == len(grown))
 
 
+@pytest.fixture(name="on_pictures")
+def _on_pictures(
+    build_store, tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> Recipe:
+    """Two epochs of a head on a small trunk; each of few seeds builds its trunk once more."""
+    monkeypatch.setattr(training_cache, "STACKED_ROUNDS", 1)
+    store = tmp_path / "store"
+    rows = {"train": 40, "val": 16}
+    build_store(store, num_rows=rows, size=32, encoding=Encoding.PIXELS)
+    return replace(
+        recipe,
+        data=replace(recipe.data, store=store),
+        model=replace(recipe.model, name="test_efficientnet", weights=WeightsSource.NONE),
+        schedule=replace(recipe.schedule, max_epochs=2),
+    )
+
+
 def test_views_of_held_out_examples_are_not_what_they_are_judged_by(
-    make_lab, build_store, tmp_path: Path, recipe: Recipe
+    make_lab, on_pictures: Recipe
 ) -> None:
     """Folds mix training and validation examples; only the first come in views."""
-    rows = {"train": 40, "val": 16}
-    build_store(tmp_path / "store", num_rows=rows, size=32, encoding=Encoding.PIXELS)
-    job = on_pictures(recipe, tmp_path / "store")
+    job = on_pictures
     lab = for_accuracy(make_lab, job, ImageClassification(job.data.store, job))
     views = replace(
         job,
@@ -353,11 +369,9 @@ def test_views_of_held_out_examples_are_not_what_they_are_judged_by(
 
 @pytest.mark.parametrize("rung", [Augmentation(), Dropout()], ids=lambda rung: rung.name)
 def test_remedies_of_pictures_are_trained_beside_the_recipe_without(
-    make_lab, profile: Profile, build_store, tmp_path: Path, recipe: Recipe, rung: Rung
+    make_lab, profile: Profile, on_pictures: Recipe, rung: Rung
 ) -> None:
-    rows = {"train": 40, "val": 16}
-    build_store(tmp_path / "store", num_rows=rows, size=32, encoding=Encoding.PIXELS)
-    job = on_pictures(recipe, tmp_path / "store")
+    job = on_pictures
     lab = for_accuracy(make_lab, job, ImageClassification(job.data.store, job), num_seeds=2)
     known = replace(
         profile,
@@ -377,13 +391,3 @@ def test_remedies_of_pictures_are_trained_beside_the_recipe_without(
     assert verdict.is_replayed
     assert verdict.gap_after is not None
     assert trial.change
-
-
-def on_pictures(recipe: Recipe, store: Path) -> Recipe:
-    """Two epochs of a head on a small trunk."""
-    return replace(
-        recipe,
-        data=replace(recipe.data, store=store),
-        model=replace(recipe.model, name="test_efficientnet", weights=WeightsSource.NONE),
-        schedule=replace(recipe.schedule, max_epochs=2),
-    )
