@@ -38,8 +38,8 @@ from stepladder.checks.validation import (
     validation_repeats,
     validation_size,
 )
-from stepladder.config.choices import Split, TrainMode, WeightsSource
-from stepladder.config.recipe import AugmentConfig, FeaturesConfig, ModelConfig, Recipe
+from stepladder.config.choices import Split, TrainMode
+from stepladder.config.recipe import AugmentConfig, FeaturesConfig, Recipe
 from stepladder.data.batch import Batch
 from stepladder.records.findings import Outcome
 from stepladder.task.contract import Task
@@ -364,7 +364,6 @@ def test_no_alarm_on_the_built_in_task(build_store: Any, is_cached: bool, tmp_pa
     build_store(tmp_path / "store", num_rows={"train": 60, "val": 24, "test": 24}, size=32)
     recipe = replace(
         sound_recipe(train=TrainMode.HEAD),
-        model=ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE),
         features=FeaturesConfig(cached=is_cached),
         augment=AugmentConfig(flip=not is_cached, crop=1.0 if is_cached else 0.8),
     )
