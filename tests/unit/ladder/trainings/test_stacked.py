@@ -13,6 +13,7 @@ from torch.func import functional_call
 from stepladder.config.choices import OptimizerName, Precision, ScheduleKind
 from stepladder.config.recipe import OptimizerConfig, Recipe, StoppingConfig
 from stepladder.data.batch import Batch
+from stepladder.ladder.trainings import training_cache
 from stepladder.ladder.trainings.stacked import (
     differ_in_their_end,
     stack,
@@ -21,6 +22,12 @@ from stepladder.ladder.trainings.stacked import (
     why_not_stacked,
 )
 from stepladder.optim.table import OPTIMIZERS
+
+
+@pytest.fixture(autouse=True)
+def _few_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each head is trained by itself too, to be compared with."""
+    monkeypatch.setattr(training_cache, "STACKED_ROUNDS", 2)
 
 
 def assert_alike(lab, recipe: Recipe) -> None:
