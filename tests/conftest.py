@@ -248,6 +248,22 @@ def profile_of() -> ProfileOf:
     return plain_profile
 
 
+@pytest.fixture(scope="session")
+def measured_peaks() -> Callable[..., object]:
+    """Measure the peaks of this machine once: each profile would take a third of a second."""
+    from stepladder.measuring.model.flops import measure_peaks
+
+    found: dict[tuple[object, ...], object] = {}
+
+    def peaks(*how: Any, has_conv: bool, budget_s: float) -> object:
+        key = (*how, has_conv)
+        if key not in found:
+            found[key] = measure_peaks(*how, has_conv=has_conv, budget_s=budget_s)
+        return found[key]
+
+    return peaks
+
+
 def _deletion_vector(rows: list[int]) -> dict[str, Any]:
     """Write the descriptor of a deletion vector that stands in the log itself.
 

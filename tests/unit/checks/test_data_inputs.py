@@ -375,17 +375,6 @@ def test_a_class_too_rare_for_validation_is_no_alarm(tmp_path: Path) -> None:
     assert "too rare" in finding.evidence
 
 
-def test_a_class_that_train_lacks_is_told(tmp_path: Path) -> None:
-    class Unseen(SoundPictures):
-        def data(self, split: Split) -> Dataset[Any]:
-            pictures, numbers = draw(split)
-            is_in = numbers < (3 if split is Split.TRAIN else 4)
-            return labelled(pictures[is_in], numbers[is_in])
-
-    finding = look(missing_classes.CHECK, Unseen(), tmp_path)
-    assert "train lacks: class 3" in finding.evidence
-
-
 def test_what_validation_has_to_resolve_is_the_users(tmp_path: Path) -> None:
     task = SoundPictures()
     for margin, outcome in ((0.05, Outcome.PASSED), (0.002, Outcome.WARNED)):

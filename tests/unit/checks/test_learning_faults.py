@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable
@@ -169,11 +168,6 @@ class Regression(Task):
         return (model(batch.inputs).squeeze(1) - batch.targets).square()
 
 
-class AllPairs(Regression):
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return (model(batch.inputs) - batch.targets).square().mean(1)  # (n, 1) less (n,)
-
-
 class CutToWhole(Regression):
     num_outputs = 20
 
@@ -218,22 +212,19 @@ class ClassNumbers(Regression):
 
 
 @pytest.mark.parametrize(
-    ("kind", "fault", "outcome"),
+    ("kind", "outcome"),
     [
-        (AllPairs, "target_broadcast", Outcome.FAILED),
-        (CutToWhole, "loss_kind_mismatch", Outcome.FAILED),
-        (YesOrNoOfMany, "loss_kind_mismatch", Outcome.FAILED),
-        (OneColumn, "loss_kind_mismatch", Outcome.FAILED),
-        (EndsInSigmoid, "loss_kind_mismatch", Outcome.WARNED),
-        (EndsInRelu, "loss_kind_mismatch", Outcome.WARNED),
-        (ClassNumbers, "loss_kind_mismatch", Outcome.WARNED),
+        (CutToWhole, Outcome.FAILED),
+        (YesOrNoOfMany, Outcome.FAILED),
+        (OneColumn, Outcome.FAILED),
+        (EndsInSigmoid, Outcome.WARNED),
+        (EndsInRelu, Outcome.WARNED),
+        (ClassNumbers, Outcome.WARNED),
     ],
 )
-def test_targets_of_another_kind(
-    kind: type[Task], fault: str, outcome: Outcome, tmp_path: Path
-) -> None:
+def test_targets_of_another_kind(kind: type[Task], outcome: Outcome, tmp_path: Path) -> None:
     finding = finding_of(loss_targets, kind(), tmp_path)
-    assert (finding.outcome, finding.fault) == (outcome, fault), finding
+    assert (finding.outcome, finding.fault) == (outcome, "loss_kind_mismatch"), finding
 
 
 def test_several_labels_in_one_softmax(tmp_path: Path) -> None:
@@ -270,13 +261,12 @@ def per_example(model: nn.Module, batch: Batch) -> Tensor:
 @pytest.mark.parametrize(
     ("loss", "outcome"),
     [
-        (lambda m, b: per_example(m, b).sum().expand(len(b.targets)), Outcome.FAILED),
         (lambda m, b: per_example(m, b).mean().expand(len(b.targets)), Outcome.WARNED),
         (lambda m, b: per_example(m, b) * len(b.targets), Outcome.FAILED),
         (lambda m, b: per_example(m, b) / len(b.targets), Outcome.FAILED),
         (lambda m, b: per_example(m, b).mean(), Outcome.FAILED),
     ],
-    ids=["sum", "mean", "times n", "over n", "scalar"],
+    ids=["mean", "times n", "over n", "scalar"],
 )
 def test_a_loss_that_knows_the_size_of_its_batch(
     loss: Any, outcome: Outcome, tmp_path: Path
@@ -448,12 +438,11 @@ def with_biases(value: float) -> type[Task]:
     ("kind", "outcome"),
     [
         (with_weights(nn.init.zeros_), Outcome.FAILED),
-        (with_weights(nn.init.ones_), Outcome.FAILED),
         (with_weights(lambda w: nn.init.normal_(w, std=3.0)), Outcome.WARNED),
         (with_weights(lambda w: nn.init.normal_(w, std=1e-5)), Outcome.WARNED),
         (with_biases(-20.0), Outcome.WARNED),
     ],
-    ids=["zeros", "ones", "large", "small", "dead"],
+    ids=["zeros", "large", "small", "dead"],
 )
 def test_first_weights_that_cannot_learn(
     kind: type[Task], outcome: Outcome, tmp_path: Path
@@ -586,14 +575,11 @@ def test_weights_that_were_read_and_are_there(tmp_path: Path) -> None:
 # --- trainings
 
 
-@pytest.mark.parametrize(("lr", "fault"), [(1e-8, "learning_rate_too_low")])
-def test_a_learning_rate_far_too_low_is_found_by_both(
-    lr: float, fault: str, tmp_path: Path
-) -> None:
-    recipe = sound_recipe(batch=BatchConfig(global_batch_size=16, lr=lr))
+def test_a_learning_rate_far_too_low_is_found_by_both(tmp_path: Path) -> None:
+    recipe = sound_recipe(batch=BatchConfig(global_batch_size=16, lr=1e-8))
     for module in (overfit_one_batch, learning_rate):
         finding = finding_of(module, SoundPictures(), tmp_path, recipe)
-        assert (finding.outcome, finding.fault) == (Outcome.WARNED, fault), finding
+        assert (finding.outcome, finding.fault) == (Outcome.WARNED, "learning_rate_too_low")
 
 
 def test_a_low_rate_for_a_long_run_is_no_fault(tmp_path: Path) -> None:
@@ -607,13 +593,6 @@ def test_a_low_rate_for_a_long_run_is_no_fault(tmp_path: Path) -> None:
     for module in (overfit_one_batch, learning_rate):
         finding = finding_of(module, SoundPictures(), tmp_path, recipe)
         assert not finding.is_alarm, finding
-
-
-def test_a_rate_far_too_high_is_an_error_where_the_loss_is_lost(tmp_path: Path) -> None:
-    sgd = OptimizerConfig(name=OptimizerName.SGD)
-    recipe = sound_recipe(batch=BatchConfig(global_batch_size=16, lr=10.0), optimizer=sgd)
-    finding = finding_of(learning_rate, SoundPictures(), tmp_path, recipe)
-    assert (finding.outcome, finding.fault) == (Outcome.FAILED, "learning_rate_too_high"), finding
 
 
 def test_a_model_worse_than_the_mean_cannot_overfit(tmp_path: Path) -> None:
@@ -678,32 +657,21 @@ class OtherData(SoundPictures):
         return TensorDataset(*whole[order])
 
 
-class Counting(SoundPictures):
-    """Weighs examples otherwise in each call of the process, as a step by the clock would."""
-
-    calls = itertools.count()
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        losses = super().loss(model, batch)
-        generator = torch.Generator().manual_seed(next(Counting.calls))
-        return losses * torch.rand(len(losses), generator=generator)
-
-
 @pytest.mark.parametrize(
-    ("kind", "fault", "outcome"),
+    ("kind", "outcome"),
     [
-        (FixedSeed, "seeds_wrong", Outcome.WARNED),
-        (SeedInEachStep, "seeds_wrong", Outcome.WARNED),
-        (GlobalNoise, "seeds_wrong", Outcome.WARNED),
-        (SameNoise, "seeds_wrong", Outcome.WARNED),
-        (OtherData, "seeds_wrong", Outcome.FAILED),
+        (FixedSeed, Outcome.WARNED),
+        (SeedInEachStep, Outcome.WARNED),
+        (GlobalNoise, Outcome.WARNED),
+        (SameNoise, Outcome.WARNED),
+        (OtherData, Outcome.FAILED),
     ],
 )
 def test_seeds_that_do_not_do_what_they_are_for(
-    kind: type[Task], fault: str, outcome: Outcome, tmp_path: Path
+    kind: type[Task], outcome: Outcome, tmp_path: Path
 ) -> None:
     finding = finding_of(seeds, kind(), tmp_path)
-    assert (finding.outcome, finding.fault) == (outcome, fault), finding
+    assert (finding.outcome, finding.fault) == (outcome, "seeds_wrong"), finding
 
 
 class ByTheClock(SoundPictures):
@@ -717,15 +685,9 @@ class ByTheClock(SoundPictures):
         return model
 
 
-@pytest.mark.parametrize("kind", [Counting, ByTheClock])
-def test_two_runs_with_one_seed_that_differ(kind: type[Task], tmp_path: Path) -> None:
-    finding = finding_of(reproducible, kind(), tmp_path)
+def test_first_weights_that_no_seed_reaches_make_two_runs_differ(tmp_path: Path) -> None:
+    finding = finding_of(reproducible, ByTheClock(), tmp_path)
     assert (finding.outcome, finding.fault) == (Outcome.WARNED, "not_reproducible"), finding
-
-
-def test_first_weights_that_no_seed_reaches_are_named_by_themselves(tmp_path: Path) -> None:
-    finding = finding_of(seeds, ByTheClock(), tmp_path)
-    assert (finding.outcome, finding.fault) == (Outcome.FAILED, "seeds_wrong"), finding
 
 
 def test_a_check_of_bf16_and_micro_batches_answers(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from stepladder.checks.data import not_finite, not_finite_all
 from stepladder.checks.examples import Example
 from stepladder.checks.job import CheckedJob, open_job
 from stepladder.checks.loss import chance_level
-from stepladder.checks.machine.machine_limits import rank_problems
 from stepladder.checks.model import gradients_reach
 from stepladder.checks.optimisation import parameters_move, reproducible
 from stepladder.checks.order import CHECKS
@@ -129,21 +127,3 @@ def test_steps_that_were_not_taken_are_neither_passed_nor_blamed(
     finding = run_check(check, job_of(LostGradient(), tmp_path))
     assert finding.outcome is Outcome.NOT_APPLICABLE, finding
     assert "not finite" in finding.evidence
-
-
-def test_one_rank_needs_neither_shared_memory_nor_a_port() -> None:
-    assert rank_problems({}, shm_bytes=0) == []
-
-
-def test_several_ranks_need_shared_memory_and_a_free_port() -> None:
-    with socket.socket() as other:
-        other.bind(("", 0))
-        other.listen()
-        port = str(other.getsockname()[1])
-        environ = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": port}
-        taken = rank_problems(environ, shm_bytes=1e9)
-    assert len(taken) == 1
-    assert f"port {port}" in taken[0][0]
-    small = rank_problems({"WORLD_SIZE": "2"}, shm_bytes=64e6)
-    assert "/dev/shm" in small[0][0]
-    assert rank_problems({"WORLD_SIZE": "2"}, shm_bytes=1e9) == []

@@ -28,6 +28,8 @@ from stepladder.config.recipe import (
 from stepladder.data.batch import Batch
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.timing import interleaved_blocks as race
+from stepladder.measuring import profile as profile_module
+from stepladder.measuring.model.flops import Peaks
 from stepladder.records.profile import Profile, TrainingTime
 from stepladder.task import Metrics, Task
 from stepladder.training.setup.build import open_sources
@@ -108,6 +110,11 @@ class MakeLab(Protocol):
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _known_peaks(measured_peaks: Callable[..., Peaks], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_module, "measure_peaks", measured_peaks)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ import pytest
 
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
 from stepladder.errors import UsageError
+from stepladder.ladder import climb as climb_module
 from stepladder.ladder import climb_run as run_module
 from stepladder.ladder.climb_run import climb
 from stepladder.ladder.keys import prices_key
@@ -27,7 +28,14 @@ from stepladder.rungs.speed.cached_features import CachedFeatures
 from stepladder.training.output.display import Display, PlainDisplay
 from stepladder.training.run import train
 
-LADDER = LadderConfig(budget_s=4.0, block_s=0.01, num_seeds=2)
+LADDER = LadderConfig(block_s=0.01, num_seeds=2)
+
+
+@pytest.fixture(autouse=True)
+def _no_rungs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rung is tried unless a test names it, and profiles are short."""
+    monkeypatch.setattr(run_module, "RUNGS", ())
+    monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
 
 
 def job_in(folder: Path, recipe) -> JobConfig:
@@ -50,7 +58,6 @@ def test_a_plain_training_is_not_replaced_unasked(
     assert (job.run.dir / "summary.json").read_bytes() == before
 
 
-@pytest.mark.slow
 def test_another_job_in_the_folder_of_a_climb_is_refused_and_fresh_trains_anew(
     tmp_path: Path, blobs, recipe
 ) -> None:
@@ -68,13 +75,12 @@ def test_another_job_in_the_folder_of_a_climb_is_refused_and_fresh_trains_anew(
     assert again == read_json(job.run.dir / "climb.json")
 
 
-@pytest.mark.slow
 def test_what_a_budget_left_untried_is_tried_once_there_is_more(
     tmp_path: Path, blobs, recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "RUNGS", (CachedFeatures(),))
     whole = job_in(tmp_path / "runs" / "run", recipe)
-    whole = replace(whole, ladder=replace(LADDER, budget_s=None, try_all=True))
+    whole = replace(whole, ladder=replace(LADDER, try_all=True))
     short = replace(whole, ladder=replace(whole.ladder, budget_s=1e-3))
     ledger = short.run.dir / LEDGER_FILE
     first = climb(short, blobs(), task_name="blobs", display=quiet())
@@ -99,13 +105,10 @@ def test_what_a_budget_left_untried_is_tried_once_there_is_more(
     assert last == read_json(whole.run.dir / "climb.json")
 
 
-@pytest.mark.slow
 def test_the_table_begins_with_what_the_job_as_written_gets_right(
-    tmp_path: Path, blobs, recipe, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, blobs, recipe
 ) -> None:
-    monkeypatch.setattr(run_module, "RUNGS", ())
     job = job_in(tmp_path / "run", recipe)
-    job = replace(job, ladder=replace(LADDER, budget_s=None))
     said = io.StringIO()
     found = climb(job, blobs(), task_name="blobs", display=PlainDisplay(said))
     accuracy = found["baseline"]["val_accuracy"]

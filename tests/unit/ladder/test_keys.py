@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
 import stepladder
-from stepladder.config.choices import ClimbAim
-from stepladder.config.options import LadderConfig
-from stepladder.config.recipe import BatchConfig, DataConfig, ModelConfig, Recipe
+from stepladder.checks.contract import Tier
+from stepladder.checks.examples import Example
+from stepladder.checks.job import open_job
+from stepladder.checks.order import CHECKS
+from stepladder.checks.run import run_checks
+from stepladder.config.choices import BaselineAt, ClimbAim, MemoryFormat, Precision, Where
+from stepladder.config.options import JobConfig, LadderConfig, PrepareConfig, RunConfig
+from stepladder.config.recipe import BatchConfig, DataConfig, FeaturesConfig, ModelConfig, Recipe
+from stepladder.data.batch import Batch
 from stepladder.ladder.keys import (
     code_key,
+    execution_key,
+    findings_key,
+    instrument_recipe,
     job_key,
+    learning_key,
+    loose_code,
     machine_key,
     options_key,
     recipe_key,
     recipe_values,
+    task_facts,
 )
+from stepladder.task import Task
+from stepladder.task.image_classification import ImageClassification
 
 DATA = {"train": "a", "val": "b", "test": None}
 
@@ -190,3 +211,364 @@ def test_a_file_of_weights_counts_by_its_content(tmp_path: Path) -> None:
         file.write_bytes(content)
         keys.append(job_key("image_classification", recipe, num_train=1, fingerprints=DATA))
     assert keys[0] == keys[2] != keys[1]
+
+
+BASE = Recipe()
+FAST = {
+    "threads": replace(BASE, loader=replace(BASE.loader, threads=3)),
+    "where": replace(BASE, data=replace(BASE.data, where=Where.STREAM)),
+    "decoded once": replace(BASE, data=replace(BASE.data, decode_once=True)),
+    "layout": replace(BASE, device=replace(BASE.device, memory_format=MemoryFormat.CHANNELS_LAST)),
+    "compiled": replace(BASE, device=replace(BASE.device, compile=True)),
+    "fused": replace(BASE, optimizer=replace(BASE.optimizer, fused=True)),
+    "folded": replace(BASE, model=replace(BASE.model, fold_batchnorm=True)),
+    "features": replace(BASE, features=FeaturesConfig(cached=True)),
+}
+LEARNT = {
+    "precision": replace(BASE, device=replace(BASE.device, precision=Precision.BF16)),
+    "decoding": replace(BASE, loader=replace(BASE.loader, scaled_decode=False)),
+    "batch": replace(BASE, batch=replace(BASE.batch, global_batch_size=32)),
+    "views": replace(BASE, features=FeaturesConfig(cached=True, cached_views=2)),
+    "model": replace(BASE, model=replace(BASE.model, name="resnet18")),
+    "seed": replace(BASE, seed=1),
+    "epochs": replace(BASE, schedule=replace(BASE.schedule, max_epochs=3)),
+    "stopping": replace(BASE, stopping=replace(BASE.stopping, patience=9)),
+}
+
+
+@pytest.mark.parametrize("recipe", FAST.values(), ids=FAST.keys())
+def test_what_only_speeds_up_is_not_learnt_again(recipe: Recipe) -> None:
+    assert recipe != BASE
+    assert learning_key(recipe) == learning_key(BASE)
+    assert execution_key(recipe) != execution_key(BASE)
+
+
+@pytest.mark.parametrize("recipe", LEARNT.values(), ids=LEARNT.keys())
+def test_what_changes_learning_is(recipe: Recipe) -> None:
+    assert learning_key(recipe) != learning_key(BASE)
+
+
+@pytest.mark.parametrize("name", ["epochs", "stopping"])
+def test_the_length_of_a_training_changes_no_step(name: str) -> None:
+    assert execution_key(LEARNT[name]) == execution_key(BASE)
+
+
+def test_the_instrument_keeps_the_precision_and_takes_the_fast_layout() -> None:
+    wanted = instrument_recipe(LEARNT["precision"])
+    assert wanted.device.precision is Precision.BF16
+    assert wanted.device.memory_format is MemoryFormat.CHANNELS_LAST
+    assert not instrument_recipe(FAST["compiled"]).device.compile
+
+
+Cells = Callable[..., Any]
+NOTEBOOK = """
+import torch
+from torch import nn
+from stepladder.task import Task
+
+WIDTH = 8
+WEIGHTS = [1.0, 5.0]
+seed = 0
+
+def scaled(x, kinds={"a", "b", "c"}):
+    return x * 2
+
+twice = lambda x: x + x
+thrice = lambda x: x + x + x
+
+class Net(nn.Module):
+    slope = 0.1
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, WIDTH)
+
+    def forward(self, x):
+        return nn.functional.leaky_relu(self.layer(scaled(x)), self.slope)
+
+class Digits(Task):
+    def build_model(self, recipe):
+        torch.manual_seed(recipe.seed)
+        return Net()
+
+    def data(self, split):
+        return None
+
+    @torch.no_grad()
+    def metrics(self, model, batch):
+        return twice(thrice(batch)), WEIGHTS[0]
+
+    @property
+    def width(self):
+        return 7
+
+    def loss(self, model, batch):
+        return [value for value in (model(batch.inputs),) if value in {"a", "b", "c"}]
+
+def not_called(x):
+    return x - 1
+"""
+
+
+@pytest.fixture(name="cells")
+def _cells() -> Iterator[Cells]:
+    """Run cells of a notebook: code of a module that is no file."""
+    name = "a_notebook"
+
+    def run(text: str) -> Any:
+        module = ModuleType(name)
+        sys.modules[name] = module
+        exec(compile(text, "<cell>", "exec"), module.__dict__)
+        return module
+
+    yield run
+    del sys.modules[name]
+
+
+class Wide(Task):
+    """A model as wide as it is told."""
+
+    def __init__(
+        self,
+        width: int = 8,
+        *,
+        drop: float = 0.0,
+        weights: object = None,
+        store: Path | None = None,
+    ) -> None:
+        self.width, self.drop, self.weights, self.store = width, drop, weights, store
+        self.num_built = 0
+
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        self.num_built += 1
+        return nn.Sequential(nn.Linear(2, self.width), nn.Dropout(self.drop))
+
+    def data(self, split: object) -> None:
+        return None
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return model(batch.inputs).sum(dim=1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("x * 2", "x * 3"),
+        ("WIDTH = 8", "WIDTH = 9"),
+        ("slope = 0.1", "slope = 0.2"),
+        ("leaky_relu", "celu"),
+        ("return Net()", "return Net().double()"),
+        ("WEIGHTS[0]", "WEIGHTS[1]"),
+        ("[1.0, 5.0]", "[1.0, 6.0]"),
+        ("x + x\n", "x - x\n"),
+        ("x + x + x", "x + x - x"),
+        ("return 7", "return 8"),
+        ('{"a", "b", "c"}):\n    return', '{"a", "b"}):\n    return'),
+    ],
+    ids=[
+        "a function",
+        "a constant",
+        "of the class",
+        "a call",
+        "of the task",
+        "decorated",
+        "a list",
+        "a lambda",
+        "another lambda",
+        "a property",
+        "a default",
+    ],
+)
+def test_another_cell_of_a_notebook_is_another_job(cells: Cells, old: str, new: str) -> None:
+    assert old in NOTEBOOK
+    before = task_facts(cells(NOTEBOOK).Digits(), Recipe())
+    after = task_facts(cells(NOTEBOOK.replace(old, new)).Digits(), Recipe())
+    assert after["loose_code"] != before["loose_code"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        ("x - 1", "x - 2"),
+        ("\ndef scaled", "\n\n# said once more\ndef scaled"),
+        ("seed = 0", "seed = 1"),
+    ],
+    ids=["run again", "not called", "a comment", "a value of an attribute's name"],
+)
+def test_the_same_cells_are_the_same_job(cells: Cells, old: str, new: str) -> None:
+    before = task_facts(cells(NOTEBOOK).Digits(), Recipe())
+    assert task_facts(cells(NOTEBOOK.replace(old, new)).Digits(), Recipe()) == before
+
+
+def test_the_same_cells_are_the_same_job_in_another_process(cells: Cells) -> None:
+    code = (
+        "import sys, types; from stepladder.ladder.keys import loose_code;"
+        "module = types.ModuleType('a_notebook'); sys.modules['a_notebook'] = module;"
+        "exec(sys.stdin.read(), module.__dict__); print(loose_code(module.Digits))"
+    )
+    is_in_order = list({"a", "b", "c"}) == ["a", "b", "c"]  # as with a hash seed of 1
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=NOTEBOOK,
+        env=os.environ | {"PYTHONHASHSEED": "2" if is_in_order else "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    here = loose_code(cells(NOTEBOOK).Digits)
+    assert done.stdout == f"{here}\n"
+    assert len(done.stdout) > 100
+
+
+def test_code_of_a_file_is_counted_with_the_file() -> None:
+    assert loose_code(Wide) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Wide(16),
+        Wide(drop=0.5),
+        Wide(weights=torch.ones(3)),
+        Wide(weights={"classes": [1, 2]}),
+        Wide(weights=np.ones(3)),
+        Wide(weights=torch.eye(2).to_sparse()),
+        Wide(weights=torch.ones(2, device="meta")),
+    ],
+    ids=["a width", "a rate", "a tensor", "a mapping", "an array", "sparse", "without numbers"],
+)
+def test_other_arguments_are_another_job(other: Wide) -> None:
+    assert task_facts(other, Recipe()) != task_facts(Wide(), Recipe())
+
+
+def test_equal_arguments_are_the_same_job_wherever_files_lie_and_whatever_was_counted() -> None:
+    one, other = (
+        Wide(weights=torch.ones(3), store=Path("here")),
+        Wide(weights=torch.ones(3), store=Path("there")),
+    )
+    before = task_facts(one, Recipe())
+    other.build_model(Recipe())
+    assert task_facts(other, Recipe()) == before
+
+
+def test_nothing_of_the_task_is_touched() -> None:
+    task, state = Wide(), torch.get_rng_state()
+    task_facts(task, Recipe())
+    assert task.num_built == 0
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_another_model_by_the_same_arguments_is_another_job() -> None:
+    class Deeper(Wide):
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            return nn.Sequential(super().build_model(recipe), nn.ReLU())
+
+    Deeper.__qualname__ = Wide.__qualname__
+    assert task_facts(Deeper(), Recipe())["model"] != task_facts(Wide(), Recipe())["model"]
+
+
+def test_a_model_that_cannot_be_built_is_left_to_whoever_trains_it() -> None:
+    class Broken(Wide):
+        def build_model(self, recipe: Recipe) -> nn.Module:
+            raise ValueError("no such layer")
+
+    assert task_facts(Broken(), Recipe())["model"] is None
+
+
+def test_of_the_built_in_task_the_recipe_tells_all(build_store, tmp_path: Path) -> None:
+    build_store(tmp_path / "store", num_rows={"train": 8})
+    task = ImageClassification(tmp_path / "store")
+    assert task_facts(task, replace(Recipe(), seed=1)) == {}
+
+
+GROUPS = {"prepare": PrepareConfig, "run": RunConfig, "ladder": LadderConfig}
+READ: dict[str, Any] = {
+    "ladder.max_accuracy_loss": 0.1,
+    "run.dir": Path("elsewhere"),
+    "run.keep_last": 5,
+    "run.mirror": Path("s3://bucket/run"),
+    "run.save_top_k": 3,
+    "run.checkpoint_every_s": 0.0,
+    "run.baseline": Path("before"),
+    "run.baseline_at": BaselineAt.WALL_TIME,
+    "run.baseline_patience": 7,
+}
+NOT_READ: dict[str, Any] = {
+    "ladder.budget_s": 60.0,
+    "ladder.num_seeds": 9,
+    "run.system_every_s": 9.0,
+    "run.tensorboard": True,
+}
+SET_BY_CHECKS = {"run.log_every"}  # the few steps that are saved and taken up again log each one
+COPIES = {"replace", "_replace", "__init__", "__post_init__", "dump_job", "values_of"}
+
+
+@pytest.fixture(name="key_of", scope="module")
+def _key_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[JobConfig], str]:
+    """Compute the key of what checks found of a job; all of them are on the same data."""
+    config = Example().config(tmp_path_factory.mktemp("mine"))
+    sources = open_job(config, Example().task, task_name="mine").sources
+    return lambda job: findings_key("mine", job, sources, {})
+
+
+def changed(job: JobConfig, name: str, value: object) -> JobConfig:
+    group, _, option = name.partition(".")
+    return replace(job, **{group: replace(getattr(job, group), **{option: value})})
+
+
+@pytest.mark.parametrize("name", READ)
+def test_findings_do_not_hold_where_an_option_that_a_check_reads_is_another(
+    name: str, key_of: Callable[[JobConfig], str], tmp_path: Path
+) -> None:
+    job = Example().config(tmp_path)
+    assert key_of(changed(job, name, READ[name])) != key_of(job)
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_findings_hold_where_another_option_is_another(
+    name: str, key_of: Callable[[JobConfig], str], tmp_path: Path
+) -> None:
+    job = Example().config(tmp_path)
+    assert key_of(changed(job, name, NOT_READ[name])) == key_of(job)
+
+
+def test_a_folder_is_the_same_however_it_is_named(
+    key_of: Callable[[JobConfig], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = Example().config(tmp_path)
+    assert key_of(changed(job, "run.dir", Path("run"))) == key_of(job)
+
+
+@pytest.mark.slow
+def test_checks_read_no_option_that_the_key_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, task = Example().config(tmp_path), Example().task
+    read: set[str] = set()
+
+    def watch(group: str, kind: type) -> None:
+        names = {field.name for field in fields(kind)}
+
+        def get(self: object, name: str) -> object:
+            if name in names and COPIES.isdisjoint(_callers()):
+                read.add(f"{group}.{name}")
+            return object.__getattribute__(self, name)
+
+        monkeypatch.setattr(kind, "__getattribute__", get)
+
+    for group, kind in GROUPS.items():
+        watch(group, kind)
+    run_checks(open_job(job, task, task_name="mine"), CHECKS, tier=Tier.FULL, key="")
+    monkeypatch.undo()
+    assert "ladder.max_accuracy_loss" in read
+    assert "run.baseline" in read
+    assert read - SET_BY_CHECKS <= set(READ)
+
+
+def _callers() -> Iterator[str]:
+    frame = sys._getframe(2)
+    while frame is not None:
+        yield frame.f_code.co_name
+        frame = frame.f_back  # type: ignore[assignment]

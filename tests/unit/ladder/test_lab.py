@@ -102,16 +102,6 @@ def test_the_curve_tells_where_the_defaults_would_have_stopped(make_lab, recipe)
     assert lab.curve(long) is curve
 
 
-def test_a_split_is_judged_by_the_recipes_own_seed(make_lab, recipe) -> None:
-    lab = make_lab(recipe)
-    outcome = lab.judge(recipe, Split.TEST)
-    assert outcome is not None
-    assert outcome.seed == recipe.seed
-    assert len(outcome.losses) == 24
-    assert outcome.hits is not None
-    assert lab.judge(recipe, Split.TEST) is outcome
-
-
 def test_one_training_gives_the_curve_and_every_split(make_lab, recipe, monkeypatch) -> None:
     lab = make_lab(recipe)
     seeds: list[int] = []

@@ -158,14 +158,13 @@ class OtherData(Dataset):
         return x + 1, target
 
 
-@pytest.mark.parametrize("what", ["data", "model"])
 def test_a_task_that_gives_other_data_or_another_model_is_another_job(
-    tmp_path: Path, blobs, recipe, monkeypatch: pytest.MonkeyPatch, what: str
+    tmp_path: Path, blobs, recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Other(blobs):
         def data(self, split: Split) -> Any:
             data = super().data(split)
-            if not is_other or what != "data":
+            if other != "data":
                 return data
             OtherData.__qualname__ = type(data).__qualname__  # a file of as many rows
             OtherData.__module__ = type(data).__module__
@@ -173,11 +172,11 @@ def test_a_task_that_gives_other_data_or_another_model_is_another_job(
 
         def build_model(self, recipe: Recipe) -> nn.Module:
             model = super().build_model(recipe)
-            if is_other and what == "model":
+            if other == "model":
                 model.trunk.append(nn.ReLU())
             return model
 
-    is_other = False
+    other = ""
     monkeypatch.setattr(run_module, "RUNGS", ())
     monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
     job = JobConfig(recipe=recipe, run=RunConfig(dir=tmp_path / "run"), ladder=LADDER)
@@ -189,7 +188,10 @@ def test_a_task_that_gives_other_data_or_another_model_is_another_job(
 
     run()
     assert "already climbed" in run()
-    is_other = True
+    other = "data"
+    with pytest.raises(UsageError, match="no climb of this job"):
+        run()
+    other = "model"
     with pytest.raises(UsageError, match="no climb of this job"):
         run()
     assert "already climbed" not in run(may_overwrite=True)

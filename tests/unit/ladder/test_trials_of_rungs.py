@@ -31,6 +31,7 @@ from stepladder.data.prepare.prepare import prepare
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.limits.feasibility import why_not_here
 from stepladder.ladder.paired_rungs import with_enabled
+from stepladder.ladder.trainings import training_cache
 from stepladder.ladder.trial import run_trial
 from stepladder.measuring.model.larger_trunks import larger_trunks
 from stepladder.models.torchvision_shim import import_timm
@@ -47,7 +48,7 @@ from stepladder.rungs.speed.streaming import Streaming
 from stepladder.task.image_classification import ImageClassification
 
 SIDE = 32
-NUM_TRAIN, NUM_VAL = 64, 16
+NUM_TRAIN, NUM_VAL = 64, 8
 TRIED = (Decision.KEPT, Decision.UNDECIDED, Decision.DROPPED)
 
 
@@ -72,14 +73,26 @@ def _job(build_store, tmp_path: Path) -> Recipe:  # type: ignore[no-untyped-def]
     )
 
 
+@pytest.fixture(name="few")
+def _few(job: Recipe, build_store, tmp_path: Path) -> Recipe:  # type: ignore[no-untyped-def]
+    """The same on fewer pictures, for trunks whose passes take long."""
+    rows = {"train": 16, "val": NUM_VAL}
+    build_store(tmp_path / "few", num_rows=rows, size=SIDE, encoding=Encoding.JPEG)
+    return replace(job, data=replace(job.data, store=tmp_path / "few"))
+
+
 @pytest.fixture(name="try_rung")
 def _try_rung(
-    make_lab: Callable[..., Lab], profile_of: Callable[..., Profile]
+    make_lab: Callable[..., Lab],
+    profile_of: Callable[..., Profile],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Trial]:
     """Try a rung as a climb does, by a profile that wants it; give its trial.
 
-    A verdict is more than the reason why a trial ended early.
+    A verdict is more than the reason why a trial ended early. Heads on features get no more seeds
+    than other trainings: each of them builds its trunk.
     """
+    monkeypatch.setattr(training_cache, "STACKED_ROUNDS", 1)
 
     def try_rung(rung: Rung, recipe: Recipe, **facts: Any) -> Trial:
         lab = make_lab(recipe, ImageClassification(recipe.data.store, recipe), num_seeds=2)
@@ -177,7 +190,7 @@ def test_pictures_that_are_read_again_take_less_memory_and_are_the_same(
 def test_recomputed_activations_are_tried_with_the_batch_that_they_make_possible(
     try_rung: TryRung, job: Recipe
 ) -> None:
-    learns = replace(job, train=TrainMode.ALL)
+    learns = replace(job, train=TrainMode.ALL, schedule=ScheduleConfig(max_epochs=1))
     trial = try_rung(
         GradientCheckpointing(),
         learns,
@@ -193,17 +206,17 @@ def test_recomputed_activations_are_tried_with_the_batch_that_they_make_possible
 
 
 def test_a_trunk_with_packaged_weights_is_trained_and_timed_beside_one_without(
-    try_rung: TryRung, job: Recipe
+    try_rung: TryRung, few: Recipe
 ) -> None:
     model = ModelConfig(weights=WeightsSource.NONE)  # the one that has packaged weights
-    trial = try_rung(Pretrained(), replace(job, model=model))
+    trial = try_rung(Pretrained(), replace(few, model=model))
     assert trial.change == {"model.weights": ("none", "packaged")}
     assert_both_were_timed(trial)
     assert_both_were_trained(trial)
 
 
 def test_a_larger_trunk_of_the_hub_is_trained_and_timed_beside_the_smaller_one(
-    try_rung: TryRung, job: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    try_rung: TryRung, few: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Weights that have learnt come with the installation for one trunk only: these are random.
     small, large = "mobilenetv3_small_050", "mobilenetv3_small_075"
@@ -213,7 +226,7 @@ def test_a_larger_trunk_of_the_hub_is_trained_and_timed_beside_the_smaller_one(
     model = ModelConfig(name=small, weights=WeightsSource.HUB)
     at_hand = larger_trunks(model)
     assert at_hand == (large,)
-    trial = try_rung(LargerModel(), replace(job, model=model), larger_trunks=at_hand)
+    trial = try_rung(LargerModel(), replace(few, model=model), larger_trunks=at_hand)
     assert trial.change == {"model.name": (small, large)}
     assert_both_were_timed(trial)
     assert_both_were_trained(trial)

@@ -15,6 +15,8 @@ from torch.utils.data import Dataset
 from stepladder.config.choices import Split, TrainMode, Where
 from stepladder.config.recipe import BatchConfig, DataConfig, Recipe
 from stepladder.data.batch import Batch
+from stepladder.measuring import profile as profile_module
+from stepladder.measuring.model.flops import Peaks
 from stepladder.measuring.subject import Subject, open_subject
 from stepladder.task import Metrics, Task
 from stepladder.training.setup.build import open_sources
@@ -110,12 +112,17 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
+def _known_peaks(measured_peaks: Callable[..., Peaks], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_module, "measure_peaks", measured_peaks)
+
+
+@pytest.fixture(scope="session")
 def pictures() -> type[Pictures]:
     return Pictures
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def recipe() -> Callable[..., Recipe]:
     return make_recipe
 

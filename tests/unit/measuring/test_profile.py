@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -45,8 +46,15 @@ def profile(recipe: Recipe, task: Task, **options: Any) -> Profile:
     )
 
 
-def test_a_frozen_trunk(pictures: Callable, recipe: Callable[..., Recipe]) -> None:
-    found = profile(recipe(), pictures())
+@pytest.fixture(name="plain", scope="module")
+def _plain(pictures: Callable, recipe: Callable[..., Recipe]) -> Profile:
+    """The profile of a head on a frozen trunk."""
+    torch.set_num_threads(1)
+    return profile(recipe(), pictures())
+
+
+def test_a_frozen_trunk(plain: Profile) -> None:
+    found = plain
     assert (found.num_train, found.num_val) == (70, 12)
     assert found.is_trunk_frozen
     assert found.example_bytes == 3 * 8 * 8 * 4
@@ -215,34 +223,7 @@ def test_a_profile_without_room_for_the_peaks_goes_on(
     assert found.time.step_s > 0
 
 
-def test_flops_without_a_peak_and_a_peak_without_flops_give_no_mfu(
-    pictures: Callable, recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run_out(subject: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(profile_module, "measure_flops", run_out)
-    found = profile(recipe(), pictures())
-    assert found.peak_flops_per_s is not None
-    assert found.mfu is None
-
-
-@pytest.mark.parametrize(
-    ("probe", "unknown"),
-    [
-        ("measure_flops", {"step_flops": None, "mfu": None}),
-        ("measure_peaks", {"peak_flops_per_s": None, "mfu": None}),
-        ("measure_replays", {"op_replays": {}}),
-        ("measure_saves", {"save_s": None}),
-        (
-            "estimate_noise_scale",
-            {"noise_scale_unknown_because": "its gradients raised ValueError: its own"},
-        ),
-    ],
-)
-def test_a_probe_that_cannot_do_with_a_model_whose_steps_run_leaves_its_numbers_unknown(
-    probe: str,
-    unknown: dict[str, object],
+def test_probes_that_cannot_do_with_a_model_whose_steps_run_leave_their_numbers_unknown(
     pictures: Callable,
     recipe: Callable[..., Recipe],
     tmp_path: Path,
@@ -251,9 +232,20 @@ def test_a_probe_that_cannot_do_with_a_model_whose_steps_run_leaves_its_numbers_
     def fail(*args: object, **options: object) -> None:
         raise ValueError("its own")
 
-    monkeypatch.setattr(profile_module, probe, fail)
+    unknown: dict[str, dict[str, object]] = {
+        "measure_flops": {"step_flops": None, "mfu": None},
+        "measure_peaks": {"peak_flops_per_s": None, "mfu": None},
+        "measure_replays": {"op_replays": {}},
+        "measure_saves": {"save_s": None},
+        "estimate_noise_scale": {
+            "noise_scale_unknown_because": "its gradients raised ValueError: its own"
+        },
+    }
+    for probe in unknown:
+        monkeypatch.setattr(profile_module, probe, fail)
     found = profile(recipe(), pictures(), saves=tmp_path)
-    assert {name: getattr(found, name) for name in unknown} == unknown
+    for probe, numbers in unknown.items():
+        assert {name: getattr(found, name) for name in numbers} == numbers, probe
     assert found.time.step_s > 0
 
 
@@ -293,25 +285,26 @@ def test_with_views_an_example_is_read_once_and_computed_once_for_each(
     assert found.time.one_time_s["features"] == pytest.approx(wanted_s)
 
 
-def test_a_profile_of_an_earlier_version_is_read(
-    pictures: Callable, recipe: Callable[..., Recipe]
-) -> None:
-    found = profile(recipe(), pictures())
-    assert found.free_host_bytes is not None
-    values = to_json(found)
+def test_a_profile_of_an_earlier_version_is_read(plain: Profile) -> None:
+    assert plain.free_host_bytes is not None
+    values = to_json(plain)
     del values["free_host_bytes"]
     assert from_json(Profile, values).free_host_bytes is None
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(compiler_missing("cpu") is not None, reason="no compiler")
 def test_compiling_is_timed_once_and_operations_are_counted_as_built(
-    pictures: Callable, recipe: Callable[..., Recipe]
+    pictures: Callable,
+    recipe: Callable[..., Recipe],
+    plain: Profile,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    torch._dynamo.reset()
+    traced = functools.partial(torch.compile, backend="eager")  # with torch's own kernels
+    monkeypatch.setattr(torch, "compile", traced)
     compiled, known = recipe(device=DeviceConfig(compile=True)), ProfileMemory()
     first = profile(compiled, pictures(), known=known)
     second = profile(compiled, pictures(), known=known)
-    plain = profile(recipe(), pictures())
     assert first.time.one_time_s["compile"] > 0
     assert second.time.one_time_s == first.time.one_time_s
     assert (first.forward_flops, first.step_flops) == (plain.forward_flops, plain.step_flops)

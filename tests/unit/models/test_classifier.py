@@ -10,7 +10,7 @@ from torch import nn
 
 from stepladder.config.choices import WeightsSource
 from stepladder.config.recipe import HeadConfig, ModelConfig, Recipe
-from stepladder.models.classifier import Classifier, build_classifier, build_head
+from stepladder.models.classifier import build_classifier, build_head
 from stepladder.models.freezing import freeze, is_frozen, set_training, unfreeze
 
 SMALL = Recipe(model=ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE))
@@ -19,13 +19,6 @@ SMALL = Recipe(model=ModelConfig(name="test_efficientnet", weights=WeightsSource
 def pixels(n: int = 8, size: int = 64) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8, generator=generator)
-
-
-def test_model_is_head_after_trunk() -> None:
-    model = build_classifier(SMALL, num_classes=7).eval()
-    with torch.no_grad():
-        assert torch.equal(model(pixels()), model.head(model.trunk(pixels())))
-        assert model(pixels()).shape == (8, 7)
 
 
 @pytest.mark.parametrize("num_classes", [2, 257])
@@ -101,18 +94,13 @@ def test_a_module_without_weights_is_not_frozen() -> None:
     assert is_frozen(linear)
 
 
-def test_legacy_xception_trains_at_299() -> None:
+def test_legacy_xception_trains_with_the_normalisation_of_its_own() -> None:
     torch.set_num_threads(1)
     config = ModelConfig(name="legacy_xception", weights=WeightsSource.NONE)
     model = build_classifier(Recipe(model=config), num_classes=3)
     assert model.trunk.normalize.mean.flatten().tolist() == [127.5] * 3
     assert model.trunk.normalize.std.flatten().tolist() == [127.5] * 3
     model.train()
-    F.cross_entropy(model(pixels(2, 299)), torch.tensor([0, 1])).backward()
+    F.cross_entropy(model(pixels(2, 96)), torch.tensor([0, 1])).backward()
     grads = [weight.grad for weight in model.parameters()]
     assert all(grad is not None and bool(grad.isfinite().all()) for grad in grads)
-
-
-def test_any_trunk_and_head_make_a_classifier() -> None:
-    model = Classifier(nn.Flatten(), nn.Linear(12, 2))
-    assert model.train()(torch.zeros(3, 3, 2, 2)).shape == (3, 2)

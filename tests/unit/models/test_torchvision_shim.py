@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -11,36 +12,33 @@ from stepladder.models.torchvision_shim import import_timm
 PROGRAM = """
 import sys, types
 import torch
-{before}
 from stepladder.models.torchvision_shim import import_timm
+
+sys.modules["timm"] = types.ModuleType("timm")  # a plain import works
+assert import_timm() is sys.modules.pop("timm")
+assert not hasattr(torch.ops.torchvision, "nms")
+
 timm = import_timm()
 assert import_timm() is timm
-{after}
-"""
-
-BUILD = """
 model = timm.create_model("test_efficientnet", num_classes=0).eval()
 assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 256)
 """
 
 
-def run(before: str, after: str) -> None:
-    program = PROGRAM.format(before=before, after=after)
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
-    )
+def test_timm_works_with_any_torchvision_and_operators_are_declared_only_where_it_must() -> None:
+    command = [sys.executable, "-W", "error", "-c", PROGRAM]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
 
-def test_operators_are_declared_only_where_the_plain_import_fails() -> None:
-    importable = "sys.modules['timm'] = types.ModuleType('timm')"
-    undeclared = "assert not hasattr(torch.ops.torchvision, 'nms')"
-    run(importable, undeclared)
-
-
-@pytest.mark.parametrize("state", ["enable", "disable"])
-def test_timm_works_with_any_torchvision_and_garbage_is_collected_as_before(state: str) -> None:
-    run(f"import gc; gc.{state}()", f"assert gc.isenabled() == ('{state}' == 'enable')\n{BUILD}")
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_garbage_is_collected_as_before(is_enabled: bool) -> None:
+    try:
+        (gc.enable if is_enabled else gc.disable)()
+        import_timm()
+        assert gc.isenabled() == is_enabled
+    finally:
+        gc.enable()
 
 
 def test_a_timm_that_cannot_be_imported_says_what_to_install(

@@ -30,8 +30,10 @@ def pixels(size: int = 64, *, n: int = 2) -> torch.Tensor:
     return torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8, generator=generator)
 
 
-@pytest.mark.parametrize("name", ["test_efficientnet", "test_resnet", "mobilenetv3_small_050"])
-@pytest.mark.parametrize("size", [64, 97])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("test_efficientnet", 64), ("test_resnet", 97), ("mobilenetv3_small_050", 97)],
+)
 def test_features_have_the_width_that_the_trunk_states(name: str, size: int) -> None:
     trunk = build_trunk(ModelConfig(name=name, weights=WeightsSource.NONE)).eval()
     with torch.no_grad():

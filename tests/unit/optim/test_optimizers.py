@@ -4,20 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from stepladder.config.choices import OptimizerName
 from stepladder.config.recipe import OptimizerConfig
 from stepladder.errors import DataError, UsageError
 from stepladder.optim.optimizers import build_optimizer, set_lr
 from stepladder.optim.state import flatten_state, restore_state
-
-
-def test_config_reaches_torch() -> None:
-    config = OptimizerConfig(name=OptimizerName.NADAM, beta1=0.8, beta2=0.9, eps=1e-5)
-    group = build_optimizer(config, nn.Linear(2, 2), lr=0.5).param_groups[0]
-    assert (group["betas"], group["eps"], group["lr"]) == ((0.8, 0.9), 1e-5, 0.5)
-    assert group["decoupled_weight_decay"]
-    config = OptimizerConfig(name=OptimizerName.SGD, momentum=0.7)
-    assert build_optimizer(config, nn.Linear(2, 2), lr=1.0).param_groups[0]["momentum"] == 0.7
 
 
 def test_nothing_to_learn_is_a_usage_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import re
@@ -165,11 +166,29 @@ def test_the_state_brings_back_count_best_and_the_validations_of_the_baseline() 
     assert other.num_worse == 0
 
 
+@pytest.fixture(name="first", scope="module")
+def _first(
+    tmp_path_factory: pytest.TempPathFactory, job: MakeJob, points: Any, run: RunJob
+) -> Path:
+    """An earlier run, to be compared with."""
+    folder = tmp_path_factory.mktemp("earlier") / "first"
+    run(job(folder, **EPOCHS), points(num_train=200, num_val=100))
+    return folder
+
+
+@pytest.fixture(name="small", scope="module")
+def _small(
+    tmp_path_factory: pytest.TempPathFactory, job: MakeJob, points: Any, run: RunJob
+) -> Path:
+    """An earlier run on few examples."""
+    folder = tmp_path_factory.mktemp("earlier") / "small"
+    run(job(folder), points())
+    return folder
+
+
 def test_a_run_that_learns_too_slowly_is_stopped_and_says_by_how_much(
-    tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+    tmp_path: Path, first: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
-    first = tmp_path / "first"
-    run(job(first, **EPOCHS), points(num_train=200, num_val=100))
     slow = job(tmp_path / "slow", **EPOCHS, batch=SLOW, baseline=first)
     summary = run(slow, points(num_train=200, num_val=100))
     assert (summary["status"], summary["stop_reason"]) == ("finished", "worse_than_baseline")
@@ -187,11 +206,9 @@ def test_a_run_that_learns_too_slowly_is_stopped_and_says_by_how_much(
 
 
 def test_a_run_of_the_same_or_another_seed_is_never_stopped(
-    tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+    tmp_path: Path, first: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
-    first = tmp_path / "first"
-    run(job(first, **EPOCHS), points(num_train=200, num_val=100))
-    for seed in range(4):
+    for seed in range(3):
         other = job(tmp_path / f"seed{seed}", **EPOCHS, seed=seed, baseline=first)
         summary = run(other, points(num_train=200, num_val=100))
         assert summary["stop_reason"] == "max_epochs"
@@ -199,33 +216,32 @@ def test_a_run_of_the_same_or_another_seed_is_never_stopped(
 
 
 def test_by_the_clock_a_run_is_compared_after_the_same_seconds_and_warned(
-    tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+    tmp_path: Path, small: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
-    first, by_clock = tmp_path / "first", BaselineAt.WALL_TIME
-    run(job(first), points())
-    marks = [e["elapsed_s"] for e in read_jsonl(first / "events.jsonl") if "val_loss" in e]
-    read = read_baseline(RunConfig(baseline=first, baseline_at=by_clock))
+    by_clock = BaselineAt.WALL_TIME
+    marks = [e["elapsed_s"] for e in read_jsonl(small / "events.jsonl") if "val_loss" in e]
+    read = read_baseline(RunConfig(baseline=small, baseline_at=by_clock))
     assert read is not None
     assert [mark.at for mark in read.losses] == marks
-    summary = run(job(tmp_path / "second", baseline=first, baseline_at=by_clock), points())
+    summary = run(job(tmp_path / "second", baseline=small, baseline_at=by_clock), points())
     assert any("depends on the speed of the machine" in text for text in summary["warnings"])
 
 
-@pytest.mark.parametrize("call", [30, 52])
 def test_an_interrupted_run_stops_where_an_uninterrupted_one_does(
-    call: int, tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+    tmp_path: Path, first: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
-    first = tmp_path / "first"
-    run(job(first, **EPOCHS), points(num_train=200, num_val=100))
     whole = run(
         job(tmp_path / "whole", **EPOCHS, batch=SLOW, baseline=first),
         points(num_train=200, num_val=100),
     )
-    broken, calls = points(num_train=200, num_val=100), iter(range(10**6))
-    broken.on_step = lambda _: os.kill(os.getpid(), signal.SIGTERM) if next(calls) == call else None
     slow = job(tmp_path / "broken", **EPOCHS, batch=SLOW, baseline=first)
-    with pytest.raises(InterruptedRun):
-        run(slow, broken)
+    for num_steps in (30, 22):  # in the second epoch of 25 steps, and in the third
+        broken, calls = points(num_train=200, num_val=100), itertools.count(1)
+        broken.on_step = lambda _, calls=calls, last=num_steps: (
+            os.kill(os.getpid(), signal.SIGTERM) if next(calls) == last else None
+        )
+        with pytest.raises(InterruptedRun):
+            run(slow, broken)
     resumed = run(slow, points(num_train=200, num_val=100))
     assert resumed["stop_reason"] == whole["stop_reason"] == "worse_than_baseline"
     assert resumed["steps"] == whole["steps"]
@@ -247,10 +263,9 @@ def test_a_folder_without_a_validation_is_refused_before_anything_is_written(
 
 
 def test_a_validation_set_of_another_size_is_told(
-    tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+    tmp_path: Path, small: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
-    run(job(tmp_path / "first"), points())
-    summary = run(job(tmp_path / "second", baseline=tmp_path / "first"), points(num_val=30))
+    summary = run(job(tmp_path / "second", baseline=small), points(num_val=30))
     assert any("stood on 20 validation examples" in text for text in summary["warnings"])
     assert read_json(tmp_path / "second" / "summary.json") == summary
 
@@ -273,10 +288,8 @@ def test_what_is_no_folder_of_a_run_is_refused_for_that(
 
 
 def test_a_run_says_at_its_start_at_validations_and_at_its_end_what_it_is_compared_with(
-    tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+    tmp_path: Path, first: Path, job: MakeJob, points: Any
 ) -> None:
-    first = tmp_path / "first"
-    run(job(first, **EPOCHS), points(num_train=200, num_val=100))
     stream = io.StringIO()
     slow = job(tmp_path / "slow", **EPOCHS, batch=SLOW, baseline=first)
     task = points(num_train=200, num_val=100)
@@ -296,17 +309,15 @@ def test_a_run_says_at_its_start_at_validations_and_at_its_end_what_it_is_compar
 
 
 def test_another_task_or_other_data_of_the_baseline_is_told(
-    tmp_path: Path, job: MakeJob, points: Any, run: RunJob
+    tmp_path: Path, small: Path, job: MakeJob, points: Any, run: RunJob
 ) -> None:
-    first = tmp_path / "first"
-    run(job(first), points())
     display = Display(io.StringIO())
-    of_other = job(tmp_path / "other", baseline=first)
+    of_other = job(tmp_path / "other", baseline=small)
     summary = train(of_other, points(num_train=40), task_name="o.py:Rings", display=display)
     texts = "\n".join(summary["warnings"])
     assert "learnt another task, points.py:PointsTask, and this run learns o.py:Rings" in texts
     assert "run.baseline learnt from other training data (fingerprint " in texts
-    same = run(job(tmp_path / "same", baseline=first), points())
+    same = run(job(tmp_path / "same", baseline=small), points())
     assert "run.baseline" not in "\n".join(same["warnings"])
 
 

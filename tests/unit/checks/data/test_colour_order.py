@@ -136,11 +136,16 @@ def turned(data: Dataset[Any]) -> Dataset[Any]:
 
 
 @pytest.mark.parametrize(
-    "names",
-    [full_paths, with_labels, below_the_root, as_records, as_bytes],
-    ids=lambda f: f.__name__,
+    ("names", "is_turned"),
+    [
+        (full_paths, False),
+        (full_paths, True),
+        (with_labels, True),
+        (below_the_root, True),
+        (as_records, True),
+        (as_bytes, True),
+    ],
 )
-@pytest.mark.parametrize("is_turned", [False, True])
 def test_the_order_is_told_wherever_the_files_are_named(
     names: Callable[[list[Path]], list[Any]], is_turned: bool, tmp_path: Path
 ) -> None:

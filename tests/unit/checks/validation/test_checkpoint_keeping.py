@@ -10,7 +10,6 @@ from torch.utils.data import ConcatDataset
 from stepladder.checks.examples import Example, SoundPictures, sound_recipe
 from stepladder.checks.job import open_job
 from stepladder.checks.machine.checkpoint_room import CHECK as ROOM
-from stepladder.checks.machine.machine_limits import disk_problem
 from stepladder.checks.run import run_check
 from stepladder.checks.validation.checkpoint_keeping import CHECK as KEEPING
 from stepladder.config.choices import Split
@@ -66,9 +65,3 @@ def test_a_folder_that_takes_no_files_is_found(tmp_path: Path) -> None:
     finding = look(Example(run_dir=Path("/proc/stepladder/run")), tmp_path, ROOM)
     assert finding.outcome is Outcome.FAILED
     assert finding.fault == "no_room_for_checkpoints"
-
-
-def test_a_disk_is_compared_with_what_the_model_takes() -> None:
-    assert disk_problem(100e6, needed=99e6) == []
-    (what, _), *_ = disk_problem(100e6, needed=150e6)
-    assert what == "the disk gives 100 MB/s and the model takes 150 MB/s"

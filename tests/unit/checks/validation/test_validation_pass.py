@@ -166,11 +166,6 @@ def test_metrics_that_can_be_divided_pass(tmp_path: Path) -> None:
     assert finding.outcome is Outcome.PASSED, finding
 
 
-def test_the_last_batch_is_looked_at_as_it_comes(tmp_path: Path) -> None:
-    finding = look(CracksAtItsEnd(), tmp_path)
-    assert "for 1 examples" in finding.evidence
-
-
 def test_a_batch_of_one_that_never_comes_is_no_fault(tmp_path: Path) -> None:
     finding = look(Cracks(), tmp_path)  # 128 examples are four batches of 32
     assert finding.outcome is Outcome.PASSED, finding

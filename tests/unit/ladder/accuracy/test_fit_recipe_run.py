@@ -12,6 +12,7 @@ from stepladder.config.choices import Checks
 from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig, LadderConfig, RunConfig
 from stepladder.config.recipe import Recipe
+from stepladder.ladder import climb as climb_module
 from stepladder.ladder import climb_run as run_module
 from stepladder.ladder.ledger import LEDGER_FILE, trials_of
 from stepladder.ladder.summary.climb_summary import end_words
@@ -29,6 +30,7 @@ def test_a_rate_that_is_far_too_low_ends_as_a_recipe_that_learns(
     tmp_path: Path, blobs: type[Task], recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "REMEDIES", (LearningRateHigher(), WeightDecay()))
+    monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
     slow = replace(recipe, batch=replace(recipe.batch, lr=recipe.batch.lr / 100))
     job = JobConfig(
         recipe=slow,

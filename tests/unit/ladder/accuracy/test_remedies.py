@@ -8,20 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import TensorDataset
 
 from stepladder.config.choices import ClimbAim, Encoding, Split, WeightsSource
 from stepladder.config.recipe import AugmentConfig, FeaturesConfig, Recipe
 from stepladder.data.batch import Batch
+from stepladder.data.reading.examples import Examples, Source
 from stepladder.ladder import climb as climb_module
 from stepladder.ladder.accuracy.fit import larger_part
 from stepladder.ladder.accuracy.remedies import AccuracyClimb, FitRecipe
 from stepladder.ladder.lab import Lab
 from stepladder.ladder.ledger import Ledger
+from stepladder.ladder.trainings import training_cache
 from stepladder.ladder.trial import run_trial
 from stepladder.records.ladder import Decision, Trial, Verdict
 from stepladder.records.profile import Profile
@@ -47,6 +49,22 @@ class MakeClimb(Protocol):
     ) -> AccuracyClimb: ...
 
 
+class Held(Source):
+    """Examples that lie in memory: those of a batch are read at once."""
+
+    default_threads = 0
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self.inputs, self.targets = inputs, targets
+        self.fingerprint = f"{len(targets)} {targets.sum()}"
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def read(self, rows: np.ndarray) -> Examples:
+        return Examples(self.inputs[rows], self.targets[rows])
+
+
 class WideTask(Task):
     """More weights than examples, and first weights that drown what can be learnt.
 
@@ -55,13 +73,13 @@ class WideTask(Task):
 
     is_random_before_head = False
 
-    def data(self, split: Split) -> TensorDataset:
+    def data(self, split: Split) -> Held:
         generator = torch.Generator().manual_seed(list(Split).index(split))
         num = {Split.TRAIN: 120, Split.VAL: 200, Split.TEST: 8}[split]
         targets = torch.randint(2, (num,), generator=generator)
         inputs = torch.randn(num, NUM_DIMS, generator=generator)
         inputs[:, :NUM_TELLING] += 0.6 * (2 * targets - 1).unsqueeze(1)
-        return TensorDataset(inputs, targets)
+        return Held(inputs, targets)
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         model = nn.Linear(NUM_DIMS, 2)
@@ -75,6 +93,13 @@ class WideTask(Task):
         logits = model(batch.inputs)
         losses = F.cross_entropy(logits, batch.targets, reduction="none")
         return Metrics(losses=losses, outputs=logits)
+
+
+class TenTimesHigher(LearningRateHigher):
+    """The middle one of the rates that are tried: the others need trainings to choose by."""
+
+    def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
+        return super().variants(profile, recipe)[:1]
 
 
 @pytest.fixture(name="make_climb")
@@ -117,6 +142,7 @@ def _by_heart(recipe: Recipe) -> Recipe:
         recipe,
         batch=replace(recipe.batch, lr=0.1, global_batch_size=16),
         schedule=replace(recipe.schedule, max_epochs=30),
+        stopping=replace(recipe.stopping, validate_every_epochs=30),
     )
 
 
@@ -228,9 +254,8 @@ def test_a_recipe_is_grown_until_it_overfits_and_then_given_remedies(
     make_lab, make_climb: MakeClimb, by_heart: Recipe
 ) -> None:
     slow = replace(by_heart, batch=replace(by_heart.batch, lr=1e-4))
-    lab = for_accuracy(make_lab, slow, WideTask(), aim=ClimbAim.FIT)
-    rungs = (LearningRateHigher(), TrainLonger(), WeightDecay())
-    climb = make_climb(*rungs, lab=lab, kind=FitRecipe)
+    lab = for_accuracy(make_lab, slow, WideTask(), aim=ClimbAim.FIT, num_seeds=2)
+    climb = make_climb(TenTimesHigher(), WeightDecay(), lab=lab, kind=FitRecipe)
     before = climb.fit_of(slow)
     assert before is not None
     assert larger_part(before) is Against.TRAINING
@@ -265,7 +290,7 @@ def test_while_it_grows_a_step_is_kept_for_its_training_error_alone(
         def why_not(self, profile: Profile, recipe: Recipe) -> str | None:
             return None if recipe.batch.lr < 0.05 else "enough"
 
-    lab = for_accuracy(make_lab, slow, WideTask(), aim=ClimbAim.FIT)
+    lab = for_accuracy(make_lab, slow, WideTask(), aim=ClimbAim.FIT, num_seeds=2)
     climb = make_climb(ALittleHigher(), lab=lab, kind=FitRecipe)
     shown: list[Verdict] = []
     climb.show = lambda trial: shown.append(trial.verdict)
@@ -281,9 +306,9 @@ def test_while_it_grows_a_step_is_kept_for_its_training_error_alone(
 class MisleadingTask(WideTask):
     """Validation examples of which the opposite is true of what training examples teach."""
 
-    def data(self, split: Split) -> TensorDataset:
-        inputs, targets = super().data(split).tensors
-        return TensorDataset(inputs, 1 - targets if split is Split.VAL else targets)
+    def data(self, split: Split) -> Held:
+        held = super().data(split)
+        return Held(held.inputs, 1 - held.targets) if split is Split.VAL else held
 
 
 @pytest.mark.slow
@@ -292,7 +317,7 @@ def test_what_was_grown_and_gets_less_right_in_the_end_is_undone(
 ) -> None:
     slow = replace(by_heart, batch=replace(by_heart.batch, lr=1e-4))
     lab = for_accuracy(make_lab, slow, MisleadingTask(), aim=ClimbAim.FIT)
-    climb = make_climb(LearningRateHigher(), lab=lab, kind=FitRecipe)
+    climb = make_climb(TenTimesHigher(), lab=lab, kind=FitRecipe)
     shown: list[Trial] = []
     climb.show = shown.append
     after = climb.run()
@@ -308,13 +333,28 @@ def test_what_was_grown_and_gets_less_right_in_the_end_is_undone(
     assert (after == slow) == (len(climb.together.undone) == len(grown))
 
 
+@pytest.fixture(name="on_pictures")
+def _on_pictures(
+    build_store, tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> Recipe:
+    """Two epochs of a head on a small trunk; each of few seeds builds its trunk once more."""
+    monkeypatch.setattr(training_cache, "STACKED_ROUNDS", 1)
+    store = tmp_path / "store"
+    rows = {"train": 40, "val": 16}
+    build_store(store, num_rows=rows, size=32, encoding=Encoding.PIXELS)
+    return replace(
+        recipe,
+        data=replace(recipe.data, store=store),
+        model=replace(recipe.model, name="test_efficientnet", weights=WeightsSource.NONE),
+        schedule=replace(recipe.schedule, max_epochs=2),
+    )
+
+
 def test_views_of_held_out_examples_are_not_what_they_are_judged_by(
-    make_lab, build_store, tmp_path: Path, recipe: Recipe
+    make_lab, on_pictures: Recipe
 ) -> None:
     """Folds mix training and validation examples; only the first come in views."""
-    rows = {"train": 40, "val": 16}
-    build_store(tmp_path / "store", num_rows=rows, size=32, encoding=Encoding.PIXELS)
-    job = on_pictures(recipe, tmp_path / "store")
+    job = on_pictures
     lab = for_accuracy(make_lab, job, ImageClassification(job.data.store, job))
     views = replace(
         job,
@@ -336,11 +376,9 @@ def test_views_of_held_out_examples_are_not_what_they_are_judged_by(
 
 @pytest.mark.parametrize("rung", [Augmentation(), Dropout()], ids=lambda rung: rung.name)
 def test_remedies_of_pictures_are_trained_beside_the_recipe_without(
-    make_lab, profile: Profile, build_store, tmp_path: Path, recipe: Recipe, rung: Rung
+    make_lab, profile: Profile, on_pictures: Recipe, rung: Rung
 ) -> None:
-    rows = {"train": 40, "val": 16}
-    build_store(tmp_path / "store", num_rows=rows, size=32, encoding=Encoding.PIXELS)
-    job = on_pictures(recipe, tmp_path / "store")
+    job = on_pictures
     lab = for_accuracy(make_lab, job, ImageClassification(job.data.store, job), num_seeds=2)
     known = replace(
         profile,
@@ -360,13 +398,3 @@ def test_remedies_of_pictures_are_trained_beside_the_recipe_without(
     assert verdict.is_replayed
     assert verdict.gap_after is not None
     assert trial.change
-
-
-def on_pictures(recipe: Recipe, store: Path) -> Recipe:
-    """Two epochs of a head on a small trunk."""
-    return replace(
-        recipe,
-        data=replace(recipe.data, store=store),
-        model=replace(recipe.model, name="test_efficientnet", weights=WeightsSource.NONE),
-        schedule=replace(recipe.schedule, max_epochs=2),
-    )

@@ -260,8 +260,6 @@ class Ending(Display):
         ("measuring", ("is_fresh",), " without --fresh"),
         ("measuring", ("may_overwrite",), ""),
         ("training at the end", (), ""),
-        ("training at the end", ("is_fresh",), " without --fresh"),
-        ("training at the end", ("may_overwrite",), " without --overwrite"),
         ("training at the end", ("is_fresh", "may_overwrite"), " without --fresh and --overwrite"),
     ],
     ids=str,

@@ -46,6 +46,7 @@ from stepladder.task import Metrics, Task
 from stepladder.training.output.display import Display, PlainDisplay
 
 LADDER = LadderConfig(block_s=0.01, num_seeds=2, budget_s=None, min_gain=100.0)
+(GPU,) = [rung for rung in RUNGS if isinstance(rung, UseGpu)]
 
 
 class Line(Task):
@@ -101,6 +102,19 @@ def job(tmp_path: Path, recipe: Recipe) -> JobConfig:
     return JobConfig(recipe=recipe, run=RunConfig(dir=tmp_path / "runs" / "run"), ladder=LADDER)
 
 
+@pytest.fixture(name="plain", scope="module")
+def _plain(tmp_path_factory: pytest.TempPathFactory, recipe: Recipe) -> tuple[ClimbSummary, Path]:
+    """What a climb leaves that had no rung to try but the GPU, which is predicted only."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("plain") / "runs" / "run"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(run_module, "RUNGS", (GPU,))
+        monkeypatch.setattr(climb_module, "PROFILE_S", 0.2)
+        job = JobConfig(recipe=recipe, run=RunConfig(dir=folder), ladder=LADDER)
+        climb(job, Line(), task_name="task", display=Display(io.StringIO()))
+    return from_json(ClimbSummary, read_json(folder / "climb.json")), folder
+
+
 @pytest.fixture
 def climbed(
     job: JobConfig, monkeypatch: pytest.MonkeyPatch
@@ -118,8 +132,8 @@ def climbed(
     return run
 
 
-def test_a_short_job_is_run_whole_as_the_result_is(climbed, job: JobConfig) -> None:
-    summary, folder = climbed(Line())
+def test_a_short_job_is_run_whole_as_the_result_is(plain) -> None:
+    summary, folder = plain
     before, after = summary.baseline, summary.result
     assert before is not None
     assert after is not None
@@ -411,8 +425,8 @@ def test_compiling_and_the_decoded_copy_count_although_they_are_set_up(
     assert outside_clock_s(lab, profile, decoded) == {"store": 3.0}
 
 
-def test_a_task_without_classes_is_compared_by_its_losses(climbed) -> None:
-    summary, folder = climbed(Line())
+def test_a_task_without_classes_is_compared_by_its_losses(plain) -> None:
+    summary, folder = plain
     assert summary.test_change is None
     assert summary.loss_change is not None
     assert summary.baseline is not None
@@ -434,11 +448,10 @@ def test_one_example_or_a_loss_that_is_not_finite_is_not_compared(climbed, task:
     assert summary.loss_change is None
 
 
-def test_the_gpu_is_predicted_for_the_job_as_it_is_at_the_end(climbed) -> None:
+def test_the_gpu_is_predicted_for_the_job_as_it_is_at_the_end(plain) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU, so nothing is beyond this machine")
-    (gpu,) = [rung for rung in RUNGS if isinstance(rung, UseGpu)]
-    summary, _ = climbed(Line(), gpu)
+    summary, _ = plain
     assert summary.next is not None
     assert summary.next.rung == "gpu"
     assert summary.next.gain is not None

@@ -25,6 +25,7 @@ from stepladder.config.recipe import (
 )
 from stepladder.data.prepare.prepare import prepare
 from stepladder.ladder.keys import learning_key
+from stepladder.ladder.trainings import training_cache
 from stepladder.records.profile import Provenance
 from stepladder.task.image_classification import ImageClassification
 
@@ -55,8 +56,13 @@ def as_scaled(recipe: Recipe) -> Recipe:
     ids=["replayed", "real"],
 )
 def test_what_other_pixels_teach_is_learnt_from_them(
-    make_lab, full: Recipe, is_flipped: bool, provenance: Provenance
+    make_lab,
+    full: Recipe,
+    is_flipped: bool,
+    provenance: Provenance,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(training_cache, "STACKED_ROUNDS", 1)  # each head builds its trunk
     full = replace(full, augment=AugmentConfig(flip=is_flipped))
     scaled = as_scaled(full)
     assert learning_key(full) != learning_key(scaled)

@@ -60,17 +60,6 @@ def test_making_a_view_is_timed_where_views_are_kept(
     assert seen == []
 
 
-def test_the_trunk_is_timed_on_an_evaluation_batch(
-    pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
-) -> None:
-    with open_on(recipe(), pictures()) as subject:
-        trunk = measure_trunk(subject, budget_s=0.0)
-    assert trunk is not None
-    assert trunk.example_s > 0
-    assert trunk.batch.inputs.shape == (32, 4)
-    assert trunk.feature_bytes == 16  # four numbers of four bytes
-
-
 def test_a_model_without_parts_has_no_trunk_to_time(
     pictures: Callable, recipe: Callable[..., Recipe], open_on: Callable
 ) -> None:

@@ -9,16 +9,13 @@ from stepladder.measuring.model.larger_trunks import FAMILIES, trunk_cost
 from stepladder.models.torchvision_shim import import_timm
 
 TORCHVISION = {
-    "resnet50": 4.089,
     "mobilenetv3_large_100": 0.217,
     "vit_base_patch16_224": 17.564,
-    "convnext_tiny": 4.456,
     "densenet121": 2.834,
 }
 """Billions of multiply-adds at 224, classifier included, as torchvision lists them."""
 EFFICIENTNET = {
     ("efficientnet_b0", 224): 0.39,
-    ("efficientnet_b3", 300): 1.8,
     ("tf_efficientnet_b1", 240): 0.70,
 }
 """The same by name and side. Tan and Le 2019, table 2, arXiv:1905.11946."""
