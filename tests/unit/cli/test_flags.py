@@ -107,12 +107,6 @@ def test_flags_are_written_with_hyphens_or_underscores() -> None:
         assert resolved.origin("batch.global_batch_size") == flag
 
 
-def test_a_flag_mends_a_bad_value_of_the_file() -> None:
-    Path("bad.yaml").write_text("batch:\n  lr: 0\n")
-    _, resolved = train.read(["bad.yaml", "--batch.lr", "1"])
-    assert resolved.job.recipe.batch.lr == 1.0
-
-
 @pytest.mark.parametrize("key", [key for key in options() if not key.startswith("prepare.")])
 def test_every_option_is_a_flag_of_its_command(key: str) -> None:
     option = options()[key]
