@@ -53,7 +53,7 @@ def run(folder: Path) -> None:
         recipe=Recipe(
             train=TrainMode.HEAD_THEN_ALL,
             batch=BatchConfig(global_batch_size=8, lr=0.02),
-            schedule=ScheduleConfig(max_epochs=6),
+            schedule=ScheduleConfig(max_epochs=3),
             stopping=StoppingConfig(early=False),
         ),
         run=RunConfig(dir=folder, log_every=2, checkpoint_every_s=0, system_every_s=60),

@@ -90,17 +90,23 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _many_files() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stepladder.data.prepare.plan.MAX_MEAN_SHARD_BYTES", 12_000)
+        yield
+
+
 @pytest.fixture
-def config(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareConfig:
-    monkeypatch.setattr("stepladder.data.prepare.plan.MAX_MEAN_SHARD_BYTES", 12_000)  # many files
+def config(source: Path, tmp_path: Path) -> PrepareConfig:
     return PrepareConfig(source=source, out=tmp_path / "s", size=24, workers=3, max_bad=0.1)
 
 
-@pytest.fixture
-def whole(config: PrepareConfig) -> dict[str, bytes]:
+@pytest.fixture(scope="module")
+def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What threads make."""
-    out = config.out.with_name("by threads")
-    prepare(replace(config, out=out))
+    out = tmp_path_factory.mktemp("threads") / "s"
+    prepare(PrepareConfig(source=source, out=out, size=24, workers=3, max_bad=0.1))
     return contents(out)
 
 
@@ -174,18 +180,6 @@ def once_at_work(act: Callable[[], None]) -> Callable[[PrepareProgress], None]:
     return on_progress
 
 
-@pytest.mark.usefixtures("by_others")
-def test_other_processes_write_the_same_bytes(
-    config: PrepareConfig, whole: dict[str, bytes]
-) -> None:
-    seen: list[PrepareProgress] = []
-    result = prepare(config, on_progress=seen.append)
-    assert contents(config.out) == whole
-    assert result.num_bad == 1
-    writing = [progress for progress in seen if progress.phase is PreparePhase.WRITE]
-    assert writing[-1].done == writing[-1].total == NUM_PICTURES
-
-
 def test_this_process_takes_part(
     config: PrepareConfig, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +206,7 @@ def test_what_a_killed_process_was_making_is_made_by_another(
 
 
 @pytest.mark.usefixtures("by_others")
-def test_an_interrupt_ends_the_other_processes(
+def test_an_interrupt_ends_the_other_processes_and_others_write_the_same_bytes(
     config: PrepareConfig, whole: dict[str, bytes]
 ) -> None:
     others: list[psutil.Process] = []
@@ -225,8 +219,12 @@ def test_an_interrupt_ends_the_other_processes(
         prepare(config, on_progress=once_at_work(interrupt))
     assert len(others) == NUM_OTHERS
     assert not any(process.is_running() for process in others)
-    prepare(config)
+    seen: list[PrepareProgress] = []
+    result = prepare(config, on_progress=seen.append)
     assert contents(config.out) == whole
+    assert result.num_bad == 1
+    writing = [progress for progress in seen if progress.phase is PreparePhase.WRITE]
+    assert writing[-1].done == writing[-1].total == NUM_PICTURES
 
 
 @pytest.mark.usefixtures("by_others")
@@ -288,15 +286,13 @@ def test_other_processes_end_with_a_prepare_that_is_killed(
     assert not any(other.is_running() for other in others)
 
 
-@pytest.mark.parametrize("way", ["forked", "started"])
 def test_a_disk_that_is_full_for_the_others_is_told_in_words(
     script: Callable[..., subprocess.Popen[str]],
     config: PrepareConfig,
     whole: dict[str, bytes],
-    way: str,
 ) -> None:
     largest = max(len(data) for name, data in whole.items() if name.endswith(".parquet"))
-    full = script(way, most_bytes=largest - 1)
+    full = script("started", most_bytes=largest - 1)
     out, error = full.communicate()
     assert out == "begun\n"  # and once: the script is not run by the others
     assert "the disk is full, or a file may not grow further" in error

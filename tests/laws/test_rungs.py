@@ -480,7 +480,7 @@ def exactness_of_a_recipe_is_no_better_than_declared(job: Job, applicable: list[
         assert order.index(rung.exactness_of(after)) >= order.index(rung.exactness)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(job=jobs)
 def test_laws_of_every_rung_hold_for_any_job(job: Job) -> None:
     applicable = [rung for rung in LISTED if rung.why_not(*job) is None]

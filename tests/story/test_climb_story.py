@@ -25,10 +25,13 @@ BUDGET = "10min"  # never reached: what is tried must not depend on how busy the
 AS_WRITTEN = """
 data:
   store: store
+model:
+  name: test_efficientnet
+  weights: trunk.safetensors
 batch:
   global_batch_size: 2
 schedule:
-  max_epochs: 8
+  max_epochs: 4
 stopping:
   early: false
   restore_best: false
@@ -40,11 +43,6 @@ ladder:
   num_seeds: 2
 """
 CLIMB = ("climb", "job.yaml", "--run.dir", "climbed", "--budget", BUDGET, "--run.checks", "off")
-SMALL = """
-model:
-  name: test_efficientnet
-  weights: trunk.safetensors
-"""
 
 
 class Command(Protocol):
@@ -67,12 +65,29 @@ def stepladder(stepladder_in_store: Command, tmp_path_factory: pytest.TempPathFa
     (folder / "job.yaml").write_text(AS_WRITTEN)
     trunk = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
     save_file(build_trunk(trunk).model.state_dict(), folder / "trunk.safetensors")
-    (folder / "small.yaml").write_text(AS_WRITTEN + SMALL)
     return type(stepladder_in_store)(folder)  # type: ignore[call-arg]
 
 
 @pytest.fixture(scope="module")
-def table(stepladder: Command) -> str:
+def interrupted(stepladder: Command) -> list[dict[str, Any]]:
+    """Interrupt the climb after its first trial; gives the trials that it has kept."""
+    run = stepladder.folder / "climbed"
+    process = stepladder.start(*CLIMB)
+    until = time.monotonic() + 200
+    while not any(line["trial"]["before"] for line in lines_of(run, "trial")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert "goes on from there" in err
+    return [line for line in lines_of(run, "trial") if line["trial"]["before"]]
+
+
+@pytest.fixture(scope="module")
+def table(stepladder: Command, interrupted: list[dict[str, Any]]) -> str:
+    assert interrupted
     return stepladder(*CLIMB)
 
 
@@ -157,31 +172,17 @@ def test_the_ledger_sets_predicted_beside_measured(stepladder: Command, run: Pat
     assert "cached_features" in words
 
 
-def test_an_interrupted_climb_keeps_its_verdicts_and_goes_on(stepladder: Command) -> None:
-    words = ["climb", "small.yaml", "--run.dir", "cut", "--budget", BUDGET]
-    words += ["--run.checks", "off"]
-    run = stepladder.folder / "cut"
-    process = stepladder.start(*words, "--fresh")
-    until = time.monotonic() + 200
-    while not any(line["trial"]["before"] for line in lines_of(run, "trial")):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM, err
-    assert "goes on from there" in err
-    kept = [line for line in lines_of(run, "trial") if line["trial"]["before"]]
-
-    stepladder(*words)
+def test_an_interrupted_climb_keeps_its_verdicts_and_goes_on(
+    interrupted: list[dict[str, Any]], run: Path
+) -> None:
     climb = json.loads((run / "climb.json").read_text())
-    assert climb["num_from_ledger"] >= len(kept)
+    assert climb["num_from_ledger"] >= len(interrupted) > 0
 
 
 def test_advice_names_one_thing_and_says_why_not_the_others(stepladder: Command) -> None:
     from stepladder.rungs import RUNGS
 
-    words = stepladder("advise", "small.yaml", "--budget", BUDGET)
+    words = stepladder("advise", "job.yaml", "--schedule.max-epochs", "2", "--budget", BUDGET)
     (advised,) = re.findall(r"^next: (\w+): predicted \d", words, re.MULTILINE)
     _, title, reasons = words.partition("\nwhy not the others:\n")
     assert title

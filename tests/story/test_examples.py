@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
-import os
 import re
+import runpy
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,24 +37,22 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob
 class Command(Protocol):
     folder: Path
 
+    def __init__(self, folder: Path) -> None: ...
+
     def __call__(self, *words: str, code: int = 0) -> str: ...
 
 
 @pytest.mark.slow
 def test_python_api_runs_from_photographs_to_an_export(
-    train_photographs: Path, tmp_path: Path
+    train_photographs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "python_api.py"), str(train_photographs)],
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr
-    first, second, *predictions, exported = done.stdout.splitlines()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["python_api.py", str(train_photographs)])
+    runpy.run_path(str(EXAMPLES / "python_api.py"), run_name="__main__")
+    first, second, *predictions, exported = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"\d\d training pictures in .*store", first)
     assert re.fullmatch(r"validation accuracy [\d.]+%, report in runs/example/report.html", second)
     assert len(predictions) == 3
@@ -86,14 +83,15 @@ def words_of_climb(file: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("file", "metric", "low", "high"),
+    ("file", "epochs", "metric", "low", "high"),
     [
-        ("text_task.py", "val_accuracy", 0.4, 1.0),  # the commonest module alone: 0.25
-        ("tabular_task.py", "val_loss", 1.0, 8.0),  # the noise: 1; a constant: 24
+        ("text_task.py", 1, "val_accuracy", 0.4, 1.0),  # the commonest module alone: 0.25
+        ("tabular_task.py", 2, "val_loss", 1.0, 8.0),  # the noise: 1; a constant: 24
     ],
 )
 def test_a_users_job_learns_by_the_flags_that_it_gives(
     file: str,
+    epochs: int,
     metric: str,
     low: float,
     high: float,
@@ -102,7 +100,7 @@ def test_a_users_job_learns_by_the_flags_that_it_gives(
 ) -> None:
     task, *flags = words_of_climb(file)
     assert task.startswith(f"examples/{file}:")
-    flags[flags.index("--schedule.max-epochs") + 1] = "2"
+    flags[flags.index("--schedule.max-epochs") + 1] = str(epochs)
     (tmp_path / "examples").symlink_to(EXAMPLES)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -162,16 +160,6 @@ def test_published_steps_have_the_listings_numbers(
     assert recipe.optimizer.name == "nadam"
 
 
-@pytest.mark.slow
-def test_full_fine_tune_trains_all_weights(stepladder_in_store: Command) -> None:
-    run = stepladder_in_store
-    small = ["--data.store", "store", "--run.dir", "full", "--schedule.max-epochs", "1"]
-    run("train", str(EXAMPLES / "full_fine_tune.yaml"), *small, "--device.threads", "1", "--quiet")
-    assert read_json(run.folder / "full" / "summary.json")["status"] == "finished"
-    frozen = run.folder / "full" / "checkpoints"
-    assert not list(frozen.glob("frozen-*.safetensors")), "a weight did not learn"
-
-
 BRIEFLY = [  # the parts of a climb, each as short as may be
     *("--ladder.block-s", "0.02", "--ladder.num-seeds", "2", "--device.threads", "1"),
 ]
@@ -199,51 +187,58 @@ def check_climb_of_all_weights(run: Path, table: str, *, refusal: str = "the tru
 @pytest.mark.parametrize(
     ("file", "epochs", "shorter", "refusal"),
     [
-        ("tabular_task.py", 4, ["--budget", "15s"], "the trunk learns"),
-        ("text_task.py", 2, ["--budget", "10s", "--data.fraction", "0.1"], "the model has no form"),
+        ("tabular_task.py", 4, ["--budget", "5s"], "the trunk learns"),
+        ("text_task.py", 2, ["--budget", "5s", "--data.fraction", "0.1"], "the model has no form"),
     ],
     ids=["tabular", "text"],
 )
 def test_a_users_job_climbs_by_the_command_that_it_gives(
-    tmp_path: Path, file: str, epochs: int, shorter: list[str], refusal: str
+    file: str,
+    epochs: int,
+    shorter: list[str],
+    refusal: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stepladder_in: type[Command],
 ) -> None:
     task, *flags = words_of_climb(file)
     flags[flags.index("--schedule.max-epochs") + 1] = str(epochs)
     (tmp_path / "examples").symlink_to(EXAMPLES)
-    done = subprocess.run(
-        [sys.executable, "-m", "stepladder", "climb", task, *flags, *BRIEFLY, *shorter],
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    table = stepladder_in(tmp_path)("climb", task, *flags, *BRIEFLY, *shorter)
     (run,) = (tmp_path / "runs").iterdir()
-    check_climb_of_all_weights(run, done.stdout, refusal=refusal)
+    check_climb_of_all_weights(run, table, refusal=refusal)
     assert not list(tmp_path.rglob(".ladder-*"))
 
 
-@pytest.mark.slow
-def test_full_fine_tune_climbs(stepladder_in_store: Command) -> None:
-    run = stepladder_in_store
+@pytest.fixture(scope="module")
+def small(stepladder_in_store: Command) -> list[str]:
+    """Flags for a job of the smallest trunk and one epoch, or one of each stage."""
     config = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
-    save_file(build_trunk(config).model.state_dict(), run.folder / "trunk.safetensors")
-    small = ["--model.name", "test_efficientnet", "--model.weights", "trunk.safetensors"]
-    small += ["--data.store", "store", "--run.dir", "full_climb", "--schedule.max-epochs", "2"]
-    small += ["--budget", "15s"]
-    table = run("climb", str(EXAMPLES / "full_fine_tune.yaml"), *small, *BRIEFLY)
-    check_climb_of_all_weights(run.folder / "full_climb", table)
+    weights = build_trunk(config).model.state_dict()
+    save_file(weights, stepladder_in_store.folder / "trunk.safetensors")
+    model = ["--model.name", "test_efficientnet", "--model.weights", "trunk.safetensors"]
+    return ["--data.store", "store", *model, "--schedule.max-epochs", "1"]
 
 
 @pytest.mark.slow
-def test_fine_tune_trains_both_stages(stepladder_in_store: Command) -> None:
+def test_full_fine_tune_climbs_and_trains_all_weights(
+    stepladder_in_store: Command, small: list[str]
+) -> None:
     run = stepladder_in_store
-    small = ["--data.store", "store", "--run.dir", "fine", "--schedule.max-epochs", "1"]
-    small += ["--schedule.warmup-steps", "1", "--device.threads", "1", "--quiet"]
-    run("train", str(EXAMPLES / "fine_tune.yaml"), *small)
+    words = ["--run.dir", "full_climb", "--budget", "5s"]
+    table = run("climb", str(EXAMPLES / "full_fine_tune.yaml"), *small, *words, *BRIEFLY)
+    check_climb_of_all_weights(run.folder / "full_climb", table)
+    checkpoints = run.folder / "full_climb" / "checkpoints"
+    assert list(checkpoints.glob("step-*"))
+    assert not list(checkpoints.glob("frozen-*.safetensors")), "a weight did not learn"
+
+
+@pytest.mark.slow
+def test_fine_tune_trains_both_stages(stepladder_in_store: Command, small: list[str]) -> None:
+    run = stepladder_in_store
+    words = ["--run.dir", "fine", "--schedule.warmup-steps", "1", "--device.threads", "1"]
+    run("train", str(EXAMPLES / "fine_tune.yaml"), *small, *words, "--quiet")
     summary = read_json(run.folder / "fine" / "summary.json")
     assert summary["status"] == "finished"
     assert summary["epochs"] == 2  # one of each stage

@@ -231,6 +231,9 @@ def train(num=8):
 NURSERY = """
 import os, sys
 import torch
+import sympy, torch._dynamo  # what the first optimizer imports
+import stepladder.checks.order, stepladder.cli.commands.watch, stepladder.watching.script.session
+import stepladder.api.watch, stepladder.reporting.pages.watch_page
 from stepladder.cli.main import main
 
 for folder in sys.argv[1:]:
@@ -382,6 +385,7 @@ def test_a_syntax_error_while_a_script_runs_is_the_scripts_own(watch: Run) -> No
     assert report["ending"] == "it raised SyntaxError"
 
 
+@pytest.mark.usefixtures("watch")
 def test_a_report_replaces_reports_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = folder / "own"
     own.mkdir()
@@ -392,4 +396,4 @@ def test_a_report_replaces_reports_only(folder: Path, capsys: pytest.CaptureFixt
         assert (own / name).read_text() == text
         (own / name).unlink()
     for _ in range(2):
-        assert python("-m", "stepladder", "watch", "train.py", folder=folder).returncode == 0
+        assert main(["watch", "train.py"]) == 0
