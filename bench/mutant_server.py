@@ -138,18 +138,20 @@ def _test(order: dict[str, Any], folder: Path) -> None:
     class Recorder:
         def pytest_runtest_logreport(self, report: Any) -> None:
             if report.failed:
-                (folder / "failed").write_text(report.nodeid)
+                with (folder / "failed").open("a") as out:
+                    out.write(f"{report.nodeid}\n")
 
         def pytest_collectreport(self, report: Any) -> None:
             if report.failed:
                 (folder / "failed").write_text(f"collecting {report.nodeid}")
 
-    words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
+    words = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
     words.append(f"--basetemp={folder / 'tmp'}")
     if order["selected"] is None:
         plugin: object = CallMap(order["below"], folder / "calls")
     else:
         plugin = Selection(order["selected"])
+        words.append("-x")
     code = pytest.main([*words, *order["tests"]], plugins=[Recorder(), plugin])
     os._exit(int(code))
 
@@ -170,7 +172,7 @@ def _answer(order: dict[str, Any]) -> dict[str, Any]:
             code = os.waitstatus_to_exitcode(status) if done else None
             time.sleep(0.05)
         failed = folder / "failed"
-        text = failed.read_text() if failed.exists() else ""
+        text = failed.read_text().strip() if failed.exists() else ""
         if code is None:
             text = "timeout"
             os.killpg(child, signal.SIGKILL)
