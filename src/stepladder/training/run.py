@@ -12,7 +12,8 @@ from torch import nn
 
 from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
-from stepladder.config.show import dump_job, values_of
+from stepladder.config.schema import values_of
+from stepladder.config.show import dump_job
 from stepladder.errors import DivergedError, StepladderError
 from stepladder.machine import EnergyMeter, SystemSampler
 from stepladder.records import read_json, to_json, write_json
