@@ -144,7 +144,6 @@ class Workload:
     def __init__(
         self, recipe: Recipe, task: Task, sources: Sources, *, device: torch.device, cache: Path
     ) -> None:
-        self._recipe = recipe
         self.one_time_s: dict[str, float] = {}
         self._cache = cache
         self._stack = ExitStack()
@@ -162,7 +161,7 @@ class Workload:
     @property
     def is_compiled(self) -> bool:
         """Whether the recipe compiles its model."""
-        return self._recipe.device.compile
+        return self._base.recipe.device.compile
 
     @property
     def planned_s(self) -> float:
@@ -180,7 +179,7 @@ class Workload:
         Raises:
             DivergedError: if the loss is not finite; names the step and its examples.
         """
-        use_threads(self._recipe)
+        use_threads(self._base.recipe)
         if self.plan.num_steps == 0:
             self.warm_up(min_s)
         started = time.perf_counter()
@@ -227,7 +226,7 @@ class Workload:
 
         Once more it takes a step only: compiled code is lost when another workload begins cold.
         """
-        use_threads(self._recipe)
+        use_threads(self._base.recipe)
         if self.plan.num_steps:
             if self._trunk_batches is not None:
                 self._time_trunk(1)
@@ -235,7 +234,7 @@ class Workload:
             self._time_validation(self.plan.num_val_batches)
             return
         device = self._base.device
-        with cold_compiler(self._recipe.device, self._cache, device):
+        with cold_compiler(self._base.recipe.device, self._cache, device):
             extra_s = 0.0 if self._trunk_batches is None else self._pilot_trunk(min_s)
             self._open_steps()
             started = time.perf_counter()
@@ -255,11 +254,9 @@ class Workload:
         self._stack.callback(self._reader.close)
         self._batches = self._reader.endless()
         self._stack.callback(self._batches.close)
+        recipe = base.recipe
         self._val_reader = open_validation(
-            self._subject.sources.val,
-            self._recipe.batch,
-            self._recipe.loader,
-            self._recipe.data.where,
+            self._subject.sources.val, recipe.batch, recipe.loader, recipe.data.where
         )
         if self._val_reader is not None:
             self._stack.callback(self._val_reader.close)
@@ -300,7 +297,7 @@ class Workload:
             return read_s > seconds_of(compute, way.device)
 
     def _forget_read_ahead(self, batches: Iterator[Batch]) -> None:
-        for _ in range(self._recipe.loader.prefetch_batches):
+        for _ in range(self._base.recipe.loader.prefetch_batches):
             next(batches)
 
     def _pilot_steps(self, min_s: float) -> float:
