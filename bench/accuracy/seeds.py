@@ -51,7 +51,9 @@ class Replayed(Task):
         self.features = {split: features(store, split, trunk) for split in Split}
 
     def build_model(self, recipe: Recipe) -> nn.Module:
-        return build_classifier(recipe, num_classes=self.num_classes).head
+        return build_classifier(
+            recipe.model, recipe.head, seed=recipe.seed, num_classes=self.num_classes
+        ).head
 
     def data(self, split: Split) -> TensorDataset:
         return self.features[split]
@@ -112,7 +114,12 @@ def main() -> None:
     keep_freed_memory()
     job = load_job(CONFIG)
     store = Store.open(job.recipe.data.store)
-    model = build_classifier(job.recipe, num_classes=len(store.manifest.classes)).eval()
+    model = build_classifier(
+        job.recipe.model,
+        job.recipe.head,
+        seed=job.recipe.seed,
+        num_classes=len(store.manifest.classes),
+    ).eval()
     task = Replayed(store, model.trunk.to(memory_format=torch.channels_last))
     rows = []
     for seed in range(options.seeds):

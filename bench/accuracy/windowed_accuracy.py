@@ -29,6 +29,8 @@ from stepladder.config.options import JobConfig, RunConfig
 from stepladder.config.recipe import (
     BatchConfig,
     DataConfig,
+    HeadConfig,
+    ModelConfig,
     Recipe,
     ScheduleConfig,
     StoppingConfig,
@@ -119,7 +121,9 @@ def accuracy(task: Heads, *, mode: OrderMode, seed: int, epochs: int, file_rows:
 
 
 def splits_of(store: Store, file_rows: int, *, is_sorted: bool) -> dict[Split, Held]:
-    model = build_classifier(Recipe(), num_classes=len(store.manifest.classes)).eval()
+    model = build_classifier(
+        ModelConfig(), HeadConfig(), seed=0, num_classes=len(store.manifest.classes)
+    ).eval()
     trunk = model.trunk.to(memory_format=torch.channels_last)
     splits = {}
     for split in Split:

@@ -101,7 +101,12 @@ def demo() -> Subject:
     """Give the demo's head on features; they are computed here."""
     job = load_job(CONFIG)
     store = Store.open(job.recipe.data.store)
-    model = build_classifier(job.recipe, num_classes=len(store.manifest.classes)).eval()
+    model = build_classifier(
+        job.recipe.model,
+        job.recipe.head,
+        seed=job.recipe.seed,
+        num_classes=len(store.manifest.classes),
+    ).eval()
     task = Replayed(store, model.trunk.to(memory_format=torch.channels_last))
     return Subject(_whole(job, epochs=DEMO_EPOCHS), task)
 

@@ -20,7 +20,7 @@ BODIES: dict[str, dict[str, Any]] = {
 EXTRAS: dict[str, dict[str, Any]] = {
     "stages": {"train": "head_then_all", "augment.flip": True, "augment.crop": 0.5},
     "cosine": {"train": "all", "schedule.kind": "cosine", "schedule.warmup_steps": 5},
-    "accumulated": {"train": "all", "batch.micro_batch_size": 3, "optimizer.clip_norm": 0.5},
+    "accumulated": {"train": "all", "batch.micro_batch_size": 4, "optimizer.clip_norm": 0.5},
     "smoothed": {"train": "head", "loss.label_smoothing": 0.1, "head.dropout": 0.3},
     "hidden": {"train": "head", "head.hidden": 16, "features.cached": True, "head.dropout": 0.2},
     "views": {"features.cached": True, "features.cached_views": 2, "augment.flip": True},

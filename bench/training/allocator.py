@@ -23,7 +23,8 @@ from stepladder.config.choices import WeightsSource
 from stepladder.config.recipe import ModelConfig, Recipe
 from stepladder.models.classifier import build_classifier
 recipe = Recipe(model=ModelConfig(weights=WeightsSource.NONE))
-model = build_classifier(recipe, num_classes=14).eval().to(memory_format=torch.channels_last)
+model = build_classifier(recipe.model, recipe.head, seed=recipe.seed, num_classes=14)
+model = model.eval().to(memory_format=torch.channels_last)
 x = torch.randint(0, 255, (16, 3, 224, 224), dtype=torch.uint8)
 x = x.to(memory_format=torch.channels_last)
 with torch.inference_mode():

@@ -17,7 +17,7 @@ from stepladder.ladder.accuracy.exactness import Material, compute
 from stepladder.models.folding import fold_batchnorm
 from stepladder.task import Task
 from stepladder.training.features.feature_task import why_no_features
-from stepladder.training.setup.build import make_model, open_sources
+from stepladder.training.setup.build import make_model, make_trunk_pass, open_sources
 
 pytestmark = [
     pytest.mark.gpu,
@@ -75,7 +75,8 @@ def test_folding_is_checked_without_tf32() -> None:
 def test_whether_features_can_be_computed_once_is_asked_without_tf32() -> None:
     task = Noise()
     model = make_model(RECIPE, task, DEVICE)
-    assert why_no_features(RECIPE, task, model) is None
+    way = make_trunk_pass(RECIPE, task, model, device=DEVICE)
+    assert why_no_features(way, RECIPE.train) is None
     assert set(task.trunk.seen) == {"ieee"}
 
 

@@ -44,11 +44,11 @@ from stepladder.records import read_json
 from stepladder.task import Metrics, Task
 from stepladder.task.image_classification import ImageClassification
 from stepladder.training.checkpoint.checkpoint import load_best
-from stepladder.training.features.feature_pass import TrunkPass, num_views, read_batch
+from stepladder.training.features.feature_pass import num_views, read_batch
 from stepladder.training.features.feature_task import FeatureTask, open_features
 from stepladder.training.output.display import Display
 from stepladder.training.run import train
-from stepladder.training.setup.build import make_model, open_sources
+from stepladder.training.setup.build import make_model, make_trunk_pass, open_sources
 from stepladder.training.stage import enter_stage, stages_of
 from stepladder.training.step import autocast
 
@@ -195,7 +195,7 @@ def test_head_on_features_gives_the_logits_and_gradients_of_the_whole_model(
     task = task_of(name, recipe)
     model = make_model(recipe, task, CPU)
     _settle_statistics(model, task)
-    enter_stage(stages_of(recipe)[0], task, model)
+    enter_stage(stages_of(recipe.train, recipe.batch)[0], task, model)
     model.eval()
     sources = open_sources(task)
     features = open_features(recipe, task, model, sources, folder=tmp_path, device=CPU)
@@ -204,7 +204,7 @@ def test_head_on_features_gives_the_logits_and_gradients_of_the_whole_model(
     for split in ("train", "val", "test"):
         some = rows % len(getattr(sources, split))
         inputs = read_batch(getattr(features, split), some)
-        examples = TrunkPass(recipe=recipe, task=task, model=model, device=CPU).on_device(
+        examples = make_trunk_pass(recipe, task, model, device=CPU).on_device(
             read_batch(getattr(sources, split), some)
         )
         with autocast(CPU, device.precision):
@@ -226,7 +226,7 @@ def test_features_of_the_same_batches_are_equal_to_the_bit(store: Path, tmp_path
     assert sources.val is not None
     assert features.val is not None
     rows = np.arange(len(sources.val))  # one batch of the pass
-    trunk_pass = TrunkPass(recipe=recipe, task=task, model=model, device=CPU)
+    trunk_pass = make_trunk_pass(recipe, task, model, device=CPU)
     with evaluating(model):
         fresh = trunk_pass.features(read_batch(sources.val, rows))
     kept = features.val.read(rows).inputs
@@ -266,7 +266,7 @@ def test_each_view_is_what_training_would_see_in_that_epoch(store: Path, tmp_pat
     model = make_model(recipe, task, CPU)
     sources = open_sources(task)
     features = open_features(recipe, task, model, sources, folder=tmp_path, device=CPU)
-    on_features = FeatureTask(task, num_views=num_views(recipe, task))
+    on_features = FeatureTask(task, num_views=num_views(recipe.features, task))
     reader = Reader(features.train, seed=0, global_batch_size=45)
     batch = next(reader.epoch(0))
     pictures = read_batch(sources.train, batch.ids.numpy())

@@ -162,7 +162,9 @@ def test_a_folded_trunk_computes_the_same_logits_in_training_and_in_validation(
         task = ImageClassification(store, recipe)
         model = make_model(recipe, task, CPU)
         clock = make_clock(CPU)
-        make_stage_parts(recipe, stages_of(recipe)[0], task, model, device=CPU, clock=clock)
+        make_stage_parts(
+            recipe, stages_of(recipe.train, recipe.batch)[0], task, model, device=CPU, clock=clock
+        )
         logits.append(model(x).detach())
         model.eval()
         with torch.inference_mode():

@@ -108,7 +108,8 @@ class CheckedJob:
     def _build(self) -> tuple[nn.Module, list[nn.Module]]:
         with untouched():
             model = self._copy_of_given() or make_model(_plain(self.recipe), self.task, self.device)
-            frozen = enter_stage(stages_of(self.recipe)[0], self.task, model)
+            stage = stages_of(self.recipe.train, self.recipe.batch)[0]
+            frozen = enter_stage(stage, self.task, model)
         return model, frozen
 
     def _copy_of_given(self) -> nn.Module | None:
@@ -123,7 +124,7 @@ class CheckedJob:
     @property
     def lr(self) -> float:
         """Learning rate of the first stage, without warm-up."""
-        return stages_of(self.recipe)[0].lr
+        return stages_of(self.recipe.train, self.recipe.batch)[0].lr
 
     @contextmanager
     def subject(self, **changes: Any) -> Iterator[Subject]:
@@ -190,8 +191,8 @@ class CheckedJob:
         Args:
             num_batches: None: all of them.
         """
-        recipe = replace(self.recipe, data=replace(self.recipe.data, where=Where.STREAM))
-        reader = make_held_out_reader(recipe, self.source(split))
+        recipe = self.recipe
+        reader = make_held_out_reader(self.source(split), recipe.batch, recipe.loader, Where.STREAM)
         if reader is None:
             return
         batches = reader.epoch(0)

@@ -18,6 +18,7 @@ from typing import Any
 
 from stepladder.config.options import JobConfig
 from stepladder.config.values import Wanted, wanted_of
+from stepladder.records import to_json
 
 _FLATTENED = "recipe"
 
@@ -54,6 +55,11 @@ class Option:
 def options() -> Mapping[str, Option]:
     """List every option by its key, in the order in which a file is written."""
     return MappingProxyType({option.key: option for option in _walk(JobConfig, ())})
+
+
+def values_of(job: JobConfig) -> dict[str, Any]:
+    """Return each option's value as plain JSON, by dotted key."""
+    return {key: to_json(option.value(job)) for key, option in options().items()}
 
 
 def group_names() -> tuple[str, ...]:

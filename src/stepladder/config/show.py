@@ -31,11 +31,6 @@ def show(resolved: Resolved) -> str:
     return "\n".join(text) + "\n"
 
 
-def values_of(job: JobConfig) -> dict[str, Any]:
-    """Give each option's value as plain JSON, by dotted key."""
-    return {key: to_json(option.value(job)) for key, option in options().items()}
-
-
 def show_json(resolved: Resolved) -> dict[str, Any]:
     """Give each option's value and origin as plain JSON, by dotted key."""
     return {

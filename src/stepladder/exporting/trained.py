@@ -59,7 +59,9 @@ def load_trained(run: Path, *, task: Task | None = None) -> Trained:
     if task is not None:
         model = task.build_model(recipe)
     elif name == BUILT_IN:
-        model = build_classifier(recipe, num_classes=len(classes), image_size=size)
+        model = build_classifier(
+            recipe.model, recipe.head, seed=recipe.seed, num_classes=len(classes), image_size=size
+        )
     else:
         raise UsageError(
             f"the run was trained with a Task of its own, {name}",

@@ -113,7 +113,7 @@ def _predicted(
         with faults_told("a fault of the rung:"):
             refusal = why_not_here(rung, profile, recipe, options)
             if refusal is None:
-                judged = with_enabled(rung, profile, recipe)
+                judged = with_enabled(rung, profile, recipe) if rung.is_enabler else rung
                 return judged, judged.predict(profile, recipe), ""
     except TrialFailed as failure:
         refusal = failure.what

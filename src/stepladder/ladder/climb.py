@@ -318,7 +318,8 @@ class Climb:
         refusal = self.why_not(rung)
         if refusal is not None:
             return self._untried(rung, Decision.NOT_HERE, refusal, None), self.recipe
-        rung = with_enabled(rung, self.profile, self.recipe)
+        if rung.is_enabler:
+            rung = with_enabled(rung, self.profile, self.recipe)
         prediction = rung.predict(self.profile, self.recipe)
         self.ledger.prediction(prediction, recipe=recipe_key(self.recipe))
         if rung.is_prediction_only:

@@ -32,7 +32,7 @@ from stepladder.config.recipe import (
     ScheduleConfig,
     StoppingConfig,
 )
-from stepladder.config.show import values_of
+from stepladder.config.schema import values_of
 from stepladder.data.reading.datasets import DatasetSource
 from stepladder.data.reading.examples import Source
 from stepladder.machine import environment, gpus, num_cores

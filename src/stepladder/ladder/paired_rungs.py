@@ -74,23 +74,23 @@ def with_room(profile: Profile, prediction: Prediction) -> Profile:
 
 
 def with_enabled(
-    rung: Rung, profile: Profile, recipe: Recipe, *, rungs: tuple[Rung, ...] = RUNGS
+    enabler: Rung, profile: Profile, recipe: Recipe, *, rungs: tuple[Rung, ...] = RUNGS
 ) -> Rung:
-    """Give a rung as it is judged: an enabling one with the first rung that gains by its room."""
-    other = _first_enabled(rung, profile, recipe, rungs) if rung.is_enabler else None
-    return rung if other is None else Together(rung, other)
+    """Return an enabling rung as it is judged: with the first rung that gains by its room."""
+    other = _first_enabled(enabler, profile, recipe, rungs)
+    return enabler if other is None else Together(enabler, other)
 
 
 def why_nothing_enabled(
-    rung: Rung, profile: Profile, recipe: Recipe, *, rungs: tuple[Rung, ...] = RUNGS
+    enabler: Rung, profile: Profile, recipe: Recipe, *, rungs: tuple[Rung, ...] = RUNGS
 ) -> str | None:
     """Say why an enabling rung is not tried: it costs time, and no other would gain by its room.
 
-    Asked where the rung itself does not refuse. None: one would, or the rung enables none.
+    Asked where the rung itself does not refuse. None: one would.
     """
-    if not rung.is_enabler or _first_enabled(rung, profile, recipe, rungs) is not None:
+    if _first_enabled(enabler, profile, recipe, rungs) is not None:
         return None
-    is_known = rung.predict(profile, recipe).memory_frac is not None
+    is_known = enabler.predict(profile, recipe).memory_frac is not None
     return "gives room that nothing here needs" if is_known else "what room it gives is not known"
 
 

@@ -178,7 +178,7 @@ def take_profile(
         is_new = recipe.device.compile and not known.knows(memory_key("compile", recipe))
         if is_new:
             folder = stack.enter_context(TemporaryDirectory(prefix="stepladder-compile-"))
-            stack.enter_context(cold_compiler(recipe, Path(folder), device))
+            stack.enter_context(cold_compiler(recipe.device, Path(folder), device))
         subject = stack.enter_context(open_subject(recipe, task, sources, device=device))
         measuring = _Measuring(
             subject=subject,
@@ -188,8 +188,8 @@ def take_profile(
         found = measuring.measure(cache)
         saving = measuring.saves(saves) if saves is not None else None
         time = training_time(
-            recipe,
             measuring.block(),
+            batch_size=recipe.batch.global_batch_size,
             num_train=subject.num_train,
             num_val=found["num_val"],
             epochs=epochs,
@@ -296,7 +296,7 @@ class _Measuring:
         if not self.recipe.features.cached or self.trunk is None:
             return times
         held_out_s = trunk_s = self.trunk.example_s
-        if views := num_views(self.recipe, self.subject.task):
+        if views := num_views(self.recipe.features, self.subject.task):
             trunk_s = views * (trunk_s + self.trunk.augment_s)
         return replace(
             times,

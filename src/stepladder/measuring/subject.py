@@ -22,6 +22,7 @@ from stepladder.models.checkpointing import set_checkpointing
 from stepladder.models.forwards import as_built
 from stepladder.task.contract import Task
 from stepladder.training.clock import Clock, Phase
+from stepladder.training.features.feature_pass import TrunkPass
 from stepladder.training.setup.build import (
     MEMORY_FORMATS,
     Sources,
@@ -30,6 +31,7 @@ from stepladder.training.setup.build import (
     make_model,
     make_stage_parts,
     make_train_reader,
+    make_trunk_pass,
     use_threads,
 )
 from stepladder.training.stage import stages_of
@@ -118,6 +120,10 @@ class Subject:
                 if is_checkpointing:
                     set_checkpointing(self.model, True)
 
+    def trunk_pass(self) -> TrunkPass:
+        """Return the pass of examples through the trunk."""
+        return make_trunk_pass(self.recipe, self.task, self.model, device=self.device)
+
     def to_device(self, batch: Batch) -> Batch:
         """Copy a batch to the device, as a step's own copy does."""
         return batch.to(self.device, memory_format=self.memory_format)
@@ -178,7 +184,7 @@ def open_subject(
 def _build(recipe: Recipe, task: Task, sources: Sources, device: torch.device) -> Subject:
     model = make_model(recipe, task, device)
     clock = make_clock(device)
-    stage = stages_of(recipe)[-1]
+    stage = stages_of(recipe.train, recipe.batch)[-1]
     parts = make_stage_parts(recipe, stage, task, model, device=device, clock=clock)
     return Subject(
         task=task,

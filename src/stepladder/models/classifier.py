@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from stepladder.config.recipe import HeadConfig, Recipe
+from stepladder.config.recipe import HeadConfig, ModelConfig
 from stepladder.models.checkpointing import checkpoint_trunk
 from stepladder.models.freezing import is_frozen
 from stepladder.models.trunk import Trunk, build_trunk
@@ -58,9 +58,14 @@ def build_head(config: HeadConfig, *, num_features: int, num_classes: int) -> nn
 
 
 def build_classifier(
-    recipe: Recipe, *, num_classes: int, image_size: int | None = None
+    model: ModelConfig,
+    head: HeadConfig,
+    *,
+    seed: int,
+    num_classes: int,
+    image_size: int | None = None,
 ) -> Classifier:
-    """Build trunk and head, each from the recipe's seed; torch's own random state is left alone.
+    """Build trunk and head, each from the seed; torch's own random state is left alone.
 
     The head's first weights do not depend on how many numbers the trunk drew, so a seed gives the
     same head with packaged, hub or no weights. For image_size see `build_trunk`.
@@ -69,8 +74,8 @@ def build_classifier(
         UsageError, DataError, ResourceError: see `build_trunk`.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        trunk: Trunk = build_trunk(recipe.model, image_size=image_size)
-        torch.manual_seed(recipe.seed)
-        head = build_head(recipe.head, num_features=trunk.num_features, num_classes=num_classes)
-    return Classifier(trunk, head)
+        torch.manual_seed(seed)
+        trunk: Trunk = build_trunk(model, image_size=image_size)
+        torch.manual_seed(seed)
+        scores = build_head(head, num_features=trunk.num_features, num_classes=num_classes)
+    return Classifier(trunk, scores)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stepladder.config.choices import Where
-from stepladder.config.recipe import Recipe
+from stepladder.config.recipe import FeaturesConfig, LoaderConfig, Recipe
 from stepladder.records.ladder import Prediction
 from stepladder.records.profile import Profile, Provenance, TrainingTime
 
@@ -104,7 +104,7 @@ def scale_model(profile: Profile, recipe: Recipe, ratio: float) -> TrainingTime:
     now = profile.time
     if recipe.features.cached:
         features_s = now.one_time_s.get("features", 0.0)
-        trunk_s = trunk_share_s(profile, recipe, features_s)
+        trunk_s = trunk_share_s(profile, recipe.features, features_s)
         return with_one_time(now, features=features_s - trunk_s * (1 - ratio))
     step_s = now.step_s - min(model_s(profile), now.step_s) * (1 - ratio)
     of_validation_s = now.validation_s
@@ -144,22 +144,24 @@ def loader_floor_s(profile: Profile, recipe: Recipe) -> float:
     return recipe.batch.global_batch_size / profile.loader_per_s if profile.loader_per_s else 0.0
 
 
-def num_views(profile: Profile, recipe: Recipe) -> int:
+def num_views(profile: Profile, features: FeaturesConfig) -> int:
     """Count what goes through the trunk of a training example when features are cached."""
-    return max(1, recipe.features.cached_views) if profile.is_random_before_head else 1
+    return max(1, features.cached_views) if profile.is_random_before_head else 1
 
 
-def num_through_trunk(profile: Profile, recipe: Recipe) -> int:
+def num_through_trunk(profile: Profile, features: FeaturesConfig) -> int:
     """Count the examples that go through the trunk once when features are cached, each view one."""
-    return profile.num_train * num_views(profile, recipe) + profile.num_val
+    return profile.num_train * num_views(profile, features) + profile.num_val
 
 
-def num_kept(profile: Profile, recipe: Recipe) -> int:
+def num_kept(profile: Profile, features: FeaturesConfig) -> int:
     """Count the rows of cached features on the disk: those of test come after training."""
-    return num_through_trunk(profile, recipe) + profile.num_test
+    return num_through_trunk(profile, features) + profile.num_test
 
 
-def through_trunk_s(profile: Profile, recipe: Recipe, *, read_s: float) -> float:
+def through_trunk_s(
+    profile: Profile, features: FeaturesConfig, *, batch_size: int, read_s: float
+) -> float:
     """Give the seconds of the one pass that computes features.
 
         training example = read + views (augment + trunk),    held-out example = read + trunk
@@ -168,24 +170,24 @@ def through_trunk_s(profile: Profile, recipe: Recipe, *, read_s: float) -> float
     once, whatever the number of its views.
 
     Args:
+        batch_size: of a step, by which making random views was timed.
         read_s: reading and decoding one example.
     """
     trunk_s = view_s = profile.trunk_s or 0.0
     if profile.is_random_before_head:
-        batch = recipe.batch.global_batch_size
-        view_s += profile.phases_s.get("augment", 0.0) / batch
+        view_s += profile.phases_s.get("augment", 0.0) / batch_size
     train_s, val_s = (
         read_s + compute_s if profile.device == "cpu" else max(read_s, compute_s)
-        for compute_s in (num_views(profile, recipe) * view_s, trunk_s)
+        for compute_s in (num_views(profile, features) * view_s, trunk_s)
     )
     return profile.num_train * train_s + profile.num_val * val_s
 
 
-def trunk_share_s(profile: Profile, recipe: Recipe, features_s: float) -> float:
+def trunk_share_s(profile: Profile, features: FeaturesConfig, features_s: float) -> float:
     """Give the trunk's share of the time that features took; the rest is reading and writing."""
     if profile.trunk_s is None:
         return features_s
-    return min(features_s, profile.trunk_s * num_through_trunk(profile, recipe))
+    return min(features_s, profile.trunk_s * num_through_trunk(profile, features))
 
 
 def is_held_in_memory(profile: Profile, recipe: Recipe) -> bool:
@@ -203,23 +205,22 @@ def host_bytes(profile: Profile) -> int:
     return profile.free_memory_bytes if profile.free_host_bytes is None else profile.free_host_bytes
 
 
-def loader_threads(profile: Profile, recipe: Recipe) -> int:
+def loader_threads(profile: Profile, loader: LoaderConfig) -> int:
     """Give the number of reading threads; the main thread is one."""
     if profile.default_threads == 0:
         return 1
-    return recipe.loader.threads or profile.default_threads or max(1, profile.num_cores)
+    return loader.threads or profile.default_threads or max(1, profile.num_cores)
 
 
-def reading_s(profile: Profile, recipe: Recipe) -> float:
+def reading_s(profile: Profile, loader: LoaderConfig, features: FeaturesConfig) -> float:
     """Give the seconds of reading and decoding one example on all reading threads; 0: unknown."""
-    threads = min(loader_threads(profile, recipe), max(1, profile.num_cores))
+    threads = min(loader_threads(profile, loader), max(1, profile.num_cores))
     if profile.loader_cpu_s is not None:
         return profile.loader_cpu_s / threads
-    is_of_features = recipe.features.cached
-    return 1 / profile.loader_per_s if profile.loader_per_s and not is_of_features else 0.0
+    return 1 / profile.loader_per_s if profile.loader_per_s and not features.cached else 0.0
 
 
-def source_reading_s(profile: Profile, recipe: Recipe) -> float:
+def source_reading_s(profile: Profile, loader: LoaderConfig, features: FeaturesConfig) -> float:
     """Give the seconds of reading one example from where it is stored, on all reading threads.
 
     Where memory holds the pictures that is what loading each of them took: their loader only
@@ -227,7 +228,7 @@ def source_reading_s(profile: Profile, recipe: Recipe) -> float:
     """
     num_loaded = profile.num_train + profile.num_val
     load_s = profile.time.one_time_s.get("load", 0.0)
-    return load_s / num_loaded if load_s and num_loaded else reading_s(profile, recipe)
+    return load_s / num_loaded if load_s and num_loaded else reading_s(profile, loader, features)
 
 
 def scale_loading(
@@ -247,11 +248,11 @@ def scale_loading(
     arXiv:2007.06775.
     """
     now, cores = profile.time, max(1, profile.num_cores)
-    before_s = cpu_s / min(loader_threads(profile, recipe), cores)
+    before_s = cpu_s / min(loader_threads(profile, recipe.loader), cores)
     after_s = cpu_s_after / min(threads, cores)
     pace = after_s / before_s if before_s > 0 else 1.0
     features_s = now.one_time_s.get("features", 0.0)
-    reading_s = features_s - trunk_share_s(profile, recipe, features_s)
+    reading_s = features_s - trunk_share_s(profile, recipe.features, features_s)
     one_time = with_one_time(
         now,
         load=now.one_time_s.get("load", 0.0) * pace,

@@ -135,9 +135,9 @@ def streamed(profile: Profile, recipe: Recipe, *, growth: float = 1.0) -> Traini
         growth: times as many training examples as now.
     """
     now = profile.time
-    example_s = source_reading_s(profile, recipe)
+    example_s = source_reading_s(profile, recipe.loader, recipe.features)
     if profile.loader_fetch_s is not None and profile.loader_decode_s is not None:
-        threads = min(loader_threads(profile, recipe), max(1, profile.num_cores))
+        threads = min(loader_threads(profile, recipe.loader), max(1, profile.num_cores))
         example_s = (profile.loader_fetch_s + profile.loader_decode_s) / threads
     num_examples = profile.num_train * growth + profile.num_val
     store_s = from_store_s(profile, recipe, num_examples=num_examples)

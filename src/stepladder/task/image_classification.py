@@ -31,8 +31,9 @@ class ImageClassification(Task):
 
     Args:
         store: an open Store, or its folder.
-        recipe: what data, loss and augmentation go by; `build_model` replaces it by the recipe
-            that it is given, so that a run's model, loss and augmentation are always of one recipe.
+        recipe: of which data, loss and augmentation keep their parts; `build_model` takes those of
+            the recipe that it is given, so that a run's model, loss and augmentation are always of
+            one recipe.
         copies: folder for the decoded copy that `data.decode_once` asks for; None: beside the
             store. The copy is made when a split is asked for.
     """
@@ -44,12 +45,11 @@ class ImageClassification(Task):
         *,
         copies: Path | None = None,
     ) -> None:
-        self.recipe = recipe or Recipe()
+        self._go_by(recipe or Recipe())
         self.store: Store = store if isinstance(store, Store) else self._open(Path(store))
         self._copies = copies
         self._opened = {(False, self.store.is_scaled): self.store}
         self.classes = tuple(self.store.manifest.classes)
-        self._class_weights: Tensor | None = None
 
     def as_read_by(self, recipe: Recipe, *, copies: Path | None = None) -> Self:
         """Give the same task, a subclass and what it keeps too, that reads as a recipe says.
@@ -58,18 +58,22 @@ class ImageClassification(Task):
             copies: folder for the decoded copy; None: the one that this task has.
         """
         task = copy.copy(self)
-        task.recipe = recipe
+        task._go_by(recipe)
         task._copies = copies or self._copies
         task._opened = {form: store for form, store in self._opened.items() if not form[0]}
-        task._class_weights = None
         return task
 
     def build_model(self, recipe: Recipe) -> Classifier:
         """Build the recipe's trunk and head, and go by this recipe from now on."""
-        self.recipe = recipe
-        self._class_weights = None
+        self._go_by(recipe)
         size = self.store.manifest.size
-        return build_classifier(recipe, num_classes=len(self.classes), image_size=size)
+        return build_classifier(
+            recipe.model,
+            recipe.head,
+            seed=recipe.seed,
+            num_classes=len(self.classes),
+            image_size=size,
+        )
 
     def data(self, split: Split) -> StoreSplit | None:
         """Give a split of the store, decoded as the recipe says.
@@ -91,13 +95,12 @@ class ImageClassification(Task):
         """
         logits = model(batch.inputs).float()  # (n, C)
         targets = batch.targets
-        config = self.recipe.loss
         losses = F.cross_entropy(
             logits,
             targets,
             weight=self._weights(logits.device),
             reduction="none",
-            label_smoothing=config.label_smoothing,
+            label_smoothing=self._loss_config.label_smoothing,
         )
         return losses, {"accuracy": _hits(logits.detach(), targets)}
 
@@ -122,8 +125,8 @@ class ImageClassification(Task):
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:
         """Crop, flip, RandAugment and MixUp, as the recipe says."""
-        config = self.recipe.augment
-        return augment(batch, config, seed=seed, epoch=epoch, num_classes=len(self.classes))
+        num_classes = len(self.classes)
+        return augment(batch, self._augment_config, seed=seed, epoch=epoch, num_classes=num_classes)
 
     def describe(self) -> Mapping[str, Json]:
         """Give class names, picture size and fit, and the store's identity."""
@@ -143,17 +146,23 @@ class ImageClassification(Task):
     @property
     def is_random_before_head(self) -> bool:
         """Whether augmentation is on."""
-        return is_augmenting(self.recipe.augment)
+        return is_augmenting(self._augment_config)
+
+    def _go_by(self, recipe: Recipe) -> None:
+        """Keep the parts of a recipe that data, loss and augmentation read."""
+        self._data_config, self._is_scaled = recipe.data, recipe.loader.scaled_decode
+        self._loss_config, self._augment_config = recipe.loss, recipe.augment
+        self._class_weights: Tensor | None = None
 
     def _open(self, folder: Path) -> Store:
         return Store.open(
             folder,
-            verify_pages=self.recipe.data.verify_pages,
-            is_scaled=self.recipe.loader.scaled_decode,
+            verify_pages=self._data_config.verify_pages,
+            is_scaled=self._is_scaled,
             files=open_shard_files(
                 folder,
-                cache_dir=self.recipe.data.cache_dir,
-                max_cache_bytes=self.recipe.data.max_cache_bytes,
+                cache_dir=self._data_config.cache_dir,
+                max_cache_bytes=self._data_config.max_cache_bytes,
                 on_message=lambda text: warnings.warn(text, stacklevel=2),
             ),
         )
@@ -162,7 +171,7 @@ class ImageClassification(Task):
         """Give the store, or for one of JPEGs the form that the recipe reads."""
         if self.store.manifest.encoding != Encoding.JPEG:
             return self.store
-        once, is_scaled = self.recipe.data.decode_once, self.recipe.loader.scaled_decode
+        once, is_scaled = self._data_config.decode_once, self._is_scaled
         if (False, is_scaled) not in self._opened:
             self._opened[False, is_scaled] = self._open(self.store.path)
         if (once, is_scaled) not in self._opened:
@@ -171,7 +180,7 @@ class ImageClassification(Task):
         return self._opened[once, is_scaled]
 
     def _weights(self, device: torch.device) -> Tensor | None:
-        if self.recipe.loss.class_weights is ClassWeights.NONE:
+        if self._loss_config.class_weights is ClassWeights.NONE:
             return None
         if self._class_weights is None or self._class_weights.device != device:
             counts = self.store.manifest.class_counts[Split.TRAIN]

@@ -17,6 +17,9 @@ from stepladder.stats import Estimate, mean_estimate
 from stepladder.task.contract import Task
 from stepladder.training.step import autocast
 
+EVALUATION_BATCH_SIZE = 32  # more is no faster on a CPU, and takes memory in proportion
+FEATURE_EVALUATION_BATCH_SIZE = 256  # the head alone: what a batch costs is Python's time
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:

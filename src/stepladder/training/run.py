@@ -12,7 +12,8 @@ from torch import nn
 
 from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
-from stepladder.config.show import dump_job, values_of
+from stepladder.config.schema import values_of
+from stepladder.config.show import dump_job
 from stepladder.errors import DivergedError, StepladderError
 from stepladder.machine import EnergyMeter, SystemSampler
 from stepladder.records import read_json, to_json, write_json
@@ -38,6 +39,7 @@ from stepladder.training.setup.build import (
     Sources,
     make_clock,
     make_model,
+    make_trunk_pass,
     open_device,
     resolve_auto,
     use_threads,
@@ -106,7 +108,8 @@ def train(
         read_baseline(job.run)  # a wrong one is refused before anything is written
         model = make_model(job.recipe, task, device)  # before anything of the run is written
         if job.recipe.features.cached:
-            require_features(job.recipe, task, model, sources.train)
+            way = make_trunk_pass(job.recipe, task, model, device=device)
+            require_features(way, job.recipe.train, sources.train)
     with ExitStack() as stack:
         folder = RunFolder(job.run.dir)
         stack.enter_context(folder.lock())
@@ -193,8 +196,9 @@ def _finished_summary(folder: Path, job: JobConfig) -> dict[str, Any] | None:
         return None
     summary: dict[str, Any] = read_json(path)
     schedule = job.recipe.schedule
+    num_stages = len(stages_of(job.recipe.train, job.recipe.batch))
     limits = {
-        "max_epochs": schedule.max_epochs * len(stages_of(job.recipe)) > summary["epochs"],
+        "max_epochs": schedule.max_epochs * num_stages > summary["epochs"],
         "max_steps": schedule.max_steps is None or schedule.max_steps > summary["steps"],
         STOP_REASON: job.run.baseline is None,
         "max_time": schedule.max_time_s is None or schedule.max_time_s > summary["total_s"],
@@ -310,7 +314,7 @@ _RESUME = "The same command goes on from here."
 
 def _fit_stages(run: Session) -> str:
     """Train all stages; a signal commits and ends the run."""
-    num_stages = len(stages_of(run.recipe))
+    num_stages = len(stages_of(run.recipe.train, run.recipe.batch))
     while True:
         reason = fit(run)
         if reason == "signal":

@@ -37,7 +37,7 @@ def progress_of(run: Training, *, last_loss: float, last_accuracy: float | None)
     epoch_s = run.num_train / per_s if per_s else math.nan
     left_s = epoch_s * (1 - at.offset / run.num_train)
     validation_s = run.clock.total_s(Phase.VALIDATION) / max(at.epoch, 1)
-    stages_left = len(stages_of(run.recipe)) - at.stage
+    stages_left = len(stages_of(run.recipe.train, run.recipe.batch)) - at.stage
     max_epochs = at.epoch - at.stage_epoch + stages_left * schedule.max_epochs
     epochs_left = max(max_epochs - at.epoch - 1, 0)
     is_free = run.device.type == "cpu"  # elsewhere a look waits for the device

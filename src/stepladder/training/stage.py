@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from stepladder.config.choices import TrainMode
-from stepladder.config.recipe import Recipe
+from stepladder.config.recipe import BatchConfig
 from stepladder.models.freezing import freeze, unfreeze
 from stepladder.optim.schedule import base_lr
 from stepladder.task.contract import Task
@@ -26,12 +26,16 @@ class Stage:
     lr: float
 
 
-def stages_of(recipe: Recipe) -> tuple[Stage, ...]:
-    """List the stages of a recipe: one, or two for head_then_all."""
-    lr = base_lr(recipe.batch)
-    if recipe.train is not TrainMode.HEAD_THEN_ALL:
-        return (Stage(learns=recipe.train, lr=lr),)
-    second = base_lr(recipe.batch, is_second_stage=True)
+def stages_of(learns: TrainMode, batch: BatchConfig) -> tuple[Stage, ...]:
+    """List the stages of a run: one, or two for head_then_all.
+
+    Args:
+        batch: the batch size and its learning rates.
+    """
+    lr = base_lr(batch)
+    if learns is not TrainMode.HEAD_THEN_ALL:
+        return (Stage(learns=learns, lr=lr),)
+    second = base_lr(batch, is_second_stage=True)
     return (Stage(learns=TrainMode.HEAD, lr=lr), Stage(learns=TrainMode.ALL, lr=second))
 
 

@@ -80,7 +80,9 @@ class Training(Course):
             clock=clock,
             parts=make_stage_parts(recipe, stage, task, model, device=device, clock=clock),
             train_reader=make_train_reader(recipe, sources.train),
-            val_reader=make_held_out_reader(recipe, sources.val),
+            val_reader=make_held_out_reader(
+                sources.val, recipe.batch, recipe.loader, recipe.data.where
+            ),
             stage=stage,
             position=position or Position(),
             rule=ValidationRule(recipe.stopping, num_kept=num_kept),
@@ -90,7 +92,7 @@ class Training(Course):
     def begin_next_stage(self) -> None:
         """Freeze and free what the next stage says; patience is counted from the start."""
         self.position.start_stage()
-        self.stage = stage = stages_of(self.recipe)[self.position.stage]
+        self.stage = stage = stages_of(self.recipe.train, self.recipe.batch)[self.position.stage]
         self.parts = make_stage_parts(
             self.recipe, stage, self.task, self.model, device=self.device, clock=self.clock
         )

@@ -114,7 +114,7 @@ def _try_rung(
         )
         profile = profile_of(time, **plain | facts)
         assert why_not_here(rung, profile, recipe, lab.job.ladder) is None
-        tried = with_enabled(rung, profile, recipe)
+        tried = with_enabled(rung, profile, recipe) if rung.is_enabler else rung
         result = run_trial(lab, tried, profile, recipe, tried.predict(profile, recipe))
         trial = result.trial
         assert trial.rung == rung.name

@@ -49,7 +49,7 @@ def classifier(name: str) -> Classifier:
         return Classifier(trunk, nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 3))).train()
     config = ModelConfig(name=name, weights=WeightsSource.NONE)
     recipe = Recipe(model=config, head=HeadConfig(dropout=0.5))
-    return build_classifier(recipe, num_classes=3).train()
+    return build_classifier(recipe.model, recipe.head, seed=recipe.seed, num_classes=3).train()
 
 
 def pass_twice(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], int]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,11 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from stepladder.config.choices import WeightsSource
-from stepladder.config.recipe import HeadConfig, ModelConfig, Recipe
+from stepladder.config.recipe import HeadConfig, ModelConfig
 from stepladder.models.classifier import build_classifier, build_head
 from stepladder.models.freezing import freeze, is_frozen, set_training, unfreeze
 
-SMALL = Recipe(model=ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE))
+SMALL = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
+HEAD = HeadConfig()
 
 
 def pixels(n: int = 8, size: int = 64) -> torch.Tensor:
@@ -23,8 +23,7 @@ def pixels(n: int = 8, size: int = 64) -> torch.Tensor:
 
 @pytest.mark.parametrize("num_classes", [2, 257])
 def test_first_loss_is_near_chance(num_classes: int) -> None:
-    recipe = replace(SMALL, model=ModelConfig())
-    model = build_classifier(recipe, num_classes=num_classes).eval()
+    model = build_classifier(ModelConfig(), HEAD, seed=0, num_classes=num_classes).eval()
     targets = torch.arange(8) % num_classes
     with torch.no_grad():
         loss = F.cross_entropy(model(pixels()), targets)
@@ -34,17 +33,17 @@ def test_first_loss_is_near_chance(num_classes: int) -> None:
 def test_seed_decides_every_weight_and_leaves_torchs_random_state_alone() -> None:
     torch.manual_seed(123)
     before = torch.random.get_rng_state()
-    first = build_classifier(replace(SMALL, seed=5), num_classes=3).state_dict()
+    first = build_classifier(SMALL, HEAD, seed=5, num_classes=3).state_dict()
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.manual_seed(321)
-    again = build_classifier(replace(SMALL, seed=5), num_classes=3).state_dict()
-    other = build_classifier(replace(SMALL, seed=6), num_classes=3).state_dict()
+    again = build_classifier(SMALL, HEAD, seed=5, num_classes=3).state_dict()
+    other = build_classifier(SMALL, HEAD, seed=6, num_classes=3).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["head.1.weight"], other["head.1.weight"])
 
 
 def test_head_starts_as_torchs_linear_with_that_seed() -> None:
-    model = build_classifier(replace(SMALL, seed=5), num_classes=3)
+    model = build_classifier(SMALL, HEAD, seed=5, num_classes=3)
     torch.manual_seed(5)
     assert torch.equal(model.head[1].weight, nn.Linear(model.trunk.num_features, 3).weight)
 
@@ -60,7 +59,7 @@ def test_hidden_layer_and_dropout_stand_before_the_classifier() -> None:
 
 
 def test_frozen_batch_norm_keeps_its_statistics_through_train() -> None:
-    model = build_classifier(SMALL, num_classes=3)
+    model = build_classifier(SMALL, HEAD, seed=0, num_classes=3)
     freeze(model.trunk)
     before = {name: value.clone() for name, value in model.trunk.state_dict().items()}
     model.train()
@@ -71,7 +70,7 @@ def test_frozen_batch_norm_keeps_its_statistics_through_train() -> None:
 
 
 def test_learning_batch_norm_moves_its_statistics() -> None:
-    model = build_classifier(SMALL, num_classes=3)
+    model = build_classifier(SMALL, HEAD, seed=0, num_classes=3)
     freeze(model.trunk)
     unfreeze(model.trunk)
     before = model.trunk.model.bn1.running_mean.clone()
@@ -97,7 +96,7 @@ def test_a_module_without_weights_is_not_frozen() -> None:
 def test_legacy_xception_trains_with_the_normalisation_of_its_own() -> None:
     torch.set_num_threads(1)
     config = ModelConfig(name="legacy_xception", weights=WeightsSource.NONE)
-    model = build_classifier(Recipe(model=config), num_classes=3)
+    model = build_classifier(config, HEAD, seed=0, num_classes=3)
     assert model.trunk.normalize.mean.flatten().tolist() == [127.5] * 3
     assert model.trunk.normalize.std.flatten().tolist() == [127.5] * 3
     model.train()

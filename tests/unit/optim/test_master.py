@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from stepladder.config.choices import OptimizerName, WeightsSource
-from stepladder.config.recipe import ModelConfig, OptimizerConfig, Recipe
+from stepladder.config.recipe import HeadConfig, ModelConfig, OptimizerConfig
 from stepladder.models.classifier import build_classifier
 from stepladder.optim.master import MasterWeights, halve_
 from stepladder.optim.optimizers import build_optimizer
@@ -93,7 +93,7 @@ def test_master_copies_are_part_of_the_saved_state() -> None:
 
 def test_halved_classifier_keeps_norms_and_pixel_statistics_in_fp32() -> None:
     config = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
-    model = halve_(build_classifier(Recipe(model=config), num_classes=3))
+    model = halve_(build_classifier(config, HeadConfig(), seed=0, num_classes=3))
     x = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
     logits = model(x)
     assert logits.dtype == torch.float16
@@ -113,7 +113,7 @@ def test_halved_classifier_keeps_norms_and_pixel_statistics_in_fp32() -> None:
 
 def test_plain_half_gives_half_results_with_exact_statistics() -> None:
     config = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
-    model = build_classifier(Recipe(model=config), num_classes=3)
+    model = build_classifier(config, HeadConfig(), seed=0, num_classes=3)
     exact = model.trunk.normalize.mean.clone()
     model.half().eval()
     assert torch.equal(model.trunk.normalize.mean, exact)

@@ -182,7 +182,7 @@ def own_pair(job: CheckedJob) -> tuple[CheckedJob, nn.Module]:
     with untouched():
         recipe = replace(job.recipe, device=replace(job.recipe.device, compile=False))
         model = make_model(recipe, own.task, job.device)
-        frozen = enter_stage(stages_of(recipe)[0], own.task, model)
+        frozen = enter_stage(stages_of(recipe.train, recipe.batch)[0], own.task, model)
     set_training(model, frozen)
     return own, model
 

@@ -50,7 +50,7 @@ def _weights_by_stage(job: CheckedJob) -> list[tuple[dict[str, Tensor], dict[str
     """Give what learns and what is frozen in each stage, by name."""
     model = job.model()
     parts = []
-    for stage in stages_of(job.recipe):
+    for stage in stages_of(job.recipe.train, job.recipe.batch):
         state = model.state_dict()
         frozen = frozen_names(model, enter_stage(stage, job.task, model))
         parts.append(

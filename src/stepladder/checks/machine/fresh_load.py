@@ -54,7 +54,9 @@ def _outputs(folder: Path) -> torch.Tensor:
     if name == BUILT_IN:
         facts = loaded.state["describe"]
         size, num_classes = int(facts["size"]), len(facts["classes"])
-        model: nn.Module = build_classifier(recipe, num_classes=num_classes, image_size=size)
+        model: nn.Module = build_classifier(
+            recipe.model, recipe.head, seed=recipe.seed, num_classes=num_classes, image_size=size
+        )
     else:
         task = load_task(name, store=recipe.data.store, recipe=recipe)
         model = task.build_model(recipe)

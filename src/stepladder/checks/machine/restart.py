@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Where
 from stepladder.config.options import JobConfig
+from stepladder.config.recipe import Recipe
 from stepladder.config.show import dump_job
 from stepladder.data.batch import Batch
 from stepladder.measuring.probe import untouched
@@ -81,7 +82,7 @@ def take_steps(
         saves: write a checkpoint at the end.
     """
     config = short_config(job.config, folder, max_steps=until)
-    task = fresh_task(job.task)
+    task = fresh_task(job.task, config.recipe)
     with (
         untouched(),
         use_deterministic(config.recipe.deterministic),
@@ -169,10 +170,10 @@ def short_config(config: JobConfig, folder: Path, *, max_steps: int) -> JobConfi
     )
 
 
-def fresh_task(task: Task) -> Task:
+def fresh_task(task: Task, recipe: Recipe) -> Task:
     """Give the task as another process would have it: what it counts in itself begins anew."""
     if isinstance(task, ImageClassification):
-        return task.as_read_by(task.recipe)
+        return task.as_read_by(recipe)
     try:
         return copy.deepcopy(task)
     except Exception:

@@ -256,7 +256,7 @@ def _frozen_at_random(job: CheckedJob, model: nn.Module) -> Named:
     with untouched():
         task = copy.copy(job.task)
         other = make_model(recipe, task, job.device)
-        enter_stage(stages_of(recipe)[0], task, other)
+        enter_stage(stages_of(recipe.train, recipe.batch)[0], task, other)
     drawn = dict(other.named_parameters())
     return [
         (name, weight)

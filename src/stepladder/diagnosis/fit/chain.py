@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -71,9 +71,7 @@ class _Sums:
 
 def _measured(run: OpenedRun, stages: Sequence[ChainStage], *, budget_s: float) -> _Sums:
     recipe = run.recipe
-    reader = make_held_out_reader(
-        replace(recipe, device=replace(recipe.device, compile=False)), run.sources.val
-    )
+    reader = make_held_out_reader(run.sources.val, recipe.batch, recipe.loader, recipe.data.where)
     assert reader is not None
     sums = _Sums(seconds=[0.0] * len(stages))
     deadline = time.perf_counter() + budget_s

@@ -123,7 +123,7 @@ def _steps_of(run: OpenedRun, *, deadline: float) -> Iterator[Subject]:
         task, sources = run.on_features(subject.model, deadline=deadline)
         parts = make_stage_parts(
             subject.recipe,
-            stages_of(recipe)[-1],
+            stages_of(recipe.train, recipe.batch)[-1],
             task,
             subject.model,
             device=run.device,

@@ -79,7 +79,7 @@ class OpenedRun:
     def has_features(self) -> bool:
         """Whether the run trained on features, one for each example."""
         recipe = self.job.recipe
-        return recipe.features.cached and not num_views(recipe, self.task)
+        return recipe.features.cached and not num_views(recipe.features, self.task)
 
     @contextmanager
     def model(self) -> Iterator[nn.Module]:
@@ -124,7 +124,9 @@ class OpenedRun:
                 "the run's features are gone, and to compute them again takes longer than allowed",
                 fix="Allow more: --max-time-s 600.",
             ) from None
-        return FeatureTask(self.task, num_views=num_views(self.job.recipe, self.task)), sources
+        return FeatureTask(
+            self.task, num_views=num_views(self.job.recipe.features, self.task)
+        ), sources
 
     def weights(self, *, is_best: bool) -> Loaded:
         """Load the best weights, or the last.
@@ -174,7 +176,7 @@ class OpenedRun:
     ) -> Evaluation:
         """Measure a model on a source in eval mode; on its first batches where time is short."""
         recipe = self.recipe
-        reader = make_held_out_reader(recipe, source)
+        reader = make_held_out_reader(source, recipe.batch, recipe.loader, recipe.data.where)
         assert reader is not None
         with closing(reader):
             started = time.perf_counter()

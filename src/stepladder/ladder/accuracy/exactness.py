@@ -22,7 +22,6 @@ from stepladder.models.tf32 import without_tf32
 from stepladder.optim.schedule import base_lr
 from stepladder.records.ladder import Exactness
 from stepladder.task.contract import Task
-from stepladder.training.features.feature_pass import TrunkPass
 from stepladder.training.features.feature_task import FeatureTask, require_features
 from stepladder.training.randomness import seed_step
 from stepladder.training.setup.build import Sources, make_stage_parts, make_train_reader
@@ -102,7 +101,7 @@ def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: 
     with without_tf32(device), opened as base:
         _drop_nothing(base.model)
         if recipe.features.cached:
-            require_features(base.recipe, base.task, base.model, base.sources.train)
+            require_features(base.trunk_pass(), base.recipe.train, base.sources.train)
         subject = _on_features(base) if recipe.features.cached else base
         moved = [_moved(base, batch) for batch in _batches(base)]
         for step, batch in enumerate(moved):
@@ -209,7 +208,7 @@ def _moved(base: Subject, batch: Batch) -> Batch:
 def _on_features(base: Subject) -> Subject:
     """Give the same subject with steps that take features."""
     task = FeatureTask(base.task)
-    stage = stages_of(base.recipe)[-1]
+    stage = stages_of(base.recipe.train, base.recipe.batch)[-1]
     parts = make_stage_parts(
         base.recipe, stage, task, base.model, device=base.device, clock=base.clock
     )
@@ -217,9 +216,7 @@ def _on_features(base: Subject) -> Subject:
 
 
 def _features(subject: Subject, batch: Batch) -> Batch:
-    way = TrunkPass(
-        recipe=subject.recipe, task=subject.task, model=subject.model, device=subject.device
-    )
+    way = subject.trunk_pass()
     with evaluating(subject.model):
         features = way.features(batch)
     moved = subject.to_device(batch)

@@ -20,7 +20,9 @@ _WHOLE: Final[Mapping[str, str]] = {"compile": "compiling", "store": "decoding a
 
 def why_not_here(rung: Rung, profile: Profile, recipe: Recipe, options: LadderConfig) -> str | None:
     """Say in words why a rung cannot be tried, or None."""
-    refusal = rung.why_not(profile, recipe) or why_nothing_enabled(rung, profile, recipe)
+    refusal = rung.why_not(profile, recipe)
+    if refusal is None and rung.is_enabler:
+        refusal = why_nothing_enabled(rung, profile, recipe)
     if refusal is not None:
         return refusal
     needed, allowed = rung.disk_bytes(profile, recipe), options.max_cache_bytes

@@ -83,8 +83,8 @@ def _extrapolated(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
     share = epochs / profile.time.epochs if profile.time.epochs else 1.0
     times = _baseline_block(lab, profile)
     time = training_time(
-        recipe,
         times,
+        batch_size=recipe.batch.global_batch_size,
         num_train=profile.num_train,
         num_val=profile.num_val,
         epochs=epochs,

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
-import torch
-
-from stepladder.config.recipe import Recipe
-from stepladder.ladder.accuracy.exactness import Material
 from stepladder.ladder.limits.guard import TooSlow, Watchdog
 from stepladder.measuring.blocks.block import mean_times
 from stepladder.measuring.blocks.workload import BlockTimes, Workload, align_plans
@@ -71,16 +65,15 @@ class Side:
 
 
 class Race:
-    """Blocks of two recipes in turn: before, after, after, before, ...
+    """Blocks of two workloads in turn: before, after, after, before, ...
 
     Args:
-        before, after: recipe and what it is run on.
-        folder: private, for what is compiled and made on the way.
+        before, after: the same one where both take the same steps and validations; closed by
+            whoever opened them.
         block_s: length of a block, at least.
         watchdog: told what is expected.
         few_steps_s: what a few first steps of either take, roughly.
         time_left: gives the seconds until no further pair is begun.
-        is_shared: both take the same steps and validations: one workload is timed for both.
 
     Attributes:
         is_cut: whether fewer pairs were run than asked for, as the time was over.
@@ -88,39 +81,25 @@ class Race:
 
     def __init__(
         self,
-        before: tuple[Recipe, Material],
-        after: tuple[Recipe, Material],
+        before: Workload,
+        after: Workload,
         *,
-        device: torch.device,
-        folder: Path,
         block_s: float,
         watchdog: Watchdog,
         few_steps_s: float = 0.0,
         time_left: Callable[[], float],
-        is_shared: bool = False,
     ) -> None:
+        self.before, self.after = before, after
         self.block_s = block_s
         self.is_cut = False
         self._time_left = time_left
         self._watchdog = watchdog
         self._few_steps_s = few_steps_s
-        self._stack = ExitStack()
         self._pair = 0
-        try:
-            self.before = self.after = self._open(*before, device, folder / "before")
-            if not is_shared:
-                self.after = self._open(*after, device, folder / "after")
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Let go of both."""
-        self._stack.close()
 
     def warm_up(self) -> None:
         """Let both take their first steps; compiled code is timed cold."""
-        again = [self.before] if self.before.recipe.device.compile else []  # lost to the cold start
+        again = [self.before] if self.before.is_compiled else []  # lost to the cold start
         both = dict.fromkeys((self.before, self.after))
         for workload in (*both, *(again if len(both) > 1 else ())):
             self._watchdog.expect(self._few_steps_s)
@@ -154,14 +133,6 @@ class Race:
             return False
         self.is_cut = self._time_left() < sum(side.blocks[-1].wall_s for side in (before, after))
         return self.is_cut
-
-    def _open(
-        self, recipe: Recipe, material: Material, device: torch.device, cache: Path
-    ) -> Workload:
-        self._watchdog.expect(self._few_steps_s)
-        workload = Workload(recipe, material.task, material.sources, device=device, cache=cache)
-        self._stack.callback(workload.close)
-        return workload
 
 
 def _refuse_gross(before_s: float, after_s: float, when: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +26,7 @@ from stepladder.ladder.timing.interleaved_blocks import (
     wanted_blocks,
 )
 from stepladder.ladder.verdict import judge_speed
-from stepladder.measuring.blocks.workload import BlockTimes, training_time
+from stepladder.measuring.blocks.workload import BlockTimes, Workload, training_time
 from stepladder.records.ladder import Decision, Interval
 from stepladder.records.profile import Profile, TrainingTime
 from stepladder.rungs.formulas import checkpoints_s
@@ -189,18 +190,25 @@ def measure_speed(
         found = _by_length(profile, before[1], after[1])
         if not _rests_on_times(found):
             return found
-    race = Race(
-        (before[0], lab.material(before[0])),
-        (after[0], lab.material(after[0])),
-        device=lab.device,
-        folder=folder,
-        block_s=lab.job.ladder.block_s,
-        watchdog=watchdog,
-        few_steps_s=max(few_steps_s(profile, before[0], one) for one in (before[0], after[0])),
-        time_left=lab.time_left,
-        is_shared=is_alike,
-    )
-    try:
+    few_s = max(few_steps_s(profile, before[0], one) for one in (before[0], after[0]))
+    recipes = {"before": before[0]} if is_alike else {"before": before[0], "after": after[0]}
+    materials = [lab.material(one) for one in recipes.values()]
+    with ExitStack() as stack:
+        workloads = []
+        for (name, one), material in zip(recipes.items(), materials, strict=True):
+            watchdog.expect(few_s)
+            workload = Workload(
+                one, material.task, material.sources, device=lab.device, cache=folder / name
+            )
+            workloads.append(stack.enter_context(closing(workload)))
+        race = Race(
+            workloads[0],
+            workloads[-1],
+            block_s=lab.job.ladder.block_s,
+            watchdog=watchdog,
+            few_steps_s=few_s,
+            time_left=lab.time_left,
+        )
         race.warm_up()
         loads_s = loading_s(lab, profile, before[0], after[0], watchdog=watchdog)
         sides = (
@@ -216,8 +224,6 @@ def measure_speed(
             ),
         )
         interval = bound_gain(lab, race, sides, (before[1], after[1]))
-    finally:
-        race.close()
     num_pairs = len(sides[0].blocks)
     return Speed(
         interval=interval,
@@ -347,7 +353,7 @@ def _with_checkpoints(profile: Profile, time: TrainingTime) -> TrainingTime:
 class _ToTime:
     """From what a block of a recipe took to the time to a trained model."""
 
-    recipe: Recipe
+    batch_size: int
     length: Length
     num_train: int
     num_val: int
@@ -356,8 +362,8 @@ class _ToTime:
 
     def __call__(self, times: BlockTimes) -> TrainingTime:
         time = training_time(
-            self.recipe,
             times,
+            batch_size=self.batch_size,
             num_train=self.num_train,
             num_val=self.num_val,
             epochs=self.length.epochs,
@@ -371,7 +377,7 @@ def _to_time(
     lab: Lab, profile: Profile, recipe: Recipe, length: Length, cold_s: dict[str, float]
 ) -> _ToTime:
     return _ToTime(
-        recipe=recipe,
+        batch_size=recipe.batch.global_batch_size,
         length=length,
         num_train=lab.num_train(recipe),
         num_val=0 if lab.sources.val is None else len(lab.sources.val),

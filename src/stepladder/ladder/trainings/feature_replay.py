@@ -25,7 +25,7 @@ from stepladder.models.features import evaluating
 from stepladder.task.contract import Task
 from stepladder.training.features.feature_pass import TrunkPass, batch_size_on, read_batch
 from stepladder.training.features.feature_task import open_features, why_no_features
-from stepladder.training.setup.build import Sources, make_model
+from stepladder.training.setup.build import Sources, make_model, make_trunk_pass
 
 _MAX_HEADS: Final = 64
 _MAX_HEADS_BYTES: Final = 100_000_000
@@ -92,13 +92,13 @@ class Instrument:
         task = copy.copy(self.task)
         with untouched():
             model = make_model(recipe, task, self.device)
-            refusal = why_no_features(recipe, task, model, self.sources.train)
-            way = TrunkPass(recipe=recipe, task=task, model=model, device=self.device)
+            way = make_trunk_pass(recipe, task, model, device=self.device)
+            refusal = why_no_features(way, recipe.train, self.sources.train)
             if refusal is not None:
                 return None
             self._views[_trunk_key(recipe)] = way.num_views
             try:
-                forecast_s = self._forecast_s(way)
+                forecast_s = self._forecast_s(way, recipe.data.fraction)
                 if forecast_s > self.max_s:
                     self._refused_s[_trunk_key(recipe)] = forecast_s
                     return None
@@ -120,13 +120,16 @@ class Instrument:
             shutil.rmtree(part, ignore_errors=True)
         return None
 
-    def _forecast_s(self, way: TrunkPass) -> float:
+    def _forecast_s(self, way: TrunkPass, fraction: float) -> float:
         """Forecast the seconds of all features from a batch, the second after a first.
 
         Each example is read once, and each of its views goes through the trunk.
+
+        Args:
+            fraction: share of the training examples that is used.
         """
         train = self.sources.train
-        num_train = len(train) * way.recipe.data.fraction
+        num_train = len(train) * fraction
         num_val = 0 if self.sources.val is None else len(self.sources.val)
         num_passes = num_train * max(1, way.num_views) + num_val
         rows = np.arange(min(batch_size_on(self.device), len(train)))

@@ -23,7 +23,7 @@ from stepladder.config.choices import Precision, ScheduleKind, Where
 from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.data.batch import Batch
 from stepladder.data.order.order import Order
-from stepladder.data.reading.reader import Reader
+from stepladder.data.reading.reader import Reader, Source
 from stepladder.ladder.accuracy.folds import Parts, learnt_sample
 from stepladder.ladder.trainings.head_task import MIN_WEIGHTS_OF_TWO_THREADS, HeadTask
 from stepladder.ladder.trainings.trial_training import DIVERGED, judged_by
@@ -162,6 +162,10 @@ class Way(Course):
     weights: Weights | None = None
 
 
+def _held_out_reader(recipe: Recipe, source: Source | None) -> Reader | None:
+    return make_held_out_reader(source, recipe.batch, recipe.loader, recipe.data.where)
+
+
 @dataclass(kw_only=True)
 class StackedRun:
     """One of the trainings.
@@ -197,10 +201,10 @@ class StackedRun:
         ways: Sequence[StoppingConfig],
     ) -> StackedRun:
         """Open what a training reads, and its first epoch."""
-        sources, stage = parts.sources, stages_of(recipe)[-1]
+        sources, stage = parts.sources, stages_of(recipe.train, recipe.batch)[-1]
         all_rows = sources.train.read(np.arange(len(sources.train)))
         reader = make_train_reader(recipe, sources.train)
-        val_reader = make_held_out_reader(recipe, sources.val)
+        val_reader = _held_out_reader(recipe, sources.val)
         run = cls(
             recipe=recipe,
             task=task,
@@ -209,7 +213,7 @@ class StackedRun:
             device=device,
             reader=reader,
             val_reader=val_reader,
-            judge_reader=make_held_out_reader(recipe, sources.test),
+            judge_reader=_held_out_reader(recipe, sources.test),
             inputs=all_rows.inputs.to(device),
             targets=all_rows.targets.to(device),
             ways=tuple(
@@ -288,7 +292,7 @@ class StackedRun:
         if self.judge_reader is None or way.weights is None:
             return outcome
         held_out = self._evaluate(self.judge_reader, way.weights)
-        reader = make_held_out_reader(self.recipe, learnt_sample(self.parts))
+        reader = _held_out_reader(self.recipe, learnt_sample(self.parts))
         assert reader is not None
         with closing(reader):
             learnt = self._evaluate(reader, way.weights)
@@ -532,7 +536,7 @@ class _Stack:
         self._gather()
 
     def _open_optimizer(self) -> None:
-        lr = stages_of(self._recipe)[-1].lr
+        lr = stages_of(self._recipe.train, self._recipe.batch)[-1].lr
         optimizer = build_optimizer(self._recipe.optimizer, self, lr=lr)
         self._optimizer = optimizer
         self._take_step = step_function(optimizer)

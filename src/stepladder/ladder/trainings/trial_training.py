@@ -166,7 +166,7 @@ def _begin(recipe: Recipe, task: Task, parts: Parts, device: torch.device) -> _L
         model=make_model(recipe, task, device),
         device=device,
         clock=make_clock(device),
-        stage=stages_of(recipe)[-1],
+        stage=stages_of(recipe.train, recipe.batch)[-1],
     )
 
 
@@ -180,8 +180,7 @@ def _judged(training: _Learning, outcome: Outcome, parts: Parts) -> Outcome:
 def _evaluated(training: _Learning, source: Source | None) -> Evaluation | None:
     """Evaluate the model on examples read as they come; None where there are none."""
     recipe = training.recipe
-    streaming = replace(recipe, data=replace(recipe.data, where=Where.STREAM))
-    reader = make_held_out_reader(streaming, source)
+    reader = make_held_out_reader(source, recipe.batch, recipe.loader, Where.STREAM)
     if reader is None:
         return None
     with closing(reader):

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from stepladder.config.recipe import Recipe
 from stepladder.records.profile import TrainingTime
 
 _ALIKE: Final = 2.0  # times as many, up to which two workloads are taken to be alike
@@ -94,9 +93,9 @@ def mean_times(blocks: Sequence[BlockTimes]) -> BlockTimes:
 
 
 def training_time(
-    recipe: Recipe,
     times: BlockTimes,
     *,
+    batch_size: int,
     num_train: int,
     num_val: int,
     epochs: float,
@@ -107,6 +106,7 @@ def training_time(
     """Give the time to a trained model from what a block took.
 
     Args:
+        batch_size: examples of a step.
         num_train: training examples of an epoch.
         num_val: validation examples.
         one_time_s: work done once, by name; features are counted from the block, and loading where
@@ -122,7 +122,7 @@ def training_time(
     return TrainingTime(
         one_time_s=one_time,
         epochs=epochs,
-        steps_per_epoch=num_train / recipe.batch.global_batch_size,
+        steps_per_epoch=num_train / batch_size,
         step_s=times.step_s,
         num_validations=num_validations,
         validation_s=times.validation_s,

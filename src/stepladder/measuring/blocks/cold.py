@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from stepladder.config.recipe import Recipe
+from stepladder.config.recipe import DeviceConfig
 from stepladder.measuring.blocks.timing import seconds_of
 from stepladder.measuring.subject import Subject
 from stepladder.models.features import evaluating
@@ -23,18 +23,18 @@ _FOLDERS: Final = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "t
 
 
 @contextmanager
-def cold_compiler(recipe: Recipe, folder: Path, device: torch.device) -> Iterator[None]:
-    """Let what a recipe compiles in the block find nothing that was compiled before.
+def cold_compiler(config: DeviceConfig, folder: Path, device: torch.device) -> Iterator[None]:
+    """Let what is compiled in the block find nothing that was compiled before.
 
     Neither on disk nor in this process, whose memory of libraries it has built is emptied too. What
     the process itself must do before its first compilation is done, see `compiler_start_s`.
-    Does nothing for a recipe that compiles nothing.
+    Does nothing where the config compiles nothing.
 
     Args:
         folder: where compiled code is put; another, temporary one where its name has a space, as
             torch does not quote it for the C++ compiler.
     """
-    if not recipe.device.compile:
+    if not config.compile:
         yield
         return
     compiler_start_s(device)

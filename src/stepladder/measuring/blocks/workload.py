@@ -33,7 +33,7 @@ from stepladder.stats import autocorrelation_length
 from stepladder.task.contract import Task
 from stepladder.training.clock import Phase
 from stepladder.training.evaluate import evaluate
-from stepladder.training.features.feature_pass import TrunkPass, batch_size_on
+from stepladder.training.features.feature_pass import batch_size_on
 from stepladder.training.setup.build import Sources, use_threads
 
 __all__ = ["BlockTimes", "Plan", "Workload", "align_plans", "training_time"]
@@ -144,7 +144,6 @@ class Workload:
     def __init__(
         self, recipe: Recipe, task: Task, sources: Sources, *, device: torch.device, cache: Path
     ) -> None:
-        self.recipe = recipe
         self.one_time_s: dict[str, float] = {}
         self._cache = cache
         self._stack = ExitStack()
@@ -154,12 +153,15 @@ class Workload:
         self._rows_of: dict[int, NDArray[np.int64]] = {}  # by step since the last look
         opened = open_subject(recipe, task, sources, device=device)
         self._base = base = self._stack.enter_context(opened)
-        self._way = TrunkPass(
-            recipe=base.recipe, task=base.task, model=base.model, device=base.device
-        )
+        self._way = base.trunk_pass()
         self._pass_size = batch_size_on(device)
         if recipe.features.cached:
             self._trunk_batches = self._stack.enter_context(_stored_batches(base, self._pass_size))
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the recipe compiles its model."""
+        return self._base.recipe.device.compile
 
     @property
     def planned_s(self) -> float:
@@ -177,7 +179,7 @@ class Workload:
         Raises:
             DivergedError: if the loss is not finite; names the step and its examples.
         """
-        use_threads(self.recipe)
+        use_threads(self._base.recipe)
         if self.plan.num_steps == 0:
             self.warm_up(min_s)
         started = time.perf_counter()
@@ -224,7 +226,7 @@ class Workload:
 
         Once more it takes a step only: compiled code is lost when another workload begins cold.
         """
-        use_threads(self.recipe)
+        use_threads(self._base.recipe)
         if self.plan.num_steps:
             if self._trunk_batches is not None:
                 self._time_trunk(1)
@@ -232,7 +234,7 @@ class Workload:
             self._time_validation(self.plan.num_val_batches)
             return
         device = self._base.device
-        with cold_compiler(self.recipe, self._cache, device):
+        with cold_compiler(self._base.recipe.device, self._cache, device):
             extra_s = 0.0 if self._trunk_batches is None else self._pilot_trunk(min_s)
             self._open_steps()
             started = time.perf_counter()
@@ -241,7 +243,7 @@ class Workload:
             extra_s += first_s - self._pilot_steps(min_s)
             first_s, batch_s = self._pilot_validation(min_s)
             extra_s += first_s - batch_s
-        if self.recipe.device.compile:
+        if self.is_compiled:
             self.one_time_s["compile"] = max(0.0, extra_s) + compiler_start_s(device)
 
     def _open_steps(self) -> None:
@@ -252,7 +254,10 @@ class Workload:
         self._stack.callback(self._reader.close)
         self._batches = self._reader.endless()
         self._stack.callback(self._batches.close)
-        self._val_reader = open_validation(self.recipe, self._subject.sources.val)
+        recipe = base.recipe
+        self._val_reader = open_validation(
+            self._subject.sources.val, recipe.batch, recipe.loader, recipe.data.where
+        )
         if self._val_reader is not None:
             self._stack.callback(self._val_reader.close)
 
@@ -292,7 +297,7 @@ class Workload:
             return read_s > seconds_of(compute, way.device)
 
     def _forget_read_ahead(self, batches: Iterator[Batch]) -> None:
-        for _ in range(self.recipe.loader.prefetch_batches):
+        for _ in range(self._base.recipe.loader.prefetch_batches):
             next(batches)
 
     def _pilot_steps(self, min_s: float) -> float:

@@ -20,7 +20,7 @@ from stepladder.measuring.blocks.timing import seconds_of
 from stepladder.measuring.subject import Subject
 from stepladder.measuring.watchdog import attempt
 from stepladder.models.features import evaluating
-from stepladder.training.features.feature_pass import TrunkPass, batch_size_on, num_views
+from stepladder.training.features.feature_pass import batch_size_on, num_views
 from stepladder.training.features.feature_task import FeatureTask
 from stepladder.training.setup.build import Sources, make_clock, make_stage_parts
 from stepladder.training.stage import stages_of
@@ -99,9 +99,7 @@ def _tried(measure: Callable[[], TrunkTime | None]) -> TrunkTime | None:
 
 def _through_trunk(subject: Subject, batch: Batch, *, budget_s: float) -> tuple[Any, float]:
     """Give the features of a batch, and the seconds of the fastest pass after the first."""
-    way = TrunkPass(
-        recipe=subject.recipe, task=subject.task, model=subject.model, device=subject.device
-    )
+    way = subject.trunk_pass()
     on_device = subject.to_device(batch)
     outputs: list[Any] = []
 
@@ -117,7 +115,7 @@ def _through_trunk(subject: Subject, batch: Batch, *, budget_s: float) -> tuple[
 
 def _augment_s(subject: Subject, batch: Batch) -> float:
     """Time the making of one random view of a batch; 0 where none are kept."""
-    if not num_views(subject.recipe, subject.task):
+    if not num_views(subject.recipe.features, subject.task):
         return 0.0
     on_device, seed = subject.to_device(batch), subject.recipe.seed
 
@@ -150,9 +148,8 @@ def on_features(subject: Subject, trunk: TrunkTime) -> Subject | None:
         else _made_up(subject.sources.val, trunk.batch, len(subject.sources.val)),
         test=None,
     )
-    parts = make_stage_parts(
-        recipe, stages_of(recipe)[-1], task, subject.model, device=subject.device, clock=clock
-    )
+    stage = stages_of(recipe.train, recipe.batch)[-1]
+    parts = make_stage_parts(recipe, stage, task, subject.model, device=subject.device, clock=clock)
     return replace(
         subject, task=task, recipe=recipe, sources=sources, parts=parts, clock=clock, num_steps=0
     )

@@ -28,7 +28,7 @@ from stepladder.measuring.probe import untouched
 from stepladder.measuring.subject import Subject
 from stepladder.models.features import evaluating
 from stepladder.models.folding import fold_batchnorm
-from stepladder.training.features.feature_pass import TrunkPass, batch_size_on
+from stepladder.training.features.feature_pass import batch_size_on
 from stepladder.training.step import split_batch
 
 _SMALL, _SMALL_BATCHNORM = 2, 8  # BatchNorm over two examples would be another model
@@ -193,9 +193,7 @@ def estimate_noise_scale(
 
 def _batches(subject: Subject, batch: Batch, size: int, *, is_on_features: bool) -> Iterator[Batch]:
     """Cut a batch into equal ones, and leave out what is left of it at the end."""
-    way = TrunkPass(
-        recipe=subject.recipe, task=subject.task, model=subject.model, device=subject.device
-    )
+    way = subject.trunk_pass()
     for part in split_batch(batch, size):
         if part.ids.numel() < size:
             return

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepladder.config.choices import Where
-from stepladder.config.recipe import Recipe
+from stepladder.config.recipe import BatchConfig, LoaderConfig
 from stepladder.data.reading.examples import PictureSource, ReadCost
 from stepladder.data.reading.reader import Reader, Source
 from stepladder.measuring.subject import Subject
@@ -54,15 +53,19 @@ class KeptPictures(PictureSource):
         return ReadCost(fetch_s=time.perf_counter() - start_s, num_bytes=out.nbytes)
 
 
-def open_validation(recipe: Recipe, source: Source | None) -> Reader | None:
-    """Give the reader of a held-out split that reads no more of it than is looked at.
+def open_validation(
+    source: Source | None, batch: BatchConfig, loader: LoaderConfig, where: Where
+) -> Reader | None:
+    """Return the reader of a held-out split that reads no more of it than is looked at.
 
     None without a split.
+
+    Args:
+        where: a run holds the split.
     """
-    if recipe.data.where is Where.MEMORY and isinstance(source, PictureSource):
+    if where is Where.MEMORY and isinstance(source, PictureSource):
         source = KeptPictures(source)
-    streaming = replace(recipe, data=replace(recipe.data, where=Where.STREAM))
-    return make_held_out_reader(streaming, source)
+    return make_held_out_reader(source, batch, loader, Where.STREAM)
 
 
 def hold_batches(reader: Reader, num_batches: int) -> None:
@@ -81,8 +84,8 @@ def measure_validation(subject: Subject, *, budget_s: float) -> float | None:
     None without a validation split. Pictures that a run holds in memory lie ready, as for each of
     its validations but the first.
     """
-    source = subject.sources.val
-    reader = open_validation(subject.recipe, source)
+    source, recipe = subject.sources.val, subject.recipe
+    reader = open_validation(source, recipe.batch, recipe.loader, recipe.data.where)
     if source is None or reader is None:
         return None
 
@@ -94,7 +97,7 @@ def measure_validation(subject: Subject, *, budget_s: float) -> float | None:
             subject.model,
             reader,
             device=subject.device,
-            precision=subject.recipe.device.precision,
+            precision=recipe.device.precision,
             memory_format=subject.memory_format,
             max_batches=num_batches,
         )

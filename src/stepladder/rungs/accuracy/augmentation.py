@@ -59,10 +59,13 @@ class Augmentation(Remedy):
             )
         profile, after = self._with_views(profile, recipe)
         now = profile.time
-        read_s = source_reading_s(profile, recipe)
+        read_s = source_reading_s(profile, recipe.loader, recipe.features)
+        pass_s = through_trunk_s(
+            profile, after.features, batch_size=after.batch.global_batch_size, read_s=read_s
+        )
         validation_s = profile.head_validation_s
         time = replace(
-            with_one_time(now, features=through_trunk_s(profile, after, read_s=read_s), load=0.0),
+            with_one_time(now, features=pass_s, load=0.0),
             step_s=profile.head_step_s or now.step_s,
             validation_s=now.validation_s if validation_s is None else validation_s,
         )
@@ -70,7 +73,7 @@ class Augmentation(Remedy):
             self.name,
             profile,
             time,
-            inputs={"num_through_trunk": float(num_through_trunk(profile, after))},
+            inputs={"num_through_trunk": float(num_through_trunk(profile, after.features))},
             note=f"{_VIEWS} fixed views of each example; epochs taken as equal",
         )
 
@@ -78,7 +81,8 @@ class Augmentation(Remedy):
         """Give the bytes of the features of all views."""
         if not _has_views(profile):
             return 0
-        return (profile.feature_bytes or 0) * num_kept(*self._with_views(profile, recipe))
+        profile, after = self._with_views(profile, recipe)
+        return (profile.feature_bytes or 0) * num_kept(profile, after.features)
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
         """Give cropping with mirroring, RandAugment on top of that, and cropping alone."""

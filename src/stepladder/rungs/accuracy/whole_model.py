@@ -51,7 +51,8 @@ class WholeModel(Remedy):
         trunk_s = profile.trunk_s or 0.0
         passes, read_s = _BACKWARD, 0.0
         if recipe.features.cached:
-            passes, read_s = _BACKWARD + 1, source_reading_s(profile, recipe)
+            passes = _BACKWARD + 1
+            read_s = source_reading_s(profile, recipe.loader, recipe.features)
         validation_s = now.validation_s
         if recipe.features.cached:
             validation_s += profile.num_val * (trunk_s + read_s)

@@ -101,7 +101,8 @@ class UseGpu(Rung):
         if recipe.features.cached:
             features_s = now.one_time_s.get("features", 0.0)
             trunk_s = (profile.trunk_s or 0.0) / self._speed(profile, recipe)
-            train_s = max(load_s, num_views(profile, recipe) * trunk_s)  # each example read once
+            views = num_views(profile, recipe.features)
+            train_s = max(load_s, views * trunk_s)  # each example read once
             pass_s = profile.num_train * train_s + profile.num_val * max(load_s, trunk_s)
             return with_one_time(now, features=min(features_s, pass_s))
         step_s = recipe.batch.global_batch_size * max(load_s, self._compute_s(profile, recipe))
@@ -119,7 +120,9 @@ class UseGpu(Rung):
     def _load_s(self, profile: Profile, recipe: Recipe) -> float | None:
         """Give the seconds that the loader needs for an example, or the step's wait for one."""
         if recipe.features.cached:  # the loader's rate is that of features
-            return reading_s(profile, recipe) if profile.loader_cpu_s is not None else None
+            if profile.loader_cpu_s is None:
+                return None
+            return reading_s(profile, recipe.loader, recipe.features)
         if profile.loader_per_s:
             return 1 / profile.loader_per_s
         if profile.replay_host_s is None:

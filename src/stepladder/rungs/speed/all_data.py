@@ -91,7 +91,7 @@ class AllData(Rung):
         if not recipe.features.cached:
             return 0
         whole = replace(profile, num_train=round(profile.num_train / recipe.data.fraction))
-        return (profile.feature_bytes or 0) * num_kept(whole, recipe)
+        return (profile.feature_bytes or 0) * num_kept(whole, recipe.features)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
         """Use all, read each epoch where memory does not hold them."""

@@ -60,8 +60,10 @@ class CachedFeatures(Rung):
         pass reads each once.
         """
         now = profile.time
-        load_s = source_reading_s(profile, recipe)
-        pass_s = through_trunk_s(profile, recipe, read_s=load_s)
+        load_s = source_reading_s(profile, recipe.loader, recipe.features)
+        pass_s = through_trunk_s(
+            profile, recipe.features, batch_size=recipe.batch.global_batch_size, read_s=load_s
+        )
         head_step_s = profile.head_step_s or 0.0
         validation_s = profile.head_validation_s
         after = replace(
@@ -76,7 +78,7 @@ class CachedFeatures(Rung):
             "trunk_s": profile.trunk_s or 0.0,
             "load_s": load_s,
             "head_step_s": head_step_s,
-            "num_through_trunk": float(num_through_trunk(profile, recipe)),
+            "num_through_trunk": float(num_through_trunk(profile, recipe.features)),
         }
         if epoch_saves_s > 0:
             inputs["break_even_epochs"] = max(0.0, pass_s - load_once_s) / epoch_saves_s
@@ -89,7 +91,7 @@ class CachedFeatures(Rung):
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
         """Give the bytes of all features."""
-        return (profile.feature_bytes or 0) * num_kept(profile, recipe)
+        return (profile.feature_bytes or 0) * num_kept(profile, recipe.features)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002
         """Ask for features."""

@@ -82,7 +82,7 @@ class LargerModel(Rung):
         if growth is None:
             return 0
         example_bytes = growth.width * (profile.feature_bytes or 0)
-        return math.ceil(example_bytes * num_kept(profile, recipe))
+        return math.ceil(example_bytes * num_kept(profile, recipe.features))
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
         """Name the larger trunk, with the weights of the hub; random ones stay random."""

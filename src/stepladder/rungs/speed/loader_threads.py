@@ -53,7 +53,7 @@ class LoaderThreads(Rung):
         after = still_from_the_store(after, profile, recipe)
         num_examples = profile.num_train + profile.num_val
         inputs = {
-            "threads": float(loader_threads(profile, recipe)),
+            "threads": float(loader_threads(profile, recipe.loader)),
             "num_cores": float(cores),
             "loader_fetch_s": fetch_s,
             "loader_decode_s": decode_s,

@@ -72,7 +72,7 @@ class PixelStore(Rung):
         copy_s = _NUM_COPIES * profile.example_bytes / bandwidth
         copied_s = _NUM_COPIES * (profile.stored_bytes or 0.0) / bandwidth if fetch_s else 0.0
         read_s = min(fetch_s + max(0.0, copy_s - copied_s), cpu_s)
-        threads = loader_threads(profile, recipe)
+        threads = loader_threads(profile, recipe.loader)
         num_examples = profile.num_train + profile.num_val
         num_decoded = profile.num_train / recipe.data.fraction + profile.num_val + profile.num_test
         from_s = from_store_s(profile, recipe, num_examples=num_decoded)

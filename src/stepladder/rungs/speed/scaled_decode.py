@@ -52,7 +52,7 @@ class ScaledDecode(Rung):
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
         """Scale the cost of decoding as it was read elsewhere for this factor; a fetch stays."""
         factor, (fetch_s, decode_s) = self._factor(profile), fetch_and_decode_s(profile)
-        threads = loader_threads(profile, recipe)
+        threads = loader_threads(profile, recipe.loader)
         cost = _COST[factor]
         after = scale_loading(
             profile,

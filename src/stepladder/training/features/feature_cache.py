@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from stepladder.config.choices import OrderMode, Sampling, Split, Where
-from stepladder.config.recipe import DataConfig
+from stepladder.config.recipe import DataConfig, Recipe
 from stepladder.data.features.feature_files import FeatureFolder, FeatureWriter
 from stepladder.data.features.feature_source import HeldFeatures
 from stepladder.data.order.order_choice import resolve_order
@@ -33,6 +33,7 @@ class FeatureEngine(Protocol):
 
     def compute(
         self,
+        recipe: Recipe,
         way: TrunkPass,
         split: Split,
         rows: np.ndarray,
@@ -47,6 +48,7 @@ class FeatureEngine(Protocol):
         """Compute the features of rows, and hand them over in order.
 
         Args:
+            recipe: of the job, by which other processes build the trunk.
             way: how examples reach the head.
             split: of the rows.
             rows: of the split, all of them.
@@ -64,6 +66,7 @@ class FeatureOpener:
     """Opens the features of one split after the other.
 
     Attributes:
+        recipe: of the job, by whose options features are told from others.
         way: how examples reach the head.
         folder: of all features of this data.
         trunk: hash of the trunk.
@@ -71,6 +74,7 @@ class FeatureOpener:
         engine: that computes them elsewhere; None: this process does.
     """
 
+    recipe: Recipe
     way: TrunkPass
     folder: Path
     trunk: str
@@ -111,7 +115,7 @@ class FeatureOpener:
 
     def _reader(self, source: Source, *, is_train: bool) -> Reader:
         """Read in the stored order, and of train only what is used."""
-        recipe = self.way.recipe
+        recipe = self.recipe
         micro = recipe.batch.micro_batch_size or 1
         size = batch_size_on(self.way.device)
         return Reader(
@@ -128,7 +132,7 @@ class FeatureOpener:
         )
 
     def _facts(self, split: Split, source: Source, num_views: int) -> dict[str, Json]:
-        recipe, kind = self.way.recipe, type(self.way.task)
+        recipe, kind = self.recipe, type(self.way.task)
         data = recipe.data
         is_part = split is Split.TRAIN and data.fraction < 1
         facts = {
@@ -198,7 +202,7 @@ class FeatureOpener:
         some = _first_and_last(rows)
         fresh = self.way.fresh(source, some, num_views=num_views)
         features, targets = held.read(some)
-        precision, is_cuda = self.way.recipe.device.precision, self.way.device.type == "cuda"
+        precision, is_cuda = self.way.precision, self.way.device.type == "cuda"
         is_same = agree(features, fresh.inputs, precision, is_tf32=is_cuda)
         return is_same and (targets is None or torch.equal(targets, fresh.targets))
 
@@ -221,6 +225,7 @@ class FeatureOpener:
             self._compute_here(reader, writer.num_done, num_views, append)
         else:
             self.engine.compute(
+                self.recipe,
                 self.way,
                 split,
                 reader.order.samples(0, 0, reader.num_examples),

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stepladder.config.recipe import Recipe
+from stepladder.config.choices import Precision
+from stepladder.config.recipe import FeaturesConfig
 from stepladder.data.batch import Batch
 from stepladder.data.reading.reader import PictureSource, Source
 from stepladder.models.features import evaluating
 from stepladder.task.contract import Task
-from stepladder.training.setup.build import EVALUATION_BATCH_SIZE, MEMORY_FORMATS
+from stepladder.training.evaluate import EVALUATION_BATCH_SIZE
 from stepladder.training.step import autocast
 
 _BATCH_ON_GPU = 128  # fewer leave most of one idle
@@ -21,17 +22,20 @@ _BATCH_ON_GPU = 128  # fewer leave most of one idle
 
 @dataclass(frozen=True, kw_only=True)
 class TrunkPass:
-    """The way of a batch from the reader to the head, in a recipe's precision and layout."""
+    """The way of a batch from the reader to the head, in a precision and layout.
 
-    recipe: Recipe
+    Attributes:
+        seed: that random views are drawn from.
+        num_views: random views of each training example; 0: the example as it is.
+    """
+
     task: Task
     model: nn.Module
     device: torch.device
-
-    @property
-    def num_views(self) -> int:
-        """Random views of each training example; 0: the example as it is."""
-        return num_views(self.recipe, self.task)
+    precision: Precision
+    memory_format: torch.memory_format
+    seed: int
+    num_views: int
 
     def features(self, batch: Batch, *, num_views: int = 0) -> Tensor:
         """Give the features of a batch; view k is what the task's augment gives for epoch k.
@@ -43,8 +47,9 @@ class TrunkPass:
         on_device = self.on_device(batch)
         if not num_views:
             return self._trunk(on_device)
-        seed = self.recipe.seed
-        views = [self.task.augment(on_device, seed=seed, epoch=view) for view in range(num_views)]
+        views = [
+            self.task.augment(on_device, seed=self.seed, epoch=view) for view in range(num_views)
+        ]
         return torch.stack([self._trunk(view) for view in views], dim=1)
 
     def fresh(self, source: Source, rows: np.ndarray, *, num_views: int = 0) -> Batch:
@@ -55,14 +60,13 @@ class TrunkPass:
         return Batch(features.cpu().clone(), batch.targets, batch.ids)
 
     def on_device(self, batch: Batch) -> Batch:
-        """Copy a batch to the device, in the recipe's memory format."""
-        memory_format = MEMORY_FORMATS[self.recipe.device.memory_format]
-        return batch.to(self.device, memory_format=memory_format)
+        """Copy a batch to the device, in the memory format of the pass."""
+        return batch.to(self.device, memory_format=self.memory_format)
 
     def _trunk(self, batch: Batch) -> Tensor:
         parts = self.task.split(self.model)
         assert parts is not None  # refused before
-        with autocast(self.device, self.recipe.device.precision):
+        with autocast(self.device, self.precision):
             features: Tensor = parts[0](batch.inputs)
         return features
 
@@ -72,9 +76,9 @@ def batch_size_on(device: torch.device) -> int:
     return EVALUATION_BATCH_SIZE if device.type == "cpu" else _BATCH_ON_GPU
 
 
-def num_views(recipe: Recipe, task: Task) -> int:
+def num_views(features: FeaturesConfig, task: Task) -> int:
     """Count the random views that are kept of each training example; 0: the example as it is."""
-    return recipe.features.cached_views if task.is_random_before_head else 0
+    return features.cached_views if task.is_random_before_head else 0
 
 
 def read_batch(source: Source, rows: np.ndarray) -> Batch:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.config.choices import Precision, Split, TrainMode
-from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.data.reading.datasets import DatasetSource, as_source
 from stepladder.data.reading.examples import ArrivalSource
@@ -39,9 +38,7 @@ class _Refusal(NamedTuple):
     fix: str = _WITHOUT
 
 
-def why_no_features(
-    recipe: Recipe, task: Task, model: nn.Module, train: Source | None = None
-) -> str | None:
+def why_no_features(way: TrunkPass, learns: TrainMode, train: Source | None = None) -> str | None:
     """Say why the head cannot learn from features that were computed once; None: it can.
 
     Two examples are put through the whole model and through trunk and head apart: the losses have
@@ -49,20 +46,21 @@ def why_no_features(
     were.
 
     Args:
-        model: as `make_model` gave it, on its device.
+        way: its model is as `make_model` gave it, on its device.
+        learns: which weights learn.
         train: the training split; None: as the task gives it.
     """
-    refusal = _refusal(recipe, task, model, train)
+    refusal = _refusal(way, learns, train)
     return refusal.why if refusal is not None else None
 
 
-def require_features(recipe: Recipe, task: Task, model: nn.Module, train: Source) -> None:
+def require_features(way: TrunkPass, learns: TrainMode, train: Source) -> None:
     """Refuse to cache the features of a job for which that is not the same training.
 
     Raises:
         UsageError: with the reason and what to do.
     """
-    refusal = _refusal(recipe, task, model, train)
+    refusal = _refusal(way, learns, train)
     if refusal is not None:
         raise UsageError(
             f"features cannot be computed once: {refusal.why}",
@@ -85,12 +83,12 @@ def agree(a: Tensor, b: Tensor, precision: Precision, *, is_tf32: bool = False) 
     return float((a - b).norm()) <= tolerance * (float(b.norm()) + 1e-12)
 
 
-def _refusal(recipe: Recipe, task: Task, model: nn.Module, train: Source | None) -> _Refusal | None:
-    refusal = _refusal_of_job(recipe, task, model)
+def _refusal(way: TrunkPass, learns: TrainMode, train: Source | None) -> _Refusal | None:
+    refusal = _refusal_of_job(way, learns)
     if refusal is not None:
         return refusal
     if train is None:
-        data = task.data(Split.TRAIN)
+        data = way.task.data(Split.TRAIN)
         train = as_source(data) if data is not None else None
     if train is None or len(train) == 0:
         return _Refusal("there is nothing to train on")
@@ -98,17 +96,17 @@ def _refusal(recipe: Recipe, task: Task, model: nn.Module, train: Source | None)
         return _Refusal("an IterableDataset has no rows that features could belong to")
     if isinstance(train, DatasetSource) and train.is_stochastic:
         return _Refusal("the dataset gives other values when an example is read again")
-    return _probe(recipe, task, model, train)
+    return _probe(way, train)
 
 
-def _refusal_of_job(recipe: Recipe, task: Task, model: nn.Module) -> _Refusal | None:
-    if recipe.train is not TrainMode.HEAD:
-        when = "" if recipe.train is TrainMode.ALL else " in the second stage"
+def _refusal_of_job(way: TrunkPass, learns: TrainMode) -> _Refusal | None:
+    if learns is not TrainMode.HEAD:
+        when = "" if learns is TrainMode.ALL else " in the second stage"
         return _Refusal(f"all weights learn{when}, so features change", _WITHOUT)
-    if task.split(model) is None:
+    if way.task.split(way.model) is None:
         fix = "Let the task's split(model) give (trunk, head), or train without --features.cached."
         return _Refusal("the task does not say which part of its model is the head", fix)
-    if task.is_random_before_head and recipe.features.cached_views == 0:
+    if way.task.is_random_before_head and not way.num_views:
         return _Refusal(
             "the examples change at random before they reach the head (augmentation)",
             "Turn augmentation off, or keep random views of each example: "
@@ -118,13 +116,12 @@ def _refusal_of_job(recipe: Recipe, task: Task, model: nn.Module) -> _Refusal | 
     return None
 
 
-def _probe(recipe: Recipe, task: Task, model: nn.Module, source: Source) -> _Refusal | None:
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    trunk_pass = TrunkPass(recipe=recipe, task=task, model=model, device=device)
+def _probe(way: TrunkPass, source: Source) -> _Refusal | None:
+    task, model, device, precision = way.task, way.model, way.device, way.precision
     batch = read_batch(source, np.arange(min(_NUM_PROBED, len(source))))
     if not (batch.targets is None or isinstance(batch.targets, Tensor)):
         return _Refusal("the targets of an example are not one tensor")
-    on_device = trunk_pass.on_device(batch)
+    on_device = way.on_device(batch)
     devices = [device] if device.type == "cuda" else []
     with (
         torch.random.fork_rng(devices),
@@ -132,15 +129,15 @@ def _probe(recipe: Recipe, task: Task, model: nn.Module, source: Source) -> _Ref
         as_built(model),  # nothing to compile
         without_tf32(device),
     ):
-        if trunk_pass.num_views and (why := _why_no_views(recipe, task, on_device)) is not None:
+        if way.num_views and (why := _why_no_views(task, on_device, way.seed)) is not None:
             return why
-        features = trunk_pass.features(batch)
+        features = way.features(batch)
         if not isinstance(features, Tensor) or features.shape[:1] != batch.ids.shape:
             return _Refusal("the trunk does not give one tensor with a row for each example")
         parts = task.split(model)
         assert parts is not None
         inputs = Batch(features, on_device.targets, batch.ids)
-        with autocast(device, recipe.device.precision):
+        with autocast(device, precision):
             whole = _results(task, model, on_device)
             try:
                 apart = _results(task, parts[1], inputs)
@@ -150,8 +147,7 @@ def _probe(recipe: Recipe, task: Task, model: nn.Module, source: Source) -> _Ref
                     "the task's loss or metrics do not run on head and features alone "
                     f"({type(error).__name__}: {first})"
                 )
-        among = _among_others(trunk_pass, source)
-    precision = recipe.device.precision
+        among = _among_others(way, source)
     if not all(agree(a, b, precision) for a, b in zip(apart, whole, strict=True)):
         return _Refusal(
             "head(trunk(inputs)) does not give the losses of the whole model",
@@ -167,8 +163,8 @@ def _among_others(way: TrunkPass, source: Source) -> Tensor:
     return way.features(read_batch(source, rows))[:_NUM_PROBED]
 
 
-def _why_no_views(recipe: Recipe, task: Task, batch: Batch) -> _Refusal | None:
-    view = task.augment(batch, seed=recipe.seed, epoch=0)
+def _why_no_views(task: Task, batch: Batch, seed: int) -> _Refusal | None:
+    view = task.augment(batch, seed=seed, epoch=0)
     targets = batch.targets
     if view.targets is not targets and not (
         isinstance(view.targets, Tensor)
@@ -179,7 +175,7 @@ def _why_no_views(recipe: Recipe, task: Task, batch: Batch) -> _Refusal | None:
             "the augmentation changes the targets: MixUp mixes an example with others",
             "Turn MixUp off (--augment.mixup-alpha 0), or train without --features.cached.",
         )
-    alone = task.augment(next(split_batch(batch, 1)), seed=recipe.seed, epoch=0)
+    alone = task.augment(next(split_batch(batch, 1)), seed=seed, epoch=0)
     pair = view.inputs[:1], alone.inputs
     if all(isinstance(part, Tensor) for part in pair) and not agree(*pair, Precision.FP32):
         return _Refusal("the augmentation of an example depends on the others of its batch")

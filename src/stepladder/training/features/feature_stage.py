@@ -25,7 +25,13 @@ from stepladder.training.features.feature_task import (
     require_features,
 )
 from stepladder.training.output.display import Display
-from stepladder.training.setup.build import Sources, make_model, open_device, use_threads
+from stepladder.training.setup.build import (
+    Sources,
+    make_model,
+    make_trunk_pass,
+    open_device,
+    use_threads,
+)
 from stepladder.training.setup.table_version import name_table_version, open_at_version
 from stepladder.training.signals import SignalGuard
 
@@ -78,7 +84,7 @@ def go_on_features(
             is_test_wanted=is_test_wanted,
             engine=engine,
         )
-    return FeatureTask(task, num_views=num_views(job.recipe, task)), features
+    return FeatureTask(task, num_views=num_views(job.recipe.features, task)), features
 
 
 @contextmanager
@@ -147,7 +153,8 @@ def compute_features(
     sources = open_at_version(task, recipe.data.table_version)
     job = name_table_version(job, sources)  # so that executors read the same
     model = make_model(recipe, task, device)
-    require_features(recipe, task, model, sources.train)
+    way = make_trunk_pass(recipe, task, model, device=device)
+    require_features(way, recipe.train, sources.train)
     with SignalGuard() as guard:
         _, features = go_on_features(
             job,

@@ -25,9 +25,9 @@ from stepladder.models.features import hash_trunk
 from stepladder.records import Json
 from stepladder.task.contract import Metrics, Task
 from stepladder.training.features.feature_cache import FeatureEngine, FeatureOpener
-from stepladder.training.features.feature_pass import TrunkPass, num_views
+from stepladder.training.features.feature_pass import num_views
 from stepladder.training.features.feature_rules import require_features, why_no_features
-from stepladder.training.setup.build import Sources
+from stepladder.training.setup.build import Sources, make_trunk_pass
 from stepladder.training.setup.run_folder import FEATURES
 
 __all__ = [
@@ -174,11 +174,13 @@ def open_features(
         ResourceError: if they cannot be written.
         EvaluationCancelled: if is_cancelled says so; what is computed is kept.
     """
+    way = make_trunk_pass(recipe, task, model, device=device)
     if not is_checked:
-        require_features(recipe, task, model, sources.train)
+        require_features(way, recipe.train, sources.train)
     held_out = [sources.val, sources.test] if is_test_wanted else [sources.val]
     opener = FeatureOpener(
-        way=TrunkPass(recipe=recipe, task=task, model=model, device=device),
+        recipe=recipe,
+        way=way,
         folder=folder,
         trunk=hash_trunk(_trunk(task, model)),
         total=_num_used(recipe, sources.train)
@@ -210,8 +212,8 @@ def fresh_features(
     Raises:
         UsageError: if features cannot be computed once.
     """
-    require_features(recipe, task, model, sources.train)
-    way = TrunkPass(recipe=recipe, task=task, model=model, device=device)
+    way = make_trunk_pass(recipe, task, model, device=device)
+    require_features(way, recipe.train, sources.train)
 
     def fresh(source: Source, views: int) -> FreshFeatures:
         def compute(rows: np.ndarray) -> tuple[Any, Any]:

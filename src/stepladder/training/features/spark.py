@@ -27,7 +27,7 @@ from stepladder.models.features import evaluating, hash_trunk
 from stepladder.task.contract import Task
 from stepladder.task.load import BUILT_IN, load_task
 from stepladder.training.features.feature_pass import TrunkPass, batch_size_on, read_batch
-from stepladder.training.setup.build import make_model
+from stepladder.training.setup.build import make_model, make_trunk_pass
 from stepladder.training.setup.table_version import open_at_version
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class SparkFeatures:
 
     def compute(
         self,
+        recipe: Recipe,
         way: TrunkPass,
         split: Split,
         rows: np.ndarray,
@@ -90,7 +91,7 @@ class SparkFeatures:
         with spark_session() as spark:
             site = open_site(shared)
             np.save(shared / _ROWS, rows)
-            recipe = _for_executors(way.recipe)
+            recipe = _for_executors(recipe)
             require_shared(spark, site, example=_local(recipe.data.store))
             spans = _spans(num_done, len(rows))
             trunk = _trunk(way.task, way.model)
@@ -189,7 +190,7 @@ class FeatureTasks:
                 where="spark",
                 fix="Install the same versions of stepladder, torch and timm there.",
             )
-        way = TrunkPass(recipe=self.recipe, task=task, model=model, device=_CPU)
+        way = make_trunk_pass(self.recipe, task, model, device=_CPU)
         return way, source
 
     def _open(self, task: Task) -> Source:

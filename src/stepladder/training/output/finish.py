@@ -40,7 +40,9 @@ def finish_run(
     run.close()  # a small cache needs the room of its files for those of test
     with run.clock.phase(Phase.TEST):
         for split, source in (("val", sources.val), ("test", sources.test)):
-            reader = make_held_out_reader(run.recipe, source)
+            reader = make_held_out_reader(
+                source, run.recipe.batch, run.recipe.loader, run.recipe.data.where
+            )
             if reader is not None:
                 results[split] = (run.evaluate(reader), examples_of(source))
                 reader.close()

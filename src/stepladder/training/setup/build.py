@@ -18,7 +18,7 @@ from stepladder.config.choices import (
     Where,
 )
 from stepladder.config.options import JobConfig
-from stepladder.config.recipe import DataConfig, Recipe
+from stepladder.config.recipe import BatchConfig, DataConfig, LoaderConfig, Recipe
 from stepladder.data.features.feature_source import FeatureSource
 from stepladder.data.order.order_choice import resolve_order
 from stepladder.data.reading.datasets import as_source
@@ -34,13 +34,13 @@ from stepladder.optim.optimizers import build_optimizer
 from stepladder.task.blame import exits_told, method_place
 from stepladder.task.contract import Task
 from stepladder.training.clock import Clock, DeviceTimeline
+from stepladder.training.evaluate import EVALUATION_BATCH_SIZE, FEATURE_EVALUATION_BATCH_SIZE
+from stepladder.training.features.feature_pass import TrunkPass, num_views
 from stepladder.training.randomness import has_random_layers, seed_everything
 from stepladder.training.stage import Stage, enter_stage, stages_of
 from stepladder.training.step import Step
 from stepladder.training.update import Update
 
-EVALUATION_BATCH_SIZE = 32  # more is no faster on a CPU, and takes memory in proportion
-FEATURE_EVALUATION_BATCH_SIZE = 256  # the head alone: what a batch costs is Python's time
 MAX_PRODUCTS_OF_ONE_THREAD = 4_000_000  # below about 0.1 ms of work on a core
 _OF_PICTURES = "stepladder.task.image_classification"
 MEMORY_FORMATS = {
@@ -250,15 +250,17 @@ def make_train_reader(recipe: Recipe, source: Source) -> Reader:
         fraction_seed=recipe.data.seed,
         sample=recipe.data.sample,
         window_rows=recipe.data.window_rows,
-        where=_where(recipe, source),
+        where=_held(recipe.data.where, source),
     )
 
 
-def make_held_out_reader(recipe: Recipe, source: Source | None) -> Reader | None:
-    """Give the reader of a held-out split, in its stored order; None without one."""
+def make_held_out_reader(
+    source: Source | None, batch: BatchConfig, loader: LoaderConfig, where: Where
+) -> Reader | None:
+    """Return the reader of a held-out split, in its stored order; None without one."""
     if source is None:
         return None
-    micro = recipe.batch.micro_batch_size or recipe.batch.global_batch_size
+    micro = batch.micro_batch_size or batch.global_batch_size
     is_light = isinstance(source, FeatureSource) and source.is_held
     size = FEATURE_EVALUATION_BATCH_SIZE if is_light else EVALUATION_BATCH_SIZE
     return Reader(
@@ -266,15 +268,15 @@ def make_held_out_reader(recipe: Recipe, source: Source | None) -> Reader | None
         seed=0,
         global_batch_size=max(size, micro),
         mode=OrderMode.SEQUENTIAL,
-        threads=recipe.loader.threads,
-        prefetch_batches=recipe.loader.prefetch_batches,
-        where=_where(recipe, source),
+        threads=loader.threads,
+        prefetch_batches=loader.prefetch_batches,
+        where=_held(where, source),
     )
 
 
-def _where(recipe: Recipe, source: Source) -> Where:
-    """Say where pictures are held; features lie in memory as it is."""
-    return Where.STREAM if isinstance(source, FeatureSource) else recipe.data.where
+def _held(where: Where, source: Source) -> Where:
+    """Return where pictures are held; features lie in memory as it is."""
+    return Where.STREAM if isinstance(source, FeatureSource) else where
 
 
 def make_model(recipe: Recipe, task: Task, device: torch.device) -> nn.Module:
@@ -292,7 +294,7 @@ def make_model(recipe: Recipe, task: Task, device: torch.device) -> nn.Module:
     if recipe.device.precision is Precision.FP16_MASTER:
         halve_(model)
     require_execution(recipe, task, model, device=device)
-    set_execution(recipe, stages_of(recipe)[0], task, model)
+    set_execution(recipe, stages_of(recipe.train, recipe.batch)[0], task, model)
     return model
 
 
@@ -306,6 +308,21 @@ def _built(recipe: Recipe, task: Task) -> nn.Module:
         f"build_model of {type(task).__name__} gave {type(model).__name__}, not a torch.nn.Module",
         where=method_place(task, "build_model"),
         fix="Let it end with `return model`, the model that it makes.",
+    )
+
+
+def make_trunk_pass(
+    recipe: Recipe, task: Task, model: nn.Module, *, device: torch.device
+) -> TrunkPass:
+    """Return the pass of examples through the trunk of a model that `make_model` gave."""
+    return TrunkPass(
+        task=task,
+        model=model,
+        device=device,
+        precision=recipe.device.precision,
+        memory_format=MEMORY_FORMATS[recipe.device.memory_format],
+        seed=recipe.seed,
+        num_views=num_views(recipe.features, task),
     )
 
 

@@ -145,7 +145,7 @@ def open_session(
         model=model,
         device=device,
         clock=clock,
-        stage=stages_of(recipe)[position.stage],
+        stage=stages_of(recipe.train, recipe.batch)[position.stage],
         position=position,
         num_kept=job.run.save_top_k,
         config=job.run,

@@ -59,7 +59,7 @@ def rehearse(
     model = make_model(job.recipe, task, device)
     if job.recipe.features.cached:
         sources = fresh_features(job.recipe, task, model, sources, device=device)
-        task = FeatureTask(task, num_views=num_views(job.recipe, task))
+        task = FeatureTask(task, num_views=num_views(job.recipe.features, task))
     parent = _nearest_folder(job.run.dir)
     with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=parent) as temporary:
         folder = Path(temporary)
@@ -123,7 +123,7 @@ def _go_through(run: Session, job: JobConfig, display: Display, sources: Sources
     steps = run.train_reader.steps_per_epoch
     epoch_s = steps * step_s + (validation_s or 0.0)
     schedule = job.recipe.schedule
-    stages = len(stages_of(job.recipe))
+    stages = len(stages_of(job.recipe.train, job.recipe.batch))
     epochs = min(schedule.max_epochs, (schedule.max_steps or math.inf) / steps) * stages
     plan = {
         "steps_per_epoch": steps,

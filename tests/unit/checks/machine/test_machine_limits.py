@@ -27,6 +27,7 @@ from stepladder.task.contract import Task
 from stepladder.task.image_classification import ImageClassification
 
 H100 = Gpu(name="NVIDIA H100", memory_bytes=80 * 10**9, driver="470.57")
+SMALL = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
 GB = 10**9
 MB = 10**6
 IN_2026 = 1_790_000_000.0
@@ -273,13 +274,12 @@ def test_weights_with_their_optimiser_have_to_fit(machine: Machine, tmp_path: Pa
 def pictures(tmp_path: Path, build_store: Any) -> ImageClassification:
     """The built-in task on a store of 20 training pictures of 32x32."""
     build_store(tmp_path / "store", num_rows={"train": 20, "val": 5}, size=32)
-    model = ModelConfig(name="test_efficientnet", weights=WeightsSource.NONE)
-    return ImageClassification(tmp_path / "store", Recipe(model=model, train=TrainMode.ALL))
+    return ImageClassification(tmp_path / "store", Recipe(model=SMALL, train=TrainMode.ALL))
 
 
 def changes_of(task: ImageClassification, where: Where) -> dict[str, Any]:
     data = DataConfig(store=task.store.path, where=where)
-    return {"task": task, "model": task.recipe.model, "data": data}
+    return {"task": task, "model": SMALL, "data": data}
 
 
 def test_pictures_held_in_memory_have_to_fit_beside_the_weights(

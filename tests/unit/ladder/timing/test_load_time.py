@@ -45,7 +45,9 @@ def _loaded(profile):  # type: ignore[no-untyped-def]
 
 
 def time_of(block: BlockTimes) -> TrainingTime:
-    return training_time(Recipe(), block, num_train=90, num_val=30, epochs=1.0, num_validations=1.0)
+    return training_time(
+        block, batch_size=16, num_train=90, num_val=30, epochs=1.0, num_validations=1.0
+    )
 
 
 def threads(recipe: Recipe, number: int) -> Recipe:

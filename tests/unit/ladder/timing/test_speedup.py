@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 from stepladder.config.recipe import Recipe, StoppingConfig
 from stepladder.ladder.lab import Lab, Outcomes
 from stepladder.ladder.limits.guard import TrialFailed, Watchdog
-from stepladder.ladder.timing import interleaved_blocks as race_module
 from stepladder.ladder.timing import speedup as speed_module
 from stepladder.ladder.timing.interleaved_blocks import MIN_PAIRS, Race
 from stepladder.ladder.timing.speedup import Length, length_of, measure_speed, pair_lengths, widened
@@ -138,7 +138,7 @@ def test_fewer_validations_are_timed_by_blocks_of_one_workload(
             opened.append(recipe)
             super().__init__(recipe, *args, **kwargs)
 
-    monkeypatch.setattr(race_module, "Workload", Counted)
+    monkeypatch.setattr(speed_module, "Workload", Counted)
     rare = replace(recipe, stopping=replace(recipe.stopping, validate_every_epochs=3))
     fewer = Length(epochs=6.0, num_validations=2.0)
     speed = measure_speed(
@@ -188,19 +188,13 @@ def test_lengths_that_rest_on_what_a_step_takes_are_timed_by_blocks(
 
 def test_a_race_says_when_it_was_not_cut(make_lab, recipe, tmp_path) -> None:
     lab = make_lab(recipe)
-    racing = Race(
-        (recipe, lab.material(recipe)),
-        (recipe, lab.material(recipe)),
-        device=lab.device,
-        folder=tmp_path / "race",
-        block_s=0.002,
-        watchdog=Watchdog(),
-        time_left=lab.time_left,
-    )
-    try:
+    what = recipe, lab.task, lab.sources
+    with (
+        closing(Workload(*what, device=lab.device, cache=tmp_path / "before")) as before,
+        closing(Workload(*what, device=lab.device, cache=tmp_path / "after")) as after,
+    ):
+        racing = Race(before, after, block_s=0.002, watchdog=Watchdog(), time_left=lab.time_left)
         racing.warm_up()
         assert racing.before.pilot.step_s > 0
         assert racing.before.planned_s > 0
         assert not racing.is_cut
-    finally:
-        racing.close()

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from stepladder.config.recipe import DeviceConfig, Recipe
+from stepladder.config.recipe import DeviceConfig
 from stepladder.machine.compiler import compiler_missing
 from stepladder.measuring.blocks import cold
 from stepladder.measuring.blocks.cold import cold_compiler, compiler_start_s
 from stepladder.measuring.blocks.timing import seconds_of
 
 CPU = torch.device("cpu")
-COMPILED = Recipe(device=DeviceConfig(compile=True))
+COMPILED = DeviceConfig(compile=True)
 has_compiler = pytest.mark.skipif(
     compiler_missing("cpu") is not None, reason="no C++ compiler on this machine"
 )
@@ -71,7 +70,6 @@ def test_what_a_process_does_once_is_timed_once(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_where_nothing_is_compiled_the_caches_stay(tmp_path: Path) -> None:
-    plain = replace(COMPILED, device=DeviceConfig())
     before = folders()
-    with cold_compiler(plain, tmp_path, CPU):
+    with cold_compiler(DeviceConfig(), tmp_path, CPU):
         assert folders() == before

@@ -356,11 +356,16 @@ def test_closing_ends_the_readers_and_puts_random_states_back(make: Make) -> Non
 
 def test_time_to_a_trained_model_adds_its_parts() -> None:
     times = BlockTimes(step_s=0.5, num_steps=3, validation_s=2.0, trunk_s=0.1)
-    recipe = replace(RECIPE, features=FeaturesConfig(cached=True))
-    given = {"num_train": 40, "num_val": 10, "epochs": 4.0, "num_validations": 4.0}
-    time = training_time(recipe, times, **given, one_time_s={"compile": 7.0}, checkpoint_s=1.0)
+    given = {
+        "batch_size": RECIPE.batch.global_batch_size,
+        "num_train": 40,
+        "num_val": 10,
+        "epochs": 4.0,
+        "num_validations": 4.0,
+    }
+    time = training_time(times, **given, one_time_s={"compile": 7.0}, checkpoint_s=1.0)
     assert time.one_time_s == {"compile": 7.0, "features": pytest.approx(5.0)}
     assert time.total_s == pytest.approx(7 + 5 + 4 * 5 * 0.5 + 4 * 2 + 1)
     with_views = replace(times, trunk_s=0.3, held_out_trunk_s=0.1)  # of a training example, all
-    views = training_time(recipe, with_views, **given)
+    views = training_time(with_views, **given)
     assert views.one_time_s == {"features": pytest.approx(0.3 * 40 + 0.1 * 10)}

@@ -25,6 +25,7 @@ RECIPE = Recipe(
     optimizer=OptimizerConfig(name=OptimizerName.SGD),
     device=DeviceConfig(threads=1),
 )
+HOW = RECIPE.batch, RECIPE.loader
 
 
 class Numbers(PictureSource):
@@ -60,7 +61,7 @@ def test_rows_are_read_once_and_come_as_they_are() -> None:
 
 def test_only_the_batches_that_are_looked_at_are_read_ahead() -> None:
     source = Numbers(100)
-    reader = open_validation(RECIPE, source)
+    reader = open_validation(source, *HOW, Where.MEMORY)
     assert reader is not None
     hold_batches(reader, 2)
     assert source.seen == list(range(64))
@@ -73,12 +74,11 @@ def test_only_the_batches_that_are_looked_at_are_read_ahead() -> None:
 
 def test_a_run_that_streams_reads_each_validation_anew() -> None:
     source = Numbers(10)
-    streaming = replace(RECIPE, data=replace(RECIPE.data, where=Where.STREAM))
-    reader = open_validation(streaming, source)
+    reader = open_validation(source, *HOW, Where.STREAM)
     assert reader is not None
     hold_batches(reader, 1)
     assert source.seen == []
-    assert open_validation(RECIPE, None) is None
+    assert open_validation(None, *HOW, Where.MEMORY) is None
 
 
 def test_no_block_of_a_run_in_memory_waits_for_its_validation_pictures(

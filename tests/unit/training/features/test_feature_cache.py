@@ -44,6 +44,7 @@ from stepladder.training.setup.build import (
     make_clock,
     make_model,
     make_stage_parts,
+    make_trunk_pass,
     open_sources,
 )
 from stepladder.training.stage import stages_of
@@ -92,6 +93,11 @@ def cached(job: MakeJob) -> MakeJob:
         return made
 
     return make
+
+
+def why_not(recipe: Recipe, task: Task) -> str | None:
+    model = make_model(recipe, task, CPU)
+    return why_no_features(make_trunk_pass(recipe, task, model, device=CPU), recipe.train)
 
 
 def opened(task: Task, folder: Path, recipe: Recipe, **options: Any) -> Sources:
@@ -471,7 +477,7 @@ def test_what_cannot_be_cached_is_refused_in_words(
 ) -> None:
     task = type("Other", (still,), changes)()
     job = cached(tmp_path / "run")
-    why = why_no_features(job.recipe, task, make_model(job.recipe, task, CPU))
+    why = why_not(job.recipe, task)
     assert why is not None
     assert words in why
     for dry_run in (True, False):
@@ -533,7 +539,8 @@ def test_a_plain_task_has_nothing_against_it_and_stays_as_it_was(
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     flags = [module.training for module in model.modules()]
     state = torch.get_rng_state()
-    assert why_no_features(recipe, task, model) is None
+    way = make_trunk_pass(recipe, task, model, device=CPU)
+    assert why_no_features(way, recipe.train) is None
     assert torch.equal(torch.get_rng_state(), state)
     assert [module.training for module in model.modules()] == flags
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
@@ -551,7 +558,7 @@ def test_views_that_mix_examples_are_refused(
     changes = {"augment": augment, "is_random_before_head": property(lambda self: True)}
     task = type("Mixing", (still,), changes)()
     recipe = cached(tmp_path, features=FeaturesConfig(cached=True, cached_views=2)).recipe
-    why = why_no_features(recipe, task, make_model(recipe, task, CPU))
+    why = why_not(recipe, task)
     assert why is not None
     assert ("MixUp" if mixes == "targets" else "others of its batch") in why
 
@@ -584,7 +591,7 @@ def test_a_small_head_steps_on_one_thread_and_leaves_the_others_alone(
     model = make_model(recipe, task, CPU)
     parts = make_stage_parts(
         recipe,
-        stages_of(recipe)[0],
+        stages_of(recipe.train, recipe.batch)[0],
         FeatureTask(task),
         model,
         device=CPU,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from stepladder.training.evaluate import EVALUATION_BATCH_SIZE
 from stepladder.training.features.feature_pass import batch_size_on
-from stepladder.training.setup.build import EVALUATION_BATCH_SIZE
 
 
 def test_more_examples_at_once_go_through_the_trunk_on_a_gpu() -> None:
