@@ -1,7 +1,7 @@
 """Compare two checkouts: what both do has to be the same.
 
     python -m bench.held_fast OLD_CHECKOUT NEW_CHECKOUT [--part NAME ...] [--json OUT]
-        [--store DEMO_STORE] [--runs FOLDER ...] [--limit N] [--pairs N]
+        [--store DEMO_STORE [STORE …]] [--runs FOLDER ...] [--limit N] [--pairs N]
 
 Each checkout is run in processes of its own, whose path begins with its `src`. A part prints one
 line, `PART: same`, or what differs. The exit code is 1 if anything does, and 2 if a part failed.
@@ -48,7 +48,11 @@ def main() -> int:
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--json", type=Path, help="file for what was found")
     parser.add_argument(
-        "--store", type=Path, help="the demo's store; without it these are left out"
+        "--store",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="stores of photographs: the demo's, and others; without it these are left out",
     )
     parser.add_argument("--runs", type=Path, nargs="+", default=[], help="folders of climbs")
     parser.add_argument("--limit", type=int, help="programs of the findings, evenly chosen")
@@ -59,17 +63,22 @@ def main() -> int:
     options = parser.parse_args()
     old = Checkout(name="old", root=options.old.resolve())
     new = Checkout(name="new", root=options.new.resolve())
-    store = options.store.resolve() if options.store else None
+    stores = [store.resolve() for store in options.store]
     runs = [folder.resolve() for folder in options.runs]
     parts: dict[str, Callable[[Path], Found]] = {
         "stores": lambda work: compare_stores(old, new, work),
         "configs": lambda work: compare_configs(old, new, work),
         "opens": lambda work: compare_opens(old, new, work, has_climb=not options.no_climb),
         "verdicts": lambda work: compare_verdicts(old, new, work, runs=runs),
-        "weights": lambda work: compare_weights(old, new, work, store=store),
+        "weights": lambda work: compare_weights(old, new, work, stores=stores),
         "findings": lambda work: compare_findings(old, new, work, limit=options.limit),
         "speed": lambda work: compare_speed(
-            old, new, work, store=store, pairs=options.pairs, climb_pairs=options.climb_pairs
+            old,
+            new,
+            work,
+            store=stores[0] if stores else None,
+            pairs=options.pairs,
+            climb_pairs=options.climb_pairs,
         ),
     }
     results, code = {}, 0

@@ -46,12 +46,12 @@ SHARED: dict[str, Any] = {
 
 
 def compare_weights(
-    old: Checkout, new: Checkout, folder: Path, *, store: Path | None
+    old: Checkout, new: Checkout, folder: Path, *, stores: list[Path]
 ) -> tuple[list[str], list[str]]:
     """Train by each, and compare every tensor of every checkpoint and every metric.
 
     Args:
-        store: of the demo, for accuracies by seed; None: left out.
+        stores: of photographs, for accuracies by seed.
 
     Returns:
         (differences, notes).
@@ -64,17 +64,17 @@ def compare_weights(
         given = {"store": str(folder / "store"), "folder": str(folder / checkout.name)}
         results[checkout.name] = checkout.probe("trainings", {**given, "jobs": jobs}, cwd=folder)
     found, notes = _compare(jobs, results)
-    if store is not None:
-        jobs = {f"seed{seed}": {"seed": seed, "features.cached": True} for seed in range(3)}
+    jobs = {f"seed{seed}": {"seed": seed, "features.cached": True} for seed in range(3)}
+    for store in stores:
         for checkout in (old, new):
-            given = {"store": str(store), "folder": str(folder / f"demo-{checkout.name}")}
+            given = {"store": str(store), "folder": str(folder / f"{store.name}-{checkout.name}")}
             results[checkout.name] = checkout.probe(
                 "trainings", {**given, "jobs": jobs}, cwd=folder
             )
         more, _ = _compare(jobs, results)
         accuracies = [result["summary"]["val_accuracy"] for result in results["new"].values()]
-        found += [f"demo {line}" for line in more]
-        notes.append(f"demo accuracies by seed: {accuracies}")
+        found += [f"{store}: {line}" for line in more]
+        notes.append(f"validation accuracies of {store.parent.name} by seed: {accuracies}")
     return found, notes
 
 
