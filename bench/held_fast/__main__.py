@@ -6,13 +6,14 @@
 Each checkout is run in processes of its own, whose path begins with its `src`. A part prints one
 line, `PART: same`, or what differs. The exit code is 1 if anything does, and 2 if a part failed.
 
-    stores    the same pictures give the same files
-    configs   resolved examples, and the flags of every command
-    opens     what the old one wrote opens in the new one; keys of files; documented imports
-    verdicts  recorded trials and random evidence, and bounds of block times
-    weights   final weights of trainings by every optimiser
-    findings  of `check` and `watch`, on the programs of the fault corpus and on sound ones
-    speed     by pairs, in rotated order
+    stores      the same pictures give the same files
+    configs     resolved examples, and the flags of every command
+    opens       what the old one wrote opens in the new one; keys of files; documented imports
+    verdicts    recorded trials and random evidence, and bounds of block times
+    weights     final weights of trainings by every optimiser
+    accuracies  by seed, of heads on the stores of photographs
+    findings    of `check` and `watch`, on the programs of the fault corpus and on sound ones
+    speed       by pairs, in rotated order
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from bench.held_fast.opens import compare_opens
 from bench.held_fast.speed import compare_speed
 from bench.held_fast.stores import compare_stores
 from bench.held_fast.verdicts import compare_verdicts
-from bench.held_fast.weights import compare_weights
+from bench.held_fast.weights import compare_accuracies, compare_weights
 
-PARTS = ("stores", "configs", "opens", "verdicts", "weights", "findings", "speed")
+PARTS = ("stores", "configs", "opens", "verdicts", "weights", "accuracies", "findings", "speed")
 Found = tuple[list[str], list[str]]
 
 
@@ -70,7 +71,8 @@ def main() -> int:
         "configs": lambda work: compare_configs(old, new, work),
         "opens": lambda work: compare_opens(old, new, work, has_climb=not options.no_climb),
         "verdicts": lambda work: compare_verdicts(old, new, work, runs=runs),
-        "weights": lambda work: compare_weights(old, new, work, stores=stores),
+        "weights": lambda work: compare_weights(old, new, work),
+        "accuracies": lambda work: compare_accuracies(old, new, work, stores=stores),
         "findings": lambda work: compare_findings(old, new, work, limit=options.limit),
         "speed": lambda work: compare_speed(
             old,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,8 @@ SHARED: dict[str, Any] = {
 }
 
 
-def compare_weights(
-    old: Checkout, new: Checkout, folder: Path, *, stores: list[Path]
-) -> tuple[list[str], list[str]]:
+def compare_weights(old: Checkout, new: Checkout, folder: Path) -> tuple[list[str], list[str]]:
     """Train by each, and compare every tensor of every checkpoint and every metric.
-
-    Args:
-        stores: of photographs, for accuracies by seed.
 
     Returns:
         (differences, notes).
@@ -63,18 +59,30 @@ def compare_weights(
     for checkout in (old, new):
         given = {"store": str(folder / "store"), "folder": str(folder / checkout.name)}
         results[checkout.name] = checkout.probe("trainings", {**given, "jobs": jobs}, cwd=folder)
-    found, notes = _compare(jobs, results)
+    return _compare(jobs, results)
+
+
+def compare_accuracies(
+    old: Checkout, new: Checkout, folder: Path, *, stores: list[Path]
+) -> tuple[list[str], list[str]]:
+    """Train a head on stores of photographs with three seeds by each, and compare as above.
+
+    Returns:
+        (differences, notes).
+    """
     jobs = {f"seed{seed}": {"seed": seed, "features.cached": True} for seed in range(3)}
-    for store in stores:
+    found, notes = [], []
+    for number, store in enumerate(stores):
+        results: dict[str, Any] = {}
         for checkout in (old, new):
-            given = {"store": str(store), "folder": str(folder / f"{store.name}-{checkout.name}")}
-            results[checkout.name] = checkout.probe(
-                "trainings", {**given, "jobs": jobs}, cwd=folder
-            )
+            copy = folder / f"{number}-{checkout.name}"  # features lie beside a store
+            shutil.copytree(store, copy / "store")
+            given = {"store": str(copy / "store"), "folder": str(copy / "runs"), "jobs": jobs}
+            results[checkout.name] = checkout.probe("trainings", given, cwd=folder)
         more, _ = _compare(jobs, results)
-        accuracies = [result["summary"]["val_accuracy"] for result in results["new"].values()]
         found += [f"{store}: {line}" for line in more]
-        notes.append(f"validation accuracies of {store.parent.name} by seed: {accuracies}")
+        accuracies = [result["summary"]["test_accuracy"] for result in results["new"].values()]
+        notes.append(f"{store.name}: {', '.join(f'{accuracy:.4f}' for accuracy in accuracies)}")
     return found, notes
 
 
