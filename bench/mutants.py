@@ -2,6 +2,7 @@
 
     python -m bench.mutants OLD_CHECKOUT NEW_CHECKOUT --log FILE [--count 40] [--area NAME ...]
         [--seed 29] [--workers 1] [--of old]
+        [--killed-in LOG]
 
 A mutant is one small change to one place: a comparison turned, a constant one higher, arithmetic
 swapped, a `not` dropped, a statement removed, another default. Places are drawn from the files of
@@ -453,9 +454,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=29)
     parser.add_argument("--workers", type=int, default=1, help="2: both checkouts at once")
     parser.add_argument("--of", choices=("old", "new"), help="run the suite of one checkout only")
+    parser.add_argument(
+        "--killed-in",
+        type=Path,
+        help="with --of new: run only what the old suite killed by this log; the rest counts as "
+        "survivors, so that the new suite's number is a lower bound",
+    )
     options = parser.parse_args()
     roots = {"old": options.old.resolve(), "new": options.new.resolve()}
     log = Log(options.log)
+    if options.killed_in is not None:
+        log.known |= Log(options.killed_in).known
+        for (area, of, name), line in list(log.known.items()):
+            if of == "old" and name and line["code"] == 0:
+                log.known.setdefault((area, "new", name), line)
     drawn = {
         area: draw(roots["old"], roots["new"], area, options.count, options.seed)
         for area in options.area
