@@ -82,7 +82,7 @@ def compare_accuracies(
         more, _ = _compare(jobs, results)
         found += [f"{store}: {line}" for line in more]
         accuracies = [result["summary"]["test_accuracy"] for result in results["new"].values()]
-        notes.append(f"{store.name}: {', '.join(f'{accuracy:.4f}' for accuracy in accuracies)}")
+        notes.append(f"{store.parent.name}: {', '.join(f'{accuracy:.4f}' for accuracy in accuracies)}")
     return found, notes
 
 
