@@ -264,6 +264,20 @@ def measured_peaks() -> Callable[..., object]:
     return peaks
 
 
+@pytest.fixture(scope="session")
+def vector_instructions() -> None:
+    """Find what the C++ compiler makes of the processor's vectors, in the folder of all processes.
+
+    Otherwise each process builds the two programs that show it into its own folder of code.
+    """
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # put back afterwards: torch sets it
+        patch.delenv("TORCHINDUCTOR_CACHE_DIR")
+        bool(pick_vec_isa())
+
+
 def _deletion_vector(rows: list[int]) -> dict[str, Any]:
     """Write the descriptor of a deletion vector that stands in the log itself.
 

@@ -81,8 +81,8 @@ def compare_accuracies(
             results[checkout.name] = checkout.probe("trainings", given, cwd=folder)
         more, _ = _compare(jobs, results)
         found += [f"{store}: {line}" for line in more]
-        accuracies = [result["summary"]["test_accuracy"] for result in results["new"].values()]
-        notes.append(f"{store.parent.name}: {', '.join(f'{accuracy:.4f}' for accuracy in accuracies)}")
+        tests = [result["summary"]["test_accuracy"] for result in results["new"].values()]
+        notes.append(f"{store.parent.name}: {', '.join(f'{test:.4f}' for test in tests)}")
     return found, notes
 
 

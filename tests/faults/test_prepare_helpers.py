@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import subprocess
-import sys
+import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import psutil
@@ -23,9 +26,8 @@ from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare import shard_workers as helpers
 from stepladder.data.prepare.hashing import Hashed
 from stepladder.data.prepare.plan import Row, ShardPlan
-from stepladder.data.prepare.prepare import PreparePhase, PrepareProgress, prepare
-from stepladder.data.prepare.shard_workers import Helpers, num_helpers
-from stepladder.errors import DataError
+from stepladder.data.prepare.prepare import prepare
+from stepladder.data.prepare.shard_workers import num_helpers
 
 NUM_PICTURES = 60
 NUM_OTHERS = 2
@@ -47,6 +49,7 @@ helpers._END_S = 0.2
 SCRIPT = f"""
 import resource, sys
 from pathlib import Path
+import psutil
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare import (shard_workers as helpers, plan)
 from stepladder.data.prepare.prepare import prepare
@@ -56,23 +59,64 @@ print("begun", flush=True)
 plan.MAX_MEAN_SHARD_BYTES = 12_000
 helpers.MIN_ROWS_FORKED = helpers.MIN_ROWS_STARTED = 1
 {BY_OTHERS}
-source, out, most_bytes, way, told = sys.argv[1:]
-source, out, most_bytes = Path(source), Path(out), int(most_bytes)
+source, out, max_bad, most_bytes, way, told = sys.argv[1:]
+source, out, max_bad, most_bytes = Path(source), Path(out), float(max_bad), int(most_bytes)
 helpers.may_fork = lambda may=helpers.may_fork: may() and way == "forked"
 if most_bytes:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
-config = PrepareConfig(source=source, out=out, size=24, workers=3, max_bad=0.1)
+config = PrepareConfig(source=source, out=out, size=24, workers=3, max_bad=max_bad)
+last = None
 
 def on_progress(progress):
-    if told and progress.phase.value == "write" and progress.done:
+    global last, told
+    if progress.phase.value == "write":
+        last = progress
+    if told and last and last.done:
+        told = ""
         print("at work", flush=True)
         sys.stdin.readline()
 
 try:
-    prepare(config, on_progress=on_progress)
+    result = prepare(config, on_progress=on_progress)
+    print(f"{{last.done}} of {{last.total}} written, {{result.num_bad}} bad", flush=True)
 except StepladderError as error:
-    sys.exit(str(error))
+    sys.exit(f"{{error}} {{psutil.Process().children()}}")
+except KeyboardInterrupt:
+    print("interrupted", psutil.Process().children(), flush=True)
 """
+DONE = f"{NUM_PICTURES} of {NUM_PICTURES} written, 1 bad\n"
+RUN = """
+import os, runpy, sys
+os.dup2(talk.fileno(), 0)
+os.dup2(talk.fileno(), 1)
+os.dup2(os.open(error, os.O_CREAT | os.O_WRONLY), 2)
+talk.close()
+sys.stdin, sys.argv = open(0, closefd=False), words
+runpy.run_path(words[0], run_name="__main__")
+"""
+
+
+@dataclass(eq=False)
+class Script:
+    """A prepare in a process of its own, which starts with everything imported.
+
+    Attributes:
+        talk: its standard input.
+        said: its standard output.
+        error: the file with its standard error.
+    """
+
+    process: BaseProcess
+    talk: socket.socket
+    said: TextIO
+    error: Path
+
+    def end(self) -> tuple[int | None, str, str]:
+        """Wait for it; gives its exit code, the rest that it said, and its errors."""
+        self.talk.shutdown(socket.SHUT_WR)
+        said = self.said.read()
+        self.process.join(60)
+        return self.process.exitcode, said, self.error.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -110,32 +154,13 @@ def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     return contents(out)
 
 
-@pytest.fixture
-def by_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave all to the other processes; by itself, this one is done before they have begun."""
-    use_others(monkeypatch)
-
-    def none(self: Helpers) -> Iterator[ShardPlan]:
-        while self._todo and self._helpers:
-            self._look(None)
-        yield from ()
-
-    monkeypatch.setattr(Helpers, "_ours", none)
-
-
-def use_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start other processes; that of the tests has threads, so none is forked from it."""
-    monkeypatch.setattr(helpers, "may_fork", lambda: False)
-    monkeypatch.setattr(helpers, "MIN_ROWS_STARTED", 1)
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert files.pop("prepare_log.json")
     return files
 
 
-def others_of(pid: int, way: str = "started") -> list[psutil.Process]:
+def others_of(pid: int, way: str) -> list[psutil.Process]:
     """Give the processes that make files for a prepare: its own, or those of the one it started.
 
     The first may be at work before the last one is forked.
@@ -167,136 +192,120 @@ def standing_still(processes: list[psutil.Process]) -> Iterator[None]:
                 process.resume()
 
 
-def once_at_work(act: Callable[[], None]) -> Callable[[PrepareProgress], None]:
-    """Act when the first file is finished."""
-    is_done = False
+@pytest.fixture
+def script(
+    source: Path, config: PrepareConfig, tmp_path: Path, server: ForkServerContext
+) -> Iterator[Callable[..., Script]]:
+    begun: list[Script] = []
 
-    def on_progress(progress: PrepareProgress) -> None:
-        nonlocal is_done
-        if progress.phase is PreparePhase.WRITE and progress.done and not is_done:
-            is_done = True
-            act()
+    def begin(
+        way: str,
+        code: str = SCRIPT,
+        *,
+        max_bad: float = 0.1,
+        most_bytes: int = 0,
+        told: str = "",
+    ) -> Script:
+        file, error = (tmp_path / f"{name}{len(begun)}" for name in ("script", "error"))
+        file.write_text(code)
+        options = (source, config.out, max_bad, most_bytes, way, told)
+        talk, its = socket.socketpair()
+        known = {"talk": its, "error": error, "words": [str(word) for word in (file, *options)]}
+        process = server.Process(target=exec, args=(RUN, known))
+        process.start()
+        its.close()
+        begun.append(Script(process, talk, talk.makefile(), error))
+        return begun[-1]
 
-    return on_progress
+    yield begin
+    for one in begun:
+        one.process.kill()
+        one.process.join(60)
+        one.said.close()
+        one.talk.close()
+
+
+def at_work(script: Script) -> Script:
+    """Wait until its first file is finished, after which it waits to be talked to."""
+    assert [script.said.readline() for _ in range(2)] == ["begun\n", "at work\n"]
+    return script
+
+
+def pid_of(script: Script) -> int:
+    assert script.process.pid is not None
+    return script.process.pid
 
 
 def test_this_process_takes_part(
-    config: PrepareConfig, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    script: Callable[..., Script], config: PrepareConfig, whole: dict[str, bytes]
 ) -> None:
-    use_others(monkeypatch)
-    prepare(config)
+    taking_part = script("forked", SCRIPT.replace(BY_OTHERS, ""))
+    assert taking_part.end() == (0, "begun\n" + DONE, "")
     assert contents(config.out) == whole
 
 
-@pytest.mark.usefixtures("by_others")
 @pytest.mark.parametrize("num_killed", [1, NUM_OTHERS])
 def test_what_a_killed_process_was_making_is_made_by_another(
-    config: PrepareConfig, whole: dict[str, bytes], num_killed: int
+    script: Callable[..., Script], config: PrepareConfig, whole: dict[str, bytes], num_killed: int
 ) -> None:
-    killed: list[psutil.Process] = []
-
-    def kill() -> None:
-        killed.extend(others_of(os.getpid())[:num_killed])
-        for process in killed:
-            process.kill()
-
-    prepare(config, on_progress=once_at_work(kill))
+    process = at_work(script("forked", told="told"))
+    killed = others_of(pid_of(process), "forked")[:num_killed]
     assert len(killed) == num_killed
+    for other in killed:
+        other.kill()
+    assert process.end() == (0, DONE, "")
     assert contents(config.out) == whole
 
 
-@pytest.mark.usefixtures("by_others")
 def test_an_interrupt_ends_the_other_processes_and_others_write_the_same_bytes(
-    config: PrepareConfig, whole: dict[str, bytes]
+    script: Callable[..., Script], config: PrepareConfig, whole: dict[str, bytes]
 ) -> None:
-    others: list[psutil.Process] = []
-
-    def interrupt() -> None:
-        others.extend(others_of(os.getpid()))
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare(config, on_progress=once_at_work(interrupt))
+    process = at_work(script("forked", told="told"))
+    others = others_of(pid_of(process), "forked")
+    os.kill(pid_of(process), signal.SIGINT)
+    assert process.said.readline() == "interrupted []\n"
     assert len(others) == NUM_OTHERS
-    assert not any(process.is_running() for process in others)
-    seen: list[PrepareProgress] = []
-    result = prepare(config, on_progress=seen.append)
+    assert not any(other.is_running() for other in others)
+    assert script("forked").end() == (0, "begun\n" + DONE, "")
     assert contents(config.out) == whole
-    assert result.num_bad == 1
-    writing = [progress for progress in seen if progress.phase is PreparePhase.WRITE]
-    assert writing[-1].done == writing[-1].total == NUM_PICTURES
 
 
-@pytest.mark.usefixtures("by_others")
-def test_too_many_bad_pictures_stop_the_others(config: PrepareConfig) -> None:
-    before = psutil.Process().children()  # such as the server of other tests
-    with pytest.raises(DataError, match="1 of 60 pictures"):
-        prepare(replace(config, max_bad=0.0))
-    assert psutil.Process().children() == before
-
-
-@pytest.fixture
-def script(source: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    begun: list[subprocess.Popen[str]] = []
-    file = tmp_path / "script.py"
-    file.write_text(SCRIPT)
-
-    def begin(way: str, *, most_bytes: int = 0, told: str = "") -> subprocess.Popen[str]:
-        command = [sys.executable, str(file), str(source), str(tmp_path / "s")]
-        process = subprocess.Popen(
-            [*command, str(most_bytes), way, told],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        begun.append(process)
-        return process
-
-    yield begin
-    for process in begun:
-        process.kill()
-        process.communicate(timeout=60)  # a test that failed must not keep the others waiting
+def test_too_many_bad_pictures_stop_the_others(script: Callable[..., Script]) -> None:
+    code, said, error = script("forked", max_bad=0.0).end()
+    assert (code, said) == (1, "begun\n")
+    assert "1 of 60 pictures" in error
+    assert error.endswith(" []\n")
 
 
 @pytest.mark.parametrize("way", ["forked", "started"])
 def test_other_processes_end_with_a_prepare_that_is_killed(
-    script: Callable[..., subprocess.Popen[str]],
-    config: PrepareConfig,
-    whole: dict[str, bytes],
-    way: str,
+    script: Callable[..., Script], config: PrepareConfig, whole: dict[str, bytes], way: str
 ) -> None:
-    process = script(way, told="told")
-    assert process.stdout is not None
-    assert [process.stdout.readline() for _ in range(2)] == ["begun\n", "at work\n"]
-    others = others_of(process.pid, way)
+    process = at_work(script(way, told="told"))
+    others = others_of(pid_of(process), way)
     assert len(others) == NUM_OTHERS
     with standing_still(others):  # as if they were slow to see it
-        process.kill()
-        process.wait()
-        again = script(way)
-        assert again.stdout is not None
-        assert again.stdout.readline() == "begun\n"
+        process.process.kill()
+        process.process.join()
+        again = script("forked")
+        assert again.said.readline() == "begun\n"
         time.sleep(0.5)  # it waits for them: they might still write
-        assert again.poll() is None
-    assert again.communicate() == ("", "")
-    assert again.returncode == 0
+        assert again.process.is_alive()
+    assert again.end() == (0, DONE, "")
     assert contents(config.out) == whole
     psutil.wait_procs(others, timeout=20)
     assert not any(other.is_running() for other in others)
 
 
 def test_a_disk_that_is_full_for_the_others_is_told_in_words(
-    script: Callable[..., subprocess.Popen[str]],
-    config: PrepareConfig,
-    whole: dict[str, bytes],
+    script: Callable[..., Script], config: PrepareConfig, whole: dict[str, bytes]
 ) -> None:
     largest = max(len(data) for name, data in whole.items() if name.endswith(".parquet"))
-    full = script("started", most_bytes=largest - 1)
-    out, error = full.communicate()
-    assert out == "begun\n"  # and once: the script is not run by the others
+    _, said, error = script("started", most_bytes=largest - 1).end()
+    assert said == "begun\n"  # and once: the script is not run by the others
     assert "the disk is full, or a file may not grow further" in error
     assert "Traceback" not in error
+    assert error.endswith(" []\n")
     prepare(config)
     assert contents(config.out) == whole
 
@@ -320,12 +329,10 @@ def test_threads_do_where_processes_would_not_pay(
 
 
 def test_a_fork_that_stands_still_is_given_nothing_and_killed(
-    source: Path, config: PrepareConfig, whole: dict[str, bytes]
+    script: Callable[..., Script], config: PrepareConfig, whole: dict[str, bytes]
 ) -> None:
-    script = SCRIPT.replace(BY_OTHERS, STANDING_STILL)
-    command = [sys.executable, "-c", script, str(source), str(config.out), "0", "forked", ""]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "begun\n", "")
+    still = script("forked", SCRIPT.replace(BY_OTHERS, STANDING_STILL))
+    assert still.end() == (0, "begun\n" + DONE, "")
     assert contents(config.out) == whole
 
 
@@ -344,22 +351,18 @@ writer.ShardWriter.close = fail
 
 
 def test_an_error_that_cannot_be_told_leaves_the_files_to_this_process(
-    source: Path, config: PrepareConfig, whole: dict[str, bytes]
+    script: Callable[..., Script], config: PrepareConfig, whole: dict[str, bytes]
 ) -> None:
-    script = SCRIPT.replace(BY_OTHERS, MEMORY_SHORT)
-    command = [sys.executable, "-c", script, str(source), str(config.out), "0", "forked", ""]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, "begun\n")
+    code, said, _ = script("forked", SCRIPT.replace(BY_OTHERS, MEMORY_SHORT)).end()
+    assert (code, said) == (0, "begun\n" + DONE)
     assert contents(config.out) == whole
 
 
 @pytest.mark.parametrize("way", ["forked", "started"])
 def test_handles_that_are_closed_and_odd_places_of_modules_do_no_harm(
-    source: Path, config: PrepareConfig, whole: dict[str, bytes], way: str
+    script: Callable[..., Script], config: PrepareConfig, whole: dict[str, bytes], way: str
 ) -> None:
     odd = "import os, pathlib\nos.closerange(0, 3)\nsys.path.insert(0, pathlib.Path('odd'))\n"
-    script = SCRIPT.replace('print("begun", flush=True)\n', odd)
-    command = [sys.executable, "-c", script, str(source), str(config.out), "0", way, ""]
-    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
-    assert done.returncode == 0
+    code = SCRIPT.replace('print("begun", flush=True)\n', odd).replace("    print(", "    str(")
+    assert script(way, code.replace(", flush=True)", ")")).end()[0] == 0
     assert contents(config.out) == whole

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import numpy as np
@@ -158,7 +159,7 @@ def test_killed_again_and_again_it_still_gets_there(
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_while_an_old_store_is_replaced_either_stands_whole(
-    place: Path, source: Path, moment: str
+    place: Path, source: Path, server: ForkServerContext, moment: str
 ) -> None:
     """The exchange of the two folders is one step; the moments on either side of it are these."""
     script = f"""
@@ -177,15 +178,16 @@ def killed(first, second):
 manifest._exchange = killed
 prepare.prepare(PrepareConfig(source=source, out=out, size=16, max_bad=0.1, overwrite=True))
 """
-    result = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
-    assert result.returncode == -signal.SIGKILL
+    process = server.Process(target=exec, args=(script, {}))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
     assert load_manifest(place / f"replaced {moment}").size == (16 if moment == "after" else 24)
     assert verify_store(place / f"replaced {moment}") == []
 
 
 IMPATIENT = """
-import signal, sys, threading, time
-from pathlib import Path
+import os, signal, sys, threading, time
 from stepladder.config.options import PrepareConfig
 from stepladder.data.prepare import (plan, prepare)
 from stepladder.data.prepare.writer import ShardWriter
@@ -208,26 +210,26 @@ def interrupt():
 writing = threading.Event()
 ShardWriter.add_page = slow
 threading.Thread(target=interrupt, daemon=True).start()
-source, out = map(Path, sys.argv[1:])
 try:
-    prepare.prepare(PrepareConfig(source=source, out=out, size=24, workers=2, max_bad=0.1))
-except KeyboardInterrupt:
-    print("interrupted")
+    try:
+        prepare.prepare(PrepareConfig(source=source, out=out, size=24, workers=2, max_bad=0.1))
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)
+except KeyboardInterrupt:  # the second, while the first was caught
+    os._exit(INTERRUPTED)
 """
+INTERRUPTED = 42
 
 
 def test_impatient_interrupts_end_it_and_the_same_command_goes_on(
-    source: Path, place: Path
+    source: Path, place: Path, server: ForkServerContext
 ) -> None:
     out = place / "impatient"
-    result = subprocess.run(
-        [sys.executable, "-c", IMPATIENT, str(source), str(out)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert "interrupted" in result.stdout + result.stderr or result.returncode == -signal.SIGINT
+    known = {"source": source, "out": out, "INTERRUPTED": INTERRUPTED}
+    process = server.Process(target=exec, args=(IMPATIENT, known))
+    process.start()
+    process.join(60)
+    assert process.exitcode == INTERRUPTED
     assert not out.exists()
     prepare(PrepareConfig(source=source, out=out, size=24, workers=2, max_bad=0.1))
     assert verify_store(out) == []

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -33,41 +33,47 @@ for step in range(10**9):
     optimizer.step()
     time.sleep(0.01)
 """
-AS_TYPED = ["-m", "stepladder"]
-
-
-def writing_every(seconds: float) -> list[str]:
-    return [
-        "-c",
-        "import sys; from stepladder.watching.script import session\n"
-        f"session._WRITE_EVERY_S = {seconds}\n"
-        "session._WRITE_STEP_S = 1.0\n"
-        "from stepladder.cli.main import main; sys.exit(main(sys.argv[1:]))",
-    ]
-
-
-AT_EACH_STEP = writing_every(0.0)
+# In a process that starts with torch imported.
+WATCH = """
+import os, sys
+os.chdir(folder)
+os.dup2(said.fileno(), 1)
+said.close()
+from stepladder.watching.script import session
+if every_s is not None:
+    session._WRITE_EVERY_S = every_s
+    session._WRITE_STEP_S = 1.0
+from stepladder.cli.main import main
+sys.exit(main(["watch", "--out", "seen", *flags, "train.py"]))
+"""
+AT_EACH_STEP = 0.0
 LIMIT_S = 120.0  # for what takes some ten seconds
 
 
 @contextmanager
-def watching(folder: Path, command: list[str]) -> Iterator[subprocess.Popen[str]]:
+def watching(
+    folder: Path, server: ForkServerContext, every_s: float | None = None, *flags: str
+) -> Iterator[BaseProcess]:
     """Watch the script in a process of its own until the block ends, from its first line on."""
     (folder / "train.py").write_text(NEVER_CLEARED, encoding="utf-8")
-    with subprocess.Popen(
-        [sys.executable, *command, "watch", "--out", "seen", "train.py"],
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "on\n"
+    ours, said = server.Pipe(duplex=False)
+    known = {"folder": str(folder), "said": said, "every_s": every_s, "flags": flags}
+    process = server.Process(target=exec, args=(WATCH, known))
+    process.start()
+    said.close()
+    try:
+        with ours, os.fdopen(ours.fileno(), closefd=False) as output:
+            assert output.readline() == "on\n"
             yield process
-        finally:
-            process.kill()
+    finally:
+        process.kill()
+        process.join(60)
+
+
+def killed(process: BaseProcess) -> bool:
+    process.kill()
+    process.join(60)
+    return process.exitcode == -signal.SIGKILL
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -75,23 +81,22 @@ def read(file: Path) -> dict[str, Any]:
     return found
 
 
-def wait_for_steps(file: Path, process: subprocess.Popen[str], num_steps: int) -> None:
+def wait_for_steps(file: Path, process: BaseProcess, num_steps: int) -> None:
     """Wait until so many steps are written, which need not be at the first writing."""
     until = time.monotonic() + LIMIT_S
     while not file.exists() or read(file)["num_steps"] < num_steps:
-        assert process.poll() is None, process.communicate()
+        assert process.is_alive()
         assert time.monotonic() < until, f"no {num_steps} steps in {file}"
         time.sleep(0.05)
 
 
 def test_what_was_seen_before_the_kill_makes_a_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, server: ForkServerContext, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen = tmp_path / "seen"
-    with watching(tmp_path, writing_every(0.5)) as process:
+    with watching(tmp_path, server, 0.5) as process:
         wait_for_steps(seen / "watch.json", process, 100)
-        process.kill()
-        assert process.wait(timeout=60) == -signal.SIGKILL
+        assert killed(process)
     assert [path.name for path in seen.iterdir()] == ["watch.json"], "no page yet"
 
     report = read(seen / "watch.json")
@@ -111,18 +116,19 @@ def test_what_was_seen_before_the_kill_makes_a_page(
     assert f"{report['num_steps']:,} steps" in page
 
 
-def test_a_reader_never_finds_half_a_file_and_the_kill_leaves_none(tmp_path: Path) -> None:
+def test_a_reader_never_finds_half_a_file_and_the_kill_leaves_none(
+    tmp_path: Path, server: ForkServerContext
+) -> None:
     file = tmp_path / "seen" / "watch.json"
-    with watching(tmp_path, AT_EACH_STEP) as process:
+    with watching(tmp_path, server, AT_EACH_STEP) as process:
         wait_for_steps(file, process, 1)
         steps = [read(file)["num_steps"]]
         until = time.monotonic() + LIMIT_S
         while len(steps) < 300 or steps[-1] < steps[0] + 20:
-            assert process.poll() is None, process.communicate()
+            assert process.is_alive()
             assert time.monotonic() < until
             steps.append(read(file)["num_steps"])
-        process.kill()
-        assert process.wait(timeout=60) == -signal.SIGKILL
+        assert killed(process)
     assert steps == sorted(steps)
     left = read(file)
     assert left["is_complete"] is False
@@ -133,11 +139,10 @@ def test_a_reader_never_finds_half_a_file_and_the_kill_leaves_none(tmp_path: Pat
 
 
 def test_a_script_killed_before_anything_was_written_is_told_of_in_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, server: ForkServerContext, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with watching(tmp_path, AS_TYPED) as process:
-        process.kill()
-        assert process.wait(timeout=60) == -signal.SIGKILL
+    with watching(tmp_path, server) as process:
+        assert killed(process)
     assert list((tmp_path / "seen").iterdir()) == []
     assert main(["report", str(tmp_path / "seen")]) == 3
     words = capsys.readouterr().err
@@ -145,13 +150,15 @@ def test_a_script_killed_before_anything_was_written_is_told_of_in_words(
     assert "Traceback" not in words
 
 
-def test_the_same_command_again_replaces_what_the_killed_one_left(tmp_path: Path) -> None:
+def test_the_same_command_again_replaces_what_the_killed_one_left(
+    tmp_path: Path, server: ForkServerContext
+) -> None:
     file = tmp_path / "seen" / "watch.json"
-    with watching(tmp_path, AT_EACH_STEP) as process:
+    with watching(tmp_path, server, AT_EACH_STEP) as process:
         wait_for_steps(file, process, 1)
         process.kill()
-    again = [sys.executable, *AS_TYPED, "watch", "--out", "seen", "--steps", "25", "train.py"]
-    done = subprocess.run(again, cwd=tmp_path, text=True, capture_output=True, timeout=LIMIT_S)
-    assert done.returncode == 0, done.stderr
+    with watching(tmp_path, server, None, "--steps", "25") as again:
+        again.join(LIMIT_S)
+        assert again.exitcode == 0
     assert read(file)["is_complete"] is True
     assert read(file)["num_steps"] == 25

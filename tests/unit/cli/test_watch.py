@@ -84,23 +84,21 @@ def test_words_after_the_script_are_the_scripts_own() -> None:
     assert split(["--help"]) == (["--help"], [])
 
 
-def test_results_are_identical_to_the_bit_and_the_exit_code_is_kept(tmp_path: Path) -> None:
-    alone, seen = tmp_path / "alone", tmp_path / "seen"
-    for folder in (alone, seen):
-        folder.mkdir()
-        (folder / "train.py").write_text(TRAIN, encoding="utf-8")
-    plain = python("train.py", "a", "--b", folder=alone)
-    watched = python("-m", "stepladder", "watch", "train.py", "--", "a", "--b", folder=seen)
-    assert plain.returncode == watched.returncode == 3, watched.stderr
-    assert plain.stdout == watched.stdout
-    assert (alone / "weights.pt").read_bytes() == (seen / "weights.pt").read_bytes()
-    report = json.loads((seen / "watch-train" / "watch.json").read_text())
+def test_results_are_identical_to_the_bit_and_the_exit_code_is_kept(
+    left: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(TRAIN, encoding="utf-8")
+    watched = python("-m", "stepladder", "watch", "train.py", "--", "a", "--b", folder=tmp_path)
+    assert int((left / ALONE / "exit_code").read_text()) == watched.returncode == 3, watched.stderr
+    assert (left / ALONE / "said").read_text() == watched.stdout
+    assert (left / ALONE / "weights.pt").read_bytes() == (tmp_path / "weights.pt").read_bytes()
+    report = json.loads((tmp_path / "watch-train" / "watch.json").read_text())
     assert report["num_steps"] == 128
     assert report["exit_code"] == 3
     assert report["watcher_error"] is None
     assert not [f for f in report["findings"] if f["outcome"] in ("failed", "warned")]
     assert "watch.html" in watched.stderr
-    assert "<script" not in (seen / "watch-train" / "watch.html").read_text()
+    assert "<script" not in (tmp_path / "watch-train" / "watch.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -183,36 +181,8 @@ def test_a_missing_script_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -
     assert "Begin with the script: stepladder watch train.py" in capsys.readouterr().err
 
 
-def test_sigterm_leaves_a_report_and_ends_as_it_would(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(
-        "import torch, time\np = torch.nn.Parameter(torch.ones(2))\n"
-        "o = torch.optim.SGD([p], 0.1)\nfor i in range(10**9):\n    o.zero_grad()\n"
-        "    p.sum().backward()\n    o.step()\n    if i == 20:\n        print('on', flush=True)\n",
-        encoding="utf-8",
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "stepladder", "watch", "a.py"],
-        cwd=tmp_path,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "on\n"
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGTERM
-    report = json.loads((tmp_path / "watch-a" / "watch.json").read_text())
-    assert report["num_steps"] > 20
-    assert "signal 15" in report["ending"]
-    page = tmp_path / "watch-a" / "watch.html"
-    page.unlink()
-    assert main(["report", str(page.parent)]) == 0
-    assert "signal 15" in page.read_text(encoding="utf-8")
-
-
 STEPS = """
-import os, sys, threading
+import os, signal, sys, threading
 from concurrent.futures import ThreadPoolExecutor
 import torch
 
@@ -227,24 +197,38 @@ def train(num=8):
 """
 
 
-# Imports once, then forks a process for each folder: a watch that ends as it would by itself.
+# Imports once, then forks a process for each folder: a script alone, while there is torch only, and
+# a watch that ends as it would by itself.
 NURSERY = """
-import os, sys
+import os, runpy, sys
 import torch
 import sympy, torch._dynamo  # what the first optimizer imports
+
+def run(folder, act):
+    pid = os.fork()
+    if pid == 0:
+        os.chdir(folder)
+        sys.exit(act())
+    status = os.waitpid(pid, 0)[1]
+    with open(folder + "/exit_code", "w") as file:
+        file.write(str(os.waitstatus_to_exitcode(status)))
+
+def alone():
+    sys.stdout = open("said", "w")
+    sys.argv = ["train.py", "a", "--b"]
+    runpy.run_path("train.py", run_name="__main__")
+
+run(sys.argv[1], alone)
+
 import stepladder.checks.order, stepladder.cli.commands.watch, stepladder.watching.script.session
 import stepladder.api.watch, stepladder.reporting.pages.watch_page
 from stepladder.cli.main import main
 
-for folder in sys.argv[1:]:
-    pid = os.fork()
-    if pid == 0:
-        os.chdir(folder)
-        sys.exit(main(["watch", "a.py"]))
-    status = os.waitpid(pid, 0)[1]
-    with open(folder + "/exit_code", "w") as file:
-        file.write(str(os.waitstatus_to_exitcode(status)))
+for folder in sys.argv[2:]:
+    run(folder, lambda: main(["watch", "a.py"]))
 """
+ALONE = "alone"
+SIGTERM = "SIGTERM"
 ENDINGS = {
     "stderr closed": ("train()\nsys.stderr.close()", 0),
     "stdout closed": ("train()\nsys.stdout.close()\nsys.stderr = None", 0),
@@ -253,6 +237,7 @@ ENDINGS = {
         "train()\nos.execv(sys.executable, [sys.executable, '-c', 'raise SystemExit(5)'])",
         5,
     ),
+    SIGTERM: ("train()\nos.kill(os.getpid(), signal.SIGTERM)\ntrain(10**9)", -signal.SIGTERM),
     "a thread": ("threading.Thread(target=train).start()", 0),
     "a pool": ("pool = ThreadPoolExecutor(1)\npool.submit(train)", 0),
 }
@@ -260,12 +245,14 @@ ENDINGS = {
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for each ending, in which its script was watched to its end."""
+    """A folder for each ending, in which its script was watched, and one of a script alone."""
     root = tmp_path_factory.mktemp("endings")
+    (root / ALONE).mkdir()
+    (root / ALONE / "train.py").write_text(TRAIN, encoding="utf-8")
     for name, (code, _) in ENDINGS.items():
         (root / name).mkdir()
         (root / name / "a.py").write_text(STEPS + code, encoding="utf-8")
-    assert python("-c", NURSERY, *ENDINGS, folder=root).returncode == 0
+    assert python("-c", NURSERY, ALONE, *ENDINGS, folder=root).returncode == 0
     return root
 
 
@@ -277,6 +264,15 @@ def test_however_a_script_leaves_its_code_and_a_report_are_kept(left: Path, endi
     assert report["is_complete"]
     assert report["num_steps"] == 8
     assert (folder / "watch-a" / "watch.html").exists()
+
+
+def test_sigterm_is_the_ending_in_the_report_and_on_a_page_made_again(left: Path) -> None:
+    report = json.loads((left / SIGTERM / "watch-a" / "watch.json").read_text())
+    assert "signal 15" in report["ending"]
+    page = left / SIGTERM / "watch-a" / "watch.html"
+    page.unlink()
+    assert main(["report", str(page.parent)]) == 0
+    assert "signal 15" in page.read_text(encoding="utf-8")
 
 
 def test_a_forked_child_leaves_no_report_of_its_own(watch: Run, tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -66,9 +68,41 @@ def shared_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_run(tmp_path_factory.mktemp("trained") / "run", a_model())
 
 
+@pytest.fixture(scope="module")
+def exported(
+    shared_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[ExportFormat], Path]:
+    """Return the function that exports a run; once in each format."""
+    run = shutil.copytree(shared_run, tmp_path_factory.mktemp("exported") / "run")
+    return cache(partial(export_run, run))
+
+
 @pytest.fixture
 def run(shared_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(shared_run, tmp_path / "run"))
+
+
+@dataclass
+class OwnTask(Task):
+    def build_model(self, recipe: Recipe) -> nn.Module:
+        assert recipe.model.weights is WeightsSource.NONE
+        return nn.Sequential(nn.Flatten(), _ToFloat(), nn.Linear(3 * SIZE * SIZE, len(CLASSES)))
+
+    def data(self, split: object) -> None:
+        return None
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class _ToFloat(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.float() / 255
+
+
+@pytest.fixture
+def run_of_task(tmp_path: Path) -> Path:
+    return save_run(tmp_path / "run", OwnTask().build_model(RECIPE), task="mine.py:OwnTask")
 
 
 def pixels(n: int = 3) -> torch.Tensor:
@@ -103,9 +137,12 @@ def test_half_weights_become_fp32(tmp_path: Path) -> None:
     torch.testing.assert_close(found, wanted, atol=5e-3, rtol=5e-3)
 
 
-def test_torch_export_runs_with_torch_alone(run: Path, tmp_path: Path) -> None:
-    path = export_run(run, ExportFormat.TORCH)
-    assert path == run / "model.pt2"
+def test_torch_export_runs_with_torch_alone(
+    exported: Callable[[ExportFormat], Path], tmp_path: Path
+) -> None:
+    path = exported(ExportFormat.TORCH)
+    assert path.name == "model.pt2"
+    assert {item.name for item in path.parent.iterdir()} >= {"checkpoints", "model.json"}
     np.save(tmp_path / "pictures.npy", pixels(5).numpy())
     program = """
 import sys, warnings
@@ -125,9 +162,11 @@ with torch.no_grad():
     np.testing.assert_allclose(np.load(result), wanted, atol=1e-5)
 
 
-def test_onnx_export_runs_in_onnxruntime_for_any_number_of_pictures(run: Path) -> None:
+def test_onnx_export_runs_in_onnxruntime_for_any_number_of_pictures(
+    exported: Callable[[ExportFormat], Path],
+) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    path = export_run(run, ExportFormat.ONNX, run / "out" / "classifier.onnx")
+    path = exported(ExportFormat.ONNX)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     for n in (1, 4, 7):
         with torch.no_grad():
@@ -142,9 +181,10 @@ def test_onnx_export_runs_in_onnxruntime_for_any_number_of_pictures(run: Path) -
 
 @pytest.mark.parametrize("format", ExportFormat)
 def test_export_says_what_goes_in_and_comes_out_and_names_no_place(
-    run: Path, format: ExportFormat
+    exported: Callable[[ExportFormat], Path], format: ExportFormat
 ) -> None:
-    path = export_run(run, format)
+    path = exported(format)
+    run = path.parent
     facts = json.loads(path.with_suffix(".json").read_text())
     assert facts["classes"] == list(CLASSES)
     assert facts["input"]["shape"] == ["n", 3, SIZE, SIZE]
@@ -156,12 +196,12 @@ def test_export_says_what_goes_in_and_comes_out_and_names_no_place(
 
 
 def test_an_export_that_computes_something_else_is_refused_and_removed(
-    run: Path, monkeypatch: pytest.MonkeyPatch
+    run_of_task: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write, "TOLERANCE", -1.0)
     with pytest.raises(ResourceError, match="does not compute the same"):
-        export_run(run, ExportFormat.TORCH)
-    assert sorted(item.name for item in run.iterdir()) == ["checkpoints", "config.yaml"]
+        export_run(run_of_task, ExportFormat.TORCH, task=OwnTask())
+    assert sorted(item.name for item in run_of_task.iterdir()) == ["checkpoints", "config.yaml"]
 
 
 def test_onnx_without_its_extra_says_what_to_install(
@@ -172,10 +212,11 @@ def test_onnx_without_its_extra_says_what_to_install(
         export_run(run, ExportFormat.ONNX)
 
 
-def test_a_place_that_cannot_be_written_is_a_resource_error(run: Path) -> None:
-    (run / "file").write_text("")
+def test_a_place_that_cannot_be_written_is_a_resource_error(run_of_task: Path) -> None:
+    (run_of_task / "file").write_text("")
+    out = run_of_task / "file" / "model.pt2"
     with pytest.raises(ResourceError, match="cannot be written"):
-        export_run(run, ExportFormat.TORCH, run / "file" / "model.pt2")
+        export_run(run_of_task, ExportFormat.TORCH, out, task=OwnTask())
 
 
 class ChoosesByValue(nn.Module):
@@ -262,33 +303,14 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         load_trained(run)
 
 
-@dataclass
-class OwnTask(Task):
-    def build_model(self, recipe: Recipe) -> nn.Module:
-        assert recipe.model.weights is WeightsSource.NONE
-        return nn.Sequential(nn.Flatten(), _ToFloat(), nn.Linear(3 * SIZE * SIZE, len(CLASSES)))
-
-    def data(self, split: object) -> None:
-        return None
-
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        raise NotImplementedError
-
-
-class _ToFloat(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.float() / 255
-
-
-def test_a_run_of_a_users_task_needs_that_task(tmp_path: Path) -> None:
-    model = OwnTask().build_model(RECIPE)
-    run = save_run(tmp_path / "run", model, task="mine.py:OwnTask")
+def test_a_run_of_a_users_task_needs_that_task(run_of_task: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"mine\.py:OwnTask"):
-        load_trained(run)
+        load_trained(run_of_task)
     picture = save_pictures(tmp_path / "new", 1)
-    assert predict(run, picture, task=OwnTask())[0].label in CLASSES
-    path = export_run(run, ExportFormat.TORCH, task=OwnTask())
-    assert path.is_file()
+    assert predict(run_of_task, picture, task=OwnTask())[0].label in CLASSES
+    out = run_of_task / "out" / "classifier.pt2"
+    assert export_run(run_of_task, ExportFormat.TORCH, out, task=OwnTask()) == out
+    assert out.is_file()
 
 
 def test_pictures_are_decoded_as_in_training(run: Path, tmp_path: Path) -> None:

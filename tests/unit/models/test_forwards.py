@@ -118,7 +118,9 @@ def test_a_forward_that_someone_else_replaced_is_left_alone() -> None:
 
 
 @pytest.fixture
-def compiler_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def compiler_cache(
+    vector_instructions: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """Compile into a folder of the test's own."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     torch._dynamo.reset()

@@ -35,6 +35,7 @@ def double_sine(x: torch.Tensor) -> torch.Tensor:
 
 
 @has_compiler
+@pytest.mark.usefixtures("vector_instructions")
 def test_each_block_builds_its_code_anew(tmp_path: Path) -> None:
     before = folders()
     for name in ("first", "second"):
@@ -45,12 +46,14 @@ def test_each_block_builds_its_code_anew(tmp_path: Path) -> None:
 
 
 @has_compiler
+@pytest.mark.usefixtures("vector_instructions")
 def test_a_folder_with_a_space_in_its_name_does_not_stop_the_compiler(tmp_path: Path) -> None:
     with cold_compiler(COMPILED, tmp_path / "my runs", CPU):
         assert torch.compile(double_sine)(torch.zeros(8)).sum() == 0
 
 
 @has_compiler
+@pytest.mark.usefixtures("vector_instructions")
 def test_what_a_process_does_once_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     took_s: list[float] = []
     num_built: list[int] = []
