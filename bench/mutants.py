@@ -206,7 +206,8 @@ class Mutator:
     def _statement(self, body: list[ast.stmt], idx: int, function: str) -> None:
         statement = body[idx]
         heads, blocks = _parts(statement)
-        text = f"{type(statement).__name__}: {'; '.join(map(ast.unparse, heads))}"
+        field = f" {ast.unparse(statement.target)}" if isinstance(statement, ast.AnnAssign) else ""
+        text = f"{type(statement).__name__}{field}: {'; '.join(map(ast.unparse, heads))}"
         if "TYPE_CHECKING" in text or "__all__" in text:
             return
         self._num_texts[function, text] += 1
