@@ -30,6 +30,7 @@ from bench.measure import ROOT
 from bench.rows import write_rows
 from stepladder.config.choices import OrderMode, Split
 from stepladder.config.load import load_job
+from stepladder.config.options import JobConfig
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.data.reading.reader import Reader
@@ -106,21 +107,22 @@ def real(seed: int) -> dict[str, Any]:
         return run.summary
 
 
+def demo_on_features() -> tuple[JobConfig, Replayed]:
+    """Return the demo's job, and its task on the features of its trunk."""
+    job = load_job(CONFIG)
+    recipe, store = job.recipe, Store.open(job.recipe.data.store)
+    num_classes = len(store.manifest.classes)
+    model = build_classifier(recipe.model, recipe.head, seed=recipe.seed, num_classes=num_classes)
+    return job, Replayed(store, model.eval().trunk.to(memory_format=torch.channels_last))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--real", type=int, default=3)
     options = parser.parse_args()
     keep_freed_memory()
-    job = load_job(CONFIG)
-    store = Store.open(job.recipe.data.store)
-    model = build_classifier(
-        job.recipe.model,
-        job.recipe.head,
-        seed=job.recipe.seed,
-        num_classes=len(store.manifest.classes),
-    ).eval()
-    task = Replayed(store, model.trunk.to(memory_format=torch.channels_last))
+    _, task = demo_on_features()
     rows = []
     for seed in range(options.seeds):
         replayed = replay(task, seed)

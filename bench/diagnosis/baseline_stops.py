@@ -32,12 +32,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from bench.accuracy.seeds import CONFIG, Replayed
+from bench.accuracy.seeds import demo_on_features
 from bench.diagnosis.fit_rules import NUM_CLASSES, NUM_FEATURES, Job, points
 from bench.log import Log
 from bench.rows import share, write_rows
 from stepladder.config.choices import OptimizerName, Split, TrainMode
-from stepladder.config.load import load_job
 from stepladder.config.options import JobConfig
 from stepladder.config.recipe import (
     BatchConfig,
@@ -48,8 +47,6 @@ from stepladder.config.recipe import (
     StoppingConfig,
 )
 from stepladder.data.batch import Batch
-from stepladder.data.store.store import Store
-from stepladder.models.classifier import build_classifier
 from stepladder.task import Metrics, Task
 from stepladder.training.baseline import STOP_REASON
 from stepladder.training.output.display import Display
@@ -99,15 +96,7 @@ class Subject:
 
 def demo() -> Subject:
     """Give the demo's head on features; they are computed here."""
-    job = load_job(CONFIG)
-    store = Store.open(job.recipe.data.store)
-    model = build_classifier(
-        job.recipe.model,
-        job.recipe.head,
-        seed=job.recipe.seed,
-        num_classes=len(store.manifest.classes),
-    ).eval()
-    task = Replayed(store, model.trunk.to(memory_format=torch.channels_last))
+    job, task = demo_on_features()
     return Subject(_whole(job, epochs=DEMO_EPOCHS), task)
 
 

@@ -21,7 +21,7 @@ from stepladder.task.contract import Task
 from stepladder.training.baseline import STOP_REASON, read_baseline
 from stepladder.training.checkpoint.folder_checks import limits, require_space
 from stepladder.training.checkpoint.mirror import Mirror, begin_mirror
-from stepladder.training.checkpoint.saving import begin_on_new_data, checkpoints_bytes
+from stepladder.training.checkpoint.training_state import begin_on_new_data, checkpoints_bytes
 from stepladder.training.clock import Clock, Phase
 from stepladder.training.evaluate import EvaluationCancelled
 from stepladder.training.features.feature_stage import go_on_features

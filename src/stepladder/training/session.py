@@ -12,7 +12,7 @@ from stepladder.data.reading.reader import Reader, ReaderStats
 from stepladder.errors import DivergedError
 from stepladder.training.baseline import STOP_REASON, examples_of
 from stepladder.training.checkpoint.checkpoint import Checkpoints
-from stepladder.training.checkpoint.saving import RunState, save_training
+from stepladder.training.checkpoint.training_state import RunState, save_training
 from stepladder.training.clock import STEP_PHASES, Phase, Timeline
 from stepladder.training.course import EARLY_STOPPING
 from stepladder.training.evaluate import Evaluation

@@ -326,7 +326,7 @@ def _cells() -> Iterator[Cells]:
 
 
 class Wide(Task):
-    """A model as wide as it is told."""
+    """A model whose width is an option."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from stepladder.errors import ResourceError
 from stepladder.machine import disk_free_bytes
 from stepladder.records.findings import Severity
 from stepladder.training.checkpoint.folder_checks import probe
-from stepladder.training.checkpoint.saving import checkpoints_bytes
+from stepladder.training.checkpoint.training_state import checkpoints_bytes
 from stepladder.training.stage import enter_stage, frozen_names, stages_of
 
 

@@ -24,7 +24,7 @@ from stepladder.task.image_classification import ImageClassification
 from stepladder.training.checkpoint.checkpoint import Checkpoints
 from stepladder.training.checkpoint.checkpoint_files import Loaded
 from stepladder.training.checkpoint.folder_checks import probe
-from stepladder.training.checkpoint.saving import capture, save_training
+from stepladder.training.checkpoint.training_state import capture, save_training
 from stepladder.training.loop import fit
 from stepladder.training.output.display import Display
 from stepladder.training.output.events import EventLog

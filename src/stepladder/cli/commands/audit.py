@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from tyro.conf import Positional
 
 from stepladder.api.logs import audit
+from stepladder.cli.log_flags import LogFlags
 from stepladder.cli.parse import Output, Unprefixed, parse
 from stepladder.errors import DataError
 
 LOGS = tyro.conf.arg(metavar="LOG [LOG …]")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogFlags:
-    """What a log may not say."""
-
-    num_val: int | None = None
-    """Held-out examples that the accuracy stands on; none: as logged, or inferred."""
-    num_train: int | None = None
-    """Training examples of an epoch."""
-    num_test: int | None = None
-    """Test examples."""
-    metric: str | None = None
-    """Column that is judged; none: validation accuracy, else validation loss."""
-
-    def numbers(self) -> dict[str, Any]:
-        """Return them as arguments of the Python functions."""
-        return {field.name: getattr(self, field.name) for field in fields(LogFlags)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import tyro
 from tyro.conf import Positional
 
 from stepladder.api.logs import compare
-from stepladder.cli.commands.audit import LogFlags
+from stepladder.cli.log_flags import LogFlags
 from stepladder.cli.parse import Output, Unprefixed, parse
 from stepladder.errors import DataError
 from stepladder.records import to_json

@@ -56,12 +56,12 @@ class KeptPictures(PictureSource):
 def open_validation(
     source: Source | None, batch: BatchConfig, loader: LoaderConfig, where: Where
 ) -> Reader | None:
-    """Return the reader of a held-out split that reads no more of it than is looked at.
+    """Return the reader of a held-out split that reads only what is asked for.
 
     None without a split.
 
     Args:
-        where: a run holds the split.
+        where: where the pictures of a run are held.
     """
     if where is Where.MEMORY and isinstance(source, PictureSource):
         source = KeptPictures(source)

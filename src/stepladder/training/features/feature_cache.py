@@ -66,7 +66,7 @@ class FeatureOpener:
     """Opens the features of one split after the other.
 
     Attributes:
-        recipe: of the job, by whose options features are told from others.
+        recipe: of the job; its options are part of the key of the features.
         way: how examples reach the head.
         folder: of all features of this data.
         trunk: hash of the trunk.

@@ -18,7 +18,7 @@ from stepladder.task.contract import Task
 from stepladder.training.baseline import Against, read_baseline
 from stepladder.training.checkpoint.checkpoint import Checkpoints, check_fits
 from stepladder.training.checkpoint.checkpoint_files import Loaded
-from stepladder.training.checkpoint.saving import RunState, restore, restore_position
+from stepladder.training.checkpoint.training_state import RunState, restore, restore_position
 from stepladder.training.clock import Clock, Phase
 from stepladder.training.course import Position
 from stepladder.training.output.display import Display

@@ -19,7 +19,7 @@ from stepladder.records import to_json
 from stepladder.task.contract import Task
 from stepladder.training.checkpoint.checkpoint import Checkpoints, check_fits
 from stepladder.training.checkpoint.folder_checks import probe
-from stepladder.training.checkpoint.saving import save_training
+from stepladder.training.checkpoint.training_state import save_training
 from stepladder.training.clock import STEP_PHASES, Phase
 from stepladder.training.evaluate import EvaluationCancelled
 from stepladder.training.features.feature_task import FeatureTask, fresh_features, num_views
