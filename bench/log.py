@@ -40,7 +40,7 @@ class Log:
         return found[-1] if found else UNKNOWN
 
     def find(self, **key: object) -> dict[str, Any] | None:
-        """Give the record with these values, or None."""
+        """Return the record with these values, or None."""
         for record in self.records:
             if all(record.get(name) == value for name, value in key.items()):
                 return dict(record)

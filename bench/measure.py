@@ -17,13 +17,13 @@ RESULTS = ROOT / "bench" / "results"
 
 
 def environment() -> dict[str, Any]:
-    """Give machine, versions, the code that is measured and the load at this moment."""
+    """Return machine, versions, the code that is measured and the load at this moment."""
     code = git_state(ROOT, only="*.py")  # results written meanwhile are no code
     return {**describe_machine(), "git": code, "load_average": os.getloadavg()}
 
 
 def cold_caches(folder: Path) -> dict[str, str]:
-    """Give the variables by which a process finds nothing that torch.compile made before.
+    """Return the variables by which a process finds nothing that torch.compile made before.
 
     Args:
         folder: an empty one, for this process alone.
@@ -54,7 +54,7 @@ def rotated_trials(contenders: Mapping[str, Callable[[], float]], n: int) -> dic
 
 
 def summary(figures: list[float]) -> dict[str, float | int]:
-    """Give n, median, smallest and largest."""
+    """Return n, median, smallest and largest."""
     return {
         "n": len(figures),
         "median": statistics.median(figures),

@@ -35,7 +35,7 @@ def write_rows(
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Give rows as a Markdown table; numbers to four digits."""
+    """Return rows as a Markdown table; numbers to four digits."""
     names = list(rows[0])
     lines = [names, ["---"] * len(names), *([_cell(row[name]) for name in names] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -55,7 +55,7 @@ def share(k: int, n: int) -> str:
 
 
 def machine(place: Mapping[str, Any]) -> str:
-    """Give a paragraph about the machine and the versions."""
+    """Return a paragraph about the machine and the versions."""
     words = [f"{key}: {value}" for key, value in place.items() if value not in (None, [], {})]
     return "\n" + "\n".join(f"- {word}" for word in words) + "\n"
 

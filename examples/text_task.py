@@ -58,7 +58,7 @@ class Lines(Dataset[Line]):
 
 
 def lines_of(module: str, split: Split) -> list[str]:
-    """Give the lines of a split that hold at least two words: one block in ten each is held out."""
+    """Return the lines of a split that hold at least two words: one block in ten each is held out."""
     spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None

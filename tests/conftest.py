@@ -36,7 +36,7 @@ ROOM_BYTES = 4 * 10**9  # the largest that all tests together have left there is
 
 
 def has_room(folder: Path) -> bool:
-    """Say whether a folder takes what tests write, and the code that some of them compile."""
+    """Return True if a folder takes what tests write, and the code that some of them compile."""
     if not os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_NOEXEC:
         return False
     return shutil.disk_usage(folder).free > ROOM_BYTES
@@ -75,7 +75,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """Give all files that share a Spark session to one process: each JVM takes ten seconds."""
+    """Return all files that share a Spark session to one process: each JVM takes ten seconds."""
     from xdist.scheduler import LoadFileScheduling
 
     class ByFileOrSession(LoadFileScheduling):
@@ -205,12 +205,12 @@ def _jpeg(picture: np.ndarray) -> bytes:
 
 @pytest.fixture(scope="session")
 def build_store() -> StoreBuilder:
-    """Give the function that writes a small store of drawn pictures."""
+    """Return the function that writes a small store of drawn pictures."""
     return write_store
 
 
 def plain_profile(time: TrainingTime, **facts: Any) -> Profile:
-    """Give the profile of a small head on a frozen trunk, on one core; facts replace its own."""
+    """Return the profile of a small head on a frozen trunk, on one core; facts replace its own."""
     plain: dict[str, Any] = {
         "num_train": 90,
         "num_val": 30,
@@ -244,7 +244,7 @@ class ProfileOf(Protocol):
 
 @pytest.fixture(scope="session")
 def profile_of() -> ProfileOf:
-    """Give the function that makes a small profile."""
+    """Return the function that makes a small profile."""
     return plain_profile
 
 
@@ -310,7 +310,7 @@ def _delete_by_vector(table: Path, rows: list[int]) -> None:
 
 @pytest.fixture(scope="session")
 def delete_by_vector() -> Callable[[Path, list[int]], None]:
-    """Give the function that commits version 1 of a table of one file, as Spark deletes rows."""
+    """Return the function that commits version 1 of a table of one file, as Spark deletes rows."""
     return _delete_by_vector
 
 

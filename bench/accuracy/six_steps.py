@@ -169,7 +169,7 @@ def run_missing(log: Log, folder: Path, options: argparse.Namespace) -> None:
 
 
 def row_of(step: int, summary: dict[str, Any]) -> dict[str, Any]:
-    """Give what a table needs of a step's summary."""
+    """Return what a table needs of a step's summary."""
     passes = summary["epochs"] * (summary["num_train"] + summary["num_val"])
     return {
         "step": step,

@@ -83,7 +83,7 @@ def kept_recipe(log: Log, dataset: str, table: Path, more: Sequence[str], folder
 
 
 def rounds_of(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """Give every contender once a round, each round beginning with another one."""
+    """Yield every contender once a round, each round beginning with another one."""
     for idx in range(rounds):
         turn = idx % len(names)
         for name in [*names[turn:], *names[:turn]]:

@@ -84,7 +84,7 @@ def greedy(climbing: Climb) -> tuple[Recipe, list[str]]:
 
 
 def climb_of(lab: Lab, folder: Path) -> Climb:
-    """Give a climb of the lab's job that reads and writes the ledger in a folder."""
+    """Return a climb of the lab's job that reads and writes the ledger in a folder."""
     return Climb(
         lab=lab,
         ledger=Ledger(folder),

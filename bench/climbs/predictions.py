@@ -64,7 +64,7 @@ def climb(name: str, *, runs: Path, budget_s: float, quick: bool) -> bool:
 
 
 def statistics_of(cases: Sequence[Case], predictor: str) -> dict[str, Any]:
-    """Give the errors of a predictor, as factors."""
+    """Return the errors of a predictor, as factors."""
     predict = PREDICTORS[predictor]
     errors = [abs(math.log(predict(case) / case.measured.estimate)) for case in cases]
     return {

@@ -63,7 +63,7 @@ def decisions(run: Path) -> Climbed:
 
 
 def majorities(climbs: Sequence[Climbed]) -> dict[str, str]:
-    """Give each rung's commonest decision."""
+    """Return each rung's commonest decision."""
     rungs = dict.fromkeys(rung for climbed in climbs for rung in climbed)
     return {
         rung: Counter(
@@ -74,7 +74,7 @@ def majorities(climbs: Sequence[Climbed]) -> dict[str, str]:
 
 
 def rung_rows(climbs: Sequence[Climbed]) -> list[dict[str, Any]]:
-    """Give a row for each rung that applies: how it was decided, and what was measured."""
+    """Return a row for each rung that applies: how it was decided, and what was measured."""
     rows = []
     for rung, majority in majorities(climbs).items():
         trials = [climbed[rung] for climbed in climbs if rung in climbed]

@@ -91,7 +91,7 @@ class Rings(Task):
 
 
 def rings() -> tuple[Recipe, Task]:
-    """Give the job of the two-layer net."""
+    """Return the job of the two-layer net."""
     recipe = Recipe(
         train=TrainMode.ALL,
         data=DataConfig(where=Where.STREAM),
@@ -104,7 +104,7 @@ def rings() -> tuple[Recipe, Task]:
 
 
 def demo() -> tuple[Recipe, Task]:
-    """Give the demo as it is written; its store holds pixels."""
+    """Return the demo as it is written; its store holds pixels."""
     job = load_job(AS_WRITTEN)
     data = replace(job.recipe.data, store=STORE)
     recipe = replace(job.recipe, data=data)
@@ -114,7 +114,7 @@ def demo() -> tuple[Recipe, Task]:
 
 
 def features() -> tuple[Recipe, Task]:
-    """Give the demo with the trunk's features computed once."""
+    """Return the demo with the trunk's features computed once."""
     recipe, task = demo()
     return replace(recipe, features=replace(recipe.features, cached=True)), task
 
@@ -144,7 +144,7 @@ def main() -> None:
 
 
 def trials_in(log: Log, name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Give the trials of a job that the log has, at most as many as are asked for."""
+    """Return the trials of a job that the log has, at most as many as are asked for."""
     key = {"job": name, "block_s": given.block}
     return [one for one in log.records if key.items() <= one.items()][: given.trials]
 
@@ -179,7 +179,7 @@ def try_often(name: str, folder: Path, given: argparse.Namespace, log: Log) -> N
 
 
 def record(trial: Trial) -> dict[str, Any]:
-    """Give what a trial found, block by block."""
+    """Return what a trial found, block by block."""
     return {
         "decision": trial.verdict.decision,
         "gain": trial.verdict.speed,

@@ -304,7 +304,7 @@ def forget_artefacts(store: Path | None) -> None:
 
 
 def job_of(workload: Workload, *, work: Path, out: Path, more: Mapping[str, object]) -> JobConfig:
-    """Give the whole job of a workload.
+    """Return the whole job of a workload.
 
     Args:
         work: where its store is, or is made.
@@ -322,7 +322,7 @@ def job_of(workload: Workload, *, work: Path, out: Path, more: Mapping[str, obje
 
 
 def advised_in(job: JobConfig, workload: Workload, run: Path) -> dict[str, str | None]:
-    """Give what is advised on the job as written, and how the climb decided on it.
+    """Return what is advised on the job as written, and how the climb decided on it.
 
     By the profile that the climb took first; `was` is its first verdict, `is` its last; None where
     nothing is advised.
@@ -349,7 +349,7 @@ def use_cores(num_cores: int) -> None:
 
 
 def quick_settings(recipe: Recipe) -> dict[str, object]:
-    """Give options that make any workload tiny: to see that it runs."""
+    """Return options that make any workload tiny: to see that it runs."""
     return {
         "schedule.max_epochs": min(recipe.schedule.max_epochs, 2),
         "data.fraction": 0.1,

@@ -112,7 +112,7 @@ def write_share(task: tuple[Callable[[Path, int], bytes], list[Path], Path, int]
 def time_recipe(
     shrink: Callable[[Path, int], bytes], source: Path, out: Path, size: int
 ) -> tuple[float, float]:
-    """Give pictures a second, and CPU milliseconds a picture."""
+    """Return pictures a second, and CPU milliseconds a picture."""
     paths = sorted(source.rglob("*.jpg"))
     shares = [paths[worker::NUM_WORKERS] for worker in range(NUM_WORKERS)]
     # forkserver: a fork of this process would take its threads' locks along
@@ -126,7 +126,7 @@ def time_recipe(
 
 
 def time_prepare(source: Path, out: Path, size: int) -> tuple[float, float]:
-    """Give pictures a second, and CPU milliseconds a picture."""
+    """Return pictures a second, and CPU milliseconds a picture."""
     config = PrepareConfig(source=source, out=out / "store", size=size, workers=NUM_WORKERS)
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     result = prepare(config)

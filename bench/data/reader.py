@@ -130,7 +130,7 @@ def rate(batches: Iterable[Any]) -> float:
 
 
 def epochs(reader: Reader) -> Callable[[], float]:
-    """Give a function that reads the next epoch; the first one is read here, as a warm-up."""
+    """Return a function that reads the next epoch; the first one is read here, as a warm-up."""
     counter = iter(range(1, 1 << 30))
     rate(reader.epoch(0))
     return lambda: rate(reader.epoch(next(counter)))

@@ -95,13 +95,13 @@ class Subject:
 
 
 def demo() -> Subject:
-    """Give the demo's head on features; they are computed here."""
+    """Return the demo's head on features; they are computed here."""
     job, task = demo_on_features()
     return Subject(_whole(job, epochs=DEMO_EPOCHS), task)
 
 
 def on_points() -> Subject:
-    """Give the net on points."""
+    """Return the net on points."""
     recipe = Recipe(
         train=TrainMode.ALL,
         batch=BatchConfig(global_batch_size=32, base_batch_size=32, lr=POINTS.lr),
@@ -208,7 +208,7 @@ def write(log: Log) -> None:
 
 
 def _whole(job: JobConfig, *, epochs: int) -> JobConfig:
-    """Give the job with all of its epochs, in one thread, and without checks."""
+    """Return the job with all of its epochs, in one thread, and without checks."""
     recipe = replace(
         job.recipe,
         schedule=ScheduleConfig(max_epochs=epochs),
@@ -222,7 +222,7 @@ def _whole(job: JobConfig, *, epochs: int) -> JobConfig:
 def _record(
     subject: Subject, before: Mapping[str, Any], found: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Give what is kept of a run and its baseline."""
+    """Return what is kept of a run and its baseline."""
     return {
         "baseline_seed": before["seed"],
         "is_stopped": found["stop_reason"] == STOP_REASON,

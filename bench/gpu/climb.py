@@ -67,7 +67,7 @@ def quiet() -> Display:
 
 
 def job_for(store: Path, run: Path, quick: bool, **more: object) -> JobConfig:
-    """Give the published recipe with all of the data, and options over it."""
+    """Return the published recipe with all of the data, and options over it."""
     settings = {"data.store": store, "run.dir": run, "model.weights": "none", **more}
     job = resolve(settings_of_call(settings), base=load_job(STEP4)).job
     if not quick:
@@ -101,7 +101,7 @@ def train_rounds(
 
 
 def extrapolated_s(training: Mapping[str, Any]) -> float:
-    """Give the seconds of all published epochs from a training of a few."""
+    """Return the seconds of all published epochs from a training of a few."""
     once_s = training["seconds"] - training["train_s"]
     return float(once_s + PUBLISHED_EPOCHS * training["train_s"] / training["epochs"])
 

@@ -24,7 +24,7 @@ CELLS = 6
 
 
 def class_patterns(num_classes: int) -> Tensor:
-    """Give each class its colours: (C, 3, CELLS, CELLS), 0 to 255."""
+    """Return each class its colours: (C, 3, CELLS, CELLS), 0 to 255."""
     generator = torch.Generator().manual_seed(0)
     return torch.rand(num_classes, 3, CELLS, CELLS, generator=generator) * 255
 
@@ -42,7 +42,7 @@ def draw(patterns: Tensor, label: int, idx: int, size: int) -> np.ndarray:
 
 
 def rows_of(split: str, count: int, num_classes: int) -> list[tuple[bytes, int, int]]:
-    """Give (sha256, label, idx) of a split's pictures in stored order."""
+    """Return (sha256, label, idx) of a split's pictures in stored order."""
     offset = {"train": 0, "val": 10**7, "test": 2 * 10**7}[split]
     return sorted(
         (hashlib.sha256(f"{split}{idx}".encode()).digest(), idx % num_classes, offset + idx)

@@ -67,7 +67,7 @@ class Pythons:
         self._versions: dict[str, str | None] = {}
 
     def of(self, name: str) -> str:
-        """Give the Python of a contender; `peers` stands for all that need a package."""
+        """Return the Python of a contender; `peers` stands for all that need a package."""
         shared = self._given.get("peers") if module(name).PACKAGE else None
         variable = os.environ.get(f"LOADERS_PYTHON_{name.upper()}")
         found = self._given.get(name) or variable or shared or sys.executable
@@ -75,7 +75,7 @@ class Pythons:
         return str(path / "bin" / "python") if path.is_dir() else found
 
     def version(self, name: str) -> str | None:
-        """Give the version of a contender's package; None: it is not installed."""
+        """Return the version of a contender's package; None: it is not installed."""
         package = module(name).PACKAGE
         if package is None:
             return "-"

@@ -176,7 +176,7 @@ def publish(
 
 
 def is_each_once(check: dict[str, Any] | None) -> str:
-    """Say whether an epoch held each photograph once."""
+    """Return True if an epoch held each photograph once."""
     if check is None:
         return "not checked"
     return "yes" if check["each_once"] else f"no, {check['missing']} missing"

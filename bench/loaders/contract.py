@@ -85,11 +85,11 @@ class Job:
     size: int
 
     def place(self, name: str) -> Path:
-        """Give the folder of a format."""
+        """Return the folder of a format."""
         return self.folder / "formats" / self.kind / name
 
     def photo(self, idx: int) -> Path:
-        """Give the JPEG file of a picture."""
+        """Return the JPEG file of a picture."""
         name = "presized" if self.kind is Kind.PRESIZED else "photos"
         return self.folder / name / f"{idx:05d}.jpg"
 
@@ -113,12 +113,12 @@ class Job:
         return torch.from_numpy(self.picture(data))
 
     def item(self, idx: int) -> bytes:
-        """Give what a format is to hold of a picture: the pixels, or the JPEG file."""
+        """Return what a format is to hold of a picture: the pixels, or the JPEG file."""
         data = self.photo(idx).read_bytes()
         return self.decode(data).tobytes() if self.kind is Kind.PIXELS else data
 
     def items(self, part: range | None = None, *, threads: int = 2) -> Iterator[tuple[int, bytes]]:
-        """Give pictures in order, decoded ahead in threads."""
+        """Yield pictures in order, decoded ahead in threads."""
         part = range(self.num_pictures) if part is None else part
         if threads == 0:
             yield from ((idx, self.item(idx)) for idx in part)
@@ -153,12 +153,12 @@ def in_processes(write_part: Callable[..., None], job: Job, folder: Path, num: i
 
 
 def workers_settings(*counts: int, **more: Any) -> tuple[Setting, ...]:
-    """Give a setting for each number of worker processes."""
+    """Return a setting for each number of worker processes."""
     return tuple({"workers": count, **more} for count in counts)
 
 
 def loader_options(setting: Setting) -> dict[str, Any]:
-    """Give torch's DataLoader what a setting says of workers."""
+    """Return torch's DataLoader what a setting says of workers."""
     workers = setting["workers"]
     if workers == 0:
         return {"num_workers": 0}

@@ -95,7 +95,7 @@ def copy_with_holes(source: Path, target: Path) -> None:
 
 
 def memory_bytes() -> int:
-    """Give this process's anonymous and shared memory."""
+    """Return this process's anonymous and shared memory."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(MEMORY))
 
@@ -131,7 +131,7 @@ def first_batch(store: Path, *, is_resumed: bool) -> dict[str, Any]:
 
 
 def torch_alone() -> dict[str, Any]:
-    """Give the memory of a process that only imports torch."""
+    """Return the memory of a process that only imports torch."""
     code = f"import torch\n{MEMORY_CODE}"
     return {"memory": int(_run(["-c", code]))}
 

@@ -96,13 +96,13 @@ def best_of(lines: Lines, *, without: tuple[str, ...] = ()) -> str:
 
 
 def against(lines: Lines, name: str, factor: float = 1.0) -> tuple[float, float]:
-    """Give how much faster ours is than a line, and its lower bound, both times a factor."""
+    """Return how much faster ours is than a line, and its lower bound, both times a factor."""
     line = lines[name]
     return factor * line["ours_faster_by"]["median"], factor * line["lower_95"]
 
 
 def goals() -> list[tuple[str, float, float, float]]:
-    """Give (goal in words, goal, median, lower 95 % bound) of each ratio that was measured."""
+    """Return (goal in words, goal, median, lower 95 % bound) of each ratio that was measured."""
     pixels, shards, jpeg = (lines_of(group) for group in ("pixels", "pixels-shards", "jpeg"))
     presized, prepare = lines_of("presized"), lines_of("prepare")
     store, spark = lines_of("object-store"), lines_of("spark")
@@ -123,7 +123,7 @@ def goals() -> list[tuple[str, float, float, float]]:
 
 
 def lines_of(group: str) -> Lines:
-    """Give the measured lines of a group."""
+    """Return the measured lines of a group."""
     path = RESULTS / f"loaders_{group.replace('-', '_')}.json"
     rounds: Lines = json.loads(path.read_text())["rounds"][0]
     lines: Lines = rounds.get("lines", rounds)

@@ -35,7 +35,7 @@ WRITERS = {
 
 
 def prepare_plan(plan: Plan, out: Path, num_pictures: int) -> Plan:
-    """Give the plan whose formats lie in `out`, of the first photographs."""
+    """Return the plan whose formats lie in `out`, of the first photographs."""
     out.mkdir(parents=True, exist_ok=True)
     photos = out / "photos"
     if not photos.exists():

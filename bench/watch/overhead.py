@@ -157,7 +157,7 @@ def row(kind: str, rounds: list[dict[str, Any]], steps: int) -> dict[str, Any]:
 
 
 def interval_of_median(values: list[float]) -> tuple[float, float]:
-    """Give the narrowest pair of order statistics that holds the median in 95 % of all draws."""
+    """Return the narrowest pair of order statistics that holds the median in 95 % of all draws."""
     ordered, num = sorted(values), len(values)
     outside, rank = 0.0, 0
     while rank < num // 2 and outside + comb(num, rank) / 2**num <= 0.025:

@@ -117,7 +117,7 @@ def gpt2(place: Path, *, layers: int, width: int) -> None:
 
 
 def _letters() -> list[str]:
-    """Give a visible letter for each byte: itself where it is one, else one beyond 255."""
+    """Return a visible letter for each byte: itself where it is one, else one beyond 255."""
     visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
     beyond = iter(range(256, 512))
     return [chr(byte if byte in visible else next(beyond)) for byte in range(256)]

@@ -114,7 +114,7 @@ class PublicScript:
     judged: Mapping[str, Judgement] = field(default_factory=dict)
 
     def address(self, file: PublicFile) -> str:
-        """Give where the file can be had."""
+        """Return where the file can be had."""
         return f"https://raw.githubusercontent.com/{self.repository}/{file.commit}/{file.path}"
 
 
@@ -195,7 +195,7 @@ class Run:
         return len(self.clock.get("wall_s", []))
 
     def step_s(self, clock: str) -> float | None:
-        """Give mean seconds from one optimiser step to the next; None of a single step."""
+        """Return mean seconds from one optimiser step to the next; None of a single step."""
         times = self.clock.get(clock, [])
         return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
 
@@ -249,7 +249,7 @@ def differing(alone: Path, watched: Path) -> Iterator[str]:
 
 
 def plain(script: PublicScript, printed: str) -> str:
-    """Give printed text without what differs from run to run."""
+    """Return printed text without what differs from run to run."""
     for pattern in script.timed:
         printed = re.sub(pattern, "", printed)
     return printed
@@ -293,7 +293,7 @@ def measure(script: PublicScript, folder: Path) -> dict[str, Any]:
 
 
 def row_of(script: PublicScript, record: Mapping[str, Any]) -> dict[str, object]:
-    """Give a script's line of the table."""
+    """Return a script's line of the table."""
     words = [
         f"{alarm['outcome']}: {alarm['fault']} ({judged(script, alarm['fault'])})"
         for alarm in record["alarms"]
@@ -340,7 +340,7 @@ def counts_of(scripts: Sequence[PublicScript], records: Sequence[Mapping[str, An
 
 
 def judged(script: PublicScript, fault: str) -> str:
-    """Give a person's verdict on an alarm."""
+    """Return a person's verdict on an alarm."""
     found = script.judged.get(fault)
     return found.verdict if found is not None else "not judged"
 

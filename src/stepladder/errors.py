@@ -88,5 +88,5 @@ class InterruptedRun(StepladderError):  # noqa: N818  (asked for, so no error)
 
 
 def one_line(error: Exception) -> str:
-    """Give what an error says without line breaks, to be told within a sentence."""
+    """Return what an error says without line breaks, to be told within a sentence."""
     return " ".join(str(error).split())

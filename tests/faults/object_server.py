@@ -161,7 +161,7 @@ def running_server() -> Iterator[Proxy]:
 
 
 def environment_of(server: Proxy, *, secret: str) -> dict[str, str]:
-    """Give the variables by which AWS tools find a server, and nothing of this machine's own."""
+    """Return the variables by which AWS tools find a server, and nothing of this machine's own."""
     return {
         "AWS_ENDPOINT_URL": server.url,
         "AWS_ACCESS_KEY_ID": "AKIAcanary",

@@ -370,7 +370,7 @@ def read_all(path: Path) -> list[tuple[bytes, str | int]]:
 
 
 def with_row(row: int, **values: Any) -> pa.Table:
-    """Give the table of numbers for labels, in which one row has other values."""
+    """Return the table of numbers for labels, in which one row has other values."""
     content = columns()
     content["label"] = [index % 2 for index in range(NUM_ROWS)]
     for name, value in values.items():
@@ -510,7 +510,7 @@ def delta(tmp_path: Path) -> Path:
 
 
 def version_read(source: Path, out: str, **options: Any) -> tuple[int, int, tuple[str, ...]]:
-    """Give version, number of pictures and warnings of a prepare."""
+    """Return version, number of pictures and warnings of a prepare."""
     result = prepare(config_of(source, out, **options))
     num_rows = sum(shard.num_rows for shard in result.manifest.shards)
     return result.manifest.options["delta_version"], num_rows, result.warnings

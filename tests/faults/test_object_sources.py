@@ -102,7 +102,7 @@ def is_read(request: Request) -> bool:
 
 
 def refusal(act: Act, place: str) -> StepladderError:
-    """Give what is told, in which bucket and key are named and no key of an account."""
+    """Return what is told, in which bucket and key are named and no key of an account."""
     with pytest.raises(StepladderError) as caught:
         act(place)
     told = str(caught.value)

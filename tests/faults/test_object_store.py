@@ -274,7 +274,7 @@ def test_a_server_that_is_not_there_is_named_by_what_sets_it(
 
 
 def only_error(act: Callable[[], Any], proxy: Proxy, *, num_requests: int = 1) -> StepladderError:
-    """Give the error of an act, which must come without a second try and tell no secret."""
+    """Return the error of an act, which must come without a second try and tell no secret."""
     proxy.requests.clear()
     with pytest.raises(StepladderError) as caught:
         act()

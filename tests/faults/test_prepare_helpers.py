@@ -161,7 +161,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def others_of(pid: int, way: str) -> list[psutil.Process]:
-    """Give the processes that make files for a prepare: its own, or those of the one it started.
+    """Return the processes that make files for a prepare: its own, or those of the one it started.
 
     The first may be at work before the last one is forked.
     """

@@ -80,7 +80,7 @@ class StoreBuilder(Protocol):
 
 
 def jobs(store: Path, profile: Profile) -> dict[str, tuple[Profile, Recipe]]:
-    """Give jobs of which each rung lets one through, by what learns and what is changed already.
+    """Return jobs of which each rung lets one through, by what learns and what is changed already.
 
     In 32 bits: in 16, layouts and folding round by more than an exact trial lets pass.
     """

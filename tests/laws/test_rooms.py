@@ -55,7 +55,7 @@ class Import(NamedTuple):
 
 @cache
 def imports(file: Path) -> tuple[Import, ...]:
-    """Give each dotted name that a file imports."""
+    """Return each dotted name that a file imports."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     for_types = type_checking_lines(tree)
     found: list[Import] = []
@@ -72,7 +72,7 @@ def imports(file: Path) -> tuple[Import, ...]:
 
 
 def type_checking_lines(tree: ast.AST) -> set[int]:
-    """Give the lines that only a type checker reads: no import happens there."""
+    """Return the lines that only a type checker reads: no import happens there."""
     lines: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":

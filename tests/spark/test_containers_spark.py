@@ -42,7 +42,7 @@ def small_files() -> Iterator[None]:
 
 
 def photo(seed: int) -> bytes:
-    """Give the bytes of a picture that no other seed gives."""
+    """Return the bytes of a picture that no other seed gives."""
     coarse = np.random.default_rng(seed).integers(0, 255, size=(5, 6, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(coarse).resize((36, 30)).save(file, "PNG" if seed % 3 == 0 else "JPEG")
@@ -50,7 +50,7 @@ def photo(seed: int) -> bytes:
 
 
 def columns(span: range) -> dict[str, Any]:
-    """Give rows; the fourth picture is no picture, and one stands there twice."""
+    """Return rows; the fourth picture is no picture, and one stands there twice."""
     pictures = [b"no picture" if row == 3 else photo(row % (NUM - 1)) for row in span]
     return {"image": pictures, "label": [KINDS[row % 2] for row in span]}
 

@@ -50,7 +50,7 @@ def recipe(tmp_path: Path, build_store: Any) -> Recipe:
 
 
 def computed(folder: Path) -> dict[str, Path]:
-    """Give the folders of features by split."""
+    """Return the folders of features by split."""
     return {read_json(path)["split"]: path.parent for path in folder.glob("*/manifest.json")}
 
 

@@ -53,7 +53,7 @@ class Stepladder:
 
 @pytest.fixture(scope="session")
 def stepladder_in() -> type[Stepladder]:
-    """Give the command for a folder of the test's own."""
+    """Return the command for a folder of the test's own."""
     return Stepladder
 
 
@@ -89,7 +89,7 @@ def choose(photographs: Path, out: Path, num: dict[str, int]) -> None:
 
 @pytest.fixture(scope="session")
 def stepladder_in_store(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Stepladder:
-    """Give the command in a folder that has `groceries` and a `store` made of it."""
+    """Return the command in a folder that has `groceries` and a `store` made of it."""
     folder = tmp_path_factory.mktemp("story")
     choose(photographs, folder / "groceries", NUM_PICTURES)
     run = Stepladder(folder)

@@ -162,7 +162,7 @@ def end_by(stepladder: Command, folder: Path, number: signal.Signals, *, after_e
 
 
 def last_epoch(folder: Path) -> int:
-    """Give the last epoch that was validated, by the events so far."""
+    """Return the last epoch that was validated, by the events so far."""
     events = folder / "events.jsonl"
     lines = events.read_text().splitlines() if events.exists() else []
     whole = [json.loads(line) for line in lines if line.endswith("}")]

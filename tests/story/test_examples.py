@@ -75,7 +75,7 @@ def test_own_task_trains_by_the_command_that_it_gives(
 
 
 def words_of_climb(file: str) -> list[str]:
-    """Give the arguments of the `stepladder climb` command in an example's docstring."""
+    """Return the arguments of the `stepladder climb` command in an example's docstring."""
     docstring = ast.get_docstring(ast.parse((EXAMPLES / file).read_text()))
     assert docstring is not None
     (command,) = re.findall(r"stepladder climb ((?:.*\\\n)*.*)", docstring)

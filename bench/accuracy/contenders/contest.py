@@ -39,7 +39,7 @@ class Picture:
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:
-    """Give the arguments that every contender takes."""
+    """Return the arguments that every contender takes."""
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--pictures", type=Path, required=True, help="CSV of path, label, split")
     parser.add_argument("--out", type=Path, required=True, help="an empty folder")
@@ -79,7 +79,7 @@ def frozen_trunk() -> Trunk:
 
 
 def accuracy(logits: torch.Tensor, labels: Sequence[int]) -> float:
-    """Give the share of hits."""
+    """Return the share of hits."""
     return float((logits.argmax(1) == torch.tensor(labels)).float().mean())
 
 
@@ -110,5 +110,5 @@ def report(
 
 
 def now() -> float:
-    """Give the wall clock: file times and the parent's clock are on it."""
+    """Return the wall clock: file times and the parent's clock are on it."""
     return time.time()

@@ -27,7 +27,7 @@ Form = Callable[[Tensor], Tensor]
 
 
 def forms(trunk: nn.Module, size: int, *, may_compile: bool) -> dict[str, Form]:
-    """Give the trunk as it may run, by name."""
+    """Return the trunk as it may run, by name."""
     last = frozen_trunk().to(memory_format=torch.channels_last)
 
     def in_bf16(model: Form) -> Form:

@@ -71,7 +71,7 @@ class Classifier(pl.LightningModule):
 
 
 def loaders_of(sets: dict[str, Dataset], num_workers: int) -> dict[str, DataLoader]:
-    """Give a loader for each split."""
+    """Return a loader for each split."""
     return {
         name: DataLoader(rows, batch_size=16, shuffle=name == "train", num_workers=num_workers)
         for name, rows in sets.items()

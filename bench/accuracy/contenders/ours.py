@@ -35,7 +35,7 @@ def learning_table(table: Path, out: Path) -> Path:
 
 
 def committed_at(run: Path) -> float:
-    """Give the time of the last commit: when the newest checkpoint's manifest was written."""
+    """Return the time of the last commit: when the newest checkpoint's manifest was written."""
     return max(path.stat().st_mtime for path in run.glob("checkpoints/*/MANIFEST.json"))
 
 

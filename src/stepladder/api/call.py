@@ -61,7 +61,7 @@ def job_of(
 
 
 def made_task(task: Task | str | None, recipe: Recipe) -> tuple[Task, str]:
-    """Give a task and its name, loaded if it is given by name or not at all."""
+    """Return a task and its name, loaded if it is given by name or not at all."""
     from stepladder.task.load import BUILT_IN, load_task, name_of
 
     name = task if isinstance(task, str) else name_of(task) if task else BUILT_IN
@@ -87,7 +87,7 @@ def default_display() -> Display:
 
 
 def run_folder(run: Path | str, *, or_watched: bool = False) -> Path:
-    """Give the folder of a run.
+    """Return the folder of a run.
 
     Args:
         run: as it was given.

@@ -109,7 +109,7 @@ def check_job(
 
 
 def checks_before_training(job: JobConfig, task: Task, name: str) -> _Look | None:
-    """Give what `train` asks before its first step, or None where nothing is to be asked.
+    """Return what `train` asks before its first step, or None where nothing is to be asked.
 
     It gives what a person must know, a sentence each, and raises UnsoundJob if a check failed and
     `run.checks` is stop.

@@ -95,7 +95,7 @@ def _against_baselines(folder: Path) -> Finding:
 
 
 def _maker(folder: Path, task: Task | str | None) -> Callable[[], Task] | None:
-    """Give what makes the run's Task; None where it is one of its own and was not given.
+    """Return what makes the run's Task; None where it is one of its own and was not given.
 
     A config never runs code: the file that a checkpoint names is not run unless a person names it.
     """

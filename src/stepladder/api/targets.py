@@ -108,7 +108,7 @@ def _is_page(file: Path) -> bool:
 
 
 def _has_keys(*keys: str) -> Callable[[Path], bool]:
-    """Give what tells whether a file is a JSON object with all these keys."""
+    """Return what tells whether a file is a JSON object with all these keys."""
 
     def has_keys(file: Path) -> bool:
         if file.stat().st_size > _MAX_JSON_BYTES:

@@ -153,7 +153,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def default_folder(name: str) -> Path:
-    """Give the folder under the working one that a script's report goes to."""
+    """Return the folder under the working one that a script's report goes to."""
     return Path.cwd() / f"watch-{re.sub(r'[^A-Za-z0-9_.-]+', '-', name) or 'code'}"
 
 

@@ -80,14 +80,14 @@ def draw(split: Split) -> tuple[Tensor, Tensor]:
 
 
 def labelled(pictures: Tensor, labels: Tensor) -> Dataset[Any]:
-    """Give a Dataset that names its labels as torchvision's do."""
+    """Return a Dataset that names its labels as torchvision's do."""
     data = TensorDataset(pictures, labels)
     data.targets = labels.numpy()  # type: ignore[attr-defined]
     return data
 
 
 def sound_recipe(**changes: Any) -> Recipe:
-    """Give the recipe of the sound example; groups given by name replace those it has."""
+    """Return the recipe of the sound example; groups given by name replace those it has."""
     recipe = Recipe(
         train=TrainMode.ALL,
         batch=BatchConfig(global_batch_size=16, lr=0.003),
@@ -110,5 +110,5 @@ class Example:
     run_dir: Path | None = None
 
     def config(self, folder: Path) -> JobConfig:
-        """Give the whole job, to be written below a folder unless it names one itself."""
+        """Return the whole job, to be written below a folder unless it names one itself."""
         return JobConfig(recipe=self.recipe, run=RunConfig(dir=self.run_dir or folder / "run"))

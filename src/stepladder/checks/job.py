@@ -82,7 +82,7 @@ class CheckedJob:
         return self.deadline - time.perf_counter()
 
     def remember(self, name: str, make: Callable[[], T]) -> T:
-        """Give what was made under this name, or make it now."""
+        """Return what was made under this name, or make it now."""
         if name not in self._kept:
             self._kept[name] = make()
         return cast("T", self._kept[name])
@@ -90,7 +90,7 @@ class CheckedJob:
     # --- the model
 
     def model(self) -> nn.Module:
-        """Give a model of one's own, with the weights that the run begins with, in its first stage.
+        """Return a model of one's own, with the weights that the run begins with, in its first stage.
 
         In training mode, but for what the stage freezes.
         """
@@ -142,29 +142,29 @@ class CheckedJob:
             yield subject
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Give the autocast of the recipe's precision."""
+        """Return the autocast of the recipe's precision."""
         return autocast(self.device, self.recipe.device.precision)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Give the training loss of each example of a batch on the device, (n,)."""
+        """Return the training loss of each example of a batch on the device, (n,)."""
         with self.autocast():
             result = self.task.loss(model, batch)
         return result[0] if isinstance(result, tuple) else result
 
     def mean_loss(self, model: nn.Module, batch: Batch) -> float:
-        """Give the mean training loss of a batch, without gradients; the model's mode is kept."""
+        """Return the mean training loss of a batch, without gradients; the model's mode is kept."""
         with torch.no_grad():
             return float(self.loss(model, batch).float().mean())
 
     # --- examples
 
     def source(self, split: Split) -> Source | None:
-        """Give a split, or None."""
+        """Return a split, or None."""
         found: Source | None = getattr(self.sources, split.value)
         return found
 
     def train_batches(self, num_batches: int) -> list[Batch]:
-        """Give the first training batches of the run, before augmentation, on the device.
+        """Return the first training batches of the run, before augmentation, on the device.
 
         Fewer where an epoch has fewer.
         """

@@ -34,7 +34,7 @@ def write_checks(run: Path, report: CheckReport) -> Path:
 
 
 def find_kept(run: Path, *, key: str, tier: Tier) -> CheckReport | None:
-    """Give the findings that lie in a folder if they are of this key, and of all checks of a tier.
+    """Return the findings that lie in a folder if they are of this key, and of all checks of a tier.
 
     They may be of more.
     """
@@ -43,14 +43,14 @@ def find_kept(run: Path, *, key: str, tier: Tier) -> CheckReport | None:
 
 
 def find_some(run: Path, *, key: str) -> CheckReport | None:
-    """Give the findings that lie in a folder if they are of this key, of however many checks."""
+    """Return the findings that lie in a folder if they are of this key, of however many checks."""
     report = read_checks(run)
     is_known = report is not None and report.key == key and report.tier in tuple(Tier)
     return report if is_known else None
 
 
 def missing(report: CheckReport, tier: Tier) -> tuple[Check, ...]:
-    """Give the checks of a tier, those of FAST with FULL, that a report says nothing of.
+    """Return the checks of a tier, those of FAST with FULL, that a report says nothing of.
 
     One that could not run is among them: what was in its way may be gone, as a file that is there
     now.

@@ -81,12 +81,12 @@ def run_check(check: Check, job: CheckedJob) -> Finding:
 
 
 def could_not_for_raising(finding: Finding) -> bool:
-    """Say whether a check could not run because the user's code raised; training would as well."""
+    """Return True if a check could not run because the user's code raised; training would as well."""
     return finding.outcome is Outcome.COULD_NOT_RUN and RAISED in finding.numbers
 
 
 def budget_for_rest(report: CheckReport, checks: Sequence[Check]) -> str | None:
-    """Give about the time that the checks left out need, as one types it: `3m`; None without any.
+    """Return about the time that the checks left out need, as one types it: `3m`; None without any.
 
     By their own guesses, as much too low as those of the checks that ran were.
     """
@@ -132,7 +132,7 @@ def _raised(error: BaseException, job: CheckedJob) -> Answer:
 
 
 def _lacks_loss(check: Check, job: CheckedJob) -> bool:
-    """Say whether a check would compare numbers of which there are none."""
+    """Return True if a check would compare numbers of which there are none."""
     if not check.needs_loss:
         return False
     try:

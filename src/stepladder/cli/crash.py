@@ -25,7 +25,7 @@ _FIXES = {
 
 
 def known_error(error: Exception) -> StepladderError | None:
-    """Give the message for an error that a person can act on, or None if it is probably ours."""
+    """Return the message for an error that a person can act on, or None if it is probably ours."""
     if isinstance(error, StepladderError):
         return error
     if isinstance(error, OSError) and error.errno in _FIXES:
@@ -42,13 +42,13 @@ def known_error(error: Exception) -> StepladderError | None:
 
 
 def line_of_task(error: Exception) -> str | None:
-    """Give the innermost line of the user's own Task that an error came through, or None."""
+    """Return the innermost line of the user's own Task that an error came through, or None."""
     line = task_line(error)
     return None if line is None else str(line)
 
 
 def exit_of_task(error: SystemExit) -> StepladderError | None:
-    """Give what to say where the user's Task tried to end the program; None: it was not that."""
+    """Return what to say where the user's Task tried to end the program; None: it was not that."""
     line = task_line(error)
     if line is None:
         return None

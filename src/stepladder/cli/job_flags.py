@@ -131,7 +131,7 @@ def seconds_of(text: str, *, where: str) -> float:
 
 
 def _config_of(flag: Path | None, word: Path | None, command: str) -> Path | None:
-    """Give the one file of options that was named.
+    """Return the one file of options that was named.
 
     Raises:
         UsageError: if there are two, or one is a Task's file without the Task's name.

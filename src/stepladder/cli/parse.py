@@ -102,7 +102,7 @@ def parse(flags: type[T], argv: Sequence[str], *, command: str, default: T | Non
 
 
 def one_file(flag: Path | None, word: Path | None) -> Path | None:
-    """Give the file of options that --config or a word of its own names.
+    """Return the file of options that --config or a word of its own names.
 
     Raises:
         UsageError: if both do.
@@ -192,7 +192,7 @@ def config_file(argv: Sequence[str]) -> Path | None:
 
 
 def is_config(word: str) -> bool:
-    """Tell whether a word names a YAML file."""
+    """Return True if a word names a YAML file."""
     return not word.startswith("-") and Path(word).suffix.lower() in (".yaml", ".yml")
 
 

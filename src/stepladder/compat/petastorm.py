@@ -181,7 +181,7 @@ class SparkDatasetConverter:
         )
 
     def _columns(self, schema_fields: Sequence[Any] | None) -> list[str] | None:
-        """Give the columns whose names match one of Petastorm's schema_fields."""
+        """Return the columns whose names match one of Petastorm's schema_fields."""
         if schema_fields is None:
             return None
         names = self._converter.open_chosen(Choices(as_cells=True)).columns
@@ -264,7 +264,7 @@ def _look_at(kwargs: Mapping[str, Any], without_effect: set[str]) -> None:
 
 
 def _shard(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
-    """Give which part is read, of how many; neither named: all."""
+    """Return which part is read, of how many; neither named: all."""
     if cur_shard is None and shard_count is None:
         return 0, 1
     if cur_shard is None or shard_count is None:
@@ -279,7 +279,7 @@ def _shard(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
 
 
 def _seed(kwargs: Mapping[str, Any]) -> int:
-    """Give what chooses the shuffles; Petastorm's shards had a seed of their own."""
+    """Return what chooses the shuffles; Petastorm's shards had a seed of their own."""
     named = (kwargs.get(name) for name in ("seed", "shard_seed"))
     return next((seed for seed in named if seed is not None), 42)
 

@@ -77,7 +77,7 @@ class _Batches:
 
 
 def _row(names: list[str]) -> Any:
-    """Give the class of the named tuples."""
+    """Return the class of the named tuples."""
     try:
         return namedtuple("Row", names)
     except ValueError as error:

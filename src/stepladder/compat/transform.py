@@ -165,7 +165,7 @@ class TransformedSource(Source):
         return changed
 
     def _names(self, frame: Any) -> list[str]:
-        """Give the columns of a batch: those that are selected, or all but those removed."""
+        """Return the columns of a batch: those that are selected, or all but those removed."""
         spec, given = self._spec, list(frame.columns)
         names = spec.selected_fields
         if names is None:
@@ -181,7 +181,7 @@ class TransformedSource(Source):
         return names
 
     def _values(self, name: str, series: Any) -> Tensor | list[Any]:
-        """Give a tensor where cells are numbers or arrays, else a list."""
+        """Return a tensor where cells are numbers or arrays, else a list."""
         dtype, shape = self._fields.get(name, (None, None))
         cells = list(series) if series.dtype.kind not in "biuf" else None
         if cells is not None and isinstance(cells[0], (str, bytes, bytearray)):
@@ -201,12 +201,12 @@ class TransformedSource(Source):
 
 
 def _cells(values: Any) -> Any:
-    """Give the cells of a column; of Spark's vectors, which come as one tensor, an array a row."""
+    """Return the cells of a column; of Spark's vectors, which come as one tensor, an array a row."""
     return list(values.numpy()) if isinstance(values, Tensor) else values
 
 
 def _for_torch(array: np.ndarray, dtype: Any) -> np.ndarray:
-    """Give numbers of the type that is wanted and that torch has, in memory that may be written."""
+    """Return numbers of the type that is wanted and that torch has, in memory that may be written."""
     wider = {np.dtype("uint16"): np.int32, np.dtype("uint32"): np.int64}
     wanted = array.dtype if dtype is None else np.dtype(dtype)
     return np.array(array, dtype=wider.get(wanted, wanted))

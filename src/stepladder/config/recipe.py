@@ -335,5 +335,5 @@ class Recipe:
 
 
 def uncompiled(recipe: Recipe) -> Recipe:
-    """Give a recipe whose model computes as its modules say: nothing compiled."""
+    """Return a recipe whose model computes as its modules say: nothing compiled."""
     return replace(recipe, device=replace(recipe.device, compile=False))

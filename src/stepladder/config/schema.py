@@ -68,7 +68,7 @@ def group_names() -> tuple[str, ...]:
 
 
 def build(values: Mapping[str, object], base: JobConfig) -> JobConfig:
-    """Give a job with some options replaced, each group checked once, as a whole.
+    """Return a job with some options replaced, each group checked once, as a whole.
 
     Raises:
         BadValueError: if a value is out of range.

@@ -32,7 +32,7 @@ def show(resolved: Resolved) -> str:
 
 
 def show_json(resolved: Resolved) -> dict[str, Any]:
-    """Give each option's value and origin as plain JSON, by dotted key."""
+    """Return each option's value and origin as plain JSON, by dotted key."""
     return {
         key: {"value": to_json(option.value(resolved.job)), "origin": resolved.origin(key)}
         for key, option in options().items()
@@ -40,7 +40,7 @@ def show_json(resolved: Resolved) -> dict[str, Any]:
 
 
 def _lines(job: JobConfig) -> list[tuple[str, str | None]]:
-    """Give (line of YAML, key of its option or None for a group's name)."""
+    """Return (line of YAML, key of its option or None for a group's name)."""
     lines: list[tuple[str, str | None]] = []
     group = ""
     for key, option in options().items():

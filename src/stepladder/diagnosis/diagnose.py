@@ -254,7 +254,7 @@ class _Work:
         )
 
     def is_curve_due(self, opened: OpenedRun, known: Known, budget_s: float) -> bool:
-        """Say whether more data would be advised, and a learning curve of it takes little time."""
+        """Return True if more data would be advised, and a learning curve of it takes little time."""
         train_s = number(self.files.summary.get("train_s"))
         if train_s is None or NUM_TRAININGS * train_s > budget_s or self.files.is_running:
             return False
@@ -277,7 +277,7 @@ class _Work:
 
 
 def _augments(task: Task) -> bool | None:
-    """Say whether a Task of the user's own changes training batches; of ours the recipe says so."""
+    """Return True if a Task of the user's own changes training batches; of ours the recipe says so."""
     if type(task).__module__ == "stepladder.task.image_classification":
         return None
     return type(task).augment is not Task.augment

@@ -102,7 +102,7 @@ def _probabilities(trained: Trained, pictures: Sequence[Pixels]) -> npt.NDArray[
 
 
 def _read(file: Path, trained: Trained) -> Pixels | str:
-    """Give the pixels of a picture, or why there are none."""
+    """Return the pixels of a picture, or why there are none."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             return "is no regular file"

@@ -105,7 +105,7 @@ def advise_on(
 def _predicted(
     rung: Rung, profile: Profile, recipe: Recipe, options: LadderConfig
 ) -> tuple[Rung, Prediction | None, str]:
-    """Give a rung as it would be tried, and its prediction or why it cannot be tried.
+    """Return a rung as it would be tried, and its prediction or why it cannot be tried.
 
     Its own code may be wrong.
     """
@@ -121,7 +121,7 @@ def _predicted(
 
 
 def _candidate(rung: Rung, profile: Profile, recipe: Recipe, prediction: Prediction) -> Considered:
-    """Give a rung that is predicted to pay, and what takes it by hand.
+    """Return a rung that is predicted to pay, and what takes it by hand.
 
     Where its own code is wrong nothing does, and it may cost what it likes.
     """
@@ -155,12 +155,12 @@ def _considered(rung: Rung, prediction: Prediction | None, reason: str) -> Consi
 
 
 def flags_of(change: Change) -> tuple[str, ...]:
-    """Give what takes a change by hand, one an option."""
+    """Return what takes a change by hand, one an option."""
     return tuple(_flag(key, value) for key, (_, value) in change.items())
 
 
 def _flag(key: str, value: Json) -> str:
-    """Give an option as the command line takes it: `--batch.lr 0.008`, `--stopping.no-early`."""
+    """Return an option as the command line takes it: `--batch.lr 0.008`, `--stopping.no-early`."""
     group, dot, name = key.replace("_", "-").rpartition(".")
     if isinstance(value, bool):
         return f"--{group}{dot}{name}" if value else f"--{group}{dot}no-{name}"
@@ -168,7 +168,7 @@ def _flag(key: str, value: Json) -> str:
 
 
 def gain_of(considered: Considered) -> float:
-    """Give the predicted gain; 0 where there is no prediction."""
+    """Return the predicted gain; 0 where there is no prediction."""
     return considered.prediction.gain if considered.prediction else 0.0
 
 

@@ -132,7 +132,7 @@ def with_changes(recipe: Recipe, kept: tuple[Trial, ...]) -> Recipe:
 
 
 def undone_trial(trial: Trial, reason: str) -> Trial:
-    """Give a kept trial as one that was dropped in the end."""
+    """Return a kept trial as one that was dropped in the end."""
     verdict = replace(trial.verdict, decision=Decision.DROPPED, reason=reason)
     return replace(trial, verdict=verdict, is_undone=True)
 
@@ -244,7 +244,7 @@ class Climb:
         )
 
     def profile_s(self) -> float:
-        """Give the seconds that the next profile may take: the first one a tenth of the budget."""
+        """Return the seconds that the next profile may take: the first one a tenth of the budget."""
         limit_s = self.options.budget_s
         first_s = PROFILE_S if limit_s is None else min(PROFILE_S, _PROFILE_FRAC * limit_s)
         return _LATER * first_s if self.profiles else first_s
@@ -267,7 +267,7 @@ class Climb:
         return self.recipe
 
     def in_order(self) -> Iterator[Rung]:
-        """Give each rung when its turn comes."""
+        """Yield each rung when its turn comes."""
         yield from self.rungs
 
     def _look_again(self, names: Sequence[str]) -> None:
@@ -356,7 +356,7 @@ class Climb:
         return trial, result.recipe
 
     def reconsidered(self, rung: Rung, found: TrialResult) -> TrialResult:  # noqa: ARG002
-        """Give a trial as this climb takes it; by default as its verdict says."""
+        """Return a trial as this climb takes it; by default as its verdict says."""
         return found
 
     def _probed(self, rung: Rung, prediction: Prediction) -> None:
@@ -378,7 +378,7 @@ class Climb:
         return why_not_here(rung, self.profile, self.recipe, self.options)
 
     def fit_of(self, recipe: Recipe) -> FitErrors | None:  # noqa: ARG002
-        """Give what a recipe gets wrong; None where that is not asked."""
+        """Return what a recipe gets wrong; None where that is not asked."""
         return None
 
     def why_skip(self, rung: Rung, prediction: Prediction) -> str | None:
@@ -487,7 +487,7 @@ class Climb:
         return tuple(t for t in self.trials if t.verdict.decision is Decision.KEPT)
 
     def may_lose(self, trial: Trial) -> bool:
-        """Say whether what a kept rung changes was judged on held-out examples."""
+        """Return True if what a kept rung changes was judged on held-out examples."""
         is_statistical = trial.verdict.accuracy is not None or trial.verdict.loss is not None
         aims = {rung.name: rung.aim for rung in self.rungs}
         return is_statistical and aims[trial.rung] is not Aim.ACCURACY

@@ -262,7 +262,7 @@ def _lab(
 
 
 def _least_room(*folders: Path) -> Path:
-    """Give the folder whose disk has the least room, or what is there of the way to it."""
+    """Return the folder whose disk has the least room, or what is there of the way to it."""
     there = [next(p for p in (f.absolute(), *f.absolute().parents) if p.is_dir()) for f in folders]
     return min(there, key=disk_free_bytes)
 
@@ -296,7 +296,7 @@ def _climb(lab: Lab, ledger: Ledger, display: Display, key: str, *, reads_ledger
 
 
 def _rungs(job: JobConfig) -> tuple[Rung, ...]:
-    """Give the rungs for the job's aim, with the user's own list of GPUs if there is one."""
+    """Return the rungs for the job's aim, with the user's own list of GPUs if there is one."""
     if job.ladder.aim is not ClimbAim.TIME:
         return REMEDIES
     prices = job.ladder.prices
@@ -341,7 +341,7 @@ def _refuse_other_run(folder: RunFolder, ledger: Ledger, job: str) -> None:
 
 
 def _finished(folder: Path) -> dict[str, Any] | None:
-    """Give what the climb before said, if its training is done; None where that cannot be read."""
+    """Return what the climb before said, if its training is done; None where that cannot be read."""
     try:
         done: dict[str, Any] = read_json(folder / CLIMB_FILE)
         from_json(ClimbSummary, done)

@@ -70,7 +70,7 @@ _CHECKED = (
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Json]:
-    """Give each option of a recipe as plain JSON, by dotted key."""
+    """Return each option of a recipe as plain JSON, by dotted key."""
     values = values_of(JobConfig(recipe=recipe))
     return {key: value for key, value in values.items() if not key.startswith(_NOT_OF_THE_RECIPE)}
 
@@ -194,7 +194,7 @@ def code_key(package: Path) -> str:
 
 
 def _with_imports(file: Path) -> set[Path]:
-    """Give a file, the modules in its folder that it imports, and those that these import."""
+    """Return a file, the modules in its folder that it imports, and those that these import."""
     root = file.absolute().parent
     found: set[Path] = set()
     left = [file.absolute()]
@@ -234,7 +234,7 @@ def _digest(value: Mapping[str, Json]) -> str:
 
 
 def learning_key(recipe: Recipe) -> Recipe:
-    """Give the recipe with everything at its default that does not influence what is learnt.
+    """Return the recipe with everything at its default that does not influence what is learnt.
 
     Equal keys learn the same, to rounding: how data is read, where it lies, layout, compiling,
     threads, folding and fused kernels do not count, nor does keeping features without random
@@ -265,7 +265,7 @@ def learning_key(recipe: Recipe) -> Recipe:
 
 
 def execution_key(recipe: Recipe) -> Recipe:
-    """Give the recipe with everything at its default that does not influence a step's speed.
+    """Return the recipe with everything at its default that does not influence a step's speed.
 
     Equal keys take the same time for a step and a validation: they may differ in how long training
     goes on and in numbers that steps are taken with, such as the learning rate.
@@ -284,7 +284,7 @@ def execution_key(recipe: Recipe) -> Recipe:
 
 
 def model_key(recipe: Recipe) -> Recipe:
-    """Give the recipe with everything at its default that comes after the model is built."""
+    """Return the recipe with everything at its default that comes after the model is built."""
     return replace(
         learning_key(recipe),
         batch=BatchConfig(),
@@ -295,7 +295,7 @@ def model_key(recipe: Recipe) -> Recipe:
 
 
 def instrument_recipe(recipe: Recipe) -> Recipe:
-    """Give the recipe under which features are computed for replay: the same, in a fast layout."""
+    """Return the recipe under which features are computed for replay: the same, in a fast layout."""
     is_cached = recipe.features.cached
     device = replace(
         DeviceConfig(precision=recipe.device.precision, kind=recipe.device.kind),
@@ -313,7 +313,7 @@ def instrument_recipe(recipe: Recipe) -> Recipe:
 
 
 def replay_recipe(recipe: Recipe, device: torch.device) -> Recipe:
-    """Give the recipe by which a head learns from features: nothing of the trunk is left in it.
+    """Return the recipe by which a head learns from features: nothing of the trunk is left in it.
 
     Updates are fused where they can be: what is learnt is the same to rounding.
     """
@@ -333,7 +333,7 @@ _SCALARS: Final = (bool, int, float, str, bytes, type(None))
 
 
 def task_facts(task: Task, recipe: Recipe) -> dict[str, Json]:
-    """Give what tells one Task of a class from another; nothing of the built-in one.
+    """Return what tells one Task of a class from another; nothing of the built-in one.
 
     - `arguments`: of its constructor, as far as the Task keeps them under their own names and they
       are plain values, tensors or arrays; where a file lies does not count.
@@ -354,7 +354,7 @@ def task_facts(task: Task, recipe: Recipe) -> dict[str, Json]:
 
 
 def loose_code(start: type) -> list[str]:
-    """Give in words what a class compiles to where it lies in no file, and what it calls there.
+    """Return in words what a class compiles to where it lies in no file, and what it calls there.
 
     Methods by their instructions, constants and defaults; plain values by what they are; what a
     decorator wraps as well. Sorted, and the same in each process.
@@ -385,7 +385,7 @@ def loose_code(start: type) -> list[str]:
 
 
 def _is_loose(module_name: object) -> bool:
-    """Say whether a module is no file: that of a notebook, or of a prompt."""
+    """Return True if a module is no file: that of a notebook, or of a prompt."""
     if module_name in sys.builtin_module_names:
         return False
     return getattr(sys.modules.get(str(module_name)), "__file__", None) is None
@@ -422,7 +422,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _code_words(function: FunctionType) -> str:
-    """Give a function's instructions, constants and defaults in words, the same in each process."""
+    """Return a function's instructions, constants and defaults in words, the same in each process."""
     parts = []
     for code in _codes(function.__code__):
         consts = [_words(const) for const in code.co_consts if not isinstance(const, CodeType)]
@@ -450,7 +450,7 @@ def _arguments(task: Task) -> dict[str, Json]:
 
 
 def _plain(value: object) -> str | None:
-    """Give a value in words that are the same for equal values; None: it has no such words."""
+    """Return a value in words that are the same for equal values; None: it has no such words."""
     if isinstance(value, Path):
         return None
     if isinstance(value, _SCALARS):

@@ -152,14 +152,14 @@ class Lab:
         return self.job.ladder.budget_s or BUDGET_S
 
     def time_left(self) -> float:
-        """Give the seconds that are left of the budget; infinite where there is none."""
+        """Return the seconds that are left of the budget; infinite where there is none."""
         limit_s = self.job.ladder.budget_s
         if limit_s is None:
             return float("inf")
         return limit_s - self.reserve_s - (time.monotonic() - self._started)
 
     def allowed_s(self, share: float) -> float:
-        """Give a share of what is left of the budget."""
+        """Return a share of what is left of the budget."""
         return max(0.0, share * min(self.time_left(), self.budget_s))
 
     @cached_property
@@ -170,7 +170,7 @@ class Lab:
     # -- data -------------------------------------------------------------------------------
 
     def material(self, recipe: Recipe) -> Material:
-        """Give task and sources as a recipe reads them; a decoded copy is made in the cache."""
+        """Return task and sources as a recipe reads them; a decoded copy is made in the cache."""
         form = _form(recipe)
         if form == _form(self.job.recipe) or not isinstance(self.task, ImageClassification):
             return Material(task=self.task, sources=self.sources)
@@ -183,12 +183,12 @@ class Lab:
         return self._materials[form]
 
     def one_time_s(self, recipe: Recipe) -> dict[str, float]:
-        """Give the seconds of one-time work that the lab itself did for a recipe, by name."""
+        """Return the seconds of one-time work that the lab itself did for a recipe, by name."""
         seconds = self.store_s.get(_form(recipe))
         return {} if seconds is None else {"store": seconds}
 
     def features(self, recipe: Recipe) -> Sources | None:
-        """Give the features that a recipe's head learns from; None where replay is not valid."""
+        """Return the features that a recipe's head learns from; None where replay is not valid."""
         return self._trainings.instrument.features(recipe)
 
     @cached_property
@@ -220,7 +220,7 @@ class Lab:
         return self._over_seeds(recipe, self._same_for_all(recipe))
 
     def num_trainings(self, recipe: Recipe) -> int:
-        """Give how many trainings judge a recipe; more where many cost little more than one."""
+        """Return how many trainings judge a recipe; more where many cost little more than one."""
         return len(self._parts(recipe))
 
     def probe(
@@ -260,7 +260,7 @@ class Lab:
         return [found, *(self.probe(other) for other in others)]
 
     def can_show(self, recipe: Recipe) -> bool:
-        """Say whether one training costs so little that it is done only to show what it gives."""
+        """Return True if one training costs so little that it is done only to show what it gives."""
         return self._trainings.forecast_s(recipe) <= self.allowed_s(_SHOW_FRAC)
 
     def forecast_s(self, recipe: Recipe) -> float:
@@ -268,7 +268,7 @@ class Lab:
         return self._trainings.forecast_all_s(recipe, self.num_trainings(recipe))
 
     def expected_epochs(self, recipe: Recipe) -> tuple[float, float, Provenance]:
-        """Give epochs and validations until training ends, and where that is known from."""
+        """Return epochs and validations until training ends, and where that is known from."""
         steps = self.steps_per_epoch(recipe)
         epochs = float(recipe.schedule.max_epochs)
         if recipe.schedule.max_steps is not None:
@@ -288,11 +288,11 @@ class Lab:
         return max(1, round(len(self.sources.train) * recipe.data.fraction))
 
     def steps_per_epoch(self, recipe: Recipe) -> int:
-        """Give the optimiser steps of an epoch, the short last one among them."""
+        """Return the optimiser steps of an epoch, the short last one among them."""
         return -(-self.num_train(recipe) // recipe.batch.global_batch_size)
 
     def groups(self) -> NDArray[np.int64]:
-        """Give the group of each example of train and validation together: near ones share one."""
+        """Return the group of each example of train and validation together: near ones share one."""
         return self._trainings.groups(self.job.recipe)
 
     def curve(self, recipe: Recipe) -> Curve | None:
@@ -321,7 +321,7 @@ class Lab:
         return (self._trainings.plain(recipe),) * self.job.ladder.num_seeds
 
     def _parts(self, recipe: Recipe) -> tuple[Parts, ...]:
-        """Give each seed a fold, or the job's own splits where these resolve enough."""
+        """Return each seed a fold, or the job's own splits where these resolve enough."""
         num_val = 0 if self.sources.val is None else len(self.sources.val)
         margin = resolvable_margin(num_val, disagreement=_DISAGREEMENT)
         is_sample = self.job.recipe.data.fraction < 1
@@ -436,5 +436,5 @@ class Lab:
 
 
 def _form(recipe: Recipe) -> tuple[bool, bool]:
-    """Give what decides in which form pictures are read."""
+    """Return what decides in which form pictures are read."""
     return recipe.data.decode_once, recipe.loader.scaled_decode

@@ -95,16 +95,16 @@ class Ledger:
         return False
 
     def job(self) -> str | None:
-        """Give the key of the job that was climbed; None where there is no ledger."""
+        """Return the key of the job that was climbed; None where there is no ledger."""
         return self._header().get("job")
 
     def where(self) -> Where | None:
-        """Give where the job that was climbed holds its pictures; None where it is not known."""
+        """Return where the job that was climbed holds its pictures; None where it is not known."""
         found = self._header().get("where")
         return next((where for where in Where if where.value == found), None)
 
     def table_version(self) -> int | None:
-        """Give the version of the Delta table that was climbed on; None where it is not known."""
+        """Return the version of the Delta table that was climbed on; None where it is not known."""
         found = self._header().get("table_version")
         return found if isinstance(found, int) else None
 
@@ -143,7 +143,7 @@ class Ledger:
         self._write("training", recipe=recipe, training=training)
 
     def find_training(self, recipe: str) -> KeptTraining | None:
-        """Give what this ledger last said of the training by a recipe."""
+        """Return what this ledger last said of the training by a recipe."""
         return self._last(KeptTraining, "training", recipe=recipe)
 
     def spent(self, seconds: float) -> None:
@@ -151,16 +151,16 @@ class Ledger:
         self._write("spent", seconds=seconds)
 
     def spent_s(self) -> float:
-        """Give what all climbs of this ledger took; one that was killed has written nothing."""
+        """Return what all climbs of this ledger took; one that was killed has written nothing."""
         lines = (record for record in read_jsonl(self.path) if record.get("kind") == "spent")
         return sum(float(line["seconds"]) for line in lines)
 
     def find_profile(self, recipe: str) -> Profile | None:
-        """Give the last profile of a recipe in this ledger."""
+        """Return the last profile of a recipe in this ledger."""
         return self._last(Profile, "profile", recipe=recipe)
 
     def find_baseline(self) -> Baseline | None:
-        """Give what this ledger says of the job as written."""
+        """Return what this ledger says of the job as written."""
         return self._last(Baseline, "baseline")
 
     def _last(self, kind: type[T], name: str, **fields: str) -> T | None:
@@ -176,7 +176,7 @@ class Ledger:
     def find(
         self, *, job: str, machine: str, options: str, commit: str, recipe: str, rung: str
     ) -> Trial | None:
-        """Give the last trial of a rung whose verdict holds for all of these keys.
+        """Return the last trial of a rung whose verdict holds for all of these keys.
 
         Looks in this ledger, then in those of the runs beside it. What came of a failure is no
         verdict: it is tried again. What was undone was kept at first: the climb that reads it goes
@@ -240,7 +240,7 @@ def trials_of(path: Path) -> Iterator[Trial]:
 
 
 def came_of_failure(trial: Trial) -> bool:
-    """Say whether a rung was dropped because something went wrong, with nothing measured."""
+    """Return True if a rung was dropped because something went wrong, with nothing measured."""
     verdict = trial.verdict
     is_measured = verdict.speed or verdict.accuracy or verdict.loss or verdict.exactness
     return verdict.decision is Decision.DROPPED and not is_measured
@@ -251,7 +251,7 @@ def _keys_of(trial: Trial) -> tuple[str, ...]:
 
 
 def _ends_torn(path: Path) -> bool:
-    """Say whether a kill left half a line at the end."""
+    """Return True if a kill left half a line at the end."""
     size = path.stat().st_size
     if size == 0:
         return False

@@ -41,7 +41,7 @@ class Together(Rung):
         return self._enabled.apply(*self._with_room(profile, recipe))
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
-        """Give the variants of the second upon the first."""
+        """Return the variants of the second upon the first."""
         return self._enabled.variants(*self._with_room(profile, recipe))
 
     def predict_variant(self, profile: Profile, recipe: Recipe, variant: Recipe) -> Prediction:
@@ -50,7 +50,7 @@ class Together(Rung):
         return self._told(profile, recipe, self._enabled.predict_variant(*room, variant))
 
     def _told(self, profile: Profile, recipe: Recipe, prediction: Prediction) -> Prediction:
-        """Give the prediction of the second, which is against the first, as that of both."""
+        """Return the prediction of the second, which is against the first, as that of both."""
         now_s = profile.time.total_s
         room_s = self._with_room(profile, recipe)[0].time.total_s
         return replace(
@@ -67,7 +67,7 @@ class Together(Rung):
 
 
 def with_room(profile: Profile, prediction: Prediction) -> Profile:
-    """Give the profile that an enabling rung is predicted to leave."""
+    """Return the profile that an enabling rung is predicted to leave."""
     share = 1.0 if prediction.memory_frac is None else prediction.memory_frac
     memory = {batch: int(peak * share) for batch, peak in profile.memory_by_batch.items()}
     return replace(profile, memory_by_batch=memory, time=prediction.time or profile.time)
@@ -97,7 +97,7 @@ def why_nothing_enabled(
 def _first_enabled(
     enabler: Rung, profile: Profile, recipe: Recipe, rungs: tuple[Rung, ...]
 ) -> Rung | None:
-    """Give the first rung that is possible only with the room, or changes something else by it."""
+    """Return the first rung that is possible only with the room, or changes something else by it."""
     room = with_room(profile, enabler.predict(profile, recipe))
     tight = replace(room, memory_by_batch=profile.memory_by_batch)  # as slow, without the room
     after = enabler.apply(profile, recipe)

@@ -16,7 +16,7 @@ _OPEN: Final = (Decision.DROPPED, Decision.UNDECIDED, Decision.SKIPPED, Decision
 
 
 def allows_more(now_s: float | None, then_s: float | None) -> bool:
-    """Say whether trials get more from a budget than from another.
+    """Return True if trials get more from a budget than from another.
 
     None ends no trial; trainings to the end take a share of the budget, without one of BUDGET_S.
     """
@@ -66,13 +66,13 @@ def anew_words(done: Mapping[str, Any]) -> str:
 
 
 def may_now_decide(trial: Trial, budget_s: float | None) -> bool:
-    """Say whether a trial that ended undecided has more to go on within another budget."""
+    """Return True if a trial that ended undecided has more to go on within another budget."""
     is_open = trial.verdict.decision is Decision.UNDECIDED
     return is_open and allows_more(budget_s, trial.budget_s)
 
 
 def is_replaced(trial: Trial, *, by: Trial) -> bool:
-    """Say whether a later trial is the last word on an earlier one.
+    """Return True if a later trial is the last word on an earlier one.
 
     What was kept stays where its rung is tried once more upon it, until that very change is undone.
     """

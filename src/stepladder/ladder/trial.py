@@ -186,7 +186,7 @@ def _judge(
 
 
 def _costs_too_much(trying: _Trying, found: _Found) -> bool:
-    """Say whether all that stands against a change is what it may lose."""
+    """Return True if all that stands against a change is what it may lose."""
     decision = found.verdict.decision
     is_known = found.comparison.num_seeds > 0 or decision is _DROPPED  # it may have diverged
     if decision is Decision.KEPT or not is_known:
@@ -301,7 +301,7 @@ def _measure(
 
 
 def _features_s(profile: Profile) -> float:
-    """Give what the features of all examples take in the trunk as it is."""
+    """Return what the features of all examples take in the trunk as it is."""
     return (profile.trunk_s or 0.0) * (profile.num_train + profile.num_val)
 
 
@@ -314,7 +314,7 @@ def _compare(trying: _Trying, found: _Found, confidence: float) -> Comparison:
 
 
 def _evidence(aim: Aim, exactness: Exactness, found: str, comparison: Comparison) -> Evidence:
-    """Give what is known of a change before its speed is."""
+    """Return what is known of a change before its speed is."""
     return Evidence(
         aim=aim,
         exactness=exactness,

@@ -164,7 +164,7 @@ def _pays(one: _Judged, lab: Lab) -> bool:
 
 
 def _safer(judged: Sequence[_Judged], best: _Judged, lab: Lab) -> Recipe | None:
-    """Give what is worth most among those with a better chance, or that change less; or None.
+    """Return what is worth most among those with a better chance, or that change less; or None.
 
     Less gain is less changed: a smaller batch, more patience. A probe may be wrong about chances.
     """
@@ -217,7 +217,7 @@ class _Probe:
         )
 
     def log_gain(self, variant: Recipe, outcomes: Sequence[Outcome]) -> float:
-        """Give the log of how many times faster a model is trained, by its steps and validations.
+        """Return the log of how many times faster a model is trained, by its steps and validations.
 
         A little more than 0 where it is no faster: then the chance alone decides.
         """
@@ -227,7 +227,7 @@ class _Probe:
         return max(_LEAST_LOG_GAIN, math.log((rest_s + now_s) / after_s))
 
     def _train_s(self, recipe: Recipe, outcomes: Sequence[Outcome]) -> float:
-        """Give the time of steps, by t(b) = a + c b, and validations that trainings took."""
+        """Return the time of steps, by t(b) = a + c b, and validations that trainings took."""
         batch = recipe.batch.global_batch_size
         fixed_s, per_example_s = self.profile.step_fixed_s, self.profile.step_per_example_s
         step_s = self.profile.time.step_s
@@ -240,7 +240,7 @@ class _Probe:
 
 
 def quality_of(comparison: Comparison) -> Interval:
-    """Give the change of the accuracy; without classes the fall of the loss, as a share of it.
+    """Return the change of the accuracy; without classes the fall of the loss, as a share of it.
 
     Raises:
         TrialFailed: if nothing is judged.

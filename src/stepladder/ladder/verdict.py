@@ -105,7 +105,7 @@ def _decide(evidence: Evidence, options: LadderConfig, quality: Finding) -> Find
 
 
 def _holds(quality: Finding) -> bool:
-    """Say whether a change is no worse, and nothing has to be said of it."""
+    """Return True if a change is no worse, and nothing has to be said of it."""
     return quality.decision is Decision.KEPT and not quality.reason
 
 
@@ -184,7 +184,7 @@ def _judge_memory(evidence: Evidence) -> Finding:
 
 
 def _fall_of_loss(evidence: Evidence) -> Interval | None:
-    """Give the fall of the held-out loss as a share of it: a hundredth then counts as a point."""
+    """Return the fall of the held-out loss as a share of it: a hundredth then counts as a point."""
     change, before = evidence.loss, evidence.loss_before
     if change is None or not before:
         return None

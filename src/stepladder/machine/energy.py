@@ -55,7 +55,7 @@ class EnergyMeter:
             self._nvml_last_j = self._nvml.energy_j() or self._nvml_last_j
 
     def stop(self) -> float | None:
-        """Give the energy since `start` in watt-hours, or None if nothing can be read."""
+        """Return the energy since `start` in watt-hours, or None if nothing can be read."""
         if not self.sources:
             return None
         self.poll()

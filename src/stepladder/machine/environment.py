@@ -125,7 +125,7 @@ def instruction_set() -> tuple[str, ...]:
 
 
 def git_state(folder: Path, *, only: str | None = None) -> dict[str, Any] | None:
-    """Give the commit of the repository around a folder and whether files differ from it.
+    """Return the commit of the repository around a folder and whether files differ from it.
 
     Args:
         only: look at these files below the folder alone, new ones among them: "*.py"; None: at

@@ -184,13 +184,13 @@ def kind_of(path: Path, mounts: Path = MOUNTS) -> str:
 
 
 def is_far(path: Path, mounts: Path = MOUNTS) -> bool:
-    """Tell whether a path lies on a kind of file system that most often is a network's."""
+    """Return True if a path lies on a kind of file system that most often is a network's."""
     kind = kind_of(path, mounts)
     return kind.startswith(_FAR_KINDS) and kind != _LOCAL_KIND
 
 
 def nearest_folder(path: Path) -> Path:
-    """Give a path if it is a folder, or else the nearest folder above it."""
+    """Return a path if it is a folder, or else the nearest folder above it."""
     place = path.absolute()
     return next(folder for folder in (place, *place.parents) if folder.is_dir())
 
@@ -204,7 +204,7 @@ def remove(path: Path) -> None:
 
 
 def leads_to(path: Path, handle: int) -> bool:
-    """Tell whether a path still leads to an open file."""
+    """Return True if a path still leads to an open file."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
@@ -218,7 +218,7 @@ def sha256_of(path: Path) -> str:
 
 
 def is_on_spinning_disk(path: Path, sys: Path = SYS) -> bool:
-    """Tell whether the kernel says that a folder's disk spins.
+    """Return True if the kernel says that a folder's disk spins.
 
     Virtual disks say so whatever lies behind them: only SATA and SAS names (`sd`) are believed.
 

@@ -22,19 +22,19 @@ def num_cores(root: Path = ROOT) -> int:
 
 
 def memory_limit_bytes(root: Path = ROOT) -> int:
-    """Give the memory this process may use at most: the smaller of the machine and its cgroups."""
+    """Return the memory this process may use at most: the smaller of the machine and its cgroups."""
     limits = [limit for limit, _ in _memory_cgroups(root)]
     return min([psutil.virtual_memory().total, *limits])
 
 
 def available_memory_bytes(root: Path = ROOT) -> int:
-    """Give the memory that can still be taken without swapping, within the cgroup's limit."""
+    """Return the memory that can still be taken without swapping, within the cgroup's limit."""
     left = [max(0, limit - used) for limit, used in _memory_cgroups(root)]
     return min([psutil.virtual_memory().available, *left])
 
 
 def disk_free_bytes(path: Path) -> int:
-    """Give the free bytes where a path is, or would be made."""
+    """Return the free bytes where a path is, or would be made."""
     place = path.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -42,7 +42,7 @@ def disk_free_bytes(path: Path) -> int:
 
 
 def _cpu_quota(root: Path) -> float | None:
-    """Give the tightest CPU quota over all enclosing cgroups, in cores."""
+    """Return the tightest CPU quota over all enclosing cgroups, in cores."""
     quotas = []
     for folder in _cgroup_folders(root, "cpu"):
         words = _read(folder / "cpu.max").split()  # v2: "200000 100000" or "max 100000"

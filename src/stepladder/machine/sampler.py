@@ -107,7 +107,7 @@ class _Traffic:
         self._network = _network_bytes()
 
     def rates(self, tree: Sequence[psutil.Process], passed_s: float) -> dict[str, float]:
-        """Give bytes a second since the last call; keys whose counters are not there are absent."""
+        """Return bytes a second since the last call; keys whose counters are not there are absent."""
         disk, network = _disk_bytes(tree), _network_bytes()
         found: dict[str, float] = {}
         if disk:
@@ -123,7 +123,7 @@ class _Traffic:
 
 
 def _disk_bytes(tree: Sequence[psutil.Process]) -> dict[int, tuple[int, int]]:
-    """Give bytes read from and written to disks, by process; empty where none are counted."""
+    """Return bytes read from and written to disks, by process; empty where none are counted."""
     found = {}
     for process in tree:
         try:
@@ -135,7 +135,7 @@ def _disk_bytes(tree: Sequence[psutil.Process]) -> dict[int, tuple[int, int]]:
 
 
 def _network_bytes() -> int | None:
-    """Give bytes in and out over all interfaces but loopback; None where none are counted."""
+    """Return bytes in and out over all interfaces but loopback; None where none are counted."""
     try:
         counters = psutil.net_io_counters(pernic=True, nowrap=True)
     except (psutil.Error, OSError):
@@ -150,7 +150,7 @@ def _network_bytes() -> int | None:
 
 
 def tree_memory_bytes() -> int:
-    """Give the anonymous and shared memory of this process and its children, in bytes."""
+    """Return the anonymous and shared memory of this process and its children, in bytes."""
     return sum(map(_memory_bytes, _tree()))
 
 
@@ -160,7 +160,7 @@ def _tree() -> list[psutil.Process]:
 
 
 def _cpu_s(tree: Sequence[psutil.Process]) -> float:
-    """Give the CPU seconds of the living processes and of the children that ended."""
+    """Return the CPU seconds of the living processes and of the children that ended."""
     total = 0.0
     for process in tree:
         try:

@@ -98,7 +98,7 @@ def machine_facts(device: torch.device, cache: Path) -> MachineFacts:
 
 
 def _device_bytes(device: torch.device) -> int:
-    """Give the memory of a GPU that this process may have: what is free, and what torch holds.
+    """Return the memory of a GPU that this process may have: what is free, and what torch holds.
 
     Torch keeps what it freed, so that what is free alone would shrink from one probe to the next.
     """
@@ -106,7 +106,7 @@ def _device_bytes(device: torch.device) -> int:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Say whether the device multiplies bfloat16 in hardware."""
+    """Return True if the device multiplies bfloat16 in hardware."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY_BF16
     return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(instruction_set()))
@@ -145,18 +145,18 @@ def num_blocks(model: nn.Module) -> int:
 
 
 def _are_alike_blocks(row: list[nn.Module]) -> bool:
-    """Say whether modules are of one kind, and made of several."""
+    """Return True if modules are of one kind, and made of several."""
     return len({type(one) for one in row}) == 1 and any(True for _ in row[0].children())
 
 
 def is_pretrained(task: Task, recipe: Recipe) -> bool:
-    """Say whether the trunk has learnt weights; of a user's own model we assume that it has not."""
+    """Return True if the trunk has learnt weights; of a user's own model we assume that it has not."""
     is_built_in = isinstance(task, ImageClassification)
     return is_built_in and recipe.model.weights is not WeightsSource.NONE
 
 
 def store_encoding(task: Task) -> str | None:
-    """Give how the task's store keeps pictures; None where there is no store."""
+    """Return how the task's store keeps pictures; None where there is no store."""
     store = getattr(task, "store", None)
     return str(store.manifest.encoding) if isinstance(store, Store) else None
 

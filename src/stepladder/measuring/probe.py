@@ -48,7 +48,7 @@ def untouched(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an error means that memory ran out, on the device or on the host."""
+    """Return True if an error means that memory ran out, on the device or on the host."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()

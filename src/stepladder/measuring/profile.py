@@ -242,7 +242,7 @@ class _Measuring:
         return self.head
 
     def measure(self, cache: Path) -> dict[str, Any]:
-        """Give the fields of a Profile, but for its time, curve and provenance."""
+        """Return the fields of a Profile, but for its time, curve and provenance."""
         subject, recipe, steps = self.subject, self.recipe, self.steps
         val, test = subject.sources.val, subject.sources.test
         flops: Flops | None = self._once("flops", self._measure_flops)
@@ -291,7 +291,7 @@ class _Measuring:
         }
 
     def block(self) -> BlockTimes:
-        """Give the measured parts of the time to a trained model."""
+        """Return the measured parts of the time to a trained model."""
         times = BlockTimes(step_s=self.steps.step_s, num_steps=1, validation_s=self.validation_s)
         if not self.recipe.features.cached or self.trunk is None:
             return times
@@ -305,7 +305,7 @@ class _Measuring:
         )
 
     def one_time_s(self) -> dict[str, float]:
-        """Give the work done once, but for the features, by name."""
+        """Return the work done once, but for the features, by name."""
         found = {"load": self._load_s(), "compile": self.compile_s}
         return {name: seconds for name, seconds in found.items() if seconds > 0}
 
@@ -322,7 +322,7 @@ class _Measuring:
         return self._once("save", measure)
 
     def _mfu(self, peaks: Peaks | None, forward: float | None, step: float | None) -> float | None:
-        """Give what a step uses of the peak; the trunk's one pass where features are cached."""
+        """Return what a step uses of the peak; the trunk's one pass where features are cached."""
         if peaks is None or forward is None or step is None:
             return None
         flops, seconds = step * self.subject.batch_size, self.steps.step_s
@@ -338,13 +338,13 @@ class _Measuring:
         return flops.activation_bytes + flops.weight_bytes / size
 
     def _load_s(self) -> float:
-        """Give the seconds to fill memory, once: with train, and with val at its first look."""
+        """Return the seconds to fill memory, once: with train, and with val at its first look."""
         val = self.subject.sources.val
         num_train = self.subject.num_train
         return (self.steps.load_s or 0.0) * (1 + (len(val) if val is not None else 0) / num_train)
 
     def _with_reading(self, trunk_s: float) -> float:
-        """Give the seconds to read an example and compute on it for so long.
+        """Return the seconds to read an example and compute on it for so long.
 
         On a CPU the reading threads take their share of the cores; beside a GPU the slower of the
         two sets the pace.
@@ -428,7 +428,7 @@ class _Measuring:
         return found.value or NoiseScale(unknown_because=f"its gradients {found.failed_because}")
 
     def _reading(self) -> ReadingCost | None:
-        """Give what one thread takes to read an example, of pictures and not of features."""
+        """Return what one thread takes to read an example, of pictures and not of features."""
         if not self.recipe.features.cached:
             return self.steps.reading
         source = self.subject.sources.train

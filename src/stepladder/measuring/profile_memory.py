@@ -31,24 +31,24 @@ class ProfileMemory:
     _values: dict[Hashable, Any] = field(default_factory=dict)
 
     def once(self, key: Hashable, measure: Callable[[], Value]) -> Value:
-        """Give what is known under a key, measured at its first use."""
+        """Return what is known under a key, measured at its first use."""
         if key not in self._values:
             self._values[key] = measure()
         value: Value = self._values[key]
         return value
 
     def knows(self, key: Hashable) -> bool:
-        """Say whether something is known under a key."""
+        """Return True if something is known under a key."""
         return key in self._values
 
 
 def memory_key(name: str, recipe: Recipe) -> Hashable:
-    """Give the key of a part: its name, and what of the recipe can change it."""
+    """Return the key of a part: its name, and what of the recipe can change it."""
     return name, _relevant(name, recipe)
 
 
 def _relevant(name: str, recipe: Recipe) -> Hashable:
-    """Give what a part depends on: the recipe without what cannot change it."""
+    """Return what a part depends on: the recipe without what cannot change it."""
     if name == "peaks":
         return recipe.device.precision, recipe.device.threads, recipe.model.name
     if name in {"disk", "link"}:  # of the store that all recipes of a job read

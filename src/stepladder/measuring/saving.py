@@ -83,7 +83,7 @@ def _num_bytes(*groups: dict[str, Tensor]) -> int:
 
 
 def checkpoints_s(saves: SaveTimes, time: TrainingTime, *, every_s: float | None) -> float:
-    """Give the seconds of all saves of a training: one at its end, others by the clock.
+    """Return the seconds of all saves of a training: one at its end, others by the clock.
 
     Args:
         time: of the training; work before its first step has no checkpoints.

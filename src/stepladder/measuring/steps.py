@@ -106,7 +106,7 @@ def measure_steps(subject: Subject, *, budget_s: float) -> StepTimes:
 
 
 def difference(before: Timeline, after: Timeline) -> Timeline:
-    """Give the part of a timeline that lies between two looks at it."""
+    """Return the part of a timeline that lies between two looks at it."""
     return Timeline(
         wall_s=after.wall_s - before.wall_s,
         phases_s={
@@ -128,7 +128,7 @@ def input_bytes(value: Any) -> int:
 
 
 def _num_held(first: Batch) -> int:
-    """Give how many batches to hold: eight, fewer where they are very large."""
+    """Return how many batches to hold: eight, fewer where they are very large."""
     fits = MAX_HELD_FRAC * available_memory_bytes() / max(1, input_bytes(first.inputs))
     return max(1, min(NUM_REPLAYED, int(fits)))
 

@@ -104,7 +104,7 @@ class Subject:
         return [weight for weight in self.model.parameters() if weight.requires_grad]
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Give the autocast of the recipe's precision."""
+        """Return the autocast of the recipe's precision."""
         return autocast(self.device, self.recipe.device.precision)
 
     @contextmanager
@@ -142,7 +142,7 @@ class Subject:
         return batch
 
     def reader(self, batch_size: int | None = None) -> Reader:
-        """Give the recipe's reader of training batches, or one of another batch size.
+        """Return the recipe's reader of training batches, or one of another batch size.
 
         Of pictures held in memory it holds some only: a step cannot tell, and to fill memory with
         all of them may take minutes.

@@ -42,7 +42,7 @@ class Sweep:
 def choose_sizes(
     batch_size: int, *, num_examples: int, example_s: float, budget_s: float, min_size: int = 1
 ) -> tuple[int, ...]:
-    """Give three batch sizes to time: b, 2b, 8b if that fits the time, else smaller ones.
+    """Return three batch sizes to time: b, 2b, 8b if that fits the time, else smaller ones.
 
     Args:
         batch_size: b, the recipe's.

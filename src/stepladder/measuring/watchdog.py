@@ -103,7 +103,7 @@ class Watchdog:
 
 
 def unless_hung(run: Callable[[], Value], *, foretold_s: float, at_least_s: float) -> Value | None:
-    """Give what a call gives, or None where it takes more than ten times what was foretold.
+    """Return what a call gives, or None where it takes more than ten times what was foretold.
 
     Args:
         foretold_s: infinite where nothing is known: it is not watched then.

@@ -20,7 +20,7 @@ _SETTERS = ("set_grad_checkpointing", "gradient_checkpointing_enable")
 
 
 def can_checkpoint(model: nn.Module) -> bool:
-    """Say whether a model has a method that turns gradient checkpointing on."""
+    """Return True if a model has a method that turns gradient checkpointing on."""
     return any(callable(getattr(model, name, None)) for name in _SETTERS)
 
 
@@ -67,7 +67,7 @@ class Checkpointed(Replacement):
     """The forward of a block whose activations are computed again in the backward pass."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Give what the block gives, and keep its inputs alone."""
+        """Return what the block gives, and keep its inputs alone."""
         return checkpoint(own_forward(self.module), *args, use_reentrant=False, **kwargs)
 
 
@@ -78,7 +78,7 @@ class CountedOnce(Replacement):
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Give what the BatchNorm gives."""
+        """Return what the BatchNorm gives."""
         forward = own_forward(self.module)
         if torch.compiler.is_compiling() or not (self.module.training and _is_in_backward()):
             return forward(*args, **kwargs)

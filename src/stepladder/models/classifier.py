@@ -26,7 +26,7 @@ class Classifier(nn.Module):
         self.head = head
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give the logits."""
+        """Return the logits."""
         logits: Tensor = self.head(self.trunk(x))  # (n, d) -> (n, C)
         return logits
 

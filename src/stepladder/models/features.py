@@ -15,7 +15,7 @@ _COMPILED = "_orig_mod."
 
 
 def hash_trunk(trunk: nn.Module) -> str:
-    """Give the sha256 of a trunk's layers and of the names, formats and bytes of its tensors.
+    """Return the sha256 of a trunk's layers and of the names, formats and bytes of its tensors.
 
     Parameters and all buffers count, those for preprocessing among them; device, memory layout and
     what stands in the place of its forward (folded, compiled) do not.

@@ -25,7 +25,7 @@ _MAX_ERROR = {torch.float32: 1e-3, torch.float64: 1e-6}
 
 
 def fold_batchnorm(trunk: nn.Module, *inputs: Any, **named: Any) -> nn.Module:
-    """Give a trunk that computes the same with its BatchNorm2d layers folded into its Conv2d.
+    """Return a trunk that computes the same with its BatchNorm2d layers folded into its Conv2d.
 
     The trunk is left as it is. The result shares all tensors with it but the folded weights.
 
@@ -89,7 +89,7 @@ class _Trace:
     inputs: dict[nn.BatchNorm2d, list[Tensor | None]] = field(default_factory=dict)
 
     def pairs(self) -> list[Pair]:
-        """Give the pairs that may be folded."""
+        """Return the pairs that may be folded."""
         made_by = {id(out[0]): conv for conv, out in self.outputs.items() if len(out) == 1}
         pairs = []
         for norm, read in self.inputs.items():
@@ -175,7 +175,7 @@ def _without(trunk: nn.Module, pairs: list[Pair]) -> nn.Module:
 
 
 def folded_convolution(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
-    """Give a copy of a convolution that computes norm(conv(x)), without timm's activation."""
+    """Return a copy of a convolution that computes norm(conv(x)), without timm's activation."""
     folded = copy.deepcopy(conv)
     _fold_into(folded, Pair(conv, norm))
     return folded
@@ -201,7 +201,7 @@ def _fold_into(conv: nn.Module, pair: Pair) -> None:
 
 
 def _is_known(norm: nn.BatchNorm2d) -> bool:
-    """Say whether a layer is torch's BatchNorm2d, or timm's, which goes on with drop and act."""
+    """Return True if a layer is torch's BatchNorm2d, or timm's, which goes on with drop and act."""
     if norm.running_mean is None:
         return False
     return type(norm) is nn.BatchNorm2d or set(dict(norm.named_children())) == {"drop", "act"}

@@ -36,7 +36,7 @@ class Replacement(ABC):
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Give what the module's own forward gives."""
+        """Return what the module's own forward gives."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle what it is made of, not what it made, such as compiled code."""
@@ -68,7 +68,7 @@ class FrozenForward(Replacement):
         self._min_examples = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Give the features."""
+        """Return the features."""
         if self.module.training:
             return own_forward(self.module)(*args, **kwargs)
         with _no_grad_out_of_inference(args, kwargs) as (inputs, named):
@@ -113,7 +113,7 @@ class CompiledForward(Replacement):
         self._forward = compile_forward(own_forward(module))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Give what the module's own forward gives."""
+        """Return what the module's own forward gives."""
         if not torch.is_inference_mode_enabled():
             return self._forward(*args, **kwargs)
         with _no_grad_out_of_inference(args, kwargs) as (inputs, named):
@@ -121,7 +121,7 @@ class CompiledForward(Replacement):
 
 
 def own_forward(module: nn.Module) -> Forward:
-    """Give the forward of a module's class, whatever stands in its place."""
+    """Return the forward of a module's class, whatever stands in its place."""
     return partial(type(module).forward, module)
 
 
@@ -220,7 +220,7 @@ def _num_examples(args: Any, kwargs: Any) -> int:
 
 
 def _min_examples(num_compiled: int) -> int:
-    """Give the smallest batch that is served by what is compiled for so many examples."""
+    """Return the smallest batch that is served by what is compiled for so many examples."""
     return _CONVOLUTION_BATCH if num_compiled >= _CONVOLUTION_BATCH else min(num_compiled, 2)
 
 

@@ -20,7 +20,7 @@ def unfreeze(module: nn.Module) -> None:
 
 
 def is_frozen(module: nn.Module) -> bool:
-    """Say whether a module has weights and none of them learns."""
+    """Return True if a module has weights and none of them learns."""
     weights = list(module.parameters())
     return bool(weights) and not any(weight.requires_grad for weight in weights)
 

@@ -24,7 +24,7 @@ _MAX_ERROR = 1e-4  # as a share of the largest output
 
 
 def fuse_activations(folded: nn.Module, *args: Any, **kwargs: Any) -> Callable[..., Any] | None:
-    """Give a forward of a folded trunk with its activations in the convolutions before them.
+    """Return a forward of a folded trunk with its activations in the convolutions before them.
 
     An activation of oneDNN turns NaN into a number. Inputs that are not finite therefore go through
     the trunk as it is, and so does what oneDNN has no operation for.
@@ -65,7 +65,7 @@ def fuse_activations(folded: nn.Module, *args: Any, **kwargs: Any) -> Callable[.
 
 
 def fused_convolution(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d | None:
-    """Give a copy of a convolution that computes the BatchNorm after it and timm's activation too.
+    """Return a copy of a convolution that computes the BatchNorm after it and timm's activation too.
 
     None where a folded trunk would not have them as one operation.
     """
@@ -96,7 +96,7 @@ class FusedConvolution:
             self._operation = ("relu", [])
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Give act(conv(x)); under autocast in its number format.
+        """Return act(conv(x)); under autocast in its number format.
 
         Shapes: x (n, c, h, w), the result as of the convolution.
         """
@@ -125,7 +125,7 @@ class FusedConvolution:
         return y
 
     def _same_padding(self, dim: int, size: int) -> tuple[int, int]:
-        """Give a padding for both sides, and the first output that belongs to the result.
+        """Return a padding for both sides, and the first output that belongs to the result.
 
         The result has ceil(size / stride) outputs, and of the padding that this takes the smaller
         half stands in front. Whole strides more in front only add outputs there.
@@ -168,7 +168,7 @@ def _is_known_conv(conv: nn.Conv2d) -> bool:
 
 
 def _is_same_padded(conv: nn.Conv2d) -> bool:
-    """Say whether a convolution is timm's, which pads as TensorFlow does."""
+    """Return True if a convolution is timm's, which pads as TensorFlow does."""
     return type(conv).__name__ == "Conv2dSame" and type(conv).__module__.startswith("timm.")
 
 
@@ -182,7 +182,7 @@ def _has_onednn() -> bool:
 
 
 def _is_suited(inputs: Any) -> bool:
-    """Say whether the fused operations may be used for these inputs, here and now."""
+    """Return True if the fused operations may be used for these inputs, here and now."""
     if not torch.backends.mkldnn.enabled:
         return False
     if torch.is_autocast_enabled("cpu") and not (

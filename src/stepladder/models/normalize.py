@@ -34,7 +34,7 @@ class Normalize(nn.Module):
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(1, -1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give (x - mean) / std."""
+        """Return (x - mean) / std."""
         y = x.to(torch.float32)
         y = y - self.mean if y is x else y.sub_(self.mean)  # in memory that is there and warm
         return y.div_(self.std).to(self.dtype)

@@ -35,7 +35,7 @@ _NUM_CLASSIFIER_TENSORS = 2  # the last two: weight and bias
 
 
 def packaged_state(wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give the packaged weights under the names of a timm state dict, by position.
+    """Return the packaged weights under the names of a timm state dict, by position.
 
     Args:
         wanted: state dict of timm's `tf_efficientnet_lite0`, with or without its classifier.

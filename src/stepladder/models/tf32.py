@@ -52,7 +52,7 @@ def without_tf32(device: torch.device) -> Iterator[None]:
 
 
 def _older_matmul() -> str | None:
-    """Give what allows TF32 in matrix products by torch's older setting; None: the newer does.
+    """Return what allows TF32 in matrix products by torch's older setting; None: the newer does.
 
     Both have to say the same, or torch's own compiler refuses. One who used the older has had the
     warning that torch gives of it, once.
@@ -64,7 +64,7 @@ def _older_matmul() -> str | None:
 
 
 def _older_cudnn() -> bool:
-    """Say whether cuDNN's older setting allows TF32, and the newer ones say the same."""
+    """Return True if cuDNN's older setting allows TF32, and the newer ones say the same."""
     try:
         return bool(torch.backends.cudnn.allow_tf32)
     except RuntimeError:  # they differ already

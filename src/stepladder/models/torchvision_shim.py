@@ -27,7 +27,7 @@ _declared: list[torch.library.Library] = []  # a Library takes its schemas along
 
 
 def import_timm() -> ModuleType:
-    """Give the timm module, declaring torchvision's operators only where the plain import fails.
+    """Return the timm module, declaring torchvision's operators only where the plain import fails.
 
     The garbage collector waits meanwhile: it would look again and again through hundreds of
     thousands of classes and functions, hardly one of them garbage, for a third of the time.

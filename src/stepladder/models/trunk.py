@@ -37,7 +37,7 @@ class Trunk(nn.Module):
         self.num_features = num_features
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give the features of each picture."""
+        """Return the features of each picture."""
         return cast("Tensor", self.model(self.normalize(x)))  # (n, d)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:

@@ -30,7 +30,7 @@ def base_lr(batch: BatchConfig, *, is_second_stage: bool = False) -> float:
 
 
 def horizon_steps(schedule: ScheduleConfig, *, steps_per_epoch: int) -> int:
-    """Give the step at which cosine has fallen all the way: horizon_epochs, or the planned end."""
+    """Return the step at which cosine has fallen all the way: horizon_epochs, or the planned end."""
     if schedule.horizon_epochs is not None:
         return schedule.horizon_epochs * steps_per_epoch
     planned = schedule.max_epochs * steps_per_epoch
@@ -38,7 +38,7 @@ def horizon_steps(schedule: ScheduleConfig, *, steps_per_epoch: int) -> int:
 
 
 def lr_at(step: int, *, base: float, schedule: ScheduleConfig, steps_per_epoch: int) -> float:
-    """Give the learning rate of a step, counted from 0.
+    """Return the learning rate of a step, counted from 0.
 
     Warm-up: base x (step + 1) / warmup_steps. Then constant, or
 

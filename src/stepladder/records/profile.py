@@ -230,7 +230,7 @@ class Profile:
 
 
 def is_mostly_conv(conv_frac: float | None) -> bool:
-    """Say whether convolutions set how fast a model is: they do more than half of its FLOPs.
+    """Return True if convolutions set how fast a model is: they do more than half of its FLOPs.
 
     Args:
         conv_frac: their share of the forward FLOPs, in [0, 1]; None: not counted.

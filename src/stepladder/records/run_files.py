@@ -36,12 +36,12 @@ _MAX_UP: Final = 3  # a file of a checkpoint lies two folders below its run
 
 
 def has_any(folder: Path, marks: Sequence[str]) -> bool:
-    """Tell whether a folder holds a file of one of these names."""
+    """Return True if a folder holds a file of one of these names."""
     return any((folder / name).is_file() for name in marks)
 
 
 def run_of(file: Path, marks: Sequence[str] = RUN_MARKS) -> Path | None:
-    """Give the run whose folder holds a file, perhaps further down; None where there is none."""
+    """Return the run whose folder holds a file, perhaps further down; None where there is none."""
     return next((up for up in file.parents[:_MAX_UP] if has_any(up, marks)), None)
 
 

@@ -156,7 +156,7 @@ def _facts(records: RunRecords) -> list[Fact]:
 
 
 def _time_facts(summary: Mapping[str, object], what: str) -> list[Fact]:
-    """Give time, rate and wait; the last two are of the steps, which is told where that matters."""
+    """Return time, rate and wait; the last two are of the steps, which is told where that matters."""
     facts = []
     beside = beside_steps(summary)
     training, where, whose = "to a trained model", "in training", ""
@@ -172,7 +172,7 @@ def _time_facts(summary: Mapping[str, object], what: str) -> list[Fact]:
 
 
 def time_spent(records: RunRecords) -> list[TimeSpent]:
-    """Give where the time went: the host's timeline, and the device's where there is one."""
+    """Return where the time went: the host's timeline, and the device's where there is one."""
     found = []
     for key, title in (("phases_s", "Host, wall time"), ("device_phases_s", "Device")):
         phases = records.summary.get(key)
@@ -261,13 +261,13 @@ def not_measured(records: RunRecords) -> list[str]:
 
 
 def _has_loss_only(summary: Mapping[str, object]) -> bool:
-    """Say whether test was measured by its loss alone: the task has no classes."""
+    """Return True if test was measured by its loss alone: the task has no classes."""
     was_measured = bool(summary.get("num_test")) and number(summary.get("test_loss")) is not None
     return was_measured and summary.get("test_accuracy") is None
 
 
 def warnings_of(records: RunRecords, most: int = 20) -> list[str]:
-    """Give the run's warnings once each, the summary's and those of all attempts."""
+    """Return the run's warnings once each, the summary's and those of all attempts."""
     listed = records.summary.get("warnings")
     found = [str(text) for text in listed] if isinstance(listed, list) else []
     found += [str(event.get("message", "")) for event in records.of("warning")]

@@ -18,7 +18,7 @@ _CODE = re.compile(r"`([^`\n]+)`")
 
 
 def coded(text: str) -> Markup:
-    """Give a sentence as HTML: what stands between backticks as code, the rest as it is."""
+    """Return a sentence as HTML: what stands between backticks as code, the rest as it is."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
 
 

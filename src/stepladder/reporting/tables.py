@@ -70,7 +70,7 @@ class RunRecords:
     is_summary_damaged: bool = False
 
     def of(self, kind: str) -> tuple[dict[str, Any], ...]:
-        """Give the events of a kind, oldest first."""
+        """Return the events of a kind, oldest first."""
         return self.events.get(kind, ())
 
     @property
@@ -125,20 +125,20 @@ def _diagnosis(path: Path) -> Diagnosis | None:
 
 
 def number(value: object) -> float | None:
-    """Give a number that can be drawn, or None for anything else (`"nan"`, words, 1e300, True)."""
+    """Return a number that can be drawn, or None for anything else (`"nan"`, words, 1e300, True)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if abs(value) < _LARGEST else None  # false for nan
 
 
 def fraction(value: object) -> float | None:
-    """Give a number in [0, 1], or None for anything else."""
+    """Return a number in [0, 1], or None for anything else."""
     found = number(value)
     return found if found is not None and 0 <= found <= 1 else None
 
 
 def count(value: object) -> int:
-    """Give a count, 0 for anything that is none."""
+    """Return a count, 0 for anything that is none."""
     found = number(value)
     return int(found) if found is not None and 0 < found < 2**53 else 0
 
@@ -225,7 +225,7 @@ def _thumbs(folder: Path, missing: list[str]) -> tuple[Thumb, ...]:
 
 
 def _address(folder: Path, name: str) -> str:
-    """Give a picture of the folder as a data: URI; empty if it is no small JPEG or PNG in there."""
+    """Return a picture of the folder as a data: URI; empty if it is no small JPEG or PNG in there."""
     if not name or Path(name).name != name:
         return ""
     try:

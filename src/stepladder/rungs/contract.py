@@ -61,10 +61,10 @@ class Rung(ABC):
 
     @abstractmethod
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:
-        """Give the changed recipe; the one given stays as it is."""
+        """Return the changed recipe; the one given stays as it is."""
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
-        """Give the recipes that a trial chooses among by a probe, the likeliest first.
+        """Return the recipes that a trial chooses among by a probe, the likeliest first.
 
         By default there is one.
         """
@@ -80,9 +80,9 @@ class Rung(ABC):
         return self.predict(profile, recipe)
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:  # noqa: ARG002
-        """Give the bytes on disk that its recipe takes before it trains; by default none."""
+        """Return the bytes on disk that its recipe takes before it trains; by default none."""
         return 0
 
     def exactness_of(self, recipe: Recipe) -> Exactness:  # noqa: ARG002
-        """Give how far this rung may change what is learnt from the changed recipe."""
+        """Return how far this rung may change what is learnt from the changed recipe."""
         return self.exactness

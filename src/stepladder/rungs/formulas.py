@@ -55,7 +55,7 @@ def predict_time(
 
 
 def checkpoints_s(now: TrainingTime, *, loop_s: float, save_s: float | None) -> float:
-    """Give the seconds of all checkpoints of a training whose steps and validations take so long.
+    """Return the seconds of all checkpoints of a training whose steps and validations take so long.
 
     One is written at the end, whatever happens; the others by the clock.
 
@@ -87,7 +87,7 @@ def predict_replayed(name: str, profile: Profile, recipe: Recipe, *, variant: st
 
 
 def model_s(profile: Profile) -> float:
-    """Give the seconds of a step that forward and backward pass take."""
+    """Return the seconds of a step that forward and backward pass take."""
     return sum(profile.phases_s.get(phase, 0.0) for phase in MODEL_PHASES)
 
 
@@ -118,7 +118,7 @@ def scale_model(profile: Profile, recipe: Recipe, ratio: float) -> TrainingTime:
 
 
 def schedule_epochs(now: TrainingTime, recipe: Recipe) -> float:
-    """Give the epochs after which the schedule ends training, by max_epochs or by max_steps."""
+    """Return the epochs after which the schedule ends training, by max_epochs or by max_steps."""
     max_epochs, max_steps = float(recipe.schedule.max_epochs), recipe.schedule.max_steps
     if max_steps is None:
         return max_epochs
@@ -140,7 +140,7 @@ def with_one_time(time: TrainingTime, **seconds: float) -> TrainingTime:
 
 
 def loader_floor_s(profile: Profile, recipe: Recipe) -> float:
-    """Give the seconds that the loader needs for a batch when nobody else works; 0: unknown."""
+    """Return the seconds that the loader needs for a batch when nobody else works; 0: unknown."""
     return recipe.batch.global_batch_size / profile.loader_per_s if profile.loader_per_s else 0.0
 
 
@@ -162,7 +162,7 @@ def num_kept(profile: Profile, features: FeaturesConfig) -> int:
 def through_trunk_s(
     profile: Profile, features: FeaturesConfig, *, batch_size: int, read_s: float
 ) -> float:
-    """Give the seconds of the one pass that computes features.
+    """Return the seconds of the one pass that computes features.
 
         training example = read + views (augment + trunk),    held-out example = read + trunk
 
@@ -184,36 +184,36 @@ def through_trunk_s(
 
 
 def trunk_share_s(profile: Profile, features: FeaturesConfig, features_s: float) -> float:
-    """Give the trunk's share of the time that features took; the rest is reading and writing."""
+    """Return the trunk's share of the time that features took; the rest is reading and writing."""
     if profile.trunk_s is None:
         return features_s
     return min(features_s, profile.trunk_s * num_through_trunk(profile, features))
 
 
 def is_held_in_memory(profile: Profile, recipe: Recipe) -> bool:
-    """Tell whether decoded examples are kept in memory, by choice or by what was measured."""
+    """Return True if decoded examples are kept in memory, by choice or by what was measured."""
     return recipe.data.where is Where.MEMORY or "load" in profile.time.one_time_s
 
 
 def all_data_bytes(profile: Profile, recipe: Recipe) -> float:
-    """Give the memory of all decoded examples, those that a sample leaves out included."""
+    """Return the memory of all decoded examples, those that a sample leaves out included."""
     return profile.example_bytes * (profile.num_train / recipe.data.fraction + profile.num_val)
 
 
 def host_bytes(profile: Profile) -> int:
-    """Give the free memory of the host; an earlier ledger knows that of the device alone."""
+    """Return the free memory of the host; an earlier ledger knows that of the device alone."""
     return profile.free_memory_bytes if profile.free_host_bytes is None else profile.free_host_bytes
 
 
 def loader_threads(profile: Profile, loader: LoaderConfig) -> int:
-    """Give the number of reading threads; the main thread is one."""
+    """Return the number of reading threads; the main thread is one."""
     if profile.default_threads == 0:
         return 1
     return loader.threads or profile.default_threads or max(1, profile.num_cores)
 
 
 def reading_s(profile: Profile, loader: LoaderConfig, features: FeaturesConfig) -> float:
-    """Give the seconds of reading and decoding one example on all reading threads; 0: unknown."""
+    """Return the seconds of reading and decoding one example on all reading threads; 0: unknown."""
     threads = min(loader_threads(profile, loader), max(1, profile.num_cores))
     if profile.loader_cpu_s is not None:
         return profile.loader_cpu_s / threads
@@ -221,7 +221,7 @@ def reading_s(profile: Profile, loader: LoaderConfig, features: FeaturesConfig) 
 
 
 def source_reading_s(profile: Profile, loader: LoaderConfig, features: FeaturesConfig) -> float:
-    """Give the seconds of reading one example from where it is stored, on all reading threads.
+    """Return the seconds of reading one example from where it is stored, on all reading threads.
 
     Where memory holds the pictures that is what loading each of them took: their loader only
     copies. 0: unknown.
@@ -303,7 +303,7 @@ def why_no_data_advice(profile: Profile, recipe: Recipe) -> str | None:
 
 
 def epochs_ratio(batch: int, larger: int, noise_scale: float | None) -> float:
-    """Give epochs to the same loss with a larger batch over those with this one.
+    """Return epochs to the same loss with a larger batch over those with this one.
 
         E' / E = (1 + B' / Bn) / (1 + B / Bn), and 1 where the noise scale Bn is unknown.
 
@@ -316,7 +316,7 @@ def epochs_ratio(batch: int, larger: int, noise_scale: float | None) -> float:
 
 
 def knee_batch(fixed_s: float, per_example_s: float, loader_per_s: float | None) -> float:
-    """Give the smallest batch whose throughput, from end to end, is within 10 % of the largest.
+    """Return the smallest batch whose throughput, from end to end, is within 10 % of the largest.
 
     A step takes t(b) = fixed + per_example b, so that the throughput b / t(b) rises towards
     1 / per_example, and never above what the loader gives. Infinite where nothing bounds it.
@@ -333,7 +333,7 @@ def knee_batch(fixed_s: float, per_example_s: float, loader_per_s: float | None)
 
 
 def memory_batch(profile: Profile) -> float:
-    """Give the largest batch whose step fits into the free memory; infinite where unknown.
+    """Return the largest batch whose step fits into the free memory; infinite where unknown.
 
     Peak memory is a straight line in the batch size, through the smallest and largest measured.
     """

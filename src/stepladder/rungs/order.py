@@ -85,5 +85,5 @@ REMEDIES: tuple[Rung, ...] = (
 
 
 def rungs_with(gpus: tuple[Gpu, ...]) -> tuple[Rung, ...]:
-    """Give RUNGS with larger_gpu choosing among the user's own list."""
+    """Return RUNGS with larger_gpu choosing among the user's own list."""
     return tuple(LargerGpu(gpus) if isinstance(rung, LargerGpu) else rung for rung in RUNGS)

@@ -17,7 +17,7 @@ from stepladder.training.output.wording import byte_rate
 
 
 def from_disk_s(profile: Profile, *, example_bytes: float, num_examples: float) -> float:
-    """Give the disk's seconds for an example, of which memory keeps as many as fit.
+    """Return the disk's seconds for an example, of which memory keeps as many as fit.
 
         seconds = (1 - free memory / all bytes) bytes / rate
 
@@ -34,7 +34,7 @@ def from_disk_s(profile: Profile, *, example_bytes: float, num_examples: float) 
 
 
 def from_link_s(profile: Profile, recipe: Recipe, *, num_examples: float) -> float:
-    """Give the link's seconds for an example in each epoch, of a store in an object store.
+    """Return the link's seconds for an example in each epoch, of a store in an object store.
 
     0 where the cache holds all that is read, the files are on this machine, or the link's rate is
     unknown. A cache that does not hold all keeps nothing of use: what was read least recently goes
@@ -46,20 +46,20 @@ def from_link_s(profile: Profile, recipe: Recipe, *, num_examples: float) -> flo
 
 
 def download_s(profile: Profile, recipe: Recipe, *, num_examples: float) -> float:
-    """Give the seconds to fetch what a cache keeps from then on, once; 0 where it keeps nothing."""
+    """Return the seconds to fetch what a cache keeps from then on, once; 0 where it keeps nothing."""
     if not profile.link_bytes_per_s or not _is_cached(profile, recipe, num_examples=num_examples):
         return 0.0
     return num_examples * (profile.stored_bytes or 0.0) / profile.link_bytes_per_s
 
 
 def _is_cached(profile: Profile, recipe: Recipe, *, num_examples: float) -> bool:
-    """Say whether the cache of an object store holds what a training reads of it."""
+    """Return True if the cache of an object store holds what a training reads of it."""
     num_bytes = (profile.stored_bytes or 0.0) * num_examples
     return num_bytes <= min(recipe.data.max_cache_bytes, profile.free_disk_bytes)
 
 
 def from_store_s(profile: Profile, recipe: Recipe, *, num_examples: float) -> float:
-    """Give the seconds for an example that no number of threads shortens: the link's or the disk's.
+    """Return the seconds for an example that no number of threads shortens: the link's or the disk's.
 
     Args:
         num_examples: that are read in an epoch, with its validation.
@@ -114,7 +114,7 @@ def still_from_the_store(time: TrainingTime, profile: Profile, recipe: Recipe) -
 
 
 def fetch_and_decode_s(profile: Profile) -> tuple[float, float]:
-    """Give one thread's seconds to fetch an example, and to decode it.
+    """Return one thread's seconds to fetch an example, and to decode it.
 
     A ledger of earlier versions does not tell them apart: then all of it is decoding.
     """
@@ -124,7 +124,7 @@ def fetch_and_decode_s(profile: Profile) -> tuple[float, float]:
 
 
 def streamed(profile: Profile, recipe: Recipe, *, growth: float = 1.0) -> TrainingTime:
-    """Give the time where pictures that are held in memory are read in each epoch instead.
+    """Return the time where pictures that are held in memory are read in each epoch instead.
 
     Loading goes, and each step and validation reads its pictures: on a CPU that adds to computing,
     beside a GPU the slower of the two sets the pace, and nowhere is it faster than the disk, or the

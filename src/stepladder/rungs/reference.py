@@ -93,7 +93,7 @@ def _summary(doc: str) -> str:
 
 
 def _section(doc: str, mark: str) -> str:
-    """Give what follows a mark at the start of a line, up to the next mark."""
+    """Return what follows a mark at the start of a line, up to the next mark."""
     text = doc.partition(f"\n{mark}")[2]
     for other in _MARKS:
         text = text.partition(f"\n{other}")[0]

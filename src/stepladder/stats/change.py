@@ -127,7 +127,7 @@ def _draw_seeds(
 
 
 def resolvable_margin(n: int, *, disagreement: float, confidence: float = 0.95) -> float:
-    """Give the smallest change of accuracy that n paired examples tell from none.
+    """Return the smallest change of accuracy that n paired examples tell from none.
 
         z sqrt(disagreement / n + 1 / n^2)
 

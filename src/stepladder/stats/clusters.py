@@ -56,7 +56,7 @@ def _cloud(centred: Floats, random: np.random.Generator) -> Floats:
 
 
 def dependence_p(one: ArrayLike, other: ArrayLike, *, num_draws: int, seed: int) -> float:
-    """Give the chance that two ways to divide examples agree as much where they are independent.
+    """Return the chance that two ways to divide examples agree as much where they are independent.
 
     chi^2 = sum (n_ij - n_i n_j / n)^2 / (n_i n_j / n), against itself with one dealt anew
     """
@@ -77,7 +77,7 @@ def _chi_squared(first: NDArray[Any], second: NDArray[Any]) -> float:
 
 
 def _k_means(x: Floats, num_clusters: int, random: np.random.Generator) -> tuple[Ints, float]:
-    """Give the division with the least scatter of several, and how clear it is."""
+    """Return the division with the least scatter of several, and how clear it is."""
     best: tuple[float, Ints, float] | None = None
     for _ in range(_NUM_STARTS):
         centres = _scattered(x, num_clusters, random)

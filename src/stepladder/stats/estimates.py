@@ -18,7 +18,7 @@ class Estimate:
 
 
 def binomial_sem(p: float, n: int) -> float:
-    """Give the standard error of a share, such as an accuracy, measured on n examples.
+    """Return the standard error of a share, such as an accuracy, measured on n examples.
 
     Args:
         p: the share, in [0, 1].
@@ -28,7 +28,7 @@ def binomial_sem(p: float, n: int) -> float:
 
 
 def mean_estimate(values: ArrayLike) -> Estimate:
-    """Give the mean of independent values and its standard error.
+    """Return the mean of independent values and its standard error.
 
     With one value the error is unknown and given as infinite; with none the mean is not a number.
 

@@ -11,7 +11,7 @@ _REACH = 9.0  # standard deviations; beyond, the integrand is below 1e-18
 
 @cache
 def expected_max(k: int) -> float:
-    """Give the expected largest of k independent standard normal values.
+    """Return the expected largest of k independent standard normal values.
 
         E max = integral of x k phi(x) Phi(x)^(k - 1) dx
 

@@ -20,7 +20,7 @@ class PowerLaw:
     c: NDArray[np.float64]
 
     def at(self, n: float) -> NDArray[np.float64]:
-        """Give the error at n examples, one for each fit."""
+        """Return the error at n examples, one for each fit."""
         return np.asarray(self.a * n**-self.b + self.c)
 
 

@@ -109,7 +109,7 @@ def probe_accuracies(
 
 
 def permutation_p(value: float, dealt: ArrayLike) -> float:
-    """Give the chance that a value as large comes up where labels mean nothing.
+    """Return the chance that a value as large comes up where labels mean nothing.
 
         (1 + number of draws at least as large) / (1 + draws)
 

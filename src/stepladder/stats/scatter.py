@@ -36,7 +36,7 @@ def scatter(values: ArrayLike) -> float | None:
 
 
 def smoothed(values: ArrayLike) -> list[float]:
-    """Give the centred mean of three points; the ends are as they are.
+    """Return the centred mean of three points; the ends are as they are.
 
     Fewer than 7 points stay as they are: a mean of three would hide what they show.
     """

@@ -9,7 +9,7 @@ from stepladder.stats.estimates import binomial_sem
 
 
 def share_difference_sem(first: float, num_first: int, second: float, num_second: int) -> float:
-    """Give the standard error of the difference of two shares on independent examples.
+    """Return the standard error of the difference of two shares on independent examples.
 
         sqrt(p (1 - p) / n + q (1 - q) / m)
 
@@ -39,7 +39,7 @@ def wilson_interval(num_right: float, n: int, *, confidence: float = 0.95) -> tu
 
 
 def mcnemar_p(only_first: int, only_second: int) -> float:
-    """Give the exact two-sided p of two classifiers on the same examples being equally good.
+    """Return the exact two-sided p of two classifiers on the same examples being equally good.
 
     Each example that only one of them gets right falls on either side like a coin.
 

@@ -113,7 +113,7 @@ def choose_num_blocks(
 
 
 def autocorrelation_length(times_s: ArrayLike) -> float:
-    """Give after how many steps times have forgotten one another: 1 where each stands alone.
+    """Return after how many steps times have forgotten one another: 1 where each stands alone.
 
         tau = 1 + 2 sum rho_k,  over lags k up to the first whose rho is at or below 0
 

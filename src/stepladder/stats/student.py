@@ -11,7 +11,7 @@ _TINY = 1e-300
 
 
 def t_cdf(t: float, df: float) -> float:
-    """Give the probability that a t variable is at most t.
+    """Return the probability that a t variable is at most t.
 
         P(T <= t) = 1 - I_x(df / 2, 1 / 2) / 2,  x = df / (df + t^2),  for t >= 0
 
@@ -26,7 +26,7 @@ def t_cdf(t: float, df: float) -> float:
 
 @cache
 def t_quantile(probability: float, df: float) -> float:
-    """Give the t that a t variable stays below with a probability in [0.5, 1).
+    """Return the t that a t variable stays below with a probability in [0.5, 1).
 
     By bisection: a few dozen evaluations, to twelve digits.
     """
@@ -46,7 +46,7 @@ def t_quantile(probability: float, df: float) -> float:
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """Give the regularised incomplete beta function I_x(a, b).
+    """Return the regularised incomplete beta function I_x(a, b).
 
     Source: Lentz 1976, "Generating Bessel functions in Mie scattering calculations using continued
     fractions", Applied Optics 15(3), on the fraction of Abramowitz and Stegun 26.5.8.

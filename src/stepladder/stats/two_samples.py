@@ -161,7 +161,7 @@ def principal_parts(features: ArrayLike, num_parts: int) -> Floats:
 
 
 def _share_below(values: Floats, at: Floats) -> Floats:
-    """Give for each of `at` the share of values below it, equal ones counted half."""
+    """Return for each of `at` the share of values below it, equal ones counted half."""
     ordered = np.sort(values)
     left = np.searchsorted(ordered, at, side="left")
     right = np.searchsorted(ordered, at, side="right")

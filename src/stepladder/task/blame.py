@@ -38,7 +38,7 @@ class TaskLine:
 
 
 def task_line(error: BaseException, task: Task | None = None) -> TaskLine | None:
-    """Give the innermost line of the user's own Task that an error came through, or None.
+    """Return the innermost line of the user's own Task that an error came through, or None.
 
     Args:
         task: one that was made in Python: its module counts too, unless it is ours.
@@ -59,7 +59,7 @@ def task_line(error: BaseException, task: Task | None = None) -> TaskLine | None
 
 
 def method_place(task: Task, method: str) -> str:
-    """Give "task.py:12", where a Task's method begins; its class's name where that is not known."""
+    """Return "task.py:12", where a Task's method begins; its class's name where that is not known."""
     try:
         function = inspect.unwrap(getattr(type(task), method))
         file, number = function.__code__.co_filename, function.__code__.co_firstlineno
@@ -69,7 +69,7 @@ def method_place(task: Task, method: str) -> str:
 
 
 def shown(file: str) -> str:
-    """Give a path as a person at this folder would write it."""
+    """Return a path as a person at this folder would write it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 

@@ -63,17 +63,17 @@ class Task(ABC):
 
     @abstractmethod
     def data(self, split: Split) -> Source | Any | None:
-        """Give a split of a Store, a map-style Dataset, or None where there is no such split."""
+        """Return a split of a Store, a map-style Dataset, or None where there is no such split."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
-        """Give the training loss of each example, (n,); never its mean.
+        """Return the training loss of each example, (n,); never its mean.
 
         Optionally with named values to log, each (n,), detached, such as {"accuracy": hits}.
         """
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
-        """Give validation losses and metrics; by default the training loss alone."""
+        """Return validation losses and metrics; by default the training loss alone."""
         result = self.loss(model, batch)
         return Metrics(losses=result[0] if isinstance(result, tuple) else result)
 
@@ -82,18 +82,18 @@ class Task(ABC):
         return batch
 
     def describe(self) -> Mapping[str, Json]:
-        """Give JSON facts that are kept with the weights, such as class names and picture size.
+        """Return JSON facts that are kept with the weights, such as class names and picture size.
 
         For pictures, `predict` and `export` read `classes`, `size` and `fit`.
         """
         return {}
 
     def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module] | None:  # noqa: ARG002
-        """Give (trunk, head) so that model(x) = head(trunk(x)), or None if it has no such form."""
+        """Return (trunk, head) so that model(x) = head(trunk(x)), or None if it has no such form."""
         return None
 
     def stages(self, model: nn.Module) -> Sequence[ChainStage] | None:  # noqa: ARG002
-        """Give the networks of a chain in their order, or None: the model is one network.
+        """Return the networks of a chain in their order, or None: the model is one network.
 
         `stepladder diagnose` then tells error and time by stage, and which one to improve first.
         """

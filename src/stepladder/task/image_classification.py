@@ -52,7 +52,7 @@ class ImageClassification(Task):
         self.classes = tuple(self.store.manifest.classes)
 
     def as_read_by(self, recipe: Recipe, *, copies: Path | None = None) -> Self:
-        """Give the same task, a subclass and what it keeps too, that reads as a recipe says.
+        """Return the same task, a subclass and what it keeps too, that reads as a recipe says.
 
         Args:
             copies: folder for the decoded copy; None: the one that this task has.
@@ -76,7 +76,7 @@ class ImageClassification(Task):
         )
 
     def data(self, split: Split) -> StoreSplit | None:
-        """Give a split of the store, decoded as the recipe says.
+        """Return a split of the store, decoded as the recipe says.
 
         Raises:
             DataError: if a picture of a store that is decoded once is damaged.
@@ -85,7 +85,7 @@ class ImageClassification(Task):
         return self._as_recipe_says().split(split)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Give the cross-entropy of each picture, and whether it was hit.
+        """Return the cross-entropy of each picture, and whether it was hit.
 
         With label smoothing and class weights as in torch's `cross_entropy`, without the division
         by the weights' sum: the mean weight over train is 1 already. For a mixed picture, accuracy
@@ -105,7 +105,7 @@ class ImageClassification(Task):
         return losses, {"accuracy": _hits(logits.detach(), targets)}
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
-        """Give plain losses, accuracy, top-5 accuracy (above five classes) and macro accuracy."""
+        """Return plain losses, accuracy, top-5 accuracy (above five classes) and macro accuracy."""
         logits = model(batch.inputs).float()  # (n, C)
         targets = batch.targets
         hits = _hits(logits, targets)
@@ -129,7 +129,7 @@ class ImageClassification(Task):
         return augment(batch, self._augment_config, seed=seed, epoch=epoch, num_classes=num_classes)
 
     def describe(self) -> Mapping[str, Json]:
-        """Give class names, picture size and fit, and the store's identity."""
+        """Return class names, picture size and fit, and the store's identity."""
         manifest = self.store.manifest
         return {
             "classes": list(self.classes),
@@ -139,7 +139,7 @@ class ImageClassification(Task):
         }
 
     def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
-        """Give (trunk, head)."""
+        """Return (trunk, head)."""
         classifier = cast("Classifier", model)
         return classifier.trunk, classifier.head
 
@@ -168,7 +168,7 @@ class ImageClassification(Task):
         )
 
     def _as_recipe_says(self) -> Store:
-        """Give the store, or for one of JPEGs the form that the recipe reads."""
+        """Return the store, or for one of JPEGs the form that the recipe reads."""
         if self.store.manifest.encoding != Encoding.JPEG:
             return self.store
         once, is_scaled = self._data_config.decode_once, self._is_scaled

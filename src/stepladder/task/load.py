@@ -48,7 +48,7 @@ def load_task(name: str, *, store: Path, recipe: Recipe | None = None) -> Task:
 
 
 def name_of(task: Task) -> str:
-    """Give the name that `load_task` would take for a Task made in Python."""
+    """Return the name that `load_task` would take for a Task made in Python."""
     kind = type(task)
     if kind.__module__ == "stepladder.task.image_classification":
         return BUILT_IN
@@ -135,7 +135,7 @@ def _make(found: object, name: str, store: Path) -> Task:
 
 
 def _line_in(path: Path, error: BaseException) -> int:
-    """Give the last line of the file that the error passed through."""
+    """Return the last line of the file that the error passed through."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)

@@ -66,11 +66,11 @@ class Baseline:
     fingerprint: str | None = None
 
     def best_until(self, marks: Sequence[Mark], at: float) -> Mark | None:
-        """Give the best mark up to a point; None where none had been made by then."""
+        """Return the best mark up to a point; None where none had been made by then."""
         return _best([mark for mark in marks if mark.at <= at])
 
     def last_gain(self, marks: Sequence[Mark], at: float) -> float:
-        """Give by how much the last mark up to a point bettered those before it; 0: it did not."""
+        """Return by how much the last mark up to a point bettered those before it; 0: it did not."""
         made = [mark for mark in marks if mark.at <= at]
         best, before = _best(made), _best(made[:-1])
         return 0.0 if best is None or before is None else before.value - best.value
@@ -139,7 +139,7 @@ def _require_folder(folder: Path, own: Path, flag: str) -> None:
 
 
 def examples_of(result: Evaluation) -> dict[str, Any]:
-    """Give the fields of a validation's event by which it can be compared example by example.
+    """Return the fields of a validation's event by which it can be compared example by example.
 
     Nothing for more than `MAX_EXAMPLES`.
     """
@@ -155,7 +155,7 @@ def examples_of(result: Evaluation) -> dict[str, Any]:
 def samples_seen(
     event: Mapping[str, Any], num_train: float | None, batch: float | None
 ) -> float | None:
-    """Give the training samples that a run had used at an event; None: not known.
+    """Return the training samples that a run had used at an event; None: not known.
 
     Args:
         num_train: examples of an epoch, whose last batch may be short; None: not known.
@@ -255,7 +255,7 @@ class Against:
         }
 
     def last(self) -> dict[str, Any] | None:
-        """Give the numbers of the last comparison; None where there was none."""
+        """Return the numbers of the last comparison; None where there was none."""
         return dict(self._last) or None
 
     def reset(self) -> None:
@@ -263,7 +263,7 @@ class Against:
         self.num_worse, self._best, self._best_examples, self._last = 0, None, (), {}
 
     def state(self) -> dict[str, Any]:
-        """Give the JSON values that restore this object, the earlier run's validations included."""
+        """Return the JSON values that restore this object, the earlier run's validations included."""
         return {
             "baseline": None if self.baseline is None else asdict(self.baseline),
             "num_worse": self.num_worse,
@@ -299,7 +299,7 @@ class Against:
         self.num_worse, self._last = int(state["num_worse"]), dict(state["last"])
 
     def _error(self, mark: Mark, best: Estimate) -> float:
-        """Give the standard error of the difference between a mark and this run's best."""
+        """Return the standard error of the difference between a mark and this run's best."""
         ours, theirs = np.array(self._best_examples), np.array(mark.examples)
         if len(ours) == len(theirs) > 1:
             paired = mean_estimate(ours - theirs).sem
@@ -313,7 +313,7 @@ def _best(marks: Sequence[Mark]) -> Mark | None:
 
 
 def _jumps(marks: Sequence[Mark]) -> float:
-    """Give how much two runs differ by the jumps of one curve, once for each."""
+    """Return how much two runs differ by the jumps of one curve, once for each."""
     return math.sqrt(2) * (scatter([m.value for m in marks][len(marks) // 3 :]) or 0.0)
 
 
@@ -339,7 +339,7 @@ def _errors(value: object) -> tuple[float, ...]:
 
 
 def _task_of(folder: Path) -> str | None:
-    """Give the task that a run's checkpoints name; None: there is none that can be read."""
+    """Return the task that a run's checkpoints name; None: there is none that can be read."""
     for state in sorted((folder / CHECKPOINTS).glob(f"*/{STATE}")):
         try:
             value = read_json(state)
@@ -363,7 +363,7 @@ def _summary(folder: Path) -> Mapping[str, Any]:
 
 
 def _batch_of(folder: Path) -> int | None:
-    """Give the batch by the run's config, for a run that has no summary yet."""
+    """Return the batch by the run's config, for a run that has no summary yet."""
     try:
         return load_job(folder / CONFIG).recipe.batch.global_batch_size
     except (StepladderError, OSError):

@@ -68,7 +68,7 @@ class Timeline:
         return self.wall_s - sum(self.phases_s.values())
 
     def since(self, earlier: Timeline) -> Timeline:
-        """Give the part of this timeline that came after an earlier look at it."""
+        """Return the part of this timeline that came after an earlier look at it."""
         return Timeline(
             wall_s=self.wall_s - earlier.wall_s,
             phases_s={
@@ -157,7 +157,7 @@ class Clock:
                 self._laps[Phase(name)].total_s += seconds
 
     def phase(self, phase: Phase) -> _Lap:
-        """Give the context manager that adds to a phase.
+        """Return the context manager that adds to a phase.
 
         Raises:
             RuntimeError: on entering, if another phase is open: phases never nest.
@@ -180,7 +180,7 @@ class Clock:
         )
 
     def truth(self) -> Timeline:
-        """Give the timeline that data wait is read from: the device's where there is one.
+        """Return the timeline that data wait is read from: the device's where there is one.
 
         The device's may lag behind by the work that is still queued; nothing waits for it.
         """
@@ -194,7 +194,7 @@ class DeviceEvent(Protocol):
         """Mark this point of the stream."""
 
     def query(self) -> bool:
-        """Say whether the device has passed the mark."""
+        """Return True if the device has passed the mark."""
 
     def synchronize(self) -> Any:
         """Wait until the device has passed the mark."""
@@ -272,7 +272,7 @@ class DeviceTimeline:
         self._totals[phase.value] = self._totals.get(phase.value, 0.0) + seconds
 
     def so_far(self) -> Timeline:
-        """Give the timeline up to the last mark that was read, without waiting."""
+        """Return the timeline up to the last mark that was read, without waiting."""
         return Timeline(wall_s=self._wall_s, phases_s=dict(self._totals))
 
     def close(self) -> Timeline:

@@ -63,7 +63,7 @@ class Position:
             self.offset = 0
 
     def state(self) -> dict[str, Any]:
-        """Give the JSON values that restore this position."""
+        """Return the JSON values that restore this position."""
         return asdict(self)
 
 

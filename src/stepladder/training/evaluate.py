@@ -46,7 +46,7 @@ class Evaluation:
         return mean_estimate(self.losses)
 
     def monitored(self, monitor: Monitor) -> NDArray[np.float32]:
-        """Give what early stopping compares, example by example, lower is better.
+        """Return what early stopping compares, example by example, lower is better.
 
         The loss; or for accuracy 0 where the prediction is right and 1 where it is wrong. A task
         without class scores is always judged by its loss.

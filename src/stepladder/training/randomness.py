@@ -57,7 +57,7 @@ def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:
 
 
 def has_random_layers(model: nn.Module) -> bool:
-    """Say whether a module in train mode has a drop rate above 0, as dropout and DropPath have.
+    """Return True if a module in train mode has a drop rate above 0, as dropout and DropPath have.
 
     Goes by the rate's attribute (`p`, `drop_prob`, `drop_rate`, `dropout`), so that functional
     dropout inside a module counts too. Says yes when in doubt: that costs a microsecond a step.

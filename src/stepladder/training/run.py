@@ -190,7 +190,7 @@ def _settle_config(
 
 
 def _finished_summary(folder: Path, job: JobConfig) -> dict[str, Any] | None:
-    """Give the summary of a run that has nothing left to do, or None."""
+    """Return the summary of a run that has nothing left to do, or None."""
     path = folder / SUMMARY_FILE
     if not path.exists():
         return None

@@ -64,7 +64,7 @@ def progress_of(run: Training, *, last_loss: float, last_accuracy: float | None)
 
 
 def reading_totals(reader: Reader) -> dict[str, float]:
-    """Give what reading took since the attempt began; empty where nothing was read.
+    """Return what reading took since the attempt began; empty where nothing was read.
 
     Examples whose features or pictures lie in memory are not read again.
     """
@@ -92,7 +92,7 @@ def reading_totals(reader: Reader) -> dict[str, float]:
 
 
 def _bytes_per_s(reader: Reader, samples_per_s: float) -> float | None:
-    """Give the stored bytes that steps take a second; None: from memory, or not known."""
+    """Return the stored bytes that steps take a second; None: from memory, or not known."""
     if reader.is_held or reader.stats.example_bytes is None:
         return None
     return reader.stats.example_bytes * samples_per_s
@@ -152,7 +152,7 @@ class Session(Training):
             self.display.step(progress_of(self, last_loss=loss, last_accuracy=accuracy))
 
     def is_log_due(self, num_examples: int) -> bool:
-        """Say whether to log after a step on so many examples.
+        """Return True if to log after a step on so many examples.
 
         An epoch is cut into even windows of at most log_every steps, so that each mean stands on
         about as many steps as the others; the last one ends with the epoch.
@@ -196,7 +196,7 @@ class Session(Training):
                 )
 
     def _since_last_log(self) -> tuple[float, float]:
-        """Give samples a second and the share of data wait since the last log line."""
+        """Return samples a second and the share of data wait since the last log line."""
         timeline, seen = self.clock.truth(), self.position.num_examples_seen
         steps_s = sum(self.clock.total_s(phase) for phase in STEP_PHASES)
         before, self._window = (
@@ -283,7 +283,7 @@ class Session(Training):
             self.display.validation({**fields, "train_loss": train_loss})
 
     def is_commit_due(self) -> bool:
-        """Say whether enough time has passed since the last checkpoint.
+        """Return True if enough time has passed since the last checkpoint.
 
         Where a save takes long, saves are rarer than asked for, so that they stay under 2 % of the
         run; 0 asks for one after every step, whatever it takes.

@@ -49,7 +49,7 @@ class SignalGuard:
             signal.signal(number, signal.SIG_DFL if before is None else before)
 
     def interruption(self, *, fix: str | None = None) -> InterruptedRun:
-        """Give the error to end with once the state is saved; exit code 130 or 143."""
+        """Return the error to end with once the state is saved; exit code 130 or 143."""
         number = signal.Signals(self.requested)
         what = f"{number.name} ended the run; its state is saved"
         return InterruptedRun(what, signal_number=number, fix=fix)

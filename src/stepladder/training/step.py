@@ -21,7 +21,7 @@ from stepladder.training.update import Update
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
-    """Give the autocast of a precision; nothing for fp32 and for half weights."""
+    """Return the autocast of a precision; nothing for fp32 and for half weights."""
     if precision is Precision.BF16:
         return torch.autocast(device.type, torch.bfloat16)
     if precision is Precision.FP16:
@@ -189,7 +189,7 @@ class Step:
         return losses, logs
 
     def peek_loss(self, otherwise: float) -> float:
-        """Give the mean loss since the last call of take_window, or a value if there is none.
+        """Return the mean loss since the last call of take_window, or a value if there is none.
 
         Waits for the device.
         """
@@ -210,7 +210,7 @@ class Step:
         return means
 
     def state(self) -> tuple[dict[str, Tensor], int]:
-        """Give the sums of the open window (tensors by name) and its number of examples."""
+        """Return the sums of the open window (tensors by name) and its number of examples."""
         logs = {f"log.{name}": value for name, value in self._log_sums.items()}
         sums = {"loss_sum": self._loss_sum, **logs}
         tensors = {

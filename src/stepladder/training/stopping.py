@@ -87,7 +87,7 @@ class EarlyStopping:
         )
 
     def _is_clear(self, fall: float, hopeful_fall: float) -> bool:
-        """Say whether the mean fell by enough, or with noise allowed may have."""
+        """Return True if the mean fell by enough, or with noise allowed may have."""
         least = self.config.min_improvement_frac * abs(self.best)
         if not self.config.allow_noise:
             return fall > least
@@ -103,7 +103,7 @@ class EarlyStopping:
         self.num_without_improvement = 0
 
     def state(self) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
-        """Give (arrays, JSON values) that restore this object."""
+        """Return (arrays, JSON values) that restore this object."""
         return (
             {"best_values": self._best_values},
             {"best": self.best, "num_without_improvement": self.num_without_improvement},
@@ -133,7 +133,7 @@ class Kept:
     weights: Weights | None = field(default=None, repr=False)
 
     def record(self) -> dict[str, Any]:
-        """Give its JSON values."""
+        """Return its JSON values."""
         return {"name": self.name, "step": self.step, "epoch": self.epoch, "value": self.value}
 
 
@@ -171,7 +171,7 @@ class BestWeights:
         del self._kept[self._k :]
 
     def uncommitted(self) -> Iterable[Kept]:
-        """Give those that are in memory only."""
+        """Return those that are in memory only."""
         return [kept for kept in self._kept if not kept.is_committed]
 
     def mark_committed(self) -> None:
@@ -188,7 +188,7 @@ class BestWeights:
                 kept.weights = None
 
     def state(self) -> list[dict[str, Any]]:
-        """Give the JSON values that restore this object (the weights are on disk by then)."""
+        """Return the JSON values that restore this object (the weights are on disk by then)."""
         return [kept.record() for kept in self._kept]
 
     def restore(self, records: Iterable[Mapping[str, Any]]) -> None:

@@ -110,7 +110,7 @@ class Update:
             param.grad = None
 
     def _probe(self, wants_norm: bool) -> Tensor | float:
-        """Give a number that is finite if the gradient is.
+        """Return a number that is finite if the gradient is.
 
         Where the norm is not measured: the sum of the first weight's gradient, to which everything
         that goes wrong after it in the model is passed back.
@@ -150,23 +150,23 @@ class Update:
             self.scaler.update()
 
     def read_first_bad(self) -> int | None:
-        """Give the first step that was not finite, or None. Waits for the device."""
+        """Return the first step that was not finite, or None. Waits for the device."""
         step = int(self._first_bad)
         return step if step >= 0 else None
 
     def read_grad_norm(self) -> float | None:
-        """Give the norm of the last step's gradient before clipping; None if it was not measured.
+        """Return the norm of the last step's gradient before clipping; None if it was not measured.
 
         Waits for the device.
         """
         return None if self._grad_norm is None else float(self._grad_norm)
 
     def read_scale(self) -> float | None:
-        """Give the loss scale, or None without a scaler. Waits for the device."""
+        """Return the loss scale, or None without a scaler. Waits for the device."""
         return None if self.scaler is None else float(self.scaler.get_scale())
 
     def state(self) -> dict[str, Any]:
-        """Give what the scaler needs to go on (JSON values); empty without one."""
+        """Return what the scaler needs to go on (JSON values); empty without one."""
         return {} if self.scaler is None else dict(self.scaler.state_dict())
 
     def restore(self, state: Mapping[str, Any]) -> None:

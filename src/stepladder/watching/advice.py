@@ -56,7 +56,7 @@ def _data_share(
     facts: Mapping[str, object],
     replays: Sequence[Replay],
 ) -> float:
-    """Give the share that data may cost: the host's wait, or less where a replay bounds it."""
+    """Return the share that data may cost: the host's wait, or less where a replay bounds it."""
     shares = {time.name: time.share for time in times}
     wait = shares.get("data_wait", 0.0)
     base = next((r.example_s for r in replays if r.name == AS_IS), None)
@@ -72,7 +72,7 @@ def _data_share(
 def _bounds(
     shares: Mapping[str, float], facts: Mapping[str, object], wait: float
 ) -> list[NextStep]:
-    """Give what could be saved at most, of each part that a rung of the ladder is for."""
+    """Return what could be saved at most, of each part that a rung of the ladder is for."""
     found = []
     if 0 < wait < 1:
         workers = facts.get("num_workers")
@@ -107,7 +107,7 @@ def _bounds(
 
 
 def _measured(times: Sequence[PhaseTime], replays: Sequence[Replay]) -> list[NextStep]:
-    """Give what replays measured, as a gain of the whole step."""
+    """Return what replays measured, as a gain of the whole step."""
     share = sum(t.share for t in times if t.name in ("forward", "backward", "optimizer"))
     found = []
     for one in replays:

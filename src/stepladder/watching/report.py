@@ -172,7 +172,7 @@ def not_seen_of(watcher: Watcher) -> tuple[str, ...]:
 
 
 def losses_of(seen: Seen) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Give the losses of the optimiser that stepped most, thinned."""
+    """Return the losses of the optimiser that stepped most, thinned."""
     main = max(seen.optimizers, key=lambda one: one.num_steps, default=None)
     if main is None or not main.losses:
         return (), ()
@@ -237,7 +237,7 @@ def unwatched(
     wall_s: float,
     error: str | None = None,
 ) -> WatchReport:
-    """Give the report of a script that never imported torch, or where we could not begin."""
+    """Return the report of a script that never imported torch, or where we could not begin."""
     reason = "The script did not import torch: nothing could be looked at."
     return WatchReport(
         script=script,

@@ -271,12 +271,12 @@ class LoaderSeen:
 
     @property
     def training(self) -> list[PassSeen]:
-        """Give the passes in which something was learnt."""
+        """Return the passes in which something was learnt."""
         return [one for one in self.passes if one.is_training]
 
     @property
     def validation(self) -> list[PassSeen]:
-        """Give the passes in which a model was only run."""
+        """Return the passes in which a model was only run."""
         return [one for one in self.passes if one.is_validation]
 
 

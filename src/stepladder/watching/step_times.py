@@ -48,7 +48,7 @@ class _Stretch:
     num_sampled: int = 0
 
     def whole_s(self, phase: str) -> float:
-        """Give a phase's seconds in all of its steps."""
+        """Return a phase's seconds in all of its steps."""
         some, own = self.sample_s.get(phase, 0.0), self.own_s.get(phase, 0.0)
         num_others = self.num_steps - self.num_own
         return own + (some * num_others / self.num_sampled if self.num_sampled else some)
@@ -118,7 +118,7 @@ class Phases:
             self._stretch = _Stretch()
 
     def whole_s(self, phase: str) -> float:
-        """Give a phase's seconds in all steps, also of those whose parts were not timed."""
+        """Return a phase's seconds in all steps, also of those whose parts were not timed."""
         return self.total_s.get(phase, 0.0) + self._stretch.whole_s(phase)
 
     def touch(self) -> None:

@@ -212,7 +212,7 @@ CLIMB = [
 def climb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., list[str]]:
-    """Give a function that climbs one rung in a folder of its own, and gives what was said."""
+    """Return a function that climbs one rung in a folder of its own, and gives what was said."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(run_module, "RUNGS", (FusedOptimizer(),))

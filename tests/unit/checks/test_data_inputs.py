@@ -44,7 +44,7 @@ def look(check: Check, task: Task, folder: Path, recipe: Recipe | None = None) -
 
 
 def with_data(change: Callable[[Tensor, Tensor], Any], **methods: Any) -> SoundPictures:
-    """Give the sound task with changed pictures and labels, and other methods."""
+    """Return the sound task with changed pictures and labels, and other methods."""
 
     def data(self: SoundPictures, split: Split) -> Dataset[Any]:
         return TensorDataset(*change(*draw(split)))

@@ -19,7 +19,7 @@ from stepladder.training.setup.build import make_model
 
 
 def ready(folder: Path, *, epochs: int, task: SoundPictures | None = None) -> CheckedJob:
-    """Give a job with its model, as `train` has it before its first step."""
+    """Return a job with its model, as `train` has it before its first step."""
     recipe = replace(
         sound_recipe(),
         schedule=ScheduleConfig(max_epochs=epochs),

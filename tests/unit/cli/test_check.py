@@ -38,7 +38,7 @@ BROKEN = _TASK.replace("LABELS", "+ 1").replace("SIZE", "200")
 
 
 def raising(line: str, *, method: str = "loss") -> str:
-    """Give a Task of which a method begins with a line."""
+    """Return a Task of which a method begins with a line."""
     return re.sub(rf"(    def {method}\(.*\n)", rf"\g<1>        {line}\n", SOUND)
 
 

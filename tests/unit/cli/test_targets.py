@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a working folder with two logs, a run, and a file and a page of the user's own."""
+    """Return a working folder with two logs, a run, and a file and a page of the user's own."""
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "runs" / "first"
     run.mkdir(parents=True)

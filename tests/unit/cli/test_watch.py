@@ -52,7 +52,7 @@ Run = Callable[..., tuple[int, dict[str, Any]]]
 
 @pytest.fixture
 def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Give a function that watches a script in this process; what scripts change is put back."""
+    """Yield a function that watches a script in this process; what scripts change is put back."""
     before = sys.modules["__main__"], list(sys.argv), list(sys.path)
     monkeypatch.chdir(tmp_path)
 

@@ -100,7 +100,7 @@ def test_another_reader_reads_the_same_rows(
 
 
 def pixels(picture: bytes, manifest: Manifest) -> bytes:
-    """Give a row's pixels, decoded where the store holds JPEG."""
+    """Return a row's pixels, decoded where the store holds JPEG."""
     if manifest.encoding == Encoding.PIXELS:
         return picture
     decoded: np.ndarray = decode_picture(picture, size=manifest.size, fit=Fit(manifest.fit))

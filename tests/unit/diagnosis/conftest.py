@@ -123,7 +123,7 @@ TrainRun = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def train_run(task_file: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainRun:
-    """Give the function that trains a Task of the file and gives the run's folder."""
+    """Return the function that trains a Task of the file and gives the run's folder."""
 
     def train(
         name: str,

@@ -177,7 +177,7 @@ def test_the_variant_that_learns_is_chosen(make_lab, profile, recipe) -> None:
 
 
 def ways_to_stop(recipe: Recipe) -> tuple[Recipe, Recipe, Recipe]:
-    """Give a training that learns slowly, and two ways to stop it: much too soon, and in time."""
+    """Return a training that learns slowly, and two ways to stop it: much too soon, and in time."""
     slow = epochs(replace(recipe, batch=replace(recipe.batch, lr=0.003)), 150)
     hasty, patient = (
         replace(slow, stopping=replace(slow.stopping, early=True, patience=patience, **how))

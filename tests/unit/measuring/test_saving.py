@@ -23,7 +23,7 @@ Open = Callable[[Recipe, Task], AbstractContextManager[Subject]]
 
 @pytest.fixture(name="saved")
 def record_saves(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str], set[str]]]:
-    """Give the names of all saves, with the weights in each and the frozen ones beside them."""
+    """Return the names of all saves, with the weights in each and the frozen ones beside them."""
     found: list[tuple[str, set[str], set[str]]] = []
     save = Checkpoints.save
 

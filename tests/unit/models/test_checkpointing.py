@@ -53,7 +53,7 @@ def classifier(name: str) -> Classifier:
 
 
 def pass_twice(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], int]:
-    """Give gradients, buffers, and the bytes that were kept for the backward pass."""
+    """Return gradients, buffers, and the bytes that were kept for the backward pass."""
     num_bytes = 0
 
     def pack(tensor: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ PICTURES = torch.randint(
 
 
 def learnt(module: nn.Module) -> nn.Module:
-    """Give BatchNorms statistics and weights as after training, so that they do something."""
+    """Return BatchNorms statistics and weights as after training, so that they do something."""
     generator = torch.Generator().manual_seed(1)
     for norm in module.modules():
         if isinstance(norm, nn.BatchNorm2d):

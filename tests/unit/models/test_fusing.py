@@ -34,7 +34,7 @@ def pictures(size: int, n: int = 3) -> Tensor:
 
 
 def block(conv: nn.Conv2d, activation: type[nn.Module] = nn.ReLU6) -> nn.Module:
-    """Give a folded convolution with BatchNorm and activation as timm's networks have them."""
+    """Return a folded convolution with BatchNorm and activation as timm's networks have them."""
     torch.manual_seed(0)
     norm = LAYERS.BatchNormAct2d(conv.out_channels, act_layer=activation)
     norm.running_mean.normal_()

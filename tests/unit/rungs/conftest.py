@@ -19,7 +19,7 @@ OF_TIME = {field.name for field in fields(TrainingTime)}
 
 @pytest.fixture(name="make_profile")
 def make_profile_of(profile_of: Callable[..., Profile]) -> Callable[..., Profile]:
-    """Give the profile with some fields changed; those of its time are given by name too."""
+    """Return the profile with some fields changed; those of its time are given by name too."""
     profile = profile_of(
         TIME,
         num_train=1600,

@@ -36,7 +36,7 @@ class Mine(Task):
 
 
 def broken(method: str, line: str) -> tuple[str, int]:
-    """Give a Task of which a method begins with a line, and the number of the method's line."""
+    """Return a Task of which a method begins with a line, and the number of the method's line."""
     text = re.sub(rf"(    def {method}\(.*\n)", rf"\g<1>        {line}\n", TASK)
     number = next(i for i, code in enumerate(text.splitlines(), 1) if f"def {method}(" in code)
     return text, number

@@ -62,7 +62,7 @@ def test_step_seed_has_the_values_it_has_always_had() -> None:
 
 
 def splitmix64(state: int) -> int:
-    """Give the first output of SplitMix64, in NumPy's wrapping integers."""
+    """Return the first output of SplitMix64, in NumPy's wrapping integers."""
     with np.errstate(over="ignore"):
         z = np.uint64(state) + np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -315,7 +315,7 @@ for step in range(200):
 
 
 def told(report: WatchReport) -> list[tuple[str, str]]:
-    """Give what each detector answers."""
+    """Return what each detector answers."""
     return sorted((one.check, one.outcome.value) for one in report.findings)
 
 
@@ -464,7 +464,7 @@ def test_a_validation_that_stands_open_ends_where_steps_are_only_counted() -> No
 
 
 def counting() -> Phases:
-    """Give phases whose first steps, which are left out, are over."""
+    """Return phases whose first steps, which are left out, are over."""
     phases = Phases()
     for _ in range(3):
         phases.step_ended()

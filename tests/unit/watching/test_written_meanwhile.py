@@ -27,7 +27,7 @@ class Clock:
 
 @pytest.fixture
 def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Give a function that lets steps of so many seconds pass, and gives the steps written at."""
+    """Return a function that lets steps of so many seconds pass, and gives the steps written at."""
     clock = Clock()
     monkeypatch.setattr(session_module, "perf_counter", clock)
     monkeypatch.setattr(session_module, "to_json", lambda report: report)

@@ -71,7 +71,7 @@ def _by_labels(job: CheckedJob, first: Ints, size: int) -> Answer | None:
 
 
 def _order(job: CheckedJob) -> Order:
-    """Give the order that the run's reader takes."""
+    """Return the order that the run's reader takes."""
     return order_of(job.recipe.data, job.sources.train, seed=job.recipe.seed)
 
 
@@ -96,7 +96,7 @@ def _unmixed(labels: Ints, pool: Ints, size: int) -> Answer | None:
 
 
 def _entropy_within(labels: Ints, size: int) -> float:
-    """Give the mean entropy of the classes in windows of some size, in nats."""
+    """Return the mean entropy of the classes in windows of some size, in nats."""
     _, marks = np.unique(labels, return_inverse=True)
     entropies = []
     for start in range(0, len(marks) - size + 1, size):
@@ -145,7 +145,7 @@ def _one_class(job: CheckedJob, labels: Ints) -> Answer | None:
 
 
 def _is_repeated(job: CheckedJob, first: list[Batch]) -> bool:
-    """Say whether the stream, begun again, gives the same batches."""
+    """Return True if the stream, begun again, gives the same batches."""
     source = job.sources.train
     assert isinstance(source, ArrivalSource)
     again = source.arrivals()

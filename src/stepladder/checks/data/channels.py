@@ -87,7 +87,7 @@ def _is_channels_last(x: Tensor) -> bool:
 
 
 def _combed(x: Tensor, num: int) -> float:
-    """Give how surely numbers are most alike in steps of as many as there are channels.
+    """Return how surely numbers are most alike in steps of as many as there are channels.
 
     Pixels that lie channels last and are read channels first repeat so along rows; and as a row of
     the picture fills as many rows of what is read, along columns too. Noise adds as much to the

@@ -119,7 +119,7 @@ def _look(job: CheckedJob, split: Split) -> Colours:
 
 
 def _given(job: CheckedJob, split: Split) -> Tensor | None:
-    """Give the pictures (n, 3, h, w) that the first layer is given; None: it is given none."""
+    """Return the pictures (n, 3, h, w) that the first layer is given; None: it is given none."""
     layers = first_layers(job, split)
     given = layers[0].given if layers else None
     return given if given is not None and given.dim() == 4 and given.shape[1] == 3 else None
@@ -212,7 +212,7 @@ def _red_first_is_nearer(job: CheckedJob, split: Split) -> float | None:
 
 
 def _distance(layer: nn.Module, norm: Any, pictures: Tensor) -> float:
-    """Give how far a layer's outputs lie from running statistics, in their own deviations."""
+    """Return how far a layer's outputs lie from running statistics, in their own deviations."""
     with torch.no_grad():
         outputs = layer(pictures).float().transpose(0, 1).flatten(1)  # (channels, n * h * w)
     spread = norm.running_var.clamp_min(1e-12)

@@ -128,7 +128,7 @@ def _named(
 def _near(
     job: CheckedJob, train: Contents, held_out: Contents, split: Split
 ) -> list[tuple[int, int]]:
-    """Give (held-out row, train row) of pictures that look alike, or have the same features."""
+    """Return (held-out row, train row) of pictures that look alike, or have the same features."""
     pairs: dict[int, int] = {}
     sides = described(job, Split.TRAIN), described(job, split)
     if sides[0] is not None and sides[1] is not None and sides[0].by_trunk:
@@ -153,7 +153,7 @@ def _near_within(
 
 
 def _is_of_one_class(train: Contents, pairs: dict[int, int]) -> bool:
-    """Say whether what is near within train is of one class, as shots of one scene are.
+    """Return True if what is near within train is of one class, as shots of one scene are.
 
     Where it is not, pictures of this kind are near each other by nature.
     """
@@ -191,7 +191,7 @@ def _closest(one: NDArray[np.uint8], train: NDArray[np.uint8]) -> int:
 
 
 def _near_features(held_out: _Side, train: _Side) -> dict[int, int]:
-    """Give held-out rows whose features are nearly those of a row of train, with that row."""
+    """Return held-out rows whose features are nearly those of a row of train, with that row."""
     if not len(held_out[0]) or not len(train[0]):
         return {}
     cosine = held_out[1] @ train[1].T  # (held out, train)

@@ -76,7 +76,7 @@ def input_size(job: CheckedJob) -> Answer:
 
 
 def _own_size(model: nn.Module) -> tuple[int, int] | None:
-    """Give (height, width) that the model, its trunk or its timm config names."""
+    """Return (height, width) that the model, its trunk or its timm config names."""
     for module in model.modules():
         facts = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None)
         named = facts.get("input_size") if isinstance(facts, dict) else None
@@ -87,7 +87,7 @@ def _own_size(model: nn.Module) -> tuple[int, int] | None:
 
 
 def _size(job: CheckedJob, inputs: Tensor) -> tuple[int, int]:
-    """Give (height, width) as the first convolution sees it; else that of the data."""
+    """Return (height, width) as the first convolution sees it; else that of the data."""
     layers = first_layers(job, Split.TRAIN)
     given = layers[0].given if layers else None
     x = given if given is not None and given.dim() == 4 else inputs

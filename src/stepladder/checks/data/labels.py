@@ -127,7 +127,7 @@ def _hint(low: int, high: int, num_classes: int) -> str:
 
 
 def _targets(job: CheckedJob, split: Split) -> tuple[Tensor | None, Tensor, str | None]:
-    """Give targets, the rows that they are of, and what part of the split they are."""
+    """Return targets, the rows that they are of, and what part of the split they are."""
     known = class_labels(job, split)
     if known is not None and known.is_all:
         return torch.from_numpy(known.values.copy()), torch.from_numpy(known.rows), None

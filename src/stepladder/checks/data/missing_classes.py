@@ -102,7 +102,7 @@ def _of_samples(job: CheckedJob, train: Labels, val: Labels) -> Answer:
 
 
 def _seem_lacking(one: Labels, other: Labels) -> bool:
-    """Say whether a class is met in one and not in the other, which should have some of it."""
+    """Return True if a class is met in one and not in the other, which should have some of it."""
     kinds, counts = np.unique(one.values[one.values >= 0], return_counts=True)
     expected = counts / max(1, counts.sum()) * len(other.values)
     return bool((~np.isin(kinds, other.values) & (expected >= _EXPECTED)).any())

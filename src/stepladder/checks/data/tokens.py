@@ -171,7 +171,7 @@ def _padding(job: CheckedJob, batch: Batch, seen: _Seen) -> Answer | None:
 
 
 def _weight_by_place(job: CheckedJob, batch: Batch) -> Tensor | None:
-    """Give the size of the loss's gradient at the scores of each place, (n, t).
+    """Return the size of the loss's gradient at the scores of each place, (n, t).
 
     None where the loss is no cross-entropy of torch over just these places.
     """
@@ -196,7 +196,7 @@ def _weight_by_place(job: CheckedJob, batch: Batch) -> Tensor | None:
 
 
 def _ending(targets: Tensor) -> int | None:
-    """Give the id that rows end with in runs of various lengths, and that stands nowhere else."""
+    """Return the id that rows end with in runs of various lengths, and that stands nowhere else."""
     last = targets[:, -1]
     values, counts = torch.unique(last, return_counts=True)
     padding = int(values[counts.argmax()])

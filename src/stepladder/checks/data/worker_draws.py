@@ -61,7 +61,7 @@ def worker_draws(job: CheckedJob) -> Answer:
 
 
 def _augments_alike(job: CheckedJob) -> bool | None:
-    """Say whether augment draws once for a batch; None: it changes nothing, or draws nothing.
+    """Return True if augment draws once for a batch; None: it changes nothing, or draws nothing.
 
     What it does to one example under several ids is compared over epochs: a fixed change, such as
     a normalisation, is the same in each.

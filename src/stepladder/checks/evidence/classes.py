@@ -84,7 +84,7 @@ def _look(job: CheckedJob) -> LossView:
 
 
 def class_labels(job: CheckedJob, split: Split) -> Labels | None:
-    """Give the classes of a split's examples: all where the data names them, else of a sample.
+    """Return the classes of a split's examples: all where the data names them, else of a sample.
 
     What the data names is taken only where it is what an example is read with. None where examples
     have no single class, and for test, whose labels no check reads.
@@ -128,7 +128,7 @@ def _are_classes(targets: object) -> bool:
 
 
 def _same(given: Tensor, targets: Tensor) -> bool:
-    """Say whether two hold the same numbers, whatever their shapes and formats."""
+    """Return True if two hold the same numbers, whatever their shapes and formats."""
     if given.numel() != targets.numel():
         return False
     return torch.equal(given.reshape(-1).double(), targets.reshape(-1).double())

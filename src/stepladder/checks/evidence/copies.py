@@ -90,7 +90,7 @@ def _read(job: CheckedJob, split: Split) -> Contents | None:
 
 
 def _is_telling(batch: Batch) -> bool:
-    """Say whether two examples with equal inputs are worth a word."""
+    """Return True if two examples with equal inputs are worth a word."""
     values = [value for value in tensors_of(batch.inputs) if value.layout is torch.strided]
     if not values:
         return False
@@ -137,7 +137,7 @@ def _look(parts: list[Tensor]) -> Tensor | None:
 
 
 def copies_within(contents: Contents) -> list[list[int]]:
-    """Give groups of two and more rows with equal inputs, constant ones left out."""
+    """Return groups of two and more rows with equal inputs, constant ones left out."""
     groups: dict[bytes, list[int]] = defaultdict(list)
     each = zip(contents.rows.tolist(), contents.digests, contents.is_constant, strict=True)
     for row, digest, is_constant in each:
@@ -147,7 +147,7 @@ def copies_within(contents: Contents) -> list[list[int]]:
 
 
 def copies_between(train: Contents, held_out: Contents) -> list[tuple[int, int]]:
-    """Give (held-out row, train row) of equal inputs, constant ones left out.
+    """Return (held-out row, train row) of equal inputs, constant ones left out.
 
     Where inputs are small, targets have to be equal as well, and more pairs have to be there than
     equal ones within the held-out split foretell.
@@ -169,7 +169,7 @@ def copies_between(train: Contents, held_out: Contents) -> list[tuple[int, int]]
 
 
 def _keys(contents: Contents) -> list[bytes] | None:
-    """Give what has to be equal; None: of test, whose targets are not read, nothing tells."""
+    """Return what has to be equal; None: of test, whose targets are not read, nothing tells."""
     if contents.is_telling:
         return contents.digests
     if contents.targets is None:

@@ -83,7 +83,7 @@ def first_gaps(job: CheckedJob, split: Split, gaps: Gaps, *, coverage: str | Non
 
 
 def is_loss_finite(job: CheckedJob) -> bool:
-    """Say whether the losses of the first training batch are finite, before any step."""
+    """Return True if the losses of the first training batch are finite, before any step."""
     return bool(torch.isfinite(job.first_losses).all())
 
 
@@ -116,7 +116,7 @@ def lost_loss(job: CheckedJob) -> Answer | None:
 
 
 def _is_borne(job: CheckedJob, split: Split, batch: Batch) -> bool:
-    """Say whether the loss of examples with gaps is finite."""
+    """Return True if the loss of examples with gaps is finite."""
     model = job.model().eval()  # in training mode a BatchNorm would refuse a single example
     ready = job.augmented(batch) if split is Split.TRAIN else batch
     with untouched(), torch.no_grad():

@@ -46,7 +46,7 @@ class _SeenEnoughError(Exception):
 
 
 def first_layers(job: CheckedJob, split: Split) -> list[LayerInput]:
-    """Give the first layers that a few examples meet, in the order in which they are called.
+    """Return the first layers that a few examples meet, in the order in which they are called.
 
     Train is augmented and goes through the loss, other splits through metrics(). The pass ends
     after the third layer, before the loss; what the model raises before that is left out as well.
@@ -88,7 +88,7 @@ def _look(job: CheckedJob, split: Split) -> list[LayerInput]:
 
 
 def few_examples(job: CheckedJob, split: Split) -> Batch | None:
-    """Give up to 32 examples, evenly spread over a split; of train augmented, as in the run."""
+    """Return up to 32 examples, evenly spread over a split; of train augmented, as in the run."""
     seen = spread_sample(job, split)
     if seen is not None:
         whole = merge(list(seen.batches))
@@ -103,7 +103,7 @@ def few_examples(job: CheckedJob, split: Split) -> Batch | None:
 
 
 def learnt_norm(layer: LayerInput) -> BatchNorm | None:
-    """Give a BatchNorm whose running statistics come from an earlier training; else None."""
+    """Return a BatchNorm whose running statistics come from an earlier training; else None."""
     norm = layer.layer
     if not isinstance(norm, BatchNorm) or norm.running_var is None or norm.running_mean is None:
         return None

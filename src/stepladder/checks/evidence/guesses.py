@@ -117,7 +117,7 @@ def hits_of(guesses: Guesses) -> Hits:
 
 
 def _luck(predicted: NDArray[np.int64], labels: NDArray[np.int64], *, num_classes: int) -> float:
-    """Give the share of orders of the classes with as many hits as this one, by drawing some."""
+    """Return the share of orders of the classes with as many hits as this one, by drawing some."""
     random = np.random.default_rng(0)
     hits = int((predicted == labels).sum())
     as_many = sum(

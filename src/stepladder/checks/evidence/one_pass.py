@@ -132,7 +132,7 @@ def look(
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """Give the first floating-point tensor of what a model gives; None: there is none."""
+    """Return the first floating-point tensor of what a model gives; None: there is none."""
     if isinstance(value, Tensor):
         return value if value.is_floating_point() else None
     items = list(value.values()) if isinstance(value, Mapping) else value
@@ -154,7 +154,7 @@ def result_of(call: LossCall) -> Tensor:
 
 
 def dim_of(call: LossCall) -> int:
-    """Give the dimension of a softmax, from 0; where none was named, what torch then takes."""
+    """Return the dimension of a softmax, from 0; where none was named, what torch then takes."""
     dim = call.options.get("dim")
     rank = call.scores.dim()
     if dim is None:
@@ -163,7 +163,7 @@ def dim_of(call: LossCall) -> int:
 
 
 def is_same(a: Tensor, b: Tensor) -> bool:
-    """Say whether two tensors hold the same numbers, to rounding, in the same shape."""
+    """Return True if two tensors hold the same numbers, to rounding, in the same shape."""
     if a.shape != b.shape:
         return False
     return bool(torch.allclose(a.detach().float(), b.detach().float(), rtol=1e-4, atol=1e-6))

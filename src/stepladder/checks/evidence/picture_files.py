@@ -75,7 +75,7 @@ def _held(data: Any, depth: int) -> list[Origin]:
 
 
 def colours(origin: Origin, rows: Sequence[int], *, seconds: float) -> Floats:
-    """Give the mean red, green and blue of rows, 0 to 255; NaN where there is no picture.
+    """Return the mean red, green and blue of rows, 0 to 255; NaN where there is no picture.
 
     Args:
         seconds: after which the rest is left out, too.
@@ -177,7 +177,7 @@ def _named(column: Any, roots: list[Path]) -> Origin | None:
 
 
 def _picture(entry: Any, roots: list[Path]) -> Path | bytes | None:
-    """Give the first file or encoded picture in an entry, such as (path, label)."""
+    """Return the first file or encoded picture in an entry, such as (path, label)."""
     parts: list[Any] = [entry]
     if isinstance(entry, Mapping):
         parts = [entry[key] for key in _KEYS if key in entry]

@@ -117,7 +117,7 @@ def short_subject(job: CheckedJob, **changes: Any) -> Iterator[Subject]:
 
 
 def short_device(job: CheckedJob) -> DeviceConfig:
-    """Give the device for a few steps: nothing compiled, one thread where little learns."""
+    """Return the device for a few steps: nothing compiled, one thread where little learns."""
     device = replace(job.recipe.device, compile=False)
     learning = sum(w.numel() for w in job.model().parameters() if w.requires_grad)
     if device.threads == 0 and learning < _FEW_WEIGHTS:

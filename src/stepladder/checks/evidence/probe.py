@@ -84,7 +84,7 @@ def probe(vectors: Floats, labels: Ints, *, rows: Ints, by_trunk: bool) -> Probe
 
 
 def labels_of(targets: Tensor | None) -> Ints | None:
-    """Give a class of each example: its label, or the quarter that its number lies in."""
+    """Return a class of each example: its label, or the quarter that its number lies in."""
     if targets is None or targets.is_complex():
         return None
     values = targets.squeeze(-1) if targets.dim() == 2 and targets.shape[1] == 1 else targets

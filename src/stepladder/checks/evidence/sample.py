@@ -25,7 +25,7 @@ _HOLDERS = (Tensor, Mapping, list, tuple)
 
 
 def training_sample(job: CheckedJob, num_examples: int, *, is_augmented: bool = True) -> Batch:
-    """Give the first training examples of an epoch, augmented as in the run, on the device.
+    """Return the first training examples of an epoch, augmented as in the run, on the device.
 
     Fewer where an epoch has fewer, or a pass over so many would take too long.
 
@@ -43,7 +43,7 @@ def training_sample(job: CheckedJob, num_examples: int, *, is_augmented: bool = 
 
 
 def example_seconds(job: CheckedJob) -> float:
-    """Give the seconds of one example's pass through the loss, without gradients."""
+    """Return the seconds of one example's pass through the loss, without gradients."""
     return job.remember("example_s", lambda: _example_s(job))
 
 
@@ -74,7 +74,7 @@ def _read(job: CheckedJob, num_examples: int, *, is_augmented: bool) -> Batch:
 
 
 def _takes(job: CheckedJob, batch: Batch) -> bool:
-    """Say whether the loss takes a batch that was not augmented."""
+    """Return True if the loss takes a batch that was not augmented."""
     few = take(batch, torch.arange(min(LEAST_EXAMPLES, batch.ids.numel())))
     try:
         with untouched(), torch.no_grad(), warnings.catch_warnings():
@@ -85,7 +85,7 @@ def _takes(job: CheckedJob, batch: Batch) -> bool:
 
 
 def take(batch: Batch, rows: Tensor) -> Batch:
-    """Give some examples of a batch, by position, in the order asked for."""
+    """Return some examples of a batch, by position, in the order asked for."""
 
     def pick(value: Tensor) -> Tensor:
         return value[rows.to(value.device)]

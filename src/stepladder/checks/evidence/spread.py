@@ -94,7 +94,7 @@ def coverage(num: int, num_all: int, split: Split) -> str | None:
 
 
 def spread_rows(num_all: int, num: int) -> Ints:
-    """Give the rows of `num` examples, evenly spread; all where there are fewer."""
+    """Return the rows of `num` examples, evenly spread; all where there are fewer."""
     return np.unique(np.linspace(0, num_all - 1, min(num, num_all)).astype(np.int64))
 
 
@@ -112,7 +112,7 @@ def read_chunks(job: CheckedJob, split: Split, rows: Ints, *, seconds: float) ->
 
 
 def by_row(job: CheckedJob, split: Split) -> bool:
-    """Say whether a split is there and can be read by row."""
+    """Return True if a split is there and can be read by row."""
     source = job.source(split)
     return source is not None and not isinstance(source, ArrivalSource)
 
@@ -177,7 +177,7 @@ def _describe(job: CheckedJob, split: Split) -> Described | None:
 
 
 def _read_by_loss(job: CheckedJob, batch: Batch) -> Any:
-    """Give the inputs without those that the loss never reads, as an index that came along."""
+    """Return the inputs without those that the loss never reads, as an index that came along."""
     parts = tensors_of(batch.inputs)
     if len(parts) < 2:
         return batch.inputs
@@ -210,7 +210,7 @@ def _which_are_read(job: CheckedJob) -> tuple[bool, ...]:
 def _losses_dealt(
     job: CheckedJob, model: torch.nn.Module, batch: Batch, dealt: int | None
 ) -> Tensor:
-    """Give the losses where each example has one tensor of its inputs from the one before it."""
+    """Return the losses where each example has one tensor of its inputs from the one before it."""
     places = itertools.count()
 
     def deal(value: Tensor) -> Tensor:
@@ -232,7 +232,7 @@ def _in_order(parts: list[Any], order: Ints) -> Tensor | None:
 
 
 def _pretrained_trunk(job: CheckedJob) -> torch.nn.Module | None:
-    """Give the trunk if it has learnt elsewhere: it is frozen at first, or has weights of its own.
+    """Return the trunk if it has learnt elsewhere: it is frozen at first, or has weights of its own.
 
     A frozen trunk whose weights are random would be no use to the job itself.
     """
@@ -269,7 +269,7 @@ def vectors(inputs: Any) -> Floats | None:
 
 
 def finite(vectors: Floats) -> Floats:
-    """Give vectors without NaN, infinity and numbers whose squares would be infinite."""
+    """Return vectors without NaN, infinity and numbers whose squares would be infinite."""
     bounded: Floats = np.nan_to_num(vectors, nan=0.0, posinf=_HUGE, neginf=-_HUGE)
     return bounded.clip(-_HUGE, _HUGE)
 

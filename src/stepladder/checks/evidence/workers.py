@@ -31,13 +31,13 @@ class _Digests(Dataset[str]):
 
 
 def random_dataset(job: CheckedJob) -> Any | None:
-    """Give the training Dataset if reading an example again gives another one; else None."""
+    """Return the training Dataset if reading an example again gives another one; else None."""
     source = job.source(Split.TRAIN)
     return source.data if isinstance(source, DatasetSource) and source.is_stochastic else None
 
 
 def can_fork() -> bool:
-    """Say whether worker processes can be forked here."""
+    """Return True if worker processes can be forked here."""
     has_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     is_main = threading.current_thread() is threading.main_thread()
     return "fork" in multiprocessing.get_all_start_methods() and is_main and not has_cuda

@@ -120,7 +120,7 @@ def _why_not_labels(job: CheckedJob, targets: Tensor, *, ignored: int) -> str | 
 
 
 def _has_other_terms(losses: Tensor, entropies: Tensor) -> bool:
-    """Say whether losses are more than cross-entropies times one factor."""
+    """Return True if losses are more than cross-entropies times one factor."""
     if losses.shape != entropies.shape:
         return False
     factor = float((losses * entropies).sum() / entropies.square().sum().clamp_min(1e-12))
@@ -129,7 +129,7 @@ def _has_other_terms(losses: Tensor, entropies: Tensor) -> bool:
 
 
 def _reference(job: CheckedJob, guesses: Guesses) -> _Reference:
-    """Give the loss of a guess: with all classes alike, or by their shares if the head says so."""
+    """Return the loss of a guess: with all classes alike, or by their shares if the head says so."""
     num = len(guesses.counts)
     even = _Reference(loss=math.log(num), words=f"ln {num} = {math.log(num):.3f}")
     known = class_labels(job, Split.TRAIN)

@@ -74,7 +74,7 @@ def _fault(seen: Pass, idx: int, call: LossCall, num: int) -> _Fault | None:
 
 
 def _is_over_batch(seen: Pass, call: LossCall, num: int) -> bool:
-    """Say whether a softmax over the examples makes the model's output, or is made of it."""
+    """Return True if a softmax over the examples makes the model's output, or is made of it."""
     if call.name == "sigmoid" or call.scores.dim() != 2 or dim_of(call) != 0:
         return False
     columns = call.scores.shape[1]
@@ -152,7 +152,7 @@ def _is_over_examples(scores: Tensor, num: int) -> bool:
 
 
 def _lies_inside(scores: Tensor) -> bool:
-    """Say whether all scores lie in (0, 1) and differ; a ReLU would give exact zeros."""
+    """Return True if all scores lie in (0, 1) and differ; a ReLU would give exact zeros."""
     if scores.dim() < 2 or scores.shape[1] < LEAST_COLUMNS:
         return False
     is_inside = bool((scores > 0).all()) and bool((scores < 1).all())

@@ -81,7 +81,7 @@ def _is_equal(losses: Tensor) -> bool:
 
 
 def _is_equal_rows(outputs: Tensor | None) -> bool:
-    """Say whether all outputs are alike, so that losses may be; unknown ones may be alike too."""
+    """Return True if all outputs are alike, so that losses may be; unknown ones may be alike too."""
     if outputs is None:
         return True
     values = outputs.double()
@@ -93,7 +93,7 @@ def _is_same(a: Tensor, b: Tensor) -> bool:
 
 
 def _ratio(whole: Tensor, part: Tensor) -> float | None:
-    """Give whole / part where it is one number for all examples, else None."""
+    """Return whole / part where it is one number for all examples, else None."""
     is_seen = part.abs() > 1e-12
     if int(is_seen.sum()) < 2:
         return None

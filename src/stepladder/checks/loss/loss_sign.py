@@ -66,7 +66,7 @@ def loss_sign(job: CheckedJob) -> Answer:
 
 
 def _wrong_frac(job: CheckedJob, model: nn.Module, batch: Batch) -> float | None:
-    """Give the share of examples whose output is pushed away; None where that cannot be told."""
+    """Return the share of examples whose output is pushed away; None where that cannot be told."""
     targets = batch.targets
     if not isinstance(targets, Tensor) or batch.ids.numel() < LEAST_EXAMPLES:
         return None
@@ -101,7 +101,7 @@ def _share_away(outputs: Tensor, pull: Tensor, targets: Tensor) -> float | None:
 
 
 def _slopes(job: CheckedJob, model: nn.Module, batch: Batch) -> list[float]:
-    """Give how much of its promise each small step keeps: 1 where the loss falls as it says."""
+    """Return how much of its promise each small step keeps: 1 where the loss falls as it says."""
     seen = look(job, model, batch, has_graph=True)
     if not seen.losses.requires_grad:
         return []

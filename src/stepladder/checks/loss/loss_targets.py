@@ -204,7 +204,7 @@ def _out_of_reach(seen: Pass, targets: Tensor) -> _Fault | None:
 
 
 def _broadcast(job: CheckedJob, model: nn.Module, batch: Batch, seen: Pass) -> _Fault | None:
-    """Give each example another's target: a total loss that stays the same pairs all with all."""
+    """Return each example another's target: a total loss that stays the same pairs all with all."""
     num = batch.ids.numel()
     outputs, targets = seen.outputs, batch.targets
     assert isinstance(targets, Tensor)
@@ -236,7 +236,7 @@ def _losses(job: CheckedJob, model: nn.Module, batch: Batch, targets: Tensor) ->
 
 
 def _other_row(targets: Tensor) -> int:
-    """Give the first row whose target differs from that of row 0."""
+    """Return the first row whose target differs from that of row 0."""
     differs = (targets != targets[:1]).reshape(len(targets), -1).any(1)
     return int(differs.float().argmax())
 

@@ -47,7 +47,7 @@ def checkpoint_room(job: CheckedJob) -> Answer:
 
 
 def _weights_by_stage(job: CheckedJob) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
-    """Give what learns and what is frozen in each stage, by name."""
+    """Return what learns and what is frozen in each stage, by name."""
     model = job.model()
     parts = []
     for stage in stages_of(job.recipe.train, job.recipe.batch):

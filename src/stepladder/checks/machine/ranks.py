@@ -88,12 +88,12 @@ class View:
 
 
 def can_look(job: CheckedJob) -> bool:
-    """Say whether a rank's process can be begun at all."""
+    """Return True if a rank's process can be begun at all."""
     return can_fork() or has_file(job)
 
 
 def has_file(job: CheckedJob) -> bool:
-    """Say whether the Task comes from a file that another interpreter can run, to the same Task.
+    """Return True if the Task comes from a file that another interpreter can run, to the same Task.
 
     One that was made in Python, perhaps with arguments, does not.
     """
@@ -102,7 +102,7 @@ def has_file(job: CheckedJob) -> bool:
 
 
 def views_of(job: CheckedJob, rank: int, *, num_looks: int = 1, fresh: bool = False) -> list[View]:
-    """Give what a rank begins with, from a process that ends with it.
+    """Return what a rank begins with, from a process that ends with it.
 
     Args:
         num_looks: times that model and data are made in that process.
@@ -119,7 +119,7 @@ def views_of(job: CheckedJob, rank: int, *, num_looks: int = 1, fresh: bool = Fa
 
 
 def alike(a: Numbers, b: Numbers) -> bool:
-    """Say whether two values are the same but for rounding; NaN equals itself."""
+    """Return True if two values are the same but for rounding; NaN equals itself."""
     if len(a) != len(b):
         return False
     finite = (abs(x) for x in (*a, *b) if np.isfinite(x))
@@ -148,7 +148,7 @@ def other_rows(first: Rows, second: Rows, *, names: tuple[str, str]) -> str | No
 
 
 def look(task: Task, recipe: Recipe) -> View:
-    """Give what a process with a rank's variables makes of a Task, on the CPU."""
+    """Return what a process with a rank's variables makes of a Task, on the CPU."""
     rank = int(os.environ["RANK"])
     recipe = replace(recipe, device=replace(recipe.device, compile=False))
     model = make_model(recipe, copy.copy(task), torch.device("cpu"))
@@ -212,7 +212,7 @@ def _of_value(value: Any) -> Numbers:
 
 
 def _numbers(tensor: Tensor) -> Numbers:
-    """Give some values of a tensor, evenly spread, and its mean."""
+    """Return some values of a tensor, evenly spread, and its mean."""
     if tensor.layout is not torch.strided or tensor.is_complex() or tensor.numel() == 0:
         return ()
     flat = tensor.detach().reshape(-1)
@@ -225,7 +225,7 @@ def _is_unset(tensor: Tensor) -> bool:
 
 
 def _variables(rank: int) -> dict[str, str]:
-    """Give the environment that torchrun gives a rank of one machine, but for where they meet."""
+    """Return the environment that torchrun gives a rank of one machine, but for where they meet."""
     kept = {name: value for name, value in os.environ.items() if name not in _MEETING_PLACE}
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": NUM_RANKS, "LOCAL_WORLD_SIZE": NUM_RANKS}
     return {**kept, **{name: str(value) for name, value in own.items()}}

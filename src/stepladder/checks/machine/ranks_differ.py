@@ -203,7 +203,7 @@ def _augmented(job: CheckedJob, batch: Batch, rank: int, epoch: int) -> list[Ten
 
 
 def _varies(tensors: list[Tensor]) -> bool:
-    """Say whether copies of one example came out otherwise."""
+    """Return True if copies of one example came out otherwise."""
     return any(tensor.dim() > 0 and bool((tensor != tensor[:1]).any()) for tensor in tensors)
 
 

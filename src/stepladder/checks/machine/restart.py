@@ -142,7 +142,7 @@ def _open(
 
 
 def short_config(config: JobConfig, folder: Path, *, max_steps: int) -> JobConfig:
-    """Give the same job for a few steps: read as it goes, in this folder, nothing sent anywhere."""
+    """Return the same job for a few steps: read as it goes, in this folder, nothing sent anywhere."""
     recipe = config.recipe
     schedule = replace(
         recipe.schedule,
@@ -171,7 +171,7 @@ def short_config(config: JobConfig, folder: Path, *, max_steps: int) -> JobConfi
 
 
 def fresh_task(task: Task, recipe: Recipe) -> Task:
-    """Give the task as another process would have it: what it counts in itself begins anew."""
+    """Return the task as another process would have it: what it counts in itself begins anew."""
     if isinstance(task, ImageClassification):
         return task.as_read_by(recipe)
     try:
@@ -181,7 +181,7 @@ def fresh_task(task: Task, recipe: Recipe) -> Task:
 
 
 def outputs_of(task: Task, model: nn.Module, batch: Batch, job: CheckedJob) -> Tensor:
-    """Give what a model says of a batch, in evaluation mode, on the CPU in fp32."""
+    """Return what a model says of a batch, in evaluation mode, on the CPU in fp32."""
     flags = {module: module.training for module in model.modules()}
     model.eval()
     try:

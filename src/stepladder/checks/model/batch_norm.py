@@ -70,7 +70,7 @@ def _listed(sizes: set[int]) -> str:
 
 
 def _has_one_value(job: CheckedJob, model: nn.Module, layers: Sequence[nn.Module]) -> bool:
-    """Say whether a layer gets one value a channel from one example, as after pooling."""
+    """Return True if a layer gets one value a channel from one example, as after pooling."""
     counts: list[int] = []
 
     def note(_: nn.Module, args: tuple[Tensor, ...]) -> None:

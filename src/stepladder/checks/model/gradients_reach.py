@@ -207,7 +207,7 @@ def _cut_off(missing: Named, called: Mapping[nn.Module, bool]) -> Answer:
 
 
 def _matter(job: CheckedJob, model: nn.Module, batch: Batch, weights: list[nn.Parameter]) -> bool:
-    """Say whether the loss changes when some weights do; unused branches do not matter."""
+    """Return True if the loss changes when some weights do; unused branches do not matter."""
     before = look(job, model, batch).losses
     with untouched(model), torch.no_grad():
         torch.manual_seed(1)
@@ -219,7 +219,7 @@ def _matter(job: CheckedJob, model: nn.Module, batch: Batch, weights: list[nn.Pa
 
 
 def _is_copy(weight: nn.Parameter, model: nn.Module) -> bool:
-    """Say whether another weight begins alike, as of a teacher that follows the model."""
+    """Return True if another weight begins alike, as of a teacher that follows the model."""
     if weight.dim() < 2:
         others = [w for w in model.parameters() if w is not weight and w.shape == weight.shape]
         return bool(others) and any(torch.equal(w, weight) for w in others) and _has_twin(model)

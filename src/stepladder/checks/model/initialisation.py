@@ -113,7 +113,7 @@ def _out_of_scale(layers: list[_Layer]) -> tuple[str, str] | None:
 
 
 def _leads_nowhere(layers: list[_Layer], idx: int) -> bool:
-    """Say whether nothing behind a layer makes its signal larger again, as a path beside it may."""
+    """Return True if nothing behind a layer makes its signal larger again, as a path beside it may."""
     later = layers[idx + 1 :]
     weighted = [layer for layer in later if layer.kind == "weights"]
     return (

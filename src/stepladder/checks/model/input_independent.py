@@ -76,7 +76,7 @@ def input_independent(job: CheckedJob) -> Answer:
 
 
 def alike(inputs: object) -> object:
-    """Give every example the inputs of the first."""
+    """Return every example the inputs of the first."""
     return each_tensor(lambda value: value[:1].expand_as(value).clone(), inputs)
 
 

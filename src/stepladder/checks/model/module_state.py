@@ -77,7 +77,7 @@ def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _is_bad(tensor: Tensor) -> bool:
-    """Say whether a tensor holds NaN, or a weight infinity; a buffer may, as a mask does."""
+    """Return True if a tensor holds NaN, or a weight infinity; a buffer may, as a mask does."""
     if not tensor.is_floating_point():
         return False
     if isinstance(tensor, nn.Parameter):

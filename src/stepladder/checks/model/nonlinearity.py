@@ -137,7 +137,7 @@ def _hidden_layers(calls: list[_Call]) -> list[tuple[str, str]]:
 
 
 def _is_chain_of_wide(job: CheckedJob, model: nn.Module, batch: Batch, calls: list[_Call]) -> bool:
-    """Say whether a linear model has a layer that another reads, through whatever, for nothing.
+    """Return True if a linear model has a layer that another reads, through whatever, for nothing.
 
     It is for nothing where it is as wide as what goes into it, or as what the model gives: then
     one layer in place of both can do the same, which is not so of the middle of a factorisation.
@@ -159,7 +159,7 @@ def _is_chain_of_wide(job: CheckedJob, model: nn.Module, batch: Batch, calls: li
 
 
 def _is_read(job: CheckedJob, model: nn.Module, batch: Batch, layer: nn.Module) -> bool:
-    """Say whether another layer is given something else where this one gives something else."""
+    """Return True if another layer is given something else where this one gives something else."""
     before = _calls(job, model, batch)
     hook = layer.register_forward_hook(lambda _m, _a, result: result + 1.0)
     try:
@@ -174,7 +174,7 @@ def _is_read(job: CheckedJob, model: nn.Module, batch: Batch, layer: nn.Module) 
 
 
 def _error(job: CheckedJob, model: nn.Module, batch: Batch, *, times: float = 1.0) -> float | None:
-    """Give how far the model is from linear, as a share of the spread of its outputs.
+    """Return how far the model is from linear, as a share of the spread of its outputs.
 
     Args:
         times: how many times as large the inputs are.
@@ -203,7 +203,7 @@ def _error(job: CheckedJob, model: nn.Module, batch: Batch, *, times: float = 1.
 
 
 def _scores(seen: Pass) -> Tensor | None:
-    """Give the outputs before a last softmax or sigmoid."""
+    """Return the outputs before a last softmax or sigmoid."""
     call = seen.shares_of_output
     if call is not None and seen.outputs is not None and call.scores.shape == seen.outputs.shape:
         return call.scores.double()

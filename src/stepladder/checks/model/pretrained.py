@@ -84,7 +84,7 @@ def pretrained(job: CheckedJob) -> Answer:
 
 
 def is_head_read(job: CheckedJob, num_classes: int) -> bool:
-    """Say whether a matrix that gives one number a class was read while the model was built."""
+    """Return True if a matrix that gives one number a class was read while the model was built."""
     with untouched(), _watching() as (read, taken):
         model = make_model(job.recipe, copy.copy(job.task), job.device)
         read.given.extend(_changed(taken))
@@ -166,7 +166,7 @@ def _tensors(module: nn.Module) -> list[Tensor]:
 
 
 def _is_telling(tensor: Tensor) -> bool:
-    """Say whether a tensor can be known again: a matrix or kernel of different numbers."""
+    """Return True if a tensor can be known again: a matrix or kernel of different numbers."""
     is_matrix = tensor.dim() >= 2 and tensor.is_floating_point() and tensor.numel() > 3
     return is_matrix and not tensor.is_meta and float(tensor.float().std()) > 0
 

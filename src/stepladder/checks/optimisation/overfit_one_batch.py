@@ -54,7 +54,7 @@ class Tries:
         return None
 
     def is_learnt(self, course: Course) -> bool:
-        """Say whether the loss came down to a fifth, above the least."""
+        """Return True if the loss came down to a fifth, above the least."""
         first = self.courses[1.0].first
         return course.last - self.least <= LEARNT_FRAC * (first - self.least)
 
@@ -66,7 +66,7 @@ class Tries:
 
 
 def one_batch(job: CheckedJob) -> Batch:
-    """Give the batch that is learnt by heart: different inputs only."""
+    """Return the batch that is learnt by heart: different inputs only."""
     return job.remember("one_batch", lambda: _one_batch(job))
 
 
@@ -100,7 +100,7 @@ def _try(job: CheckedJob) -> Tries:
 
 
 def _to_usual(job: CheckedJob) -> list[float]:
-    """Give what leads from a very low learning rate to a usual one."""
+    """Return what leads from a very low learning rate to a usual one."""
     factor = spec_of(job.recipe.optimizer.name).usual_lr / job.lr
     return [factor] if factor > HIGHER[-1] else []
 
@@ -205,7 +205,7 @@ def _learning_rate(
 
 
 def planned_steps(job: CheckedJob) -> float:
-    """Give how many steps the run takes at most."""
+    """Return how many steps the run takes at most."""
     recipe = job.recipe
     num = max(1, round(len(job.sources.train) * recipe.data.fraction))
     steps = recipe.schedule.max_epochs * math.ceil(num / recipe.batch.global_batch_size)
@@ -253,7 +253,7 @@ def _different(batch: Batch) -> Tensor:
 
 
 def _loss_of_mean(job: CheckedJob, batch: Batch) -> float | None:
-    """Give the loss of an answer that is the same for all: the mean of the targets.
+    """Return the loss of an answer that is the same for all: the mean of the targets.
 
     None where targets are no numbers of the outputs' shape, or the loss wants more of the model.
     """
@@ -279,7 +279,7 @@ class Constant(nn.Module):
         self.answer = answer
 
     def forward(self, *_: object, **__: object) -> Tensor:
-        """Give the answer."""
+        """Return the answer."""
         return self.answer
 
 
@@ -289,7 +289,7 @@ def _goal(job: CheckedJob, batch: Batch, tries: Tries) -> float:
 
 
 def _least(job: CheckedJob, batch: Batch) -> float:
-    """Give the lowest mean loss that the targets allow: their entropy, where they are shares."""
+    """Return the lowest mean loss that the targets allow: their entropy, where they are shares."""
     call, num_classes = job.loss_call, job.num_classes
     if call is None or num_classes is None or num_classes < 2:
         return 0.0

@@ -211,7 +211,7 @@ def _augmented(job: CheckedJob, batch: Batch, *, epoch: int, state: int) -> Any:
 
 
 def _draws(job: CheckedJob, batch: Batch) -> bool:
-    """Say whether copies of one example come out differently: then something is drawn."""
+    """Return True if copies of one example come out differently: then something is drawn."""
     num = min(NUM_ROWS, batch.ids.numel())
     copies = take(batch, torch.zeros(num, dtype=torch.int64))._replace(ids=batch.ids[:num])
     inputs = _augmented(job, copies, epoch=0, state=0)[0]
@@ -240,7 +240,7 @@ def _resets(job: CheckedJob) -> _Fault | None:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Say whether two values made of tensors hold the same numbers; NaN equals itself."""
+    """Return True if two values made of tensors hold the same numbers; NaN equals itself."""
     first, second = _flat(a), _flat(b)
     if len(first) != len(second):
         return False

@@ -94,7 +94,7 @@ def weight_decay_groups(job: CheckedJob) -> Answer:
 
 
 def _with_shapes(job: CheckedJob) -> nn.Module | None:
-    """Give a model whose lazy layers have got their shapes by a forward pass; None: they do not."""
+    """Return a model whose lazy layers have got their shapes by a forward pass; None: they do not."""
     model = job.model()
     if not _has_lazy(model):
         return model
@@ -147,7 +147,7 @@ def _name_of(func: Any) -> str:
 
 
 def _is_vector(weight: Tensor) -> bool:
-    """Say whether all but one dimension are 1, as of a scale (1, C, 1, 1)."""
+    """Return True if all but one dimension are 1, as of a scale (1, C, 1, 1)."""
     return weight.numel() > 1 and weight.numel() == max(weight.shape) and weight.shape[0] == 1
 
 

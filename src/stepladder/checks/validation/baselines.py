@@ -52,7 +52,7 @@ def baselines(job: CheckedJob) -> Answer:
 
 
 def _probe_accuracy(job: CheckedJob) -> tuple[float | None, int]:
-    """Give the accuracy on validation of kernel ridge regression, and to how many it is fitted."""
+    """Return the accuracy on validation of kernel ridge regression, and to how many it is fitted."""
     train, val = probed(job, Split.TRAIN), probed(job, Split.VAL)
     if train is None or val is None or train.vectors.shape[1] != val.vectors.shape[1]:
         return None, 0

@@ -72,7 +72,7 @@ def _num_validations(job: CheckedJob) -> float:
 
 
 def _has_class_scores(job: CheckedJob) -> bool:
-    """Say whether metrics() gives scores of classes, as accuracy is judged by."""
+    """Return True if metrics() gives scores of classes, as accuracy is judged by."""
     if isinstance(job.sources.val, ArrivalSource):
         return True  # it cannot be looked at without being used up
     batch = next(iter(job.held_out_batches(Split.VAL, 1)))

@@ -108,7 +108,7 @@ def _batches(job: CheckedJob) -> list[Batch]:
 
 
 def _measured(job: CheckedJob, batch: Batch, kind: _Kind) -> tuple[Tensor, Tensor, Metrics] | None:
-    """Give scores, labels and metrics of a batch; None: labels are not 0 and 1, or it fails."""
+    """Return scores, labels and metrics of a batch; None: labels are not 0 and 1, or it fails."""
     targets = batch.targets
     if not isinstance(targets, Tensor) or targets.numel() != len(batch.ids):
         return None
@@ -166,7 +166,7 @@ def _accuracy(scores: Tensor, wanted: Tensor, border: float) -> float:
 
 
 def _fits_some_border(scores: Tensor, wanted: Tensor, given: float) -> bool:
-    """Say whether an accuracy is what some border gives, between two scores or beyond all."""
+    """Return True if an accuracy is what some border gives, between two scores or beyond all."""
     ordered = scores.sort().values
     between = [(a + b) / 2 for a, b in itertools.pairwise(ordered.tolist()) if b > a]
     between += [-math.inf, math.inf]

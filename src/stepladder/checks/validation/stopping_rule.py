@@ -46,7 +46,7 @@ def stopping_rule(job: CheckedJob) -> Answer:
 
 
 def _is_train(job: CheckedJob) -> bool:
-    """Say whether validation holds the examples of train, in the same rows."""
+    """Return True if validation holds the examples of train, in the same rows."""
     train, val = job.source(Split.TRAIN), job.source(Split.VAL)
     assert train is not None
     assert val is not None
@@ -68,7 +68,7 @@ def _is_same(one: Batch, other: Batch) -> bool:
 
 
 def _varies(batch: Batch) -> bool:
-    """Say whether examples differ: where all are alike, equal rows mean nothing."""
+    """Return True if examples differ: where all are alike, equal rows mean nothing."""
     return any(bool((value[1:] != value[:-1]).any()) for value in tensors_of(batch.inputs))
 
 

@@ -120,7 +120,7 @@ def _look_at_first(job: CheckedJob, model: nn.Module, batch: Batch, seen: _Pass)
 
 
 def _apart(one: Metrics, other: Metrics) -> tuple[str, float]:
-    """Give what differs most between two looks at the same examples, and by how much of its size.
+    """Return what differs most between two looks at the same examples, and by how much of its size.
 
     That is the losses, where they differ, and else one of the sums.
     """

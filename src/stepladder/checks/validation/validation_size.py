@@ -104,7 +104,7 @@ def _of_means(job: CheckedJob, n: int) -> Answer:
 
 
 def _needed(margin: float) -> int:
-    """Give how many examples resolve a margin in a paired comparison."""
+    """Return how many examples resolve a margin in a paired comparison."""
     n = 1
     while resolvable_margin(n, disagreement=_DISAGREEMENT) > margin and n < 1 << 30:
         n *= 2

@@ -89,7 +89,7 @@ def run(argv: list[str]) -> int:
 
 
 def _with_budget(argv: list[str], budget: str) -> str:
-    """Give the command that was typed with another budget, and without --fresh."""
+    """Return the command that was typed with another budget, and without --fresh."""
     words: list[str] = []
     is_value = False
     for word in argv:

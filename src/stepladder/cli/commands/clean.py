@@ -122,7 +122,7 @@ def leftovers(root: Path, *, keep_caches: bool = False) -> Iterator[Path]:
 
 
 def is_held(folder: Path) -> bool:
-    """Tell whether a process works in a folder, by its lock."""
+    """Return True if a process works in a folder, by its lock."""
     lock = folder / "lock"
     if not lock.is_file():
         return False
@@ -135,7 +135,7 @@ def is_held(folder: Path) -> bool:
 
 
 def _is_cache(path: Path) -> bool:
-    """Tell whether a run that wants this would make or fetch it again, and nobody uses it now."""
+    """Return True if a run that wants this would make or fetch it again, and nobody uses it now."""
     is_copied = path.parent.name.endswith(_COPIES_SUFFIX) and is_copy(path)
     if is_copied or (is_cache(path) and is_idle(path)):
         return True
@@ -144,7 +144,7 @@ def _is_cache(path: Path) -> bool:
 
 
 def _is_left(path: Path) -> bool:
-    """Tell whether this is what work that was interrupted left."""
+    """Return True if this is what work that was interrupted left."""
     temporary = _TEMPORARY.fullmatch(path.name)
     if temporary:
         return not psutil.pid_exists(int(temporary["pid"]))
@@ -162,7 +162,7 @@ def _look_at(path: Path) -> _Found:
 
 
 def _age_s(path: Path) -> float:
-    """Give the seconds since a file or folder changed; one that is gone meanwhile has none."""
+    """Return the seconds since a file or folder changed; one that is gone meanwhile has none."""
     try:
         return max(0.0, time.time() - path.lstat().st_mtime)
     except FileNotFoundError:

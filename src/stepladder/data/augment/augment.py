@@ -23,7 +23,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def is_augmenting(config: AugmentConfig) -> bool:
-    """Say whether anything is changed at all."""
+    """Return True if anything is changed at all."""
     return config.crop < 1 or config.flip or config.randaugment_ops > 0 or config.mixup_alpha > 0
 
 

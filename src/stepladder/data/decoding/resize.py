@@ -19,7 +19,7 @@ WHITE = 255
 
 
 def fit_size(height: int, width: int, *, size: int, fit: Fit) -> tuple[int, int]:
-    """Give the (height, width) that a picture has inside the square.
+    """Return the (height, width) that a picture has inside the square.
 
     Padded pictures are scaled until the longer side fills the square, small ones enlarged too:
     a thumbnail then looks to the model as a photograph of the same thing does.

@@ -168,7 +168,7 @@ class FeatureWriter:
         self._synced = time.monotonic()
 
     def _progress(self) -> tuple[int, float]:
-        """Give the rows that an interrupted process wrote and the seconds they took, or (0, 0)."""
+        """Return the rows that an interrupted process wrote and the seconds they took, or (0, 0)."""
         try:
             found = read_json(self._work / _PROGRESS)
             sizes = {name: (self._work / name).stat().st_size for name in found["sizes"]}
@@ -213,7 +213,7 @@ def _dtype_name(tensor: Tensor) -> str:
 
 
 def _storable(tensor: Tensor) -> np.ndarray:
-    """Give rows as NumPy keeps them; bfloat16, which it lacks, as its two bytes in a uint16."""
+    """Return rows as NumPy keeps them; bfloat16, which it lacks, as its two bytes in a uint16."""
     tensor = tensor.detach().cpu()
     if tensor.dtype is torch.bfloat16:
         tensor = tensor.view(torch.uint16)

@@ -46,7 +46,7 @@ class FeatureSource(Source):
 
     @abstractmethod
     def read(self, rows: np.ndarray) -> Examples:
-        """Give the features and targets of rows, in the order given."""
+        """Return the features and targets of rows, in the order given."""
 
 
 class HeldFeatures(FeatureSource):
@@ -129,5 +129,5 @@ class FreshFeatures(FeatureSource):
 
 
 def examples_of(source: Source | None) -> Source | None:
-    """Give the source of the examples themselves, where a source gives their features."""
+    """Return the source of the examples themselves, where a source gives their features."""
     return source.base if isinstance(source, FeatureSource) else source

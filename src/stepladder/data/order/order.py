@@ -151,7 +151,7 @@ class Arrangement:
         return np.cumsum(self.sizes)
 
     def rows(self, positions: np.ndarray) -> np.ndarray:
-        """Give the row at each position, int64 (k,)."""
+        """Return the row at each position, int64 (k,)."""
         turn = np.searchsorted(self.ends, positions, side="right")
         rows: np.ndarray = self.starts[turn] + positions - (self.ends[turn] - self.sizes[turn])
         return rows
@@ -178,7 +178,7 @@ class Windows:
         self._key = key
 
     def rows(self, positions: np.ndarray) -> np.ndarray:
-        """Give the row at each position, int64 (k,)."""
+        """Return the row at each position, int64 (k,)."""
         window = np.searchsorted(self._ends, positions, side="right")
         shuffled = np.empty_like(positions)
         for idx in np.unique(window).tolist():
@@ -258,7 +258,7 @@ class Order:
         return max(1, round(self.num_examples * self.fraction))
 
     def samples(self, epoch: int, start: int, stop: int) -> np.ndarray:
-        """Give the rows at positions [start, stop) of an epoch.
+        """Return the rows at positions [start, stop) of an epoch.
 
         Sequential order is stored order; of a sample of rows, the order in which they were drawn.
 
@@ -322,7 +322,7 @@ class Order:
 
 
 def rank_slice(num_in_batch: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Give the contiguous part [start, stop) of a global batch that belongs to a rank.
+    """Return the contiguous part [start, stop) of a global batch that belongs to a rank.
 
     Parts differ by at most one example; the first ranks have the larger ones. A part may be empty.
     """

@@ -63,7 +63,7 @@ def resolve_for_ranks(data: DataConfig, source: Source) -> DataConfig:
 def order_of(
     data: DataConfig, source: Source, *, seed: int, mode: OrderMode | None = None
 ) -> Order:
-    """Give the order in which a run reads a source.
+    """Return the order in which a run reads a source.
 
     Args:
         data: as the user gave it, or resolved.
@@ -86,7 +86,7 @@ def order_of(
 
 
 def default_window_rows(source: Source) -> int:
-    """Give the rows of four blocks that are mixed already, or of sixteen; of small ones, more."""
+    """Return the rows of four blocks that are mixed already, or of sixteen; of small ones, more."""
     wanted = _window_of_blocks(source)
     return max(1, min(wanted, source.max_window_rows or wanted))
 

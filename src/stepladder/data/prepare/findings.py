@@ -111,14 +111,14 @@ def find(
 
 
 def read_log_warnings(folder: Path) -> tuple[str, ...]:
-    """Give the warnings that stand in a store's log; none where there is no log."""
+    """Return the warnings that stand in a store's log; none where there is no log."""
     with contextlib.suppress(DataError, KeyError, TypeError):
         return tuple(str(warning) for warning in read_json(folder / LOG_NAME)["warnings"])
     return ()
 
 
 def _lasting_source(config: PrepareConfig, listing: Listing) -> Path:
-    """Give what names the source from any folder; an address, a table and a frame are in none."""
+    """Return what names the source from any folder; an address, a table and a frame are in none."""
     if listing.root == Path(FRAME):
         return listing.root
     if config.source_format is SourceFormat.TABLE:

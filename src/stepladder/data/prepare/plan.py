@@ -124,7 +124,7 @@ def make_plan(
 
 
 def _options(config: PrepareConfig) -> dict[str, Any]:
-    """Give the options that shape a picture's bytes."""
+    """Return the options that shape a picture's bytes."""
     options: dict[str, Any] = {
         "size": config.size,
         "fit": config.fit.value,

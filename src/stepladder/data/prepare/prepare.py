@@ -177,7 +177,7 @@ def prepare(
 
 
 def open_engine(config: PrepareConfig, frame: DataFrame | None = None) -> Engine:
-    """Give the engine that a config names, after a first look at the source.
+    """Return the engine that a config names, after a first look at the source.
 
     Raises:
         UsageError: if the source is missing or ambiguous.
@@ -266,7 +266,7 @@ class _Job:
         )
 
     def _find_store(self, plan: Plan) -> Manifest | None:
-        """Give the store that is there already, if it is this one and not damaged."""
+        """Return the store that is there already, if it is this one and not damaged."""
         try:
             manifest = self.target.manifest()
         except DataError:
@@ -296,7 +296,7 @@ class _Job:
     def _make_shards(
         self, plan: Plan, unread: list[Bad], num_pictures: int
     ) -> tuple[list[Finished], int]:
-        """Give what is known of each file, and how many pictures those had that were there."""
+        """Return what is known of each file, and how many pictures those had that were there."""
         bad = list(unread)
         num_kept = 0
         progress = Progress(PreparePhase.WRITE, plan.num_rows, self.on_progress)

@@ -101,7 +101,7 @@ class Finished:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Give what `write_json` can write."""
+        """Return what `write_json` can write."""
         return {
             "key": self.key,
             "info": self.info,
@@ -204,7 +204,7 @@ class _Chunks:
         self._chunks.put(None)
 
     def taken(self) -> Iterator[Chunk]:
-        """Give the chunks as they come; after the end, nothing."""
+        """Yield the chunks as they come; after the end, nothing."""
         for chunk in iter(self._chunks.get, None):
             self._places.release()
             yield chunk
@@ -231,7 +231,7 @@ class ShardMaker:
     ahead: int
 
     def find(self, plan: ShardPlan, *, rereads_bad: bool = True) -> Finished | None:
-        """Give a shard that an earlier run finished, if every byte of it is still right.
+        """Return a shard that an earlier run finished, if every byte of it is still right.
 
         Args:
             plan: which shard.
@@ -251,7 +251,7 @@ class ShardMaker:
         return finished if digest == finished.info.sha256 else None
 
     def recorded(self, plan: ShardPlan) -> Finished | None:
-        """Give what the record of a shard says, if there is one and it is of this plan."""
+        """Return what the record of a shard says, if there is one and it is of this plan."""
         record = self._record(plan)
         if not record.exists():
             return None

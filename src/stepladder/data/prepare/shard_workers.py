@@ -210,7 +210,7 @@ def _pass_over(_: object) -> None:
 
 
 def num_helpers(plans: Sequence[ShardPlan], *, workers: int) -> int:
-    """Give how many processes to start beside this one; 0: threads are as good."""
+    """Return how many processes to start beside this one; 0: threads are as good."""
     least = MIN_ROWS_FORKED if may_fork() else MIN_ROWS_STARTED
     if sum(len(plan.rows) for plan in plans) < least:
         return 0
@@ -218,7 +218,7 @@ def num_helpers(plans: Sequence[ShardPlan], *, workers: int) -> int:
 
 
 def may_fork() -> bool:
-    """Tell whether this process has no other thread that could hold a lock while it is forked.
+    """Return True if this process has no other thread that could hold a lock while it is forked.
 
     Those of libraries are not seen. The ones that are loaded here (OpenBLAS, OpenMP, Arrow) see to
     a fork themselves.
@@ -336,7 +336,7 @@ class Helpers:
         return made + self._finished
 
     def _ours(self) -> Iterator[ShardPlan]:
-        """Give what this process makes, while others do likewise."""
+        """Yield what this process makes, while others do likewise."""
         while self._todo and self._helpers:
             yield self._todo.popleft()
             self._look(0)
@@ -419,7 +419,7 @@ def _start(alive: int, handles: list[int]) -> subprocess.Popen[bytes]:
 
 
 def _places() -> list[str]:
-    """Give where this process finds modules, in words that hold in another."""
+    """Return where this process finds modules, in words that hold in another."""
     return [place or str(Path.cwd()) for place in sys.path if isinstance(place, str)]
 
 

@@ -36,7 +36,7 @@ def draw_split(key: bytes, *, val_frac: float) -> Split:
 def assign_splits(
     listing: Listing, hashes: Sequence[bytes], *, val_frac: float, group_by: str | None
 ) -> list[Split]:
-    """Give each picture its split: the source's own, or a draw.
+    """Return each picture its split: the source's own, or a draw.
 
     A source that names train but no val gives a share of train to val; one that names no split
     at all gets train and val, and no test: a test set is chosen, not drawn.

@@ -51,7 +51,7 @@ class FolderTarget:
         self.work = WorkFolder.beside(out)
 
     def earlier_hashes(self) -> Path:
-        """Give the file of the hashes of the store that is there."""
+        """Return the file of the hashes of the store that is there."""
         return self._out / HASHES_NAME
 
     def manifest(self) -> Manifest | None:
@@ -67,7 +67,7 @@ class FolderTarget:
         return verify_store(self._out) if thorough else list_shards(self._out, manifest)
 
     def warnings(self) -> tuple[str, ...]:
-        """Give what was warned of when it was made."""
+        """Return what was warned of when it was made."""
         return read_log_warnings(self._out)
 
     def publish(self, manifest: Manifest, *, on_sent: Callable[[int, int], None]) -> Manifest:
@@ -114,7 +114,7 @@ class CopyTarget:
         return problems
 
     def warnings(self) -> tuple[str, ...]:
-        """Give what was warned of when it was made."""
+        """Return what was warned of when it was made."""
         log = _parse(self._out.read(LOG_NAME) or b"")
         found = log.get("warnings") if isinstance(log, dict) else None
         return tuple(str(warning) for warning in found) if isinstance(found, list) else ()

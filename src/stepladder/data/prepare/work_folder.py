@@ -36,7 +36,7 @@ class WorkFolder:
 
     @classmethod
     def beside(cls, out: Path, *, elsewhere: str = elsewhere) -> WorkFolder:
-        """Give the work folder of a store: on the same file system, so a rename publishes it."""
+        """Return the work folder of a store: on the same file system, so a rename publishes it."""
         return cls(out.with_name(out.name + ".partial"), elsewhere)
 
     @property
@@ -144,7 +144,7 @@ def _try_lock(handle: int, kind: int) -> bool:
 
 
 def _is_missing(error: OSError, root: Path) -> bool:
-    """Tell whether what could not be found is the folder itself, or one around it."""
+    """Return True if what could not be found is the folder itself, or one around it."""
     if error.errno != errno.ENOENT or not isinstance(error.filename, (str, os.PathLike)):
         return False
     return root.is_relative_to(error.filename)

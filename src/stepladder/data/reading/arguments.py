@@ -13,7 +13,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def choice(kind: type[Choice], value: str, *, where: str) -> Choice:
-    """Give the choice that a member or its name stands for.
+    """Return the choice that a member or its name stands for.
 
     Args:
         where: the argument, named in the error.
@@ -47,7 +47,7 @@ def require_at_least(least: int, **numbers: int) -> None:
 
 
 def whole(name: str, number: Any) -> int:
-    """Give a whole number, such as one of NumPy, as Python's own, which JSON can hold.
+    """Return a whole number, such as one of NumPy, as Python's own, which JSON can hold.
 
     Raises:
         UsageError: if it is none.

@@ -108,7 +108,7 @@ class IterableSource(ArrivalSource):
 
 
 def as_source(data: Source | Any) -> Source:
-    """Give a Source as it is, or wrap a Dataset.
+    """Return a Source as it is, or wrap a Dataset.
 
     Raises:
         UsageError: if it is neither, such as a path, or has no length.

@@ -100,7 +100,7 @@ class PictureSource(Source):
     labels: np.ndarray
 
     def labels_of(self, rows: np.ndarray) -> np.ndarray:
-        """Give the labels of some rows, int64 (len(rows),)."""
+        """Return the labels of some rows, int64 (len(rows),)."""
         labels: np.ndarray = self.labels[rows]
         return labels
 

@@ -53,7 +53,7 @@ def facts_of(order: Order) -> dict[str, int | str]:
 
 
 def order_in(state: Mapping[str, Any], order: Order, wanted: DataConfig) -> Order:
-    """Give a loader's order, with what was left to `auto` as a state has it.
+    """Return a loader's order, with what was left to `auto` as a state has it.
 
     Raises:
         UsageError: if the state is of other data or of another order.
@@ -70,7 +70,7 @@ def order_in(state: Mapping[str, Any], order: Order, wanted: DataConfig) -> Orde
 
 
 def place_in(state: Mapping[str, Any], *, num_examples: int) -> Place:
-    """Give the place that a state names.
+    """Return the place that a state names.
 
     Raises:
         UsageError: if an epoch of so many examples has no such place.
@@ -330,7 +330,7 @@ class Loader:
             batches.close()
 
     def _stop(self, begin: int) -> int:
-        """Give the position after the last batch that is not left out.
+        """Return the position after the last batch that is not left out.
 
         Args:
             begin: where batches begin; not always a multiple of their size: it may be restored.
@@ -368,5 +368,5 @@ def _ended_early(position: int, stop: int) -> DataError:
 
 
 def as_pair(batch: Batch) -> Any:
-    """Give (inputs, targets) as torch's loaders do; inputs alone where there are no targets."""
+    """Return (inputs, targets) as torch's loaders do; inputs alone where there are no targets."""
     return batch.inputs if batch.targets is None else (batch.inputs, batch.targets)

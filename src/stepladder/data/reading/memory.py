@@ -34,7 +34,7 @@ class Buffers:
         self._free: deque[np.ndarray] = deque(maxlen=capacity)
 
     def lend(self, num_rows: int) -> Tensor:
-        """Give a tensor of the first `num_rows` rows, with any content."""
+        """Return a tensor of the first `num_rows` rows, with any content."""
         if self._is_pinned:
             return torch.empty((num_rows, *self._shape[1:]), dtype=torch.uint8, pin_memory=True)
         try:

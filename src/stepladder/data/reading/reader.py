@@ -91,7 +91,7 @@ class ReaderStats:
         return self.num_bytes / self.fetch_s if self.num_bytes and self.fetch_s > 0 else None
 
     def wait_frac(self, seconds: float) -> float:
-        """Give the share of a time that the consumer waited, in [0, 1]."""
+        """Return the share of a time that the consumer waited, in [0, 1]."""
         return min(1.0, self.wait_s / seconds) if seconds > 0 else 0.0
 
     def add(self, cost: ReadCost) -> None:
@@ -101,7 +101,7 @@ class ReaderStats:
         self.num_bytes += cost.num_bytes
 
     def since(self, earlier: ReaderStats) -> ReaderStats:
-        """Give what came after an earlier look, a copy by `dataclasses.replace`."""
+        """Return what came after an earlier look, a copy by `dataclasses.replace`."""
         return ReaderStats(
             **{
                 field.name: getattr(self, field.name) - getattr(earlier, field.name)
@@ -286,7 +286,7 @@ class Reader:
         yield from now
 
     def _cut(self, epoch: int, start: int, stop: int) -> list[np.ndarray]:
-        """Give the rows of this rank's part of each global batch at positions [start, stop)."""
+        """Return the rows of this rank's part of each global batch at positions [start, stop)."""
         rows = self.order.samples(epoch, start, stop)
         batches = []
         for begin in range(0, len(rows), self.global_batch_size):
@@ -296,7 +296,7 @@ class Reader:
         return batches
 
     def _load(self, pool: Executor) -> Source:
-        """Give what batches are read from: the source, or its rows in memory, read on first use."""
+        """Return what batches are read from: the source, or its rows in memory, read on first use."""
         if self._where is not Where.MEMORY or not isinstance(self.source, PictureSource):
             return self.source
         if self._memory is None:

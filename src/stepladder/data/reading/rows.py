@@ -55,7 +55,7 @@ class Rows(Source):
         return part.describe(int(at[0]))
 
     def located(self, rows: np.ndarray) -> list[tuple[Source, NDArray[np.int64], NDArray[np.intp]]]:
-        """Give (part, rows in it, their places among the rows asked for) for each part in use."""
+        """Return (part, rows in it, their places among the rows asked for) for each part in use."""
         chosen = self.rows[rows]
         found = []
         for part, start, stop in zip(self.parts, self._starts, self._starts[1:], strict=False):
@@ -101,7 +101,7 @@ class FeatureRows(Rows, FeatureSource):
 
 
 def rows_of(parts: Sequence[Source], rows: NDArray[np.int64]) -> Source:
-    """Give some rows of sources as a source of their kind."""
+    """Return some rows of sources as a source of their kind."""
     if all(isinstance(part, FeatureSource) for part in parts):
         return FeatureRows([part for part in parts if isinstance(part, FeatureSource)], rows)
     pictures = [part for part in parts if isinstance(part, PictureSource)]

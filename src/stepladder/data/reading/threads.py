@@ -39,7 +39,7 @@ def map_in_order(
 
 
 def num_reading_threads(named: int, default: int | None) -> int:
-    """Give how many threads read; 0: the caller's own, as the data comes.
+    """Return how many threads read; 0: the caller's own, as the data comes.
 
     Args:
         named: by the user; 0: none is.

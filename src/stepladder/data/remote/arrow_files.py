@@ -55,7 +55,7 @@ class ObjectFiles(FileSystemHandler):  # type: ignore[misc]
         return "s3"
 
     def normalize_path(self, path: str) -> str:
-        """Give a path as it is: any key may be meant."""
+        """Return a path as it is: any key may be meant."""
         return path
 
     def get_file_info(self, paths: list[str]) -> list[FileInfo]:
@@ -131,7 +131,7 @@ class ObjectFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Give the place of the next byte."""
+        """Return the place of the next byte."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -174,7 +174,7 @@ class _Ahead:
             threading.Thread(target=self._run, name="stepladder-ahead", daemon=True).start()
 
     def read(self, start: int, stop: int) -> bytes:
-        """Give the bytes of a range that it has, waiting for them.
+        """Return the bytes of a range that it has, waiting for them.
 
         Raises:
             Exception: what fetching them came to.
@@ -201,7 +201,7 @@ def _file_info(info: ObjectInfo) -> FileInfo:
 
 
 def object_filesystem() -> FileSystem:
-    """Give pyarrow's way to an object store, by the environment's endpoint and credentials.
+    """Return pyarrow's way to an object store, by the environment's endpoint and credentials.
 
     It is only read, and without credentials where none are found. It can be pickled: it then tells
     endpoint and region, and no secret.
@@ -216,7 +216,7 @@ def object_filesystem() -> FileSystem:
 
 
 def shared_objects(endpoint: str | None, region: str | None) -> S3Objects:
-    """Give the client for sources that this process has; another where settings have changed."""
+    """Return the client for sources that this process has; another where settings have changed."""
     settings = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     paths = [Path(settings.get(name, default)).expanduser() for name, default in _SETTINGS]
     changed_ns = tuple(path.stat().st_mtime_ns if path.is_file() else 0 for path in paths)

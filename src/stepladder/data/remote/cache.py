@@ -114,7 +114,7 @@ class FileCache:
             _make(folder)
 
     def get(self, file: WantedFile) -> HeldFile:
-        """Give a file, from the cache or fetched, and hold it.
+        """Return a file, from the cache or fetched, and hold it.
 
         Raises:
             WrongBytesError: if what arrives is not that file.
@@ -155,7 +155,7 @@ class FileCache:
         self._closed.set()
 
     def _obtain(self, file: WantedFile, *, is_ahead: bool) -> HeldFile | Later:
-        """Give the file, held, if this process can have it now."""
+        """Return the file, held, if this process can have it now."""
         with _disk_errors_named(self.folder):
             path = self.folder / file.entry
             held: HeldFile | Later | None = self._open_whole(path, file)
@@ -276,7 +276,7 @@ class FileCache:
 
 
 def is_cache(folder: Path) -> bool:
-    """Tell whether a folder is a cache of ours."""
+    """Return True if a folder is a cache of ours."""
     try:
         return (folder / TAG).read_text(encoding="ascii") == TAG_TEXT
     except (OSError, UnicodeDecodeError):

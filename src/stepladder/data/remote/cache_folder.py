@@ -16,7 +16,7 @@ _MADE: Final = ".made"
 
 
 def cache_folder(named: Path | None) -> Path:
-    """Give the folder of the cache.
+    """Return the folder of the cache.
 
     Args:
         named: by the user; None: one in the working folder, or where that is a mount without locks
@@ -41,7 +41,7 @@ def cache_folder(named: Path | None) -> Path:
 
 
 def made_folder(named: Path | None, place: ObjectPlace, suffix: str) -> Path:
-    """Give the folder on this machine for what is made of a store that lies elsewhere.
+    """Return the folder on this machine for what is made of a store that lies elsewhere.
 
     Features and decoded copies lie beside a store; those of an object store lie beside the cache,
     under the store's own name: `CACHE.made/BUCKET/STORE.features`.
@@ -52,7 +52,7 @@ def made_folder(named: Path | None, place: ObjectPlace, suffix: str) -> Path:
 
 
 def scratch_folder() -> Path:
-    """Give this user's folder on a local disk.
+    """Return this user's folder on a local disk.
 
     Raises:
         ResourceError: if it is another user's.

@@ -84,7 +84,7 @@ class Transfer:
         return self._num_bytes == self._file.size_bytes
 
     def tasks(self) -> list[Callable[[], None]]:
-        """Give what has to be done, to be called from several threads."""
+        """Return what has to be done, to be called from several threads."""
         size = self._file.size_bytes
         starts = range(0, size, PART_BYTES)
         return [partial(self._fetch, at, min(at + PART_BYTES, size)) for at in starts]

@@ -56,7 +56,7 @@ class CacheRoom:
         self._max_bytes = max_bytes
 
     def reserve(self, part: int, size_bytes: int, *, is_ahead: bool) -> Room:
-        """Give an open `.part` its size, after removing what was used least recently.
+        """Return an open `.part` its size, after removing what was used least recently.
 
         Nothing is removed if that would not be enough.
 
@@ -146,7 +146,7 @@ class CacheRoom:
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether a process holds a lock of a file."""
+    """Return True if a process holds a lock of a file."""
     handle = _lock(path)
     if handle is None:
         return True
@@ -156,12 +156,12 @@ def is_locked(path: Path) -> bool:
 
 
 def is_idle(folder: Path) -> bool:
-    """Tell whether no process uses a file of a cache."""
+    """Return True if no process uses a file of a cache."""
     return not any(is_locked(path) for path in folder.iterdir() if path.is_file())
 
 
 def _stem(name: str) -> str:
-    """Give the name of the file to which a member belongs: a shard, of its index too."""
+    """Return the name of the file to which a member belongs: a shard, of its index too."""
     return name.removesuffix(INDEX)
 
 

@@ -30,10 +30,10 @@ class Copies(Protocol):
     """Files by name; a name may have slashes in it. `str` gives the place."""
 
     def sizes(self, below: str = "") -> dict[str, int]:
-        """Give the size of each file there is, by name; below a name with a slash at its end."""
+        """Return the size of each file there is, by name; below a name with a slash at its end."""
 
     def has(self, name: str, *, size_bytes: int, sha256: str) -> bool:
-        """Tell whether a file is there with these bytes."""
+        """Return True if a file is there with these bytes."""
 
     def read(self, name: str) -> bytes | None:
         """Read a small file; None if there is none."""
@@ -93,13 +93,13 @@ class ObjectCopies:
         return str(self._place)
 
     def sizes(self, below: str = "") -> dict[str, int]:
-        """Give the size of each file there is, by name."""
+        """Return the size of each file there is, by name."""
         start = len(self._place.key) + 1 if self._place.key else 0
         found = self._objects.list_below(self._place.join(below.rstrip("/")))
         return {info.place.key[start:]: info.size_bytes for info in found}
 
     def has(self, name: str, *, size_bytes: int, sha256: str) -> bool:
-        """Tell whether an object is there with these bytes, by what its writer noted."""
+        """Return True if an object is there with these bytes, by what its writer noted."""
         info = self._objects.info(self._place.join(name))
         return info is not None and (info.size_bytes, info.sha256) == (size_bytes, sha256)
 
@@ -152,12 +152,12 @@ class FolderCopies:
         return str(self._folder)
 
     def sizes(self, below: str = "") -> dict[str, int]:
-        """Give the size of each file there is, by name."""
+        """Return the size of each file there is, by name."""
         files = (path for path in (self._folder / below).rglob("*") if path.is_file())
         return {path.relative_to(self._folder).as_posix(): path.stat().st_size for path in files}
 
     def has(self, name: str, *, size_bytes: int, sha256: str) -> bool:
-        """Tell whether a file is there with these bytes, by reading it."""
+        """Return True if a file is there with these bytes, by reading it."""
         path = self._folder / name
         try:
             if path.stat().st_size != size_bytes:

@@ -48,11 +48,11 @@ class ObjectPlace:
         return self.key.rpartition("/")[2] or self.bucket
 
     def join(self, *names: str) -> ObjectPlace:
-        """Give a place below this one."""
+        """Return a place below this one."""
         return ObjectPlace(self.bucket, "/".join(part for part in (self.key, *names) if part))
 
     def beside(self, suffix: str) -> ObjectPlace:
-        """Give the place whose name is this one's with an ending, as `STORE.features`."""
+        """Return the place whose name is this one's with an ending, as `STORE.features`."""
         return ObjectPlace(self.bucket, f"{self.key or self.bucket}{suffix}")
 
 
@@ -93,7 +93,7 @@ def supported_place(path: PurePath | str, *, fix: str = _SUPPORTED) -> ObjectPla
 
 
 def is_address(path: PurePath | str) -> bool:
-    """Tell whether a path is an address with a scheme, such as hdfs://host/photos."""
+    """Return True if a path is an address with a scheme, such as hdfs://host/photos."""
     return _ADDRESS.match(str(path)) is not None
 
 
@@ -115,7 +115,7 @@ def place_meant(path: PurePath | str) -> str | None:
 
 
 def address_shown(path: PurePath | str) -> str:
-    """Give an address as a person types it, without what may be secret in it."""
+    """Return an address as a person types it, without what may be secret in it."""
     match = _ADDRESS.match(str(path))
     if match is None:
         return str(path)
@@ -147,6 +147,6 @@ def secret_refused(scheme: str, rest: str) -> UsageError:
 
 
 def shown(path: PurePath) -> str:
-    """Give a path as a person types it."""
+    """Return a path as a person types it."""
     place = object_place(path)
     return str(path) if place is None else str(place)

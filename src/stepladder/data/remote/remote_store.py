@@ -38,7 +38,7 @@ def open_shard_files(
     max_cache_bytes: int = DataConfig.max_cache_bytes,
     on_message: Callable[[str], None] | None = None,
 ) -> ShardFiles:
-    """Give the files of a store, in a folder or in an object store.
+    """Return the files of a store, in a folder or in an object store.
 
     Args:
         cache_dir: folder of the cache; None: `stepladder-cache` in the working folder.
@@ -145,7 +145,7 @@ class RemoteShardFiles:
         return manifest
 
     def path(self, info: ShardInfo) -> Path:
-        """Give a shard in the cache, with its index beside it; waits until it is here.
+        """Return a shard in the cache, with its index beside it; waits until it is here.
 
         Raises:
             DataError: if it is not the one that the manifest names.
@@ -253,7 +253,7 @@ class RemoteShardFiles:
         return parse_manifest(value, where=str(place))
 
     def _replaced(self, error: DataError) -> DataError:
-        """Say whether a file is another because the store is."""
+        """Return True if a file is another because the store is."""
         now = self._read_manifest()
         if now.fingerprint == self._fingerprint:
             return error

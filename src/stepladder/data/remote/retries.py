@@ -92,7 +92,7 @@ class Retrier:
                 attempts.pause(failure)
 
     def attempts(self, *, what: str, place: ObjectPlace) -> Attempts:
-        """Give the count of tries for one request."""
+        """Return the count of tries for one request."""
         return Attempts(self, what, place)
 
     def close(self) -> None:

@@ -114,7 +114,7 @@ class S3Objects:
         return found
 
     def has_below(self, place: ObjectPlace) -> bool:
-        """Tell whether there are objects below a place."""
+        """Return True if there are objects below a place."""
         page = self._call(lambda: self._list_page(place, max_keys=1), place, _LISTED)
         return bool(page.get("Contents"))
 
@@ -285,7 +285,7 @@ class S3Objects:
                 raise
 
     def _client(self, place: ObjectPlace) -> Any:
-        """Give this process's client, with short timeouts until something was heard."""
+        """Return this process's client, with short timeouts until something was heard."""
         with self._lock:
             process, has_answered = os.getpid(), self._retrier.has_answered
             if (process, has_answered) not in self._clients:

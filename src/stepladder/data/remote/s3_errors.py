@@ -57,19 +57,19 @@ _LOG_IN: Final = (
 
 
 def is_missing(error: Any) -> bool:
-    """Tell whether a ClientError says that there is no such object."""
+    """Return True if a ClientError says that there is no such object."""
     return _code(error) in _MISSING_CODES
 
 
 def is_unexplained(error: Any) -> bool:
-    """Tell whether a ClientError is a refusal without a reason: answers to HEAD have no body."""
+    """Return True if a ClientError is a refusal without a reason: answers to HEAD have no body."""
     return _status(error) in (400, 401, 403) and (
         _code(error).isdigit() and _clock_named(_code(error), _headers(error)) is None
     )
 
 
 def is_upload_gone(error: Any) -> bool:
-    """Tell whether a ClientError says that an upload in parts was ended, one way or the other."""
+    """Return True if a ClientError says that an upload in parts was ended, one way or the other."""
     return _code(error) == "NoSuchUpload"
 
 

@@ -77,7 +77,7 @@ def publish_remote(
 
 
 def require_own(out: Copies) -> dict[str, int]:
-    """Give the sizes of what lies at a place for a store, if it is a store, begun or whole.
+    """Return the sizes of what lies at a place for a store, if it is a store, begun or whole.
 
     Raises:
         UsageError: if it is something else.

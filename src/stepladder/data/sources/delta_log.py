@@ -86,7 +86,7 @@ class DeltaVersion:
 
 
 def is_delta(source: Path) -> bool:
-    """Tell whether a folder of this machine is a Delta table."""
+    """Return True if a folder of this machine is a Delta table."""
     return (source / LOG_FOLDER).is_dir()
 
 
@@ -253,7 +253,7 @@ def _files(table: DeltaTable, source: Path, option: VersionOption) -> Iterator[D
 
 
 def _rows_kept(table: DeltaTable, option: VersionOption) -> dict[str, list[bool]]:
-    """Give for each file that has a deletion vector which of its rows count, by its name."""
+    """Return for each file that has a deletion vector which of its rows count, by its name."""
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return {}
     if not hasattr(table, "deletion_vectors"):
@@ -331,7 +331,7 @@ def _commits(source: Path) -> list[tuple[int, Path]]:
 
 
 def _newest(source: Path) -> int | None:
-    """Give the number of the latest version that is whole; None: nobody knows."""
+    """Return the number of the latest version that is whole; None: nobody knows."""
     from deltalake.exceptions import DeltaError
 
     if commits := _commits(source):
@@ -344,7 +344,7 @@ def _newest(source: Path) -> int | None:
 
 
 def _torn_version(source: Path) -> int | None:
-    """Give the newest version if its commit is half-written; None if it is whole.
+    """Return the newest version if its commit is half-written; None if it is whole.
 
     A writer puts a commit in place whole, but not every file system lets it.
     """

@@ -76,7 +76,7 @@ class Listing:
         return all(picture.split is not Split.VAL for picture in self.pictures)
 
     def file(self, picture: Picture) -> str:
-        """Give the path to open."""
+        """Return the path to open."""
         return os.path.join(self.root, picture.path)  # noqa: PTH118 (called a million times)
 
 

@@ -67,7 +67,7 @@ class Pictures(ABC):
 
     @abstractmethod
     def reader(self) -> ReadRow:
-        """Give what reads a picture's bytes again, and is sure that they are those hashed."""
+        """Return what reads a picture's bytes again, and is sure that they are those hashed."""
 
 
 @dataclass(frozen=True)
@@ -125,5 +125,5 @@ class FilePictures(Pictures):
         return HashedListing(listing, hashes)
 
     def reader(self) -> FileReader:
-        """Give a reader of files."""
+        """Return a reader of files."""
         return FileReader(self._listing.root, self._max_pixels)

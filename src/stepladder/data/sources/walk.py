@@ -72,7 +72,7 @@ class Walk:
     skipped: Skipped
 
     def start(self) -> Folder:
-        """Give the root."""
+        """Return the root."""
         return Folder("", (_identity(self.root),))
 
     def files(self, folder: Folder) -> Iterator[str]:
@@ -127,7 +127,7 @@ class Walk:
 
 
 def is_hidden(name: str) -> bool:
-    """Tell whether a name is one that file managers and archives leave, and no person chose."""
+    """Return True if a name is one that file managers and archives leave, and no person chose."""
     return name.startswith(".") or name.lower() in _JUNK
 
 

@@ -73,7 +73,7 @@ class ContainersOnSpark(RowsOnSpark):
         return rows.listing()
 
     def rows(self, site: Site) -> tuple[RowTasks, DataFrame]:
-        """Give a row for each container."""
+        """Return a row for each container."""
         tasks = ContainerTasks(site=site, config=self.config, containers=self._containers)
         num = len(self._containers)
         return tasks, self.spark.range(0, num, 1, num)

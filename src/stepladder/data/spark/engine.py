@@ -92,7 +92,7 @@ class Arrivals:
                 self._on_row(bad)
 
     def finished(self) -> dict[str, Finished]:
-        """Give what the records say now that no task is left, by name.
+        """Return what the records say now that no task is left, by name.
 
         All are read again: Spark may have had a shard made twice, and the last one is there.
 
@@ -147,7 +147,7 @@ class SparkEngine(Engine):
 
     @abstractmethod
     def tasks(self, site: Site) -> ShardTasks:
-        """Give what tasks are told."""
+        """Return what tasks are told."""
 
     @abstractmethod
     def write(
@@ -277,7 +277,7 @@ class RowsOnSpark(SparkEngine):
 
     @abstractmethod
     def rows(self, site: Site) -> tuple[RowTasks, DataFrame]:
-        """Give a frame whose rows stand for pictures, and the tasks that read them."""
+        """Return a frame whose rows stand for pictures, and the tasks that read them."""
 
     def tasks(self, site: Site) -> ShardTasks:
         """Tell tasks that bytes come by Spark."""
@@ -324,7 +324,7 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 
 
 def _ends(spark: SparkSession, num_files: int) -> DataFrame:
-    """Give the last row of each file, so that a task knows that it was given all of them."""
+    """Return the last row of each file, so that a task knows that it was given all of them."""
     sha256 = f"X'{END_OF_FILE.hex()}'"
     columns = ("CAST(id AS INT) shard", f"{sha256} sha256", "CAST('' AS BINARY) picture")
     return spark.range(0, num_files, 1, 1).selectExpr(*columns)

@@ -53,7 +53,7 @@ def facts_of(rows: Iterator[dict[str, Any]]) -> list[Fact]:
 
 
 def empty_files(facts: list[Fact], files: Iterable[str], address: str) -> list[Fact]:
-    """Give the files that Spark passes over, as they are empty.
+    """Return the files that Spark passes over, as they are empty.
 
     Args:
         facts: of the others.
@@ -119,7 +119,7 @@ def list_facts(
 
 
 def _named(facts: list[Fact], source: str, address: str | None) -> tuple[dict[str, Fact], int]:
-    """Give each row a path, sorted by it, and count the rows that say the same twice."""
+    """Return each row a path, sorted by it, and count the rows that say the same twice."""
     if any(fact.path is None for fact in facts):
         return _named_by_content(facts), 0
     paths = relative_names([str(fact.path) for fact in facts], address)

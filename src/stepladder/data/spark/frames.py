@@ -171,7 +171,7 @@ class FrameOnSpark(RowsOnSpark):
         )
 
     def rows(self, site: Site) -> tuple[RowTasks, DataFrame]:
-        """Give the frame, and what reads it."""
+        """Return the frame, and what reads it."""
         opened = self._open()
         return opened.tasks(site, self.config), opened.frame
 
@@ -259,14 +259,14 @@ class _Frame:
         return cls(frame.select(*map(_quoted, columns.names)), columns, has_labels)
 
     def tasks(self, site: Site, config: PrepareConfig) -> FrameTasks:
-        """Give what tasks are told."""
+        """Return what tasks are told."""
         return FrameTasks(
             site=site, config=config, columns=self.columns, has_labels=self.has_labels
         )
 
 
 def _with_origin(frame: DataFrame, config: PrepareConfig) -> DataFrame:
-    """Give the rows of Spark's image source the path that they came from, as a column."""
+    """Return the rows of Spark's image source the path that they came from, as a column."""
     from pyspark.sql.functions import col, regexp_replace, url_decode
     from pyspark.sql.types import StructType
 
@@ -282,7 +282,7 @@ def _with_origin(frame: DataFrame, config: PrepareConfig) -> DataFrame:
 
 
 def _arrow_schema(frame: DataFrame) -> pa.Schema:
-    """Give the columns that Arrow can hold: all but types of users' own."""
+    """Return the columns that Arrow can hold: all but types of users' own."""
     from pyspark.sql.types import UserDefinedType
 
     plain = [

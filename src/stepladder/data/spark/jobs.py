@@ -80,7 +80,7 @@ class Slots:
 
 
 def slot_wait_s() -> float:
-    """Give how long a job may wait for its first task.
+    """Return how long a job may wait for its first task.
 
     Raises:
         UsageError: if the environment names no number of seconds.
@@ -138,7 +138,7 @@ def run_tasks(
 def collect(
     spark: SparkSession, frame: DataFrame, *, on_poll: Callable[[], None] = lambda: None
 ) -> pa.Table:
-    """Give the rows of a frame; `on_poll` is called meanwhile, and what it raises ends the job.
+    """Return the rows of a frame; `on_poll` is called meanwhile, and what it raises ends the job.
 
     Raises:
         ResourceError: if Spark gives up, or has no slot for too long.

@@ -24,7 +24,7 @@ _WILD = re.compile(r"[*?\[{]")
 
 
 def spark_address(source: Path) -> str | None:
-    """Give what Spark is to open if a source is an address or a pattern, and no folder here.
+    """Return what Spark is to open if a source is an address or a pattern, and no folder here.
 
     A Path has made one slash of two.
 
@@ -45,7 +45,7 @@ def spark_address(source: Path) -> str | None:
 
 
 def is_url(source: Path) -> bool:
-    """Tell whether a source is an address with a scheme, such as hdfs://host/photos."""
+    """Return True if a source is an address with a scheme, such as hdfs://host/photos."""
     return _ADDRESS.match(str(source)) is not None
 
 
@@ -103,7 +103,7 @@ class NamesWalk(Walk):
     tree: dict[str, Any] = field(default_factory=dict)
 
     def start(self) -> Folder:
-        """Give the root."""
+        """Return the root."""
         return Folder("", ())
 
     def entries(self, folder: Folder) -> Iterator[Folder | str]:
@@ -126,7 +126,7 @@ class NamesWalk(Walk):
 
 
 def _parts(name: str) -> list[str]:
-    """Give the folders of a name or an address, without scheme and host."""
+    """Return the folders of a name or an address, without scheme and host."""
     scheme, colon, rest = name.partition(":/")
     if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+", scheme):
         # scheme://host/folder has a host, scheme:///folder and scheme:/folder have none

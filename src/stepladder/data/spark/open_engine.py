@@ -31,7 +31,7 @@ _OF_FILES = {SourceFormat.FOLDER, SourceFormat.CSV}
 
 
 def open_spark_engine(config: PrepareConfig, frame: DataFrame | None = None) -> SparkEngine:
-    """Give the engine of a source, after a first look at it.
+    """Return the engine of a source, after a first look at it.
 
     What is seen here is listed here, by the rules of any other prepare, and executors open the
     files. A table by name, and the files at an address or a pattern, Spark lists and reads.

@@ -66,7 +66,7 @@ class Routing(Sequence[bytes]):
         return self._data[at * _ENTRY_BYTES : at * _ENTRY_BYTES + _HASH_BYTES]
 
     def files_of(self, sha256: bytes) -> list[int]:
-        """Give the numbers of the files that want a picture; none for most of a finished store."""
+        """Return the numbers of the files that want a picture; none for most of a finished store."""
         numbers = []
         at = bisect.bisect_left(self, sha256)
         while at < self._num and self[at] == sha256:
@@ -97,7 +97,7 @@ class RowTasks(ABC):
         """Read the pictures that rows of the source stand for, but for those that are no good."""
 
     def route(self, batches: Batches) -> Batches:
-        """Give each picture that is still wanted, with the file that wants it."""
+        """Yield each picture that is still wanted, with the file that wants it."""
         with telling(self.site):
             yield from self._route(self.pictures(handed(batches)))
 
@@ -178,7 +178,7 @@ class _Rows:
         self._done: set[int] = set()
 
     def next_file(self) -> int | None:
-        """Give the next file that has pictures here; what the last one left is passed over."""
+        """Return the next file that has pictures here; what the last one left is passed over."""
         while self._next is not None and self._next[0] in self._done:
             self._next = next(self._rows, None)
         if self._next is None:
@@ -187,7 +187,7 @@ class _Rows:
         return self._next[0]
 
     def read(self, number: int, row: Row) -> bytes:
-        """Give the picture of a row; rows are asked for in order, a picture perhaps twice."""
+        """Return the picture of a row; rows are asked for in order, a picture perhaps twice."""
         _, sha256, data = self._go_to(number, row.sha256)
         if sha256 != row.sha256:
             raise BadPictureError(CHANGED)
@@ -218,7 +218,7 @@ class _Rows:
 
 
 def handed(batches: Batches) -> Batches:
-    """Give what Spark hands over; where that breaks it is no error of the disk, as it looks."""
+    """Yield what Spark hands over; where that breaks it is no error of the disk, as it looks."""
     try:
         yield from batches
     except OSError as error:  # pyarrow, of a stream that ends within a batch

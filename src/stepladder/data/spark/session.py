@@ -37,7 +37,7 @@ _PROPERTY = re.compile(r"^[ \t]*spark\.master[ \t=:]+(\S+)", re.MULTILINE)
 
 
 def named_master() -> str | None:
-    """Give the master that the environment or Spark's own files name; None: nobody names one.
+    """Return the master that the environment or Spark's own files name; None: nobody names one.
 
     The first of these names it, as for Spark itself: SPARK_MASTER (which is ours alone), arguments
     for spark-submit, a file of properties, MASTER.
@@ -185,7 +185,7 @@ def _begun(builder: SparkSession.Builder) -> SparkSession:
 
 
 def is_of_spark(error: Exception) -> bool:
-    """Tell whether it is Spark that raised; what the JVM throws may come as an error of py4j."""
+    """Return True if it is Spark that raised; what the JVM throws may come as an error of py4j."""
     from pyspark.errors import PySparkException
 
     return isinstance(error, PySparkException) or type(error).__module__.startswith("py4j")

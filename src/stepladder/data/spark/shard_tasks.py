@@ -110,7 +110,7 @@ class ShardTasks:
         write_listed(task_file(self.site, HASHED, task), hashed)
 
     def find(self, task: int) -> str | None:
-        """Give the name of a shard if it is finished and every byte of it is right."""
+        """Return the name of a shard if it is finished and every byte of it is right."""
         plan = read_shard_plan(task_file(self.site, TO_MAKE, task))
         maker = shard_maker(
             self.site, self.config, read=self._reader(), workers=Workers(Inline(), 1)
@@ -132,7 +132,7 @@ class ShardTasks:
 
 
 def task_file(site: Site, folder: str, task: int) -> Path:
-    """Give the place of a task's file."""
+    """Return the place of a task's file."""
     return site.root / folder / f"{task:06d}.json"
 
 
@@ -144,7 +144,7 @@ def shard_maker(
     workers: Workers,
     attempt: Path | None = None,
 ) -> ShardMaker:
-    """Give a maker of shards that looks at what is finished, or writes into an attempt's folder."""
+    """Return a maker of shards that looks at what is finished, or writes into an attempt's folder."""
     work = WorkFolder(site.root)
     return ShardMaker(
         read=read,

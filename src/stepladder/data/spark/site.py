@@ -57,7 +57,7 @@ class Site:
     versions: tuple[tuple[str, str], ...]
 
     def folder(self, name: str) -> Path:
-        """Give a folder in it, made if it is not there."""
+        """Return a folder in it, made if it is not there."""
         path = self.root / name
         path.mkdir(parents=True, exist_ok=True)
         return path

@@ -34,7 +34,7 @@ _READ_BYTES = 1 << 20
 
 
 def index_path(shard: Path) -> Path:
-    """Give the place of a shard's index."""
+    """Return the place of a shard's index."""
     return shard.with_name(shard.name + SUFFIX)
 
 

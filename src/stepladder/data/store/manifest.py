@@ -87,7 +87,7 @@ def parse_manifest(value: Any, *, where: str) -> Manifest:
 
 
 def is_copy(folder: Path) -> bool:
-    """Tell whether a folder is a decoded copy of a store, which can be made again from it."""
+    """Return True if a folder is a decoded copy of a store, which can be made again from it."""
     try:
         return COPY_OF in read_json(folder / MANIFEST_NAME)["options"]
     except (OSError, ValueError, TypeError, KeyError, DataError):

@@ -43,7 +43,7 @@ _OTHERWISE = "leave data.decode_once out"
 
 
 def copies_folder(store: Path, *, cache_dir: Path | None = None) -> Path:
-    """Give the folder beside a store in which its copies lie; of an object store, the cache's."""
+    """Return the folder beside a store in which its copies lie; of an object store, the cache's."""
     place = object_place(store)
     if place is not None:
         return made_folder(cache_dir, place, ".pixels")

@@ -108,7 +108,7 @@ def _has_commits(store: Path) -> bool:
 
 
 def _published_version(store: Path, manifest: Manifest) -> int:
-    """Give the table's version after comparing its files with the manifest's."""
+    """Return the table's version after comparing its files with the manifest's."""
     table = read_version(store, None)
     listed = {file.name: file.size_bytes for file in table.files}
     if listed != {shard.name: shard.size_bytes for shard in manifest.shards}:

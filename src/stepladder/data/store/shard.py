@@ -56,7 +56,7 @@ class Forms:
         self._lock = threading.Lock()
 
     def get(self, row: int) -> Form | None:
-        """Give the form of a row; None: not known."""
+        """Return the form of a row; None: not known."""
         number: int = self._numbers[row]
         return self._forms[number]
 
@@ -147,7 +147,7 @@ class Shard:
         self.is_unchanged()
 
     def is_unchanged(self) -> bool:
-        """Tell whether the file is as it was at the last call; if not, forget what was checked.
+        """Return True if the file is as it was at the last call; if not, forget what was checked.
 
         Raises:
             DataError: if the file was cut or has grown.
@@ -205,12 +205,12 @@ class Shard:
         return mapped[start + _LENGTH_BYTES : start + int(self.index.lengths[row])].tobytes()
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
-        """Give the labels of some rows, int64 (k,)."""
+        """Return the labels of some rows, int64 (k,)."""
         labels: np.ndarray = self.index.labels[rows].astype(np.int64)
         return labels
 
     def source_path(self, row: int) -> str:
-        """Give the path of the source file, relative, as it is stored.
+        """Return the path of the source file, relative, as it is stored.
 
         Raises:
             LayoutError: if the column is damaged.
@@ -219,7 +219,7 @@ class Shard:
         return names.paths[row_in_group]
 
     def sha256(self, row: int) -> bytes:
-        """Give the sha256 of the source file's bytes.
+        """Return the sha256 of the source file's bytes.
 
         Raises:
             LayoutError: if the column is damaged.

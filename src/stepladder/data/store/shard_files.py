@@ -32,7 +32,7 @@ class ShardFilesStats:
     num_misses: int = 0
 
     def since(self, earlier: ShardFilesStats) -> ShardFilesStats:
-        """Give what came after an earlier look."""
+        """Return what came after an earlier look."""
         return ShardFilesStats(
             **{
                 field.name: getattr(self, field.name) - getattr(earlier, field.name)
@@ -66,7 +66,7 @@ class ShardFiles(Protocol):
         """
 
     def path(self, info: ShardInfo) -> Path:
-        """Give a shard as a local file, with its index beside it; waits until it is here.
+        """Return a shard as a local file, with its index beside it; waits until it is here.
 
         It stays there until it was released as often as it was asked for.
 
@@ -110,11 +110,11 @@ class LocalShardFiles:
         return load_manifest(self._folder)
 
     def path(self, info: ShardInfo) -> Path:
-        """Give the file where it lies."""
+        """Return the file where it lies."""
         return self._folder / info.name
 
     def index(self, info: ShardInfo) -> bytes | None:  # noqa: ARG002
-        """Give None: it lies beside the shard."""
+        """Return None: it lies beside the shard."""
         return None
 
     def release(self, info: ShardInfo) -> None:

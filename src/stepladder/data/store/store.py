@@ -87,7 +87,7 @@ class Store:
         return self.manifest.fingerprint
 
     def split(self, split: Split) -> StoreSplit | None:
-        """Give a split, or None if the store has no picture of it."""
+        """Return a split, or None if the store has no picture of it."""
         if self.manifest.num_rows(split) == 0:
             return None
         if split not in self._splits:

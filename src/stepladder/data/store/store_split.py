@@ -66,7 +66,7 @@ class HotRows:
         self._mappings: dict[int, np.ndarray] = {}
 
     def is_unchanged(self, rows: np.ndarray) -> bool:
-        """Tell whether the files of these rows are as they were; call before `copy_into`.
+        """Return True if the files of these rows are as they were; call before `copy_into`.
 
         Raises:
             DataError: if one was cut or has grown.
@@ -200,7 +200,7 @@ class StoreSplit(PictureSource):
         return (index or self._checked(shard_idx).index).label_array()
 
     def labels_of(self, rows: np.ndarray) -> np.ndarray:
-        """Give the labels of some rows, int64 (len(rows),); touches no other shard.
+        """Return the labels of some rows, int64 (len(rows),); touches no other shard.
 
         Raises:
             DataError: if a label is no index into classes.
@@ -231,7 +231,7 @@ class StoreSplit(PictureSource):
         return None if self._files.is_local else self._files.stats
 
     def describe(self, row: int) -> str:
-        r"""Give the path of the source picture, relative to the source folder.
+        r"""Return the path of the source picture, relative to the source folder.
 
         Valid UTF-8 whatever the file name was: bytes that are no text are written `\xNN`, and a
         backslash is doubled (`stepladder.data.store.pages.decode_path` gives the name back).
@@ -239,7 +239,7 @@ class StoreSplit(PictureSource):
         return self._read_name(row, Shard.source_path)
 
     def sha256(self, row: int) -> bytes:
-        """Give the sha256 of the source picture's bytes."""
+        """Return the sha256 of the source picture's bytes."""
         return self._read_name(row, Shard.sha256)
 
     def picture(self, row: int) -> np.ndarray:
@@ -282,7 +282,7 @@ class StoreSplit(PictureSource):
         return ReadCost(fetch_s=time.perf_counter() - start_s, num_bytes=num_bytes)
 
     def _hot_rows(self, rows: np.ndarray) -> HotRows | None:
-        """Give the quick way to rows, as long as their files have not changed; None: there is none.
+        """Return the quick way to rows, as long as their files have not changed; None: there is none.
 
         Raises:
             DataError: if a file was cut or has grown.
@@ -328,12 +328,12 @@ class StoreSplit(PictureSource):
         return ReadCost(fetch_s=fetch_s, decode_s=decode_s, num_bytes=num_bytes)
 
     def _shard_of(self, rows: np.ndarray) -> np.ndarray:
-        """Give the shard in which each row lies, (len(rows),)."""
+        """Return the shard in which each row lies, (len(rows),)."""
         shard_idx: np.ndarray = np.searchsorted(self._starts, rows, side="right") - 1
         return shard_idx
 
     def _by_shard(self, rows: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
-        """Give (shard, places among the rows asked for, rows within it) of each shard in use."""
+        """Return (shard, places among the rows asked for, rows within it) of each shard in use."""
         if len(rows) == 0:  # as in a rank that gets none of a batch
             return []
         shard_idx = self._shard_of(rows)
@@ -346,7 +346,7 @@ class StoreSplit(PictureSource):
         ]
 
     def _shard(self, shard_idx: int) -> Shard:
-        """Give an open shard."""
+        """Return an open shard."""
         shard = self._shards.get(shard_idx)
         if shard is None:
             with self._opening:
@@ -378,7 +378,7 @@ class StoreSplit(PictureSource):
             del self._shards[idx]
 
     def _checked(self, shard_idx: int) -> Shard:
-        """Give an open shard that is still the file that it was."""
+        """Return an open shard that is still the file that it was."""
         shard = self._shard(shard_idx)
         shard.check()
         return shard

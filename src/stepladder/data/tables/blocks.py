@@ -71,7 +71,7 @@ class BlockCache:
             return has_room
 
     def get(self, blocks: Blocks, idx: int) -> Block:
-        """Give a block, decoded now or before."""
+        """Return a block, decoded now or before."""
         key = (blocks.number, idx)
         with self._lock:
             entry = self._entries.get(key)
@@ -178,7 +178,7 @@ class Blocks:
         return self._cache.reserve(self, num_bytes)
 
     def get(self, idx: int) -> Block:
-        """Give a block."""
+        """Return a block."""
         return self._cache.get(self, idx)
 
     def expect(self, indices: Iterable[int]) -> None:
@@ -199,7 +199,7 @@ _making = threading.Lock()
 
 
 def shared_cache() -> BlockCache:
-    """Give the cache of this process; its limit is set when the first table is opened."""
+    """Return the cache of this process; its limit is set when the first table is opened."""
     global _shared  # memory is one: two caches would each take a quarter
     with _making:
         if _shared is None:

@@ -59,12 +59,12 @@ class Hold:
 
 
 def is_written(folder: Path) -> bool:
-    """Tell whether a folder is what was written of a DataFrame."""
+    """Return True if a folder is what was written of a DataFrame."""
     return (folder / MANIFEST).is_file() and (folder / "_SUCCESS").is_file()
 
 
 def is_left(folder: Path) -> bool:
-    """Tell whether a folder is what was written of a DataFrame, in part or whole, and not used."""
+    """Return True if a folder is what was written of a DataFrame, in part or whole, and not used."""
     if is_written(folder):
         return not _is_used(folder)
     return bool(_marks(folder)) and not _is_marked(folder)
@@ -95,7 +95,7 @@ def _marks(folder: Path) -> list[re.Match[str]]:
 
 
 def _is_marked(folder: Path) -> bool:
-    """Tell whether a process that left a mark may live: of another machine's nobody knows."""
+    """Return True if a process that left a mark may live: of another machine's nobody knows."""
     here = socket.gethostname()
     return any(
         mark["host"] != here or psutil.pid_exists(int(mark["process"])) for mark in _marks(folder)
@@ -110,7 +110,7 @@ def _let_go(handle: int, mark: Path | None, process: int) -> None:
 
 
 def _is_used(folder: Path) -> bool:
-    """Tell whether a process holds what was written, or might."""
+    """Return True if a process holds what was written, or might."""
     if _is_marked(folder):
         return True
     try:

@@ -75,7 +75,7 @@ class Column(ABC):
 
     @abstractmethod
     def num_bytes(self, values: Any) -> int:
-        """Give the memory that decoded values take."""
+        """Return the memory that decoded values take."""
 
     @abstractmethod
     def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class _Numeric(Column):
         return result
 
     def _elements(self, lists: pa.Array) -> np.ndarray:
-        """Give the numbers in lists; a null among them is filled, or refused with its row."""
+        """Return the numbers in lists; a null among them is filled, or refused with its row."""
         flat = pc.list_flatten(lists)
         if flat.null_count and self.fill is None:
             row = _row_of(lists, int(np.argmax(pc.is_null(flat).to_numpy(zero_copy_only=False))))
@@ -144,19 +144,19 @@ class NumberColumn(_Numeric):
     """One number a row. Shapes: (n,)."""
 
     def decode(self, values: pa.ChunkedArray) -> np.ndarray:
-        """Give the numbers."""
+        """Return the numbers."""
         return self._numbers(joined(values))
 
     def concat(self, values: Sequence[np.ndarray]) -> np.ndarray:
-        """Give one array."""
+        """Return one array."""
         return np.concatenate(values)
 
     def num_bytes(self, values: np.ndarray) -> int:
-        """Give the bytes of the numbers."""
+        """Return the bytes of the numbers."""
         return int(values.nbytes)
 
     def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:
-        """Give a tensor."""
+        """Return a tensor."""
         first = parts[0].values
         out = np.empty((num_rows, *first.shape[1:]), dtype=first.dtype)
         for part in parts:
@@ -176,7 +176,7 @@ class VectorColumn(NumberColumn):
         self.length = length
 
     def decode(self, values: pa.ChunkedArray) -> np.ndarray:
-        """Give the numbers, (rows, k)."""
+        """Return the numbers, (rows, k)."""
         array = joined(values)
         if self.fill is None:
             self._refuse_nulls(array)
@@ -192,7 +192,7 @@ class VectorColumn(NumberColumn):
             raise BadCellError(row, what, cure=self._length_cure)
 
     def _spread(self, flat: np.ndarray, array: pa.Array) -> np.ndarray:
-        """Give the numbers of those that are not null as rows of all, with the others filled."""
+        """Return the numbers of those that are not null as rows of all, with the others filled."""
         vectors = flat.reshape(len(array) - array.null_count, self.length)
         if not array.null_count:
             return vectors
@@ -226,7 +226,7 @@ class ListColumn(_Numeric):
         return (self.name, self.name + LENGTHS)
 
     def decode(self, values: pa.ChunkedArray) -> _Ragged:
-        """Give the lists; with a fill value a null list is an empty one."""
+        """Return the lists; with a fill value a null list is an empty one."""
         array = joined(values)
         if self.fill is None:
             self._refuse_nulls(array)
@@ -235,17 +235,17 @@ class ListColumn(_Numeric):
         return _Ragged(self._elements(array), starts)
 
     def concat(self, values: Sequence[_Ragged]) -> _Ragged:
-        """Give lists after another."""
+        """Return lists after another."""
         counts = np.concatenate([np.diff(part.starts) for part in values])
         starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         return _Ragged(np.concatenate([part.flat for part in values]), starts)
 
     def num_bytes(self, values: _Ragged) -> int:
-        """Give the bytes of the numbers and of where lists begin."""
+        """Return the bytes of the numbers and of where lists begin."""
         return int(values.flat.nbytes + values.starts.nbytes)
 
     def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:
-        """Give a padded tensor and the lengths."""
+        """Return a padded tensor and the lengths."""
         lengths = np.empty(num_rows, dtype=np.int64)
         for part in parts:
             starts = part.values.starts
@@ -268,11 +268,11 @@ class _ArrowColumn(Column):
     """A column that stays as Arrow holds it until a batch is put together."""
 
     def concat(self, values: Sequence[pa.Array]) -> pa.Array:
-        """Give one array."""
+        """Return one array."""
         return pa.concat_arrays(values)
 
     def num_bytes(self, values: pa.Array) -> int:
-        """Give the bytes of the values and of where they begin."""
+        """Return the bytes of the values and of where they begin."""
         return int(values.nbytes)
 
 
@@ -280,11 +280,11 @@ class ObjectColumn(_ArrowColumn):
     """Texts or bytes, as a list."""
 
     def decode(self, values: pa.ChunkedArray) -> pa.Array:
-        """Give the values, as Arrow holds them."""
+        """Return the values, as Arrow holds them."""
         return self._filled(joined(values))
 
     def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:
-        """Give a list of str or of bytes."""
+        """Return a list of str or of bytes."""
         out: list[Any] = [None] * num_rows
         for part in parts:
             taken = part.values.take(pa.array(part.rows)).to_pylist()
@@ -299,7 +299,7 @@ class MlVectorColumn(VectorColumn):
     _length_cure = "leave the column out"
 
     def decode(self, values: pa.ChunkedArray) -> np.ndarray:
-        """Give the numbers, (rows, k); what a sparse vector does not name is 0."""
+        """Return the numbers, (rows, k); what a sparse vector does not name is 0."""
         array = joined(values)
         if self.fill is None:
             self._refuse_nulls(array)
@@ -325,13 +325,13 @@ class MlVectorColumn(VectorColumn):
 
 
 def _row_of(lists: pa.Array, place: int) -> int:
-    """Give the row of the list that a number at a place of the flattened lists is in."""
+    """Return the row of the list that a number at a place of the flattened lists is in."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     return int(np.searchsorted(np.cumsum(lengths), place, "right"))
 
 
 def joined(values: pa.ChunkedArray) -> pa.Array:
-    """Give one array; texts and bytes get offsets of 64 bits, so that they may pass 2 GiB."""
+    """Return one array; texts and bytes get offsets of 64 bits, so that they may pass 2 GiB."""
     kind = values.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -347,13 +347,13 @@ def joined(values: pa.ChunkedArray) -> pa.Array:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Tell whether a type is of texts."""
+    """Return True if a type is of texts."""
     types = pa.types
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Tell whether a type is of bytes."""
+    """Return True if a type is of bytes."""
     types = pa.types
     return bool(
         types.is_binary(kind)
@@ -364,13 +364,13 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Tell whether a type is of lists."""
+    """Return True if a type is of lists."""
     types = pa.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def is_ml_vector(kind: pa.DataType) -> bool:
-    """Tell whether a type is the struct that Spark writes for its VectorUDT."""
+    """Return True if a type is the struct that Spark writes for its VectorUDT."""
     if not pa.types.is_struct(kind):
         return False
     return [kind.field(i).name for i in range(kind.num_fields)] == _VECTOR_FIELDS
@@ -380,7 +380,7 @@ _VECTOR_FIELDS = ["type", "size", "indices", "values"]
 
 
 def number_type(kind: pa.DataType) -> pa.DataType | None:
-    """Give the type of number that a batch holds of a type, or None where it is no number.
+    """Return the type of number that a batch holds of a type, or None where it is no number.
 
     Times are counted in the unit of the column. Unsigned numbers that torch computes little with
     get the next wider signed type.
@@ -435,14 +435,14 @@ class CellColumn(_ArrowColumn):
         self._column = column
 
     def decode(self, values: pa.ChunkedArray) -> pa.Array:
-        """Give the values, as Arrow holds them."""
+        """Return the values, as Arrow holds them."""
         array, column = joined(values), self._column
         if isinstance(column, NumberColumn) and not isinstance(column, VectorColumn):
             return column.as_numbers(array)
         return array
 
     def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:  # noqa: ARG002
-        """Give an array of numbers, or a list of texts, bytes or arrays."""
+        """Return an array of numbers, or a list of texts, bytes or arrays."""
         taken = pa.concat_arrays([part.values.take(pa.array(part.rows)) for part in parts])
         order = np.argsort(np.concatenate([part.places for part in parts]))
         return {self.name: self._cells(taken.take(pa.array(order)))}
@@ -461,7 +461,7 @@ class CellColumn(_ArrowColumn):
         return array.to_numpy(zero_copy_only=False)
 
     def _lists(self, array: pa.Array, column: VectorColumn | ListColumn) -> list[Any]:
-        """Give an array for each list, and None for a null."""
+        """Return an array for each list, and None for a null."""
         numbers = column.as_numbers(pc.list_flatten(array))
         flat = np.array(numbers.to_numpy(zero_copy_only=False))  # that a function may write into
         ends = np.cumsum(pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False))

@@ -82,7 +82,7 @@ class Room:
 
 
 def find_room(cache: Path, max_bytes: int | None) -> Room:
-    """Give what may be taken: what the user allows, or less where less is free.
+    """Return what may be taken: what the user allows, or less where less is free.
 
     Args:
         max_bytes: None: what is free.

@@ -108,7 +108,7 @@ def _changed_ns(file_system: fs.FileSystem, file: TableFile) -> int:
 
 
 def _tail(stream: pa.NativeFile, size_bytes: int) -> bytes:
-    """Give the footer, its length and the magic bytes."""
+    """Return the footer, its length and the magic bytes."""
     if size_bytes < 12:
         raise ValueError(f"{size_bytes} bytes")
     assumed = min(size_bytes, _ASSUMED_BYTES)

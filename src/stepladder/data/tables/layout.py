@@ -194,7 +194,7 @@ def _refuse_twins(schema: pa.Schema, names: Collection[str], where: str) -> None
 
 
 def _kept(keep: np.ndarray | None, rows: Sequence[int]) -> list[np.ndarray | None]:
-    """Give the rows of each row group that are kept; those beyond the end of `keep` are."""
+    """Return the rows of each row group that are kept; those beyond the end of `keep` are."""
     if keep is None:
         return [None] * len(rows)
     whole = np.ones(sum(rows), dtype=bool)

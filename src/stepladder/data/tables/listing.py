@@ -79,7 +79,7 @@ class Listing:
 
 
 def in_file_system(place: str) -> tuple[fs.FileSystem, str]:
-    """Give the file system of a place and the path on it.
+    """Return the file system of a place and the path on it.
 
     Raises:
         DataError: if the place is no address.
@@ -108,13 +108,13 @@ def in_file_system(place: str) -> tuple[fs.FileSystem, str]:
 
 
 def written(path: str | Path) -> str:
-    """Give a place as a person writes it: in a Path, two slashes became one."""
+    """Return a place as a person writes it: in a Path, two slashes became one."""
     store = object_place(path)
     return str(path) if store is None else str(store)
 
 
 def is_address(place: str) -> bool:
-    """Tell whether a place is on another file system than this machine's."""
+    """Return True if a place is on another file system than this machine's."""
     return "://" in place and not place.startswith("file://")
 
 
@@ -147,7 +147,7 @@ def list_table(
 
 
 def _is_there(file_system: fs.FileSystem, path: str, place: str) -> bool:
-    """Tell whether there is a file or a folder, or a glob that may stand for some."""
+    """Return True if there is a file or a folder, or a glob that may stand for some."""
     with _named_if_unreachable(place):
         [info] = file_system.get_file_info([path])
     return info.type != fs.FileType.NotFound or bool(_GLOB.search(path))
@@ -268,7 +268,7 @@ def _named_if_unreachable(place: str) -> Iterator[None]:
 
 
 def _found(file_system: fs.FileSystem, path: str, place: str) -> tuple[str, list[fs.FileInfo]]:
-    """Give the folder that names are relative to, and what is in it."""
+    """Return the folder that names are relative to, and what is in it."""
     [info] = file_system.get_file_info([path])
     if info.type == fs.FileType.Directory:
         return path, file_system.get_file_info(fs.FileSelector(path, recursive=True))
@@ -282,7 +282,7 @@ def _found(file_system: fs.FileSystem, path: str, place: str) -> tuple[str, list
 
 
 def _root_of_glob(file_system: fs.FileSystem, glob: str) -> str:
-    """Give the folder that a glob looks in; one that is there is taken as it is, `[` and all."""
+    """Return the folder that a glob looks in; one that is there is taken as it is, `[` and all."""
     first = _GLOB.search(glob)
     assert first is not None
     root = posixpath.dirname(glob[: first.start()])
@@ -375,7 +375,7 @@ def _split_of(file: TableFile, column: str) -> Split | None:
 
 
 def split_named(value: Any) -> Split | None:
-    """Give the split that a name means, such as `validation` for val."""
+    """Return the split that a name means, such as `validation` for val."""
     return SPLIT_WORDS.get(str(value).lower())
 
 
@@ -410,7 +410,7 @@ def reading_version(version: int, *, place: str | None = None) -> Iterator[set[s
 
 
 def pinned_version(place: str) -> int | None:
-    """Give the version at which to open a Delta table that is asked for without one."""
+    """Return the version at which to open a Delta table that is asked for without one."""
     pin = _PIN.get()
     if pin is None:
         return None

@@ -99,7 +99,7 @@ def materialise(
 def _key(
     frame: DataFrame, plan: Plan, options: Mapping[str, Any], cache: Path
 ) -> tuple[str, int | None]:
-    """Give the name of the folder: by plan and files, by the rows, or for this session alone.
+    """Return the name of the folder: by plan and files, by the rows, or for this session alone.
 
     Returns:
         The key, and about the bytes of the rows where they were computed.
@@ -210,7 +210,7 @@ def _write(frame: DataFrame, folder: Path, form: Form, room: Room) -> Written:
 
 
 def _put(found: Written, folder: Path) -> Written:
-    """Give what was written its name, or one beside it where something is that is held."""
+    """Return what was written its name, or one beside it where something is that is held."""
     fsync_dir(found.folder)
     try:
         found.folder.rename(folder)

@@ -161,7 +161,7 @@ def shard_loader(
     order: OrderMode | str = OrderMode.AUTO,
     window_rows: int = 0,
 ) -> Loader:
-    """Give a loader of dictionaries of tensors: one shard's part of each global batch.
+    """Return a loader of dictionaries of tensors: one shard's part of each global batch.
 
     A global batch is batch_size rows for each shard, so all shards give the same number of batches
     an epoch, and nobody waits for another in vain. Fewer rows than there are shards, at the end of

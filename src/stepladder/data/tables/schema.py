@@ -34,7 +34,7 @@ _TIMES = (datetime.date, datetime.time, datetime.timedelta)
 
 
 def fitting_fill(fill: Any, name: str, kind: pa.DataType, place: str) -> Scalar | None:
-    """Give what takes the place of a column's nulls as a value of its batches.
+    """Return what takes the place of a column's nulls as a value of its batches.
 
     Raises:
         UsageError: if it is none; says what to give.
@@ -53,7 +53,7 @@ def fitting_fill(fill: Any, name: str, kind: pa.DataType, place: str) -> Scalar 
 
 
 def fitting_pad(pad: Any, name: str, kind: pa.DataType, place: str) -> Any:
-    """Give what stands behind the end of a column's shorter lists as a number of its batches.
+    """Return what stands behind the end of a column's shorter lists as a number of its batches.
 
     Raises:
         UsageError: if it is none; says what to give.
@@ -70,7 +70,7 @@ def fitting_pad(pad: Any, name: str, kind: pa.DataType, place: str) -> Any:
 
 
 def _as_value(given: Any, kind: pa.DataType) -> Scalar | None:
-    """Give a value as batches hold it; None: it is of another type, or too large."""
+    """Return a value as batches hold it; None: it is of another type, or too large."""
     value = given.item() if isinstance(given, np.generic) else given
     if is_text(kind):
         return value if isinstance(value, str) else None
@@ -106,7 +106,7 @@ def _number(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _bounds(number: pa.DataType) -> tuple[float, float]:
-    """Give the smallest and the largest finite number of a type."""
+    """Return the smallest and the largest finite number of a type."""
     if pa.types.is_boolean(number):
         return 0, 1
     dtype = np.dtype(number.to_pandas_dtype())
@@ -150,7 +150,7 @@ class Choices:
     null_cure: str | None = field(default=None, repr=False)
 
     def names(self, schema: pa.Schema, place: str) -> tuple[str, ...]:
-        """Give the columns to read, the target among them, and refuse names that are not there.
+        """Return the columns to read, the target among them, and refuse names that are not there.
 
         Raises:
             UsageError: at an unknown name; lists those of the table.
@@ -177,7 +177,7 @@ def columns_of(
     place: str,
     values: Callable[[str], Iterable[pa.ChunkedArray]],
 ) -> tuple[Column, ...]:
-    """Give the columns of a table.
+    """Return the columns of a table.
 
     Args:
         names: of the columns to read.
@@ -208,7 +208,7 @@ def columns_of(
 
 
 def plain_type(given: pa.Field, place: str) -> pa.DataType:
-    """Give the type of a field that needs no code to be understood.
+    """Return the type of a field that needs no code to be understood.
 
     Raises:
         DataError: at an extension type, which may hold pickles.
@@ -240,7 +240,7 @@ def difference(
 
 
 def _is_same(a: pa.DataType, b: pa.DataType) -> bool:
-    """Tell whether two types are read alike: how texts are stored does not matter."""
+    """Return True if two types are read alike: how texts are stored does not matter."""
     a, b = (kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (a, b))
     if is_list(a) and is_list(b):
         lengths = [getattr(kind, "list_size", None) for kind in (a, b)]
@@ -277,7 +277,7 @@ def _column(
 def _vector_length(
     name: str, groups: Iterable[pa.ChunkedArray], fill: Scalar | None, place: str
 ) -> int:
-    """Give the length of the first vector that is not null; of a table without rows, 0.
+    """Return the length of the first vector that is not null; of a table without rows, 0.
 
     Raises:
         DataError: if all are null, and are to be filled.
@@ -298,7 +298,7 @@ def _vector_length(
 
 
 def _length(vector: list[float] | dict[str, Any]) -> int:
-    """Give the length of a vector: one of Spark says it where it is sparse."""
+    """Return the length of a vector: one of Spark says it where it is sparse."""
     if isinstance(vector, list):
         return len(vector)
     return int(vector["size"] if vector["type"] == 0 else len(vector["values"]))

@@ -83,7 +83,7 @@ class SparkConverter:
         order: OrderMode | str = OrderMode.AUTO,
         window_rows: int = 0,
     ) -> Loader:
-        """Give batches of one shard, as dictionaries of tensors.
+        """Return batches of one shard, as dictionaries of tensors.
 
         Args:
             batch_size: rows of a batch on each shard.
@@ -246,7 +246,7 @@ def _types(kind: Any) -> Iterator[Any]:
 
 
 def _folder(cache_dir: str | Path) -> Path:
-    """Give the folder of this machine, which may be yet to be made."""
+    """Return the folder of this machine, which may be yet to be made."""
     folder = local_folder(cache_dir)
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
@@ -259,7 +259,7 @@ def _folder(cache_dir: str | Path) -> Path:
 
 
 def local_folder(cache_dir: str | Path) -> Path:
-    """Give the folder of this machine that is meant; Databricks mounts `dbfs:/` at `/dbfs`.
+    """Return the folder of this machine that is meant; Databricks mounts `dbfs:/` at `/dbfs`.
 
     Raises:
         UsageError: if it is on no file system of this machine.

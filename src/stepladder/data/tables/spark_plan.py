@@ -96,7 +96,7 @@ def content_of(frame: DataFrame) -> tuple[str, int]:
 
 
 def row_hash(frame: DataFrame, seed: int) -> Any:
-    """Give a column of the hashes of the rows."""
+    """Return a column of the hashes of the rows."""
     from pyspark.sql import functions as fn
 
     fields = frame.schema.fields
@@ -105,7 +105,7 @@ def row_hash(frame: DataFrame, seed: int) -> Any:
 
 
 def _hash(value: Any, kind: DataType, seed: int) -> Any:
-    """Give a column of the hashes of a column.
+    """Return a column of the hashes of a column.
 
     Spark's own hash passes over nulls and over where a list ends: (null, 5) would be (5, null),
     and ([1, 2], [3]) would be ([1], [2, 3]).
@@ -126,7 +126,7 @@ def _hash(value: Any, kind: DataType, seed: int) -> Any:
 
 
 def row_bytes(frame: DataFrame) -> Any:
-    """Give a column of about the bytes of each row: texts, bytes and lists by their length."""
+    """Return a column of about the bytes of each row: texts, bytes and lists by their length."""
     from pyspark.sql import functions as fn
     from pyspark.sql.types import ArrayType, BinaryType, StringType
 
@@ -196,7 +196,7 @@ def _classes(value: Any) -> Iterator[str]:
 
 
 def _identity(session: Any, address: str) -> tuple[str, int, int]:
-    """Give address, size and time of change of a file, wherever it is."""
+    """Return address, size and time of change of a file, wherever it is."""
     parts = urlsplit(address)
     if parts.scheme in ("", "file"):
         status = os.stat(unquote(parts.path))  # noqa: PTH116 (a str, for speed)

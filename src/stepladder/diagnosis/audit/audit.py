@@ -45,7 +45,7 @@ _ALIKE = 1e-6  # share by which two readings of one set differ at most: what flo
 
 
 def judge_selection(log: RunLog, series: Series, num: int | None) -> Finding:
-    """Say whether the set that chose the epoch is also the one that is reported, and its price.
+    """Return True if the set that chose the epoch is also the one that is reported, and its price.
 
     The expected largest of k equally good evaluations lies E[max of k] standard deviations above
     their mean. That deviation lies between the jumps of the curve (the examples are the same ones
@@ -108,7 +108,7 @@ def _price(series: Series, k: int, num: int | None) -> tuple[str, dict[str, Json
 
 
 def _beside_a_test(log: RunLog, series: Series) -> Finding:
-    """Say whether the test result is one of another set than the one that chose the epoch."""
+    """Return True if the test result is one of another set than the one that chose the epoch."""
     test = {ACCURACY: log.test_accuracy, LOSS: log.test_loss}.get(series.name)
     shown = {series.values[series.best], series.values[-1]}
     if test is not None and any(math.isclose(test, value, rel_tol=_ALIKE) for value in shown):
@@ -127,7 +127,7 @@ def _beside_a_test(log: RunLog, series: Series) -> Finding:
 
 
 def _num_looks(log: RunLog, series: Series) -> int:
-    """Give how many evaluations there were to choose from; one an epoch where they are not logged.
+    """Return how many evaluations there were to choose from; one an epoch where they are not logged.
 
     Where only the result was logged, the epochs are those that were done.
     """
@@ -214,7 +214,7 @@ def _findings(
 
 
 def _curves(log: RunLog, num: int | None) -> Curves:
-    """Give the curves that fit is judged by: of a run folder the same as `diagnose` reads."""
+    """Return the curves that fit is judged by: of a run folder the same as `diagnose` reads."""
     path = Path(log.path)
     folder = path.parent if path.name == EVENTS_FILE else path
     if log.format is LogFormat.STEPLADDER and (folder / EVENTS_FILE).is_file():
@@ -356,7 +356,7 @@ def _data_wait(log: RunLog) -> Finding | None:
 
 
 def _named_apart(logs: Sequence[RunLog]) -> list[RunLog]:
-    """Give logs of one name their paths instead."""
+    """Return logs of one name their paths instead."""
     names = [log.name for log in logs]
     return [
         replace(log, name=log.path) if names.count(log.name) > 1 and log.path else log

@@ -14,7 +14,7 @@ _MAY_PAIR = "paired by example it may be clearer, which the predictions of both 
 
 
 def compare_results(first: AuditedRun, second: AuditedRun) -> Difference | None:
-    """Say whether the results of two trainings differ by more than noise.
+    """Return True if the results of two trainings differ by more than noise.
 
     The standard error is that of two independent sets of examples. On one and the same set it may
     be smaller, which takes the predictions of both to know; but a net change of c examples is never
@@ -65,7 +65,7 @@ def _sem(first: AuditedRun, second: AuditedRun) -> float:
 
 
 def _is_clear(in_sems: float | None, in_examples: float, relation: Relation) -> bool | None:
-    """Say whether a change is clear; None: it would take the pairs to know."""
+    """Return True if a change is clear; None: it would take the pairs to know."""
     if in_sems is None:
         return None
     if abs(in_sems) > CLEAR:

@@ -18,7 +18,7 @@ _AT_THE_END = 2  # a best among so many last evaluations may not be the best tha
 
 
 def judge_length(log: RunLog, series: Series, num: int | None) -> Finding:
-    """Say whether a training ended too early, past its best, or in time.
+    """Return True if a training ended too early, past its best, or in time.
 
     Too early: the last three evaluations (two of fewer than 9) are better than as many before by
     more than twice the noise, in their mean and in their best, and one of the last two is the best
@@ -221,7 +221,7 @@ def _is_improving(series: Series, num: int | None) -> bool:
 
 
 def _late_gain(series: Series) -> float:
-    """Give the gain of the mean of the last evaluations over that of as many before them."""
+    """Return the gain of the mean of the last evaluations over that of as many before them."""
     k = _window(series)
     late, before = series.values[-k:], series.values[-2 * k : -k]
     return series.gain(sum(before) / k, sum(late) / k)
@@ -233,7 +233,7 @@ def _window(series: Series) -> int:
 
 
 def _stop_at(series: Series) -> int | None:
-    """Give the evaluation after which patience ends; None where it never does before the end."""
+    """Return the evaluation after which patience ends; None where it never does before the end."""
     best = 0
     for idx, value in enumerate(series.values):
         if series.gain(series.values[best], value) > 0:

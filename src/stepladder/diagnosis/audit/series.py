@@ -56,7 +56,7 @@ class Series:
         return before - after if self.is_lower_better else after - before
 
     def sem(self, value: float, num: int | None) -> float | None:
-        """Give the standard error of one value by the number of held-out examples.
+        """Return the standard error of one value by the number of held-out examples.
 
         A share of 0 or 1 counts as half an example off. Of a loss it is the logged one, if any.
         """
@@ -68,12 +68,12 @@ class Series:
         return None
 
     def jitter(self) -> float | None:
-        """Give how far the curve jumps from evaluation to evaluation, one standard deviation."""
+        """Return how far the curve jumps from evaluation to evaluation, one standard deviation."""
         late = self.values[len(self.values) // 3 :]
         return scatter(late if len(late) >= 6 else self.values)
 
     def step_noise(self, num: int | None) -> float | None:
-        """Give one standard deviation of a difference between two evaluations that is chance.
+        """Return one standard deviation of a difference between two evaluations that is chance.
 
         Most examples are the same ones, judged alike: the curve's own jumps say more than the
         number of examples, which is taken where there are too few evaluations.
@@ -109,7 +109,7 @@ def choose_series(log: RunLog) -> Series | None:
 
 
 def loss_series(log: RunLog) -> Series | None:
-    """Give the held-out losses."""
+    """Return the held-out losses."""
     return _series(LOSS, log.rows, [row.val_loss for row in log.rows], is_share=False)
 
 
@@ -138,7 +138,7 @@ def why_unended(log: RunLog) -> str:
 
 
 def curves_of(log: RunLog, num_val: int | None) -> Curves:
-    """Give a log as the curves that the fit is judged by; nothing in it is on equal terms."""
+    """Return a log as the curves that the fit is judged by; nothing in it is on equal terms."""
     is_diverged = any(
         value is not None and not math.isfinite(value)
         for row in log.rows

@@ -59,7 +59,7 @@ def against_majority(outcomes: Mapping[tuple[str, str], int]) -> AgainstMajority
 def baseline_finding(
     outcomes: Mapping[tuple[str, str], int], *, probe_accuracy: float | None = None
 ) -> Finding:
-    """Say whether a trained model beats the commonest class, and a probe where one was fitted.
+    """Return True if a trained model beats the commonest class, and a probe where one was fitted.
 
     Args:
         outcomes: of held-out examples, how often each (label, predicted) occurs.

@@ -79,20 +79,20 @@ class Curves:
         return sum(_is_number(point.val_loss) for point in self.points) >= min(2, len(self.points))
 
     def judged(self) -> tuple[Point, ...]:
-        """Give the points that have the validation value that is judged, a finite one."""
+        """Return the points that have the validation value that is judged, a finite one."""
         return tuple(point for point in self.points if _is_number(self._value(point)))
 
     def values(self) -> list[float]:
-        """Give what is judged at each of `judged()`, lower is better: loss, or share of errors."""
+        """Return what is judged at each of `judged()`, lower is better: loss, or share of errors."""
         found = (self._value(point) for point in self.judged())
         return [value for value in found if value is not None]
 
     def course(self) -> list[float]:
-        """Give the values with their jumps smoothed."""
+        """Return the values with their jumps smoothed."""
         return smoothed(self.values())
 
     def noise(self) -> float | None:
-        """Give one standard deviation of a difference between two evaluations that is chance.
+        """Return one standard deviation of a difference between two evaluations that is chance.
 
         The larger of two: how far the curve scatters from evaluation to evaluation, and what
         another draw of validation examples would change. The former is read from the last two
@@ -112,7 +112,7 @@ class Curves:
         return max((part for part in (of_steps, of_examples) if part), default=None)
 
     def accuracy_floor(self) -> float | None:
-        """Give the standard error of the last accuracy, sqrt(p (1 - p) / n); None: not known.
+        """Return the standard error of the last accuracy, sqrt(p (1 - p) / n); None: not known.
 
         A share of 0 or 1 counts as half an example off: its error is not known to be nothing.
         """

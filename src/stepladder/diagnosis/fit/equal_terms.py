@@ -99,7 +99,7 @@ def _with_validation(point: Point, val: Evaluation, num_val: int) -> tuple[Point
 
 
 def accuracy_of(result: Evaluation) -> float | None:
-    """Give the share of examples that are right; None of a task without classes."""
+    """Return the share of examples that are right; None of a task without classes."""
     if result.predicted is not None and result.targets is not None:
         return float((result.predicted == result.targets).mean())
     return result.values.get("accuracy")

@@ -357,7 +357,7 @@ class _Change:
 
 
 def _training_fall(seen: _Seen) -> _Change | None:
-    """Say whether training went on improving after validation's best; None: not known."""
+    """Return True if training went on improving after validation's best; None: not known."""
     points = seen.curves.judged()
     after = points[seen.best :]
     for name, terms in (("equal_train_loss", "on equal terms"), ("train_loss", "as logged")):

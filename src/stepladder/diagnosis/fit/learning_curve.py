@@ -103,7 +103,7 @@ def measure_learning_curve(
 
 
 def has_enough(run: OpenedRun) -> bool:
-    """Say whether a run has the data for a learning curve: enough of it, and a validation split."""
+    """Return True if a run has the data for a learning curve: enough of it, and a validation split."""
     return run.sources.val is not None and _num_used(run) * FRACTIONS[0] >= MIN_ROWS
 
 
@@ -179,7 +179,7 @@ def _errors(judged: Judged, is_share: bool) -> NDArray[np.float64]:
 
 
 def _task_and_recipe(run: OpenedRun) -> tuple[Task, Recipe]:
-    """Give what is trained: the run's Task without its test split, on features if the run was.
+    """Return what is trained: the run's Task without its test split, on features if the run was.
 
     The features are those of the whole sample, opened once: each part is a part of them.
     """
@@ -224,7 +224,7 @@ def _train(job: JobConfig, task: Task, recipe: Recipe, folder: Path) -> _Trained
 
 
 def _part(recipe: Recipe, share: float, seed: int) -> Recipe:
-    """Give the recipe on a part of its data, for as many steps and validations as before."""
+    """Return the recipe on a part of its data, for as many steps and validations as before."""
     times = round(1 / share)
     schedule, stopping = recipe.schedule, recipe.stopping
     horizon = schedule.horizon_epochs

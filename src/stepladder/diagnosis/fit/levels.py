@@ -66,7 +66,7 @@ class Levels:
         return False
 
     def is_training_poor(self, min_error: float, min_share: float) -> bool:
-        """Say whether much of what was shown is not learnt: by errors, else by the loss."""
+        """Return True if much of what was shown is not learnt: by errors, else by the loss."""
         if self.train_error is not None:
             return self.train_error - self.target_error > min_error
         share = self._train_share()
@@ -92,7 +92,7 @@ class Levels:
         return (said,)
 
     def numbers(self) -> dict[str, Json]:
-        """Give the levels by name."""
+        """Return the levels by name."""
         return {
             "train_error": self.train_error,
             "val_error": self.val_error,
@@ -129,7 +129,7 @@ def levels_of(curves: Curves) -> Levels:
 
 
 def guess_loss(curves: Curves) -> tuple[float | None, bool]:
-    """Give the loss of a model that guesses, and whether it had to be assumed."""
+    """Return the loss of a model that guesses, and whether it had to be assumed."""
     if curves.num_classes is not None and curves.num_classes > 1:
         return math.log(curves.num_classes), False
     losses = [loss for _, loss in curves.train_windows]

@@ -168,7 +168,7 @@ def _step(subject: Subject, batch: Batch, *, idx: int, lr: float) -> float:
 
 
 def _smooth(losses: list[float]) -> list[float]:
-    """Give the exponential mean of the losses so far, corrected for its start."""
+    """Return the exponential mean of the losses so far, corrected for its start."""
     smooth, mean = [], 0.0
     for idx, loss in enumerate(losses, start=1):
         mean = SMOOTHING * mean + (1 - SMOOTHING) * loss

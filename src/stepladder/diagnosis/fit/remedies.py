@@ -104,7 +104,7 @@ def remedies_for(known: Known) -> tuple[Remedy, ...]:
 
 
 def lacks_training(known: Known) -> bool:
-    """Say whether the training error is what is high."""
+    """Return True if the training error is what is high."""
     fit, levels = known.fit, known.levels
     if fit.kind is FitKind.OVERFIT or fit.is_overconfident:
         return False
@@ -115,7 +115,7 @@ def lacks_training(known: Known) -> bool:
 
 
 def lacks_validation(known: Known) -> bool:
-    """Say whether the validation error is high beside that of training."""
+    """Return True if the validation error is high beside that of training."""
     fit = known.fit
     if fit.kind is FitKind.OVERFIT or fit.is_overconfident:
         return True
@@ -209,7 +209,7 @@ def _against_validation(known: Known) -> Iterator[Remedy]:
 
 
 def _more_data(known: Known, gap: str) -> Iterator[Remedy]:
-    """Give the remedy of more data, unless a learning curve says that it gives nothing."""
+    """Yield the remedy of more data, unless a learning curve says that it gives nothing."""
     curve, recipe = known.learning_curve, known.recipe
     if recipe is not None and recipe.data.fraction < 1:
         why = f"{gap}, and only {percent(recipe.data.fraction)} of the data is used"
@@ -260,7 +260,7 @@ def _remedy(
 
 
 def _command(known: Known, name: str, options: Mapping[str, Json]) -> str:
-    """Give what to type: the options where they are known, else the climb that finds them."""
+    """Return what to type: the options where they are known, else the climb that finds them."""
     if known.recipe is None or (name in BY_HAND and not options):
         return ""
     config = shlex.quote(str(known.run / "config.yaml"))

@@ -138,7 +138,7 @@ def meaning(name: str) -> Meaning | None:
 
 
 def is_lower_better(name: str) -> bool:
-    """Say whether less of a metric is better, by its name."""
+    """Return True if less of a metric is better, by its name."""
     return _LOWER_IS_BETTER.search(name) is not None
 
 
@@ -191,7 +191,7 @@ def unreadable_cells(
 
 
 def first_of(sentences: tuple[str, ...]) -> tuple[str, ...]:
-    """Give the first few of many sentences, and say how many more there are."""
+    """Return the first few of many sentences, and say how many more there are."""
     rest = len(sentences) - _MAX_NAMED
     more = (f"and {rest} more cells",) if rest > 0 else ()
     return (*sentences[:_MAX_NAMED], *more)

@@ -63,7 +63,7 @@ def read_csv(text: str, *, name: str, path: str) -> list[Table]:
 
 
 def _rows(text: str, path: str) -> tuple[list[str], list[list[str]], tuple[str, ...]]:
-    """Give (names of the columns, rows, what was passed over)."""
+    """Return (names of the columns, rows, what was passed over)."""
     lines = text.lstrip("\ufeff").splitlines()
     lines = [line for line in lines if line.strip() and not line.startswith("#")]
     if not lines:
@@ -139,7 +139,7 @@ def _format(header: list[str]) -> LogFormat:
 
 
 def _is_epoch_from_0(part: list[Cells]) -> bool:
-    """Say whether the first epoch is called 0, as CSVLogger and Lightning do."""
+    """Return True if the first epoch is called 0, as CSVLogger and Lightning do."""
     epochs = list(_epochs(part))
     return bool(epochs) and min(epochs) == 0
 
@@ -152,7 +152,7 @@ def _epochs(part: list[Cells]) -> Iterator[float]:
 
 
 def _texts(part: list[Cells]) -> dict[str, object]:
-    """Give the columns that hold words."""
+    """Return the columns that hold words."""
     found: dict[str, object] = {}
     for row in part:
         for name, text in row.items():

@@ -47,7 +47,7 @@ def read_whole_entries(text: str) -> Any | None:
 
 
 def _is_in_first_list(begun: str) -> bool:
-    """Say whether a place lies in a list that itself lies in none: what stands there is whole."""
+    """Return True if a place lies in a list that itself lies in none: what stands there is whole."""
     return begun.endswith("[") and begun.count("[") == 1
 
 
@@ -150,7 +150,7 @@ def _trainer_state(value: Mapping[str, Any], *, name: str, path: str) -> Table:
 
 
 def _num_evaluated(history: list[Mapping[str, Any]]) -> int | None:
-    """Give the evaluated examples: seconds of an evaluation times examples a second.
+    """Return the evaluated examples: seconds of an evaluation times examples a second.
 
     Both are rounded to three or four decimals; the number is used where all evaluations agree to
     the example.

@@ -147,7 +147,7 @@ def _epochs(text: str) -> Iterator[_Epoch]:
 
 
 def _lines(text: str) -> list[str]:
-    """Give the states of the screen, one each: carriage returns and backspaces begin a new one."""
+    """Return the states of the screen, one each: carriage returns and backspaces begin a new one."""
     return re.split(r"\r\n|\n|\r|\x08+", _ANSI.sub("", text))
 
 
@@ -160,7 +160,7 @@ def _has_val(values: Mapping[str, str]) -> bool:
 
 
 def _seconds(line: str) -> float | None:
-    """Give the time that a line tells of its epoch: `20s`, `1:05`, `350ms`."""
+    """Return the time that a line tells of its epoch: `20s`, `1:05`, `350ms`."""
     found = _TIME.search(line)
     if found is None:
         return None

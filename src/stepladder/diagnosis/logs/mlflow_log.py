@@ -18,7 +18,7 @@ _MAX_RUNS = 50
 
 
 def is_mlflow_uri(word: str) -> bool:
-    """Say whether a word on the command line names a run on an MLflow server."""
+    """Return True if a word on the command line names a run on an MLflow server."""
     return "://" in word or word.startswith("runs:/")
 
 
@@ -132,7 +132,7 @@ def _folder_table(run: Path) -> Table:
 
 
 def _cells(points: _Points, start_ms: float | None) -> list[Cells]:
-    """Give a row for each step; the same key twice at a step keeps the later value."""
+    """Return a row for each step; the same key twice at a step keeps the later value."""
     rows: dict[int, dict[str, str]] = {}
     first_ms = start_ms
     for key, step, value, at_ms in sorted(points, key=lambda point: point[3]):

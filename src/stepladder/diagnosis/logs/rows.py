@@ -181,7 +181,7 @@ class _Reading:
         )
 
     def totals(self, merged: Sequence[Mapping[Meaning | str, float]]) -> dict[str, Any]:
-        """Give what stands once in a log, or is the same in all of its rows."""
+        """Return what stands once in a log, or is the same in all of its rows."""
         found: dict[str, Any] = {}
         for kind in (Meaning.NUM_TRAIN, Meaning.NUM_VAL, Meaning.NUM_TEST):
             sizes = [row[kind] for row in merged if kind in row and 1 <= row[kind] < math.inf]
@@ -220,7 +220,7 @@ def _meaning(name: str, metric: str | None, columns: Mapping[str, None]) -> Mean
 def _tested_in_training(
     cells: Sequence[Cells], meanings: Mapping[str, Meaning | str | None]
 ) -> dict[str, Meaning | str | None]:
-    """Give test columns the meaning of validation where they were written again and again.
+    """Return test columns the meaning of validation where they were written again and again.
 
     A training without validation whose test set was read at each epoch is judged by that set; a
     test result that stands once is a test result.

@@ -87,7 +87,7 @@ def read_run_log(path: Path) -> RunLog:
 def _rows(
     events: Sequence[Mapping[str, Any]], *, num_train: float | None, batch: float | None
 ) -> list[LogRow]:
-    """Give a row for each validation, with the means of training since the one before."""
+    """Return a row for each validation, with the means of training since the one before."""
     rows, train = [], list[Mapping[str, Any]]()
     has_validation = any(event.get("event") == "validation" for event in events)
     for event in events:
@@ -177,7 +177,7 @@ def _last_elapsed(events: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _settings(path: Path) -> tuple[dict[str, str], str]:
-    """Give (the options of config.yaml by dotted name, secrets blanked; what is wrong with it)."""
+    """Return (the options of config.yaml by dotted name, secrets blanked; what is wrong with it)."""
     damaged = f"{CONFIG} is damaged: its options are not known"
     try:
         text = path.read_text(encoding="utf-8", errors="replace")

@@ -16,7 +16,7 @@ _SIDES = {"train": "", "validation": "val_", "val": "val_", "eval": "val_", "tes
 
 
 def has_event_files(path: Path) -> bool:
-    """Say whether a path is an event file, or a folder that holds some at any depth."""
+    """Return True if a path is an event file, or a folder that holds some at any depth."""
     return "tfevents" in path.name if path.is_file() else any(path.rglob(_PATTERN))
 
 

@@ -190,7 +190,7 @@ def compare(
 
 
 def with_samples(log: RunLog) -> RunLog | None:
-    """Give a log whose rows count the training examples used; None where that is not known."""
+    """Return a log whose rows count the training examples used; None where that is not known."""
     rows = []
     for row in log.rows:
         seen = row.samples_seen
@@ -263,7 +263,7 @@ def _paired(first: AuditedRun, second: AuditedRun) -> PairedResult:
 
 
 def _is_same(first: AuditedRun, second: AuditedRun) -> bool:
-    """Say whether two names are of one run folder."""
+    """Return True if two names are of one run folder."""
     folders = [_folder(run.log) for run in (first, second)]
     return folders[0] is not None and folders[0] == folders[1]
 

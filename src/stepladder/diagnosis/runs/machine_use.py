@@ -141,7 +141,7 @@ def _use(samples: Sequence[Mapping[str, Any]], key: str, name: str, unit: str) -
 
 
 def _phases(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Give the share of each phase in the run's time without set-up and test, largest first."""
+    """Return the share of each phase in the run's time without set-up and test, largest first."""
     seconds = _seconds(summary)
     inside = {
         name: s for name, s in seconds.items() if name not in (Phase.SETUP.value, Phase.TEST.value)
@@ -154,7 +154,7 @@ def _phases(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _has_steps(files: RunFiles) -> bool:
-    """Say whether steps took enough of a run for their shares to matter."""
+    """Return True if steps took enough of a run for their shares to matter."""
     seconds = _seconds(files.summary)
     if seconds:
         steps_s = sum(seconds.get(phase.value, 0.0) for phase in STEP_PHASES)
@@ -167,7 +167,7 @@ def _has_steps(files: RunFiles) -> bool:
 
 
 def _steps_so_far(files: RunFiles) -> tuple[float, float]:
-    """Give the seconds of steps and of all by the events, where no summary tells.
+    """Return the seconds of steps and of all by the events, where no summary tells.
 
     Training goes on from one event to that of the next window; samples of the machine lie between.
     """
@@ -297,7 +297,7 @@ def _of_gpu(gpu: Use, held_by: str | None, *, has_steps: bool) -> list[str]:
 
 
 def _of_memory(samples: Sequence[Mapping[str, Any]], *, is_built_in: bool) -> list[str]:
-    """Say whether memory kept growing within an attempt, and what does that."""
+    """Return True if memory kept growing within an attempt, and what does that."""
     attempts = _by_attempt(samples)
     why = "losses that are kept with their graphs do that"
     if is_built_in:
@@ -320,7 +320,7 @@ def _of_memory(samples: Sequence[Mapping[str, Any]], *, is_built_in: bool) -> li
 
 
 def _growth(values: Sequence[float]) -> float:
-    """Give by how many bytes memory grew in one attempt; 0: it settled, or it is not known.
+    """Return by how many bytes memory grew in one attempt; 0: it settled, or it is not known.
 
     Memory that settles, or jumps once, stays where it is afterwards: growth goes on between the
     thirds, and within the last one.
@@ -348,7 +348,7 @@ def _of_time(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _data_wait(files: RunFiles) -> float | None:
-    """Give the share of the steps' time spent waiting for data: of the whole run, else so far."""
+    """Return the share of the steps' time spent waiting for data: of the whole run, else so far."""
     found = number(files.summary.get("data_wait_frac"))
     if found is not None:
         return found
@@ -357,7 +357,7 @@ def _data_wait(files: RunFiles) -> float | None:
 
 
 def _energy(files: RunFiles) -> float | None:
-    """Give the energy of all attempts: each counts from zero, and a summary has that of its own."""
+    """Return the energy of all attempts: each counts from zero, and a summary has that of its own."""
     found = {
         attempt: values[-1]
         for attempt, part in _by_attempt(files.of("system")).items()
@@ -389,7 +389,7 @@ def _values(events: Sequence[Mapping[str, Any]], key: str) -> list[float]:
 
 
 def _by_attempt(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str, Any]]]:
-    """Give the events of each attempt, in their order."""
+    """Return the events of each attempt, in their order."""
     found: dict[int, list[Mapping[str, Any]]] = {}
     for event in events:
         found.setdefault(_whole(event.get("attempt")), []).append(event)
@@ -397,5 +397,5 @@ def _by_attempt(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[s
 
 
 def _whole(attempt: object) -> int:
-    """Give the number of an attempt; 1: none is said."""
+    """Return the number of an attempt; 1: none is said."""
     return attempt if isinstance(attempt, int) and not isinstance(attempt, bool) else 1

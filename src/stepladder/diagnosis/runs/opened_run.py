@@ -100,7 +100,7 @@ class OpenedRun:
                 torch.set_num_threads(threads)
 
     def on_features(self, model: nn.Module, *, deadline: float = math.inf) -> tuple[Task, Sources]:
-        """Give the task on features and the features: read where they lie, else computed.
+        """Return the task on features and the features: read where they lie, else computed.
 
         Args:
             model: with the first weights of the run's trunk.
@@ -161,7 +161,7 @@ class OpenedRun:
         model.load_state_dict(loaded.weights)
 
     def train_rows(self, train: Source, num: int) -> Source:
-        """Give a fixed sample of the examples that the run learns from, the same at each call.
+        """Return a fixed sample of the examples that the run learns from, the same at each call.
 
         Args:
             train: the training split, as examples or as features.

@@ -51,7 +51,7 @@ class RunFiles:
     missing: tuple[str, ...] = ()
 
     def of(self, kind: str) -> list[Mapping[str, Any]]:
-        """Give the events of a kind."""
+        """Return the events of a kind."""
         return [event for event in self.events if event.get("event") == kind]
 
     @property
@@ -113,7 +113,7 @@ def read_run(run: Path) -> RunFiles:
 def curves_of_run(
     files: RunFiles, *, num_val: int | None = None, target_error: float = 0.0
 ) -> Curves:
-    """Give the curves of a run: a point for each validation, with the training before it.
+    """Return the curves of a run: a point for each validation, with the training before it.
 
     Args:
         num_val: validation examples, where no summary says so.

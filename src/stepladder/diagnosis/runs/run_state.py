@@ -45,7 +45,7 @@ def read_summary(run: Path) -> tuple[dict[str, Any], str]:
 
 
 def is_of_own_task(summary: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> bool:
-    """Say whether a run is surely of a user's Task: the built-in one has pictures and accuracy."""
+    """Return True if a run is surely of a user's Task: the built-in one has pictures and accuracy."""
     if "are_pictures" in summary:
         return summary["are_pictures"] is False
     validations = [event for event in events if event.get("event") == "validation"]
@@ -62,7 +62,7 @@ def num_val_of(events: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def number(value: object) -> float | None:
-    """Give a number of an event, the words for those that are not finite too; None for others."""
+    """Return a number of an event, the words for those that are not finite too; None for others."""
     if isinstance(value, str):
         return _NOT_FINITE.get(value.lower())
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -71,7 +71,7 @@ def number(value: object) -> float | None:
 
 
 def finite(value: object) -> float | None:
-    """Give a finite number of an event; None for anything else."""
+    """Return a finite number of an event; None for anything else."""
     found = number(value)
     return found if found is not None and math.isfinite(found) else None
 

@@ -113,7 +113,7 @@ def compare_outcomes(
 
 
 def _gap(outcomes: Sequence[Outcome]) -> float | None:
-    """Give how much better trainings do on what they learnt from than on what they did not."""
+    """Return how much better trainings do on what they learnt from than on what they did not."""
     gaps = []
     for outcome in outcomes:
         if outcome.train_accuracy is not None and outcome.hits:

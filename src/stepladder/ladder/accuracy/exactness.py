@@ -113,12 +113,12 @@ def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: 
 
 
 def is_compared_in_fp32(recipe: Recipe) -> bool:
-    """Say whether a recipe in 16 bits is compared in 32."""
+    """Return True if a recipe in 16 bits is compared in 32."""
     return recipe.device.precision in _HALVES
 
 
 def _comparable(recipe: Recipe) -> Recipe:
-    """Give the recipe by which numbers are compared."""
+    """Return the recipe by which numbers are compared."""
     size = min(recipe.batch.micro_batch_size or recipe.batch.global_batch_size, _MOST_EXAMPLES)
     batch = replace(
         recipe.batch,
@@ -156,7 +156,7 @@ def describe_difference(before: Computed, after: Computed, exactness: Exactness)
 
 
 def _along_known(before: Computed, after: Computed) -> Iterator[Tensor]:
-    """Give the weights after each step, those before where a gradient was not known so far."""
+    """Yield the weights after each step, those before where a gradient was not known so far."""
     weights = zip(before.numbers[WEIGHTS], after.numbers[WEIGHTS], strict=True)
     known: list[Tensor] = []
     for slopes in zip(before.slopes, after.slopes, strict=True):
@@ -167,7 +167,7 @@ def _along_known(before: Computed, after: Computed) -> Iterator[Tensor]:
 
 
 def _difference(before: Tensor, after: Tensor, *, least: float) -> float:
-    """Give the largest difference, relative to the largest number before, or to `least`."""
+    """Return the largest difference, relative to the largest number before, or to `least`."""
     if before.shape != after.shape:
         return math.inf
     scale, apart = max(_largest(before), least), _largest(before - after)
@@ -199,14 +199,14 @@ def _batches(subject: Subject) -> Iterator[Batch]:
 
 
 def _moved(base: Subject, batch: Batch) -> Batch:
-    """Give a batch as a step takes it: on the device, augmented, or as its features."""
+    """Return a batch as a step takes it: on the device, augmented, or as its features."""
     if base.recipe.features.cached:
         return _features(base, batch)
     return base.task.augment(base.to_device(batch), seed=base.recipe.seed, epoch=0)
 
 
 def _on_features(base: Subject) -> Subject:
-    """Give the same subject with steps that take features."""
+    """Return the same subject with steps that take features."""
     task = FeatureTask(base.task)
     stage = stages_of(base.recipe.train, base.recipe.batch)[-1]
     parts = make_stage_parts(
@@ -268,7 +268,7 @@ def _forget_gradients(model: nn.Module) -> None:
 
 
 def _is_plain(batch: Batch) -> bool:
-    """Say whether a validation could judge the batch: its targets are no mixtures."""
+    """Return True if a validation could judge the batch: its targets are no mixtures."""
     return not (isinstance(batch.targets, Tensor) and batch.targets.is_floating_point())
 
 

@@ -102,7 +102,7 @@ def error_words(fit: FitErrors, value: float) -> str:
 
 
 def learns_more(before: Sequence[Outcome], after: Sequence[Outcome]) -> bool:
-    """Say whether the training error falls, beyond what one training differs from another.
+    """Return True if the training error falls, beyond what one training differs from another.
 
     By the one-sided 95 % t bound on the mean of differences, paired by seed and fold.
     """
@@ -140,7 +140,7 @@ def _sem_of_trainings(values: Sequence[float]) -> float:
 def _sem_of_examples(
     values: Sequence[float], outcomes: Sequence[Outcome], num: int, *, is_share: bool
 ) -> float:
-    """Give the error of a mean over so many examples; a loss is taken to spread as held out."""
+    """Return the error of a mean over so many examples; a loss is taken to spread as held out."""
     if is_share:
         return binomial_sem(fmean(values), num)
     losses = np.concatenate([np.asarray(one.losses) for one in outcomes])

@@ -50,7 +50,7 @@ class Parts:
 
 
 def learnt_sample(parts: Parts, order: Order | None = None) -> Source | None:
-    """Give as many examples to learn from as judge, evenly spread; None where none judge.
+    """Return as many examples to learn from as judge, evenly spread; None where none judge.
 
     Args:
         order: tells which were learnt from, where that is a sample; None: all.
@@ -134,7 +134,7 @@ def _pool(sources: Sources) -> list[Source]:
 
 
 def deal_groups(groups: Ints, num_folds: int, random: np.random.Generator) -> Ints:
-    """Give each example a fold: whole groups, in random order, each to the smallest fold so far."""
+    """Return each example a fold: whole groups, in random order, each to the smallest fold so far."""
     _, group, counts = np.unique(groups, return_inverse=True, return_counts=True)
     sizes = np.zeros(num_folds, dtype=np.int64)
     fold_of_group = np.empty(len(counts), dtype=np.int64)
@@ -175,7 +175,7 @@ def near_groups(sources: Sequence[HeldFeatures]) -> Ints:
 
 
 def _held_rows(source: HeldFeatures) -> Ints:
-    """Give the rows whose features are held: of a sample, those that are in it."""
+    """Return the rows whose features are held: of a sample, those that are in it."""
     return np.arange(len(source)) if source.rows is None else np.sort(source.rows)
 
 

@@ -44,7 +44,7 @@ class AccuracyClimb(Climb):
     _fits: dict[Recipe, FitErrors | str] = field(default_factory=dict)
 
     def fit_of(self, recipe: Recipe) -> FitErrors | None:
-        """Give what a recipe gets wrong; None where trainings to the end are not affordable."""
+        """Return what a recipe gets wrong; None where trainings to the end are not affordable."""
         found = self._fit(recipe)
         return None if isinstance(found, str) else found
 
@@ -71,7 +71,7 @@ class AccuracyClimb(Climb):
         return True
 
     def is_due(self, rung: Rung) -> bool:
-        """Say whether a rung can be tried now; its own code may be wrong."""
+        """Return True if a rung can be tried now; its own code may be wrong."""
         try:
             with faults_told("a fault of the rung:"):
                 return self.why_not(rung) is None
@@ -129,7 +129,7 @@ class FitRecipe(AccuracyClimb):
     _grown: list[str] = field(default_factory=list)
 
     def in_order(self) -> Iterator[Rung]:
-        """Give what makes the model larger until it overfits, then the other rungs."""
+        """Yield what makes the model larger until it overfits, then the other rungs."""
         failed: list[str] = []
         for _ in range(_MAX_STEPS):
             rung = self._next_to_grow(failed)
@@ -162,7 +162,7 @@ class FitRecipe(AccuracyClimb):
         return TrialResult(trial=replace(trial, verdict=verdict), recipe=after)
 
     def _next_to_grow(self, failed: list[str]) -> Rung | None:
-        """Give the next rung against a high training error; None: it is low, or none is left."""
+        """Return the next rung against a high training error; None: it is low, or none is left."""
         if self.why_no_advice is not None:
             return None
         fit = self.fit_of(self.recipe)

@@ -36,7 +36,7 @@ def budget_warning(lab: Lab, training: TrainingTime, *, may_stop_early: bool) ->
 
 
 def allows_after(lab: Lab, needed_s: float = 0.0) -> bool:
-    """Say whether something may begin once the training is done, by a budget and a fifth more."""
+    """Return True if something may begin once the training is done, by a budget and a fifth more."""
     limit_s = lab.job.ladder.budget_s
     if limit_s is None:
         return True

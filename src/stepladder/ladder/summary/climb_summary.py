@@ -27,7 +27,7 @@ ONE_EACH: Final = "of one training each"
 
 
 def end_line(climb: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Give the bottom line from climb.json: measured from end to end, never a product of gains.
+    """Return the bottom line from climb.json: measured from end to end, never a product of gains.
 
     Raises:
         DataError: if the numbers are none.
@@ -106,7 +106,7 @@ def _each_once(climb: ClimbSummary) -> str:
 
 
 def is_within_noise(climb: ClimbSummary) -> bool:
-    """Say whether looks at the job as written differ by more than both ends do."""
+    """Return True if looks at the job as written differ by more than both ends do."""
     runs_s = _runs_s(climb)
     if climb.result is None or not runs_s:
         return False
@@ -125,7 +125,7 @@ def noise_words(climb: ClimbSummary) -> str:
 
 
 def _runs_s(climb: ClimbSummary) -> tuple[float, ...]:
-    """Give the looks at the job as written; empty where there were not two."""
+    """Return the looks at the job as written; empty where there were not two."""
     runs_s = climb.baseline.runs_s if climb.baseline is not None else ()
     return runs_s if len(runs_s) >= _MIN_RUNS else ()
 

@@ -82,7 +82,7 @@ def run_whole(lab: Lab, profile: Profile) -> WholeRun | None:
 
 
 def epochs_of(summary: Mapping[str, Any], lab: Lab, recipe: Recipe) -> float:
-    """Give the epochs of a finished training, an open one as a part of one.
+    """Return the epochs of a finished training, an open one as a part of one.
 
     Args:
         summary: of its run folder.
@@ -91,7 +91,7 @@ def epochs_of(summary: Mapping[str, Any], lab: Lab, recipe: Recipe) -> float:
 
 
 def outside_clock_s(lab: Lab, profile: Profile, recipe: Recipe) -> dict[str, float]:
-    """Give the one-time work that a training counts as set-up, as the ladder measured it.
+    """Return the one-time work that a training counts as set-up, as the ladder measured it.
 
     The decoded copy that the lab made, and code compiled cold: where features are cached, the trunk
     is compiled in the phase that computes them.
@@ -131,7 +131,7 @@ class _Silent(Display):
 
 
 def _without_test(lab: Lab) -> Task:
-    """Give the task without a test split, which is read once, at the end."""
+    """Return the task without a test split, which is read once, at the end."""
     task = copy.copy(lab.task)
     task.__dict__["data"] = lambda split: None if split is Split.TEST else lab.task.data(split)
     return task
@@ -184,7 +184,7 @@ def train_kept(
 
 
 def task_for(task: Task, recipe: Recipe) -> Task:
-    """Give the task that reads its store as a recipe says; a user's own knows no recipe."""
+    """Return the task that reads its store as a recipe says; a user's own knows no recipe."""
     return task.as_read_by(recipe) if isinstance(task, ImageClassification) else task
 
 
@@ -201,6 +201,6 @@ def summary_in(folder: Path) -> dict[str, Any] | None:
 
 
 def _holds_other_training(folder: Path, job: JobConfig, *, is_new: bool) -> bool:
-    """Say whether the folder holds a training of another recipe, or of the climb before."""
+    """Return True if the folder holds a training of another recipe, or of the climb before."""
     config = folder / CONFIG
     return config.exists() and (is_new or load_job(config).recipe != job.recipe)

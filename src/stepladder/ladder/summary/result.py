@@ -100,7 +100,7 @@ def _extrapolated(lab: Lab, profile: Profile, baseline: Baseline) -> Baseline:
 
 
 def of_looks(runs_s: Sequence[float]) -> float:
-    """Give the time that looks at one job agree on, in seconds: their mean.
+    """Return the time that looks at one job agree on, in seconds: their mean.
 
     Others on the machine only make it slower: where one look took more than twice as long as
     another, the shorter counts, so that no climb gains what they took.
@@ -310,7 +310,7 @@ def _with_validation(lab: Lab, baseline: Baseline, found: Outcome | None) -> Bas
 def _of_known_length(
     baseline: Baseline, profile: Profile, before: Outcome | None, epochs_after: float
 ) -> Baseline:
-    """Give a baseline whose end was assumed the epochs that are known by now.
+    """Return a baseline whose end was assumed the epochs that are known by now.
 
     Those of its own training; without one as many as the result took, which stops by the same rule.
     """
@@ -334,7 +334,7 @@ def _of_known_length(
 
 
 def _outside_clock_s(climbing: Climb) -> dict[str, float]:
-    """Give the one-time work of the result that its training counts as set-up.
+    """Return the one-time work of the result that its training counts as set-up.
 
     Of a decoded copy that an earlier climb tried, what that trial found.
     """
@@ -348,7 +348,7 @@ def _outside_clock_s(climbing: Climb) -> dict[str, float]:
 
 
 def _next_step(climbing: Climb) -> NextStep | None:
-    """Give the best of what can be predicted but not tried here, for the job as it is at the end.
+    """Return the best of what can be predicted but not tried here, for the job as it is at the end.
 
     Where there is nothing of the kind, a GPU for a machine that has none, at most.
     """

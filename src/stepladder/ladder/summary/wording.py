@@ -27,12 +27,12 @@ _DECISIONS: Final = {Decision.NOT_HERE: "not here"}
 
 
 def header(width: int = WIDTH) -> str:
-    """Give the line of column titles."""
+    """Return the line of column titles."""
     return _line(HEADINGS, width)
 
 
 def baseline_row(baseline: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Give the first row from `baseline` of climb.json: the job as written, and its time.
+    """Return the first row from `baseline` of climb.json: the job as written, and its time.
 
     Raises:
         DataError: if the numbers are none.
@@ -45,7 +45,7 @@ def baseline_row(baseline: Mapping[str, Any], width: int = WIDTH) -> str:
 
 
 def row(trial: Trial, width: int = WIDTH) -> str:
-    """Give a rung's row; what does not fit into its column goes on below, whole words each."""
+    """Return a rung's row; what does not fit into its column goes on below, whole words each."""
     cells = (
         f"{trial.level} {trial.rung}",
         predicted_words(trial.prediction),
@@ -57,7 +57,7 @@ def row(trial: Trial, width: int = WIDTH) -> str:
 
 
 def together_row(change: JointChange, width: int = WIDTH) -> str:
-    """Give the row of all kept rungs together, against the job as written."""
+    """Return the row of all kept rungs together, against the job as written."""
     accuracy = ""
     if change.accuracy is not None:
         accuracy = points_interval(change.accuracy)
@@ -79,7 +79,7 @@ def together_words(change: JointChange) -> str:
 
 
 def row_json(trial: Trial) -> dict[str, Any]:
-    """Give a rung's row as plain JSON, numbers instead of words."""
+    """Return a rung's row as plain JSON, numbers instead of words."""
     prediction, verdict = trial.prediction, trial.verdict
     found: dict[str, Any] = to_json(
         {
@@ -145,7 +145,7 @@ def loss_interval(change: Interval, loss: float | None = None) -> str:
 
 
 def loss_decimals(loss: float | None, num_digits: int = 4) -> int:
-    """Give the decimals that show so many digits of a loss, at least three."""
+    """Return the decimals that show so many digits of a loss, at least three."""
     if loss is None or loss == 0 or not math.isfinite(loss):
         return 3
     return min(12, max(3, num_digits - 1 - math.floor(math.log10(abs(loss)))))
@@ -298,7 +298,7 @@ def baseline_words(baseline: Baseline) -> str:
 
 
 def _gain_decimals(value: float) -> int:
-    """Give the decimals that tell a gain from 1 and from its neighbours."""
+    """Return the decimals that tell a gain from 1 and from its neighbours."""
     if abs(value) >= 9.95:
         return 0
     return 1 if abs(value) >= 1.195 else 2

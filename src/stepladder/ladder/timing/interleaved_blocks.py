@@ -128,7 +128,7 @@ class Race:
                 _refuse_gross(before.totals_s()[0], after.totals_s()[0], "after one block")
 
     def _is_over(self, before: Side, after: Side) -> bool:
-        """Say whether the time does not suffice for one more pair."""
+        """Return True if the time does not suffice for one more pair."""
         if len(before.blocks) < MIN_PAIRS:
             return False
         self.is_cut = self._time_left() < sum(side.blocks[-1].wall_s for side in (before, after))

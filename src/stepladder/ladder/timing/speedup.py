@@ -74,7 +74,7 @@ class Length:
     why_assumed: str | None = None
 
     def of_seed(self, time: TrainingTime, idx: int) -> TrainingTime:
-        """Give the time with the epochs of one seed."""
+        """Return the time with the epochs of one seed."""
         if not self.by_seed:
             return time
         epochs, num_validations = self.by_seed[idx]
@@ -157,7 +157,7 @@ def pair_lengths(before: Length, after: Length) -> tuple[Length, Length]:
 
 
 def few_steps_s(profile: Profile, before: Recipe, recipe: Recipe) -> float:
-    """Give roughly what a few first steps and trunk batches of a recipe take, in seconds.
+    """Return roughly what a few first steps and trunk batches of a recipe take, in seconds.
 
     Good enough to tell what hangs.
 
@@ -295,7 +295,7 @@ def widened(
 def _by_seed(
     times: tuple[TrainingTime, TrainingTime], lengths: tuple[Length, Length]
 ) -> tuple[list[float], list[float]] | None:
-    """Give both totals of each seed; None where both lengths are known, or the same.
+    """Return both totals of each seed; None where both lengths are known, or the same.
 
     Shapes: lengths are paired (see `pair_lengths`), or one of them is known.
     """
@@ -312,7 +312,7 @@ def _by_seed(
 
 
 def _rhythm(recipe: Recipe) -> tuple[int, int | None]:
-    """Give how often validations come."""
+    """Return how often validations come."""
     return recipe.stopping.validate_every_epochs, recipe.stopping.validate_every_steps
 
 
@@ -328,7 +328,7 @@ def _by_length(profile: Profile, before: Length, after: Length) -> Speed:
 
 
 def _rests_on_times(found: Speed) -> bool:
-    """Say whether a ratio of lengths would be another if a step took another time."""
+    """Return True if a ratio of lengths would be another if a step took another time."""
     gain = found.before.total_s / found.after.total_s
     slower = [
         replace(time, step_s=time.step_s * _DOUBT, validation_s=time.validation_s * _DOUBT).total_s
@@ -338,7 +338,7 @@ def _rests_on_times(found: Speed) -> bool:
 
 
 def _stretched(profile: Profile, length: Length) -> TrainingTime:
-    """Give the profile's time with another length."""
+    """Return the profile's time with another length."""
     time = replace(profile.time, epochs=length.epochs, num_validations=length.num_validations)
     return _with_checkpoints(profile, time)
 
@@ -389,7 +389,7 @@ def _to_time(
 def loading_s(
     lab: Lab, profile: Profile, before: Recipe, after: Recipe, *, watchdog: Watchdog
 ) -> tuple[Looks, Looks]:
-    """Give looks at the seconds to fill memory before and after; empty where nothing is loaded.
+    """Return looks at the seconds to fill memory before and after; empty where nothing is loaded.
 
     What the profile found where both read alike, or `after` loads nothing. Elsewhere memory is
     filled in turn with a sample of the examples, as each recipe reads them.
@@ -419,7 +419,7 @@ def _is_loaded(recipe: Recipe) -> bool:
 
 
 def _reading(recipe: Recipe) -> object:
-    """Give what decides how long it takes to load."""
+    """Return what decides how long it takes to load."""
     return recipe.loader, recipe.data
 
 

@@ -53,7 +53,7 @@ class Instrument:
     _heads: dict[tuple[Recipe, int], HeadTask] = field(default_factory=dict)
 
     def features(self, recipe: Recipe) -> Sources | None:
-        """Give the splits as features; None where the head does not learn the same from them."""
+        """Return the splits as features; None where the head does not learn the same from them."""
         wanted = instrument_recipe(recipe)
         key = _trunk_key(wanted)
         if key not in self._features:
@@ -61,17 +61,17 @@ class Instrument:
         return self._features[key]
 
     def num_views(self, recipe: Recipe) -> int:
-        """Give the random views that features hold of a training example; 0: it as it is."""
+        """Return the random views that features hold of a training example; 0: it as it is."""
         is_there = self.features(recipe) is not None
         return self._views.get(_trunk_key(instrument_recipe(recipe)), 0) if is_there else 0
 
     def refused_s(self, recipe: Recipe) -> float | None:
-        """Give the seconds of features that take too long; None: they do not, or are not valid."""
+        """Return the seconds of features that take too long; None: they do not, or are not valid."""
         self.features(recipe)
         return self._refused_s.get(_trunk_key(instrument_recipe(recipe)))
 
     def head(self, recipe: Recipe, seed: int) -> HeadTask:
-        """Give the task of the recipe's head, its first weights drawn from a seed."""
+        """Return the task of the recipe's head, its first weights drawn from a seed."""
         seeded = replace(recipe, seed=seed)
         key = _without_bf16(model_key(seeded)), seed
         if key not in self._heads:
@@ -145,12 +145,12 @@ class Instrument:
 
 
 def _trunk_key(recipe: Recipe) -> Recipe:
-    """Give what of a recipe of the instrument tells its features from others."""
+    """Return what of a recipe of the instrument tells its features from others."""
     return replace(model_key(recipe), seed=0, device=recipe.device)
 
 
 def _without_bf16(recipe: Recipe) -> Recipe:
-    """Give the recipe in fp32 where it casts to bf16 on the way: weights are built alike."""
+    """Return the recipe in fp32 where it casts to bf16 on the way: weights are built alike."""
     if recipe.device.precision is not Precision.BF16:
         return recipe
     return replace(recipe, device=replace(recipe.device, precision=Precision.FP32))
@@ -175,7 +175,7 @@ class Instruments:
     _by_form: dict[bool, Instrument] = field(default_factory=dict)
 
     def features(self, recipe: Recipe) -> Sources | None:
-        """Give the splits as features; None where the head does not learn the same from them.
+        """Return the splits as features; None where the head does not learn the same from them.
 
         Nor where training examples come in random views alone: nothing could be judged by them.
         """
@@ -184,22 +184,22 @@ class Instruments:
         return found if has_plain else None
 
     def plain(self, recipe: Recipe) -> Sources | None:
-        """Give the splits as features without random views; None where the task draws its own."""
+        """Return the splits as features without random views; None where the task draws its own."""
         if not self.has_views(recipe):
             return self._of(recipe).features(recipe)
         plain = replace(recipe, augment=AugmentConfig(), features=FeaturesConfig())
         return self._of(recipe).features(plain)
 
     def has_views(self, recipe: Recipe) -> bool:
-        """Say whether features of training examples are those of random views."""
+        """Return True if features of training examples are those of random views."""
         return self._of(recipe).num_views(recipe) > 0
 
     def refused_s(self, recipe: Recipe) -> float | None:
-        """Give the seconds of features that take too long; None: they do not, or are not valid."""
+        """Return the seconds of features that take too long; None: they do not, or are not valid."""
         return self._of(recipe).refused_s(recipe)
 
     def head(self, recipe: Recipe, seed: int) -> HeadTask:
-        """Give the task of the recipe's head, its first weights drawn from a seed."""
+        """Return the task of the recipe's head, its first weights drawn from a seed."""
         return self._of(recipe).head(recipe, seed)
 
     def _of(self, recipe: Recipe) -> Instrument:

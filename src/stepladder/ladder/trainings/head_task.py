@@ -57,7 +57,7 @@ class HeadTask(Task):
         return copy.deepcopy(self._head)
 
     def data(self, split: Split) -> Any:
-        """Give a split of the examples themselves."""
+        """Return a split of the examples themselves."""
         return self._base.data(split)
 
     @property
@@ -66,11 +66,11 @@ class HeadTask(Task):
         return True
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
-        """Give the loss of each example, from its features."""
+        """Return the loss of each example, from its features."""
         return self._base.loss(model, cast_for_head(batch))
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
-        """Give losses and metrics from features."""
+        """Return losses and metrics from features."""
         return self._base.metrics(model, cast_for_head(batch))
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:

@@ -68,7 +68,7 @@ _POINTWISE: Final = (
 
 
 def stacked_scorer(head: nn.Module, names: frozenset[str]) -> Scorer:
-    """Give the forward pass of heads like this one.
+    """Return the forward pass of heads like this one.
 
     Linear layers and functions of single numbers, one after the other, are called on all heads as
     they are; any other head by torch's vmap, which costs a small step twice its time.
@@ -97,7 +97,7 @@ def stack(weights: Sequence[Tensor]) -> Tensor:
 
 
 def unstack(stacked: Tensor, idx: int) -> Tensor:
-    """Give a copy of the weight of one head."""
+    """Return a copy of the weight of one head."""
     weight = stacked.detach()[idx]
     return (weight.mT if stacked.dim() == 3 else weight).clone(memory_format=_CONTIGUOUS)
 
@@ -105,7 +105,7 @@ def unstack(stacked: Tensor, idx: int) -> Tensor:
 def _layers(
     module: nn.Module | None, names: frozenset[str], prefix: str
 ) -> Iterator[_Layer | None]:
-    """Give what a head does, in order; None where that is not known."""
+    """Yield what a head does, in order; None where that is not known."""
     if module is None or module._forward_hooks or module._forward_pre_hooks:
         yield None
     elif type(module) is nn.Sequential:
@@ -248,7 +248,7 @@ class StackedRun:
         return left if limit is None else min(left, limit - self.going[0].position.stage_step)
 
     def take(self, num_steps: int) -> NDArray[np.int64]:
-        """Give the rows of the next steps, (num_steps, batch); -1 where a batch is shorter."""
+        """Return the rows of the next steps, (num_steps, batch); -1 where a batch is shorter."""
         rows, self._rows = self._rows[:num_steps], self._rows[num_steps:]
         num_examples = int((rows >= 0).sum())
         for way in self.going:
@@ -328,7 +328,7 @@ class StackedRun:
 
 
 def _draw_rows(order: Order, epoch: int, num_examples: int) -> NDArray[np.int64]:
-    """Give the rows of an epoch."""
+    """Return the rows of an epoch."""
     rows: NDArray[np.int64] = order.samples(epoch, 0, num_examples)
     return rows
 
@@ -360,7 +360,7 @@ def why_not_stacked(recipe: Recipe) -> str | None:
 
 
 def differ_in_their_end(recipe: Recipe, other: Recipe) -> bool:
-    """Say whether one training tells what both recipes learn: they stop, and no more, otherwise."""
+    """Return True if one training tells what both recipes learn: they stop, and no more, otherwise."""
     stopping = replace(
         other.stopping,
         early=recipe.stopping.early,
@@ -446,7 +446,7 @@ class _Stack:
         return sum(weight.numel() for weight in self._params.values())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Give each stacked weight with its name, as an optimiser is built over them."""
+        """Yield each stacked weight with its name, as an optimiser is built over them."""
         yield from self._params.items()  # type: ignore[misc]
 
     def train(self) -> None:
@@ -493,7 +493,7 @@ class _Stack:
         return [bool(is_finite) for is_finite in are_finite]
 
     def _losses(self, batch: Batch, shares: Tensor) -> Tensor:
-        """Give the mean loss of each head, (heads,).
+        """Return the mean loss of each head, (heads,).
 
         The task sees the examples of all heads as one batch: its losses are one an example.
 

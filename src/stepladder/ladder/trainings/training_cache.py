@@ -120,7 +120,7 @@ def stacked_step_s(
 
 
 def _of_steps(recipe: Recipe, num_steps: int) -> Recipe:
-    """Give the recipe of a training that ends after so many steps, and of epochs enough for it."""
+    """Return the recipe of a training that ends after so many steps, and of epochs enough for it."""
     most = max(num_steps, recipe.schedule.max_epochs)
     schedule = replace(recipe.schedule, max_steps=num_steps, max_epochs=most)
     return replace(recipe, schedule=schedule, stopping=replace(recipe.stopping, early=False))
@@ -165,11 +165,11 @@ class Trainings:
         )
 
     def plain(self, recipe: Recipe) -> Parts:
-        """Give the job's own splits, as the recipe's training reads them."""
+        """Return the job's own splits, as the recipe's training reads them."""
         return plain_parts(self._sources(recipe), plain=self._plain(recipe))
 
     def folds(self, recipe: Recipe, *, job: Recipe) -> tuple[Parts, ...]:
-        """Give each seed a fold of train and validation together, alike for each recipe of a job.
+        """Return each seed a fold of train and validation together, alike for each recipe of a job.
 
         There are at most five folds; more seeds begin anew, with folds that are dealt anew.
         """
@@ -191,7 +191,7 @@ class Trainings:
         return tuple(itertools.chain.from_iterable(rounds))[:num_seeds]
 
     def groups(self, job: Recipe) -> NDArray[np.int64]:
-        """Give the groups of near examples by the features of the job; without any each is alone.
+        """Return the groups of near examples by the features of the job; without any each is alone.
 
         (Exact duplicates are found by `prepare`, in a store.)
         """
@@ -206,7 +206,7 @@ class Trainings:
         return self._near
 
     def is_known(self, recipe: Recipe, parts: Parts, seed: int) -> bool:
-        """Say whether a training was done before."""
+        """Return True if a training was done before."""
         return (learning_key(recipe), parts.fold, seed) in self._known
 
     def train(self, recipe: Recipe, parts: Parts, seed: int) -> Outcome:
@@ -234,7 +234,7 @@ class Trainings:
         return tuple(self.train(recipe, *pair) for pair in pairs)
 
     def is_stacked(self, recipe: Recipe) -> bool:
-        """Say whether many trainings of a recipe cost little more than one."""
+        """Return True if many trainings of a recipe cost little more than one."""
         is_possible = why_not_stacked(recipe) is None and not self._is_stacking_refused
         return is_possible and self.is_replayed(recipe)
 
@@ -251,7 +251,7 @@ class Trainings:
         return min(num, 1 + each_more * (num - 1)) * one_s
 
     def num_within(self, recipe: Recipe, most: int, seconds: float) -> int:
-        """Give how many trainings are forecast to end within so many seconds, at most `most`."""
+        """Return how many trainings are forecast to end within so many seconds, at most `most`."""
         fits = (num for num in range(most, 0, -1) if self.forecast_all_s(recipe, num) <= seconds)
         return next(fits, 0)
 
@@ -276,7 +276,7 @@ class Trainings:
                     self._known[learning_key(one), parts.fold, seed] = outcome
 
     def _chunks(self, pairs: Sequence[tuple[Parts, int]]) -> Iterator[list[tuple[Parts, int]]]:
-        """Give as many at once as memory should hold."""
+        """Yield as many at once as memory should hold."""
         first = pairs[0][0].sources.train
         one = first.read(np.arange(1)).inputs
         num_bytes = one.numel() * one.element_size() * len(first)
@@ -365,19 +365,19 @@ class Trainings:
         return num_steps * self._step_s[key]
 
     def is_replayed(self, recipe: Recipe) -> bool:
-        """Say whether the recipe learns by replay."""
+        """Return True if the recipe learns by replay."""
         return self.instrument.features(recipe) is not None
 
     def _sources(self, recipe: Recipe) -> Sources:
         return self.instrument.features(recipe) or self.material_of(recipe).sources
 
     def _plain(self, recipe: Recipe) -> Sources | None:
-        """Give what is judged, where training examples come in random views; else None."""
+        """Return what is judged, where training examples come in random views; else None."""
         has_views = self.is_replayed(recipe) and self.instrument.has_views(recipe)
         return self.instrument.plain(recipe) if has_views else None
 
     def _as_learnt(self, recipe: Recipe, seed: int) -> tuple[Recipe, Task]:
-        """Give what is trained: the head by replay where that is the same, or all of it."""
+        """Return what is trained: the head by replay where that is the same, or all of it."""
         if not self.is_replayed(recipe):
             return recipe, self.material_of(recipe).task
         return replay_recipe(recipe, self.device), self.instrument.head(recipe, seed)
@@ -393,7 +393,7 @@ class Trainings:
         return real_step_s(recipe, material.task, material.sources, device=self.device, cache=cache)
 
     def _each_more(self, recipe: Recipe, num: int) -> float:
-        """Give what one more head adds to a stacked step, as a share of the step of one alone.
+        """Return what one more head adds to a stacked step, as a share of the step of one alone.
 
         Timed once, by as many heads as are asked for first.
         """
@@ -414,7 +414,7 @@ class Trainings:
 
 
 def _timed_as(recipe: Recipe) -> Recipe:
-    """Give what of a recipe decides how long the steps of its trainings take."""
+    """Return what of a recipe decides how long the steps of its trainings take."""
     return replace(learning_key(recipe), device=recipe.device)
 
 

@@ -75,7 +75,7 @@ def align_plans(one: Plan, other: Plan) -> tuple[Plan, Plan]:
 
 
 def mean_times(blocks: Sequence[BlockTimes]) -> BlockTimes:
-    """Give the means over blocks that do the same work; num_steps are those of all together."""
+    """Return the means over blocks that do the same work; num_steps are those of all together."""
     num = len(blocks)
 
     def mean(name: str) -> float | None:
@@ -103,7 +103,7 @@ def training_time(
     one_time_s: Mapping[str, float] | None = None,
     checkpoint_s: float = 0.0,
 ) -> TrainingTime:
-    """Give the time to a trained model from what a block took.
+    """Return the time to a trained model from what a block took.
 
     Args:
         batch_size: examples of a step.

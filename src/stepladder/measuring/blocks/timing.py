@@ -55,6 +55,6 @@ def time_in_turn(
 
 
 def lower_median(times: Sequence[float]) -> float:
-    """Give the median of the faster half: other work on the machine only ever adds time."""
+    """Return the median of the faster half: other work on the machine only ever adds time."""
     ordered = sorted(times)
     return median(ordered[: (len(ordered) + 1) // 2])

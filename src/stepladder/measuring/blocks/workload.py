@@ -86,7 +86,7 @@ def _words(source: Source, rows: NDArray[np.int64], bad: NDArray[np.int64], kind
 
 
 def _bad_examples(subject: Subject, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], str]:
-    """Give the rows whose inputs are not finite or, where all are, whose losses are not."""
+    """Return the rows whose inputs are not finite or, where all are, whose losses are not."""
     batch = subject.to_device(_read(subject.sources.train, rows))
     is_finite = _finite_rows(batch.inputs, len(rows))
     kind = "inputs"
@@ -282,7 +282,7 @@ class Workload:
         return (first_s - second_s) * self._pass_size
 
     def _reading_sets_the_pace(self) -> bool:
-        """Say whether a batch takes longer to read, with nothing read ahead, than the trunk."""
+        """Return True if a batch takes longer to read, with nothing read ahead, than the trunk."""
         way, batches = self._way, self._trunk_batches
         assert batches is not None
         self._forget_read_ahead(batches)
@@ -427,7 +427,7 @@ def _stored_batches(base: Subject, batch_size: int) -> Iterator[Iterator[Batch]]
 
 
 def _head_of(base: Subject) -> Subject:
-    """Give the subject whose steps train the head on features.
+    """Return the subject whose steps train the head on features.
 
     Raises:
         UsageError: if the model has no trunk, or targets are not one tensor.

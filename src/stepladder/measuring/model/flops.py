@@ -47,7 +47,7 @@ def count_flops_by_operation(run: Callable[[], object]) -> dict[str, int]:
 
 
 def runs_in_tf32(precision: Precision, *, has_conv: bool, cudnn: bool, matmul: bool) -> bool:
-    """Say whether most of a model's 32-bit operations may run in TF32 on a GPU that has it.
+    """Return True if most of a model's 32-bit operations may run in TF32 on a GPU that has it.
 
     Args:
         has_conv: convolutions do most of the model's work.
@@ -109,7 +109,7 @@ def products_in_tf32(is_on: bool) -> Iterator[None]:
 
 
 def model_flops_utilisation(flops: float, seconds: float, *, peak_flops_per_s: float) -> float:
-    """Give the model's FLOPs over those that the machine could have done in the time.
+    """Return the model's FLOPs over those that the machine could have done in the time.
 
     Source: Chowdhery et al. 2022, "PaLM", appendix B, arXiv:2204.02311.
     """

@@ -93,12 +93,12 @@ def look_again(subject: Subject, trunk: TrunkTime, *, budget_s: float) -> TrunkT
 
 
 def _tried(measure: Callable[[], TrunkTime | None]) -> TrunkTime | None:
-    """Give what a look at the trunk finds; None where it fails. However long it takes is honest."""
+    """Return what a look at the trunk finds; None where it fails. However long it takes is honest."""
     return attempt(measure, foretold_s=math.inf, at_least_s=0).value
 
 
 def _through_trunk(subject: Subject, batch: Batch, *, budget_s: float) -> tuple[Any, float]:
-    """Give the features of a batch, and the seconds of the fastest pass after the first."""
+    """Return the features of a batch, and the seconds of the fastest pass after the first."""
     way = subject.trunk_pass()
     on_device = subject.to_device(batch)
     outputs: list[Any] = []
@@ -126,7 +126,7 @@ def _augment_s(subject: Subject, batch: Batch) -> float:
 
 
 def on_features(subject: Subject, trunk: TrunkTime) -> Subject | None:
-    """Give the subject whose steps train the head alone, on made-up features.
+    """Return the subject whose steps train the head alone, on made-up features.
 
     The features of one batch, with its targets, stand for all examples. None where the
     targets are not one tensor. The model is the subject's own: its head learns on.

@@ -50,7 +50,7 @@ def larger_trunks(config: ModelConfig) -> tuple[str, ...]:
 
 
 def has_weights(name: str) -> bool:
-    """Say whether the weights of a timm model lie on this machine."""
+    """Return True if the weights of a timm model lie on this machine."""
     if name == packaged.NAME:
         return True
     from huggingface_hub import try_to_load_from_cache

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 
 def peak_bytes(run: Callable[[], object], device: torch.device) -> int:
-    """Give the peak memory of a call.
+    """Return the peak memory of a call.
 
     On CUDA: the most that torch's allocator held, weights and all. On the CPU: the most bytes of
     tensors alive at once that the call itself made, as every operation's results are counted when

@@ -139,7 +139,7 @@ def measure_replays(
 
 
 def _to_replay(subject: Subject, batch: Batch) -> tuple[nn.Module, Callable[[], object]]:
-    """Give what is replayed, and a call that puts the batch through it."""
+    """Return what is replayed, and a call that puts the batch through it."""
     parts = subject.trunk_and_head
     if parts is None or not subject.is_trunk_frozen:
         return subject.model, lambda: subject.task.loss(subject.model, batch)

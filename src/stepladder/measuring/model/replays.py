@@ -135,7 +135,7 @@ def replay_operations(
 def _after_folding(
     folds: nn.Module, calls: Sequence[Call], setting: DeviceConfig
 ) -> dict[int, nn.Module]:
-    """Give what folding leaves of the modules that it changes, by their id."""
+    """Return what folding leaves of the modules that it changes, by their id."""
     inside = {id(module) for module in folds.modules()}
     left: dict[int, nn.Module] = {}
     for call in calls:
@@ -151,7 +151,7 @@ def _is_foldable(call: Call) -> bool:
 
 
 def _fused(call: Call, setting: DeviceConfig) -> nn.Module | None:
-    """Give a convolution with all that folding puts into it; None where it stays by itself."""
+    """Return a convolution with all that folding puts into it; None where it stays by itself."""
     if not isinstance(call.module, nn.Conv2d) or call.norm is None or call.norm.training:
         return None
     conv = deepcopy(call.module)
@@ -208,7 +208,7 @@ def replay_fused_optimizer(
 def choose_times(
     batch_size: int, recorded: int, *, example_s: float, num_variants: int, budget_s: float
 ) -> int:
-    """Give how many times the recorded examples to replay: up to a batch, fewer if time is short.
+    """Return how many times the recorded examples to replay: up to a batch, fewer if time is short.
 
     Args:
         example_s: about what the model takes for an example, as it is.

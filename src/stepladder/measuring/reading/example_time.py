@@ -39,7 +39,7 @@ def cost_while_drained(
     *,
     now: Callable[[], float] = time.perf_counter,
 ) -> ReadingCost | None:
-    """Give what an example took in a stretch of reading.
+    """Return what an example took in a stretch of reading.
 
     Where files come from elsewhere, threads also waited for them; then some of the rows are read
     once more, now that their files are here. The link has a rate of its own.
@@ -98,7 +98,7 @@ def measure_reading(
 
 
 def loader_facts(cost: ReadingCost | None, source: Source) -> dict[str, Any]:
-    """Give the fields of a Profile that tell what reading a source takes."""
+    """Return the fields of a Profile that tell what reading a source takes."""
     files = source.files_stats()
     facts: dict[str, Any] = {
         "cache_hit_frac": files.hit_frac if files is not None else None,

@@ -30,7 +30,7 @@ class Scale:
         return self.start + (self.end - self.start) * min(max(share, 0.0), 1.0)
 
     def ticks(self, num: int = 5) -> list[float]:
-        """Give about `num` round values within the scale."""
+        """Return about `num` round values within the scale."""
         return (
             log_ticks(self.low, self.high) if self.is_log else nice_ticks(self.low, self.high, num)
         )
@@ -40,7 +40,7 @@ class Scale:
 
 
 def nice_ticks(low: float, high: float, num: int = 5) -> list[float]:
-    """Give multiples of 1, 2 or 5 times a power of ten within [low, high], about `num` of them."""
+    """Return multiples of 1, 2 or 5 times a power of ten within [low, high], about `num` of them."""
     if not high > low:
         return [low]
     step = _nice_step((high - low) / max(num - 1, 1))
@@ -49,7 +49,7 @@ def nice_ticks(low: float, high: float, num: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Give powers of ten within [low, high], with 2 and 5 times them where there are few."""
+    """Return powers of ten within [low, high], with 2 and 5 times them where there are few."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1,), (1, 3), (1, 2, 5)):
         ticks = [

@@ -104,7 +104,7 @@ def read_climb(run: Path, missing: list[str]) -> ClimbRecords | None:
 
 
 def positive(value: float | None) -> float | None:
-    """Give a time or a ratio that can be drawn on a logarithmic axis, or None."""
+    """Return a time or a ratio that can be drawn on a logarithmic axis, or None."""
     if value is None or not math.isfinite(value):
         return None
     return value if 1e-12 < value < 1e12 else None
@@ -141,7 +141,7 @@ def _read_line(line: Mapping[str, Any], ways: list[_Way]) -> None:
 
 
 def _shown_way(ways: Sequence[_Way], *, climb_s: float | None) -> _Way:
-    """Give the way that climb.json tells of; without one the last that came as far as any.
+    """Return the way that climb.json tells of; without one the last that came as far as any.
 
     A climb that goes on finds another way where it keeps what was undecided before, as each later
     rung is tried anew then; the rows of two ways are no ladder.
@@ -166,7 +166,7 @@ def _num_elsewhere(ways: Sequence[_Way], shown: _Way) -> int:
 
 
 def _once(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Give each trial once, as a climb that went on writes it again; one that was undone as that.
+    """Return each trial once, as a climb that went on writes it again; one that was undone as that.
 
     What is said last of a trial stands at the place of the first line.
     """

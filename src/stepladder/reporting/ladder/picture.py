@@ -130,7 +130,7 @@ def _scale(start_s: float, end_s: float | None, moves: Sequence[_Move]) -> Scale
 
 
 def _ticks(scale: Scale) -> list[tuple[float, str]]:
-    """Give the times that people count in, as many as have room; the roundest go first."""
+    """Return the times that people count in, as many as have room; the roundest go first."""
     found: list[tuple[float, str]] = []
     for tick in _TIMES:
         is_inside = scale.low <= tick[0] <= scale.high

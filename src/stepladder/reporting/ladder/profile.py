@@ -178,13 +178,13 @@ def _ridge(profile: Profile) -> float | None:
 
 
 def _intensity(profile: Profile) -> float | None:
-    """Give FLOPs for each byte that the forward pass moves."""
+    """Return FLOPs for each byte that the forward pass moves."""
     flops, moved = profile.forward_flops, profile.forward_bytes
     return flops / moved if flops and moved else None
 
 
 def _attainable(profile: Profile) -> float | None:
-    """Give the rate that the roofline leaves: min(peak, intensity x bandwidth)."""
+    """Return the rate that the roofline leaves: min(peak, intensity x bandwidth)."""
     intensity = _intensity(profile)
     peak, bandwidth = profile.peak_flops_per_s, profile.bandwidth_bytes_per_s
     if intensity is None or not peak or not bandwidth:
@@ -193,7 +193,7 @@ def _attainable(profile: Profile) -> float | None:
 
 
 def _is_cached(profile: Profile) -> bool:
-    """Tell whether features were computed once, so that a step is one of the head alone."""
+    """Return True if features were computed once, so that a step is one of the head alone."""
     return "features" in profile.time.one_time_s
 
 
@@ -218,7 +218,7 @@ def _wait(profile: Profile) -> float | None:
 
 
 def _data_bound(profile: Profile) -> float | None:
-    """Give how much faster a step could be at most if data were always ready."""
+    """Return how much faster a step could be at most if data were always ready."""
     host_s = profile.replay_host_s
     return profile.time.step_s / host_s if host_s else None
 

@@ -79,7 +79,7 @@ def ladder_headline(climb: ClimbRecords, status: str) -> Headline:
 
 
 def ladder_rows(trials: Sequence[Trial]) -> list[LadderRow]:
-    """Give a row for each of the trials."""
+    """Return a row for each of the trials."""
     about = {rung.name: _first_line(rung) for rung in (*REMEDIES, *RUNGS)}
     return [_row(trial, about.pop(trial.rung, "")) for trial in trials[:MAX_ROWS]]
 
@@ -233,5 +233,5 @@ def _facts(climb: ClimbRecords) -> list[Fact]:
 
 
 def has_undecided(climb: ClimbRecords) -> bool:
-    """Say whether noise left a rung open."""
+    """Return True if noise left a rung open."""
     return any(trial.verdict.decision is Decision.UNDECIDED for trial in climb.trials)

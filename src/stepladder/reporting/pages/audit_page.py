@@ -80,7 +80,7 @@ def difference_mark(difference: Difference) -> str:
 
 
 def is_share(run: AuditedRun) -> bool:
-    """Say whether a training is judged by a share of examples."""
+    """Return True if a training is judged by a share of examples."""
     is_score = run.metric is not None and run.metric == run.log.score_name
     return run.metric == "val_accuracy" or (is_score and run.log.is_score_share)
 
@@ -350,7 +350,7 @@ def _axis(rows: Sequence[LogRow]) -> tuple[str, _Value]:
 
 
 def _noise(run: AuditedRun, *, is_of_share: bool, is_loss: bool) -> _Value:
-    """Give one standard error of a held-out number, by its row."""
+    """Return one standard error of a held-out number, by its row."""
     if is_loss:
         return lambda row: row.val_loss_sem
     num = run.num_val
@@ -373,7 +373,7 @@ def _curve(
     value: _Value | None,
     noise: _Value = lambda _: None,
 ) -> list[Series]:
-    """Give a curve, or nothing where the log does not have it."""
+    """Return a curve, or nothing where the log does not have it."""
     if value is None:
         return []
     points = [

@@ -56,13 +56,13 @@ def write_checks_page(run: Path) -> Path:
 
 
 def checks_view(run: Path) -> ChecksView | None:
-    """Give what a page shows of a run's checks; None where there are none."""
+    """Return what a page shows of a run's checks; None where there are none."""
     report = read_checks(run)
     return None if report is None else view_of(report)
 
 
 def view_of(report: CheckReport) -> ChecksView:
-    """Give what a page shows of these findings."""
+    """Return what a page shows of these findings."""
     counts = Counter(finding.outcome for finding in report.findings)
     num_looked = sum(counts.values()) - counts[Outcome.NOT_APPLICABLE]
     groups = ordered(report.findings)

@@ -92,7 +92,7 @@ def said_of_range(test: RangeTest) -> str:
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
-    """Give a diagnosis as text for a terminal."""
+    """Return a diagnosis as text for a terminal."""
     return "\n".join(_lines(diagnosis))
 
 
@@ -313,7 +313,7 @@ def _tick(value: float, unit: str) -> str:
 
 
 def _use_row(use: Use) -> tuple[str, str, str, str]:
-    """Give name, mean and percentiles of a use as words."""
+    """Return name, mean and percentiles of a use as words."""
     scale, unit = 1.0, use.unit
     if unit.startswith("bytes"):
         scale, unit = _MIB, unit.replace("bytes", "MiB")

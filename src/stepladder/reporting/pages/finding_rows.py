@@ -35,7 +35,7 @@ class FindingRow:
 
 
 def ordered(findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
-    """Give the groups of `folded`, what failed first and what had nothing to look at last."""
+    """Return the groups of `folded`, what failed first and what had nothing to look at last."""
     return sorted(folded(findings), key=lambda group: _ORDER.index(group[0].outcome))
 
 

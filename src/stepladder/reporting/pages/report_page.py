@@ -53,7 +53,7 @@ def render(records: RunRecords) -> str:
 
 
 def _shown(records: RunRecords) -> dict[str, object]:
-    """Give what the template shows, but for what is cut to fit."""
+    """Return what the template shows, but for what is cut to fit."""
     head = headline(records)
     ladder = None
     if records.climb is not None:
@@ -92,7 +92,7 @@ class ReadingRow:
 
 
 def reading_rows(records: RunRecords) -> list[ReadingRow]:
-    """Give what a run's reader counted; of one that read nothing, why, or nothing."""
+    """Return what a run's reader counted; of one that read nothing, why, or nothing."""
     reading = reading_of(records.of("reader"))
     if reading is None:
         return _of_features(records)
@@ -139,7 +139,7 @@ def _of_steps(wait: float | None) -> str:
 
 
 def _of_files(reading: Reading) -> list[tuple[str, str, str]]:
-    """Give what the files of a store in an object store took."""
+    """Return what the files of a store in an object store took."""
     if not reading.num_requests:
         return []
     again = f", {reading.num_retries:,.0f} sent again" if reading.num_retries else ""
@@ -171,7 +171,7 @@ class ReportView:
     height_px: int = 900
 
     def _repr_html_(self) -> str:
-        """Give the page in a sandboxed frame, so that its styles and the notebook's stay apart."""
+        """Return the page in a sandboxed frame, so that its styles and the notebook's stay apart."""
         return str(
             Markup(
                 '<iframe srcdoc="{}" width="100%" height="{}" sandbox="" '

@@ -78,14 +78,14 @@ class Augmentation(Remedy):
         )
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
-        """Give the bytes of the features of all views."""
+        """Return the bytes of the features of all views."""
         if not _has_views(profile):
             return 0
         profile, after = self._with_views(profile, recipe)
         return (profile.feature_bytes or 0) * num_kept(profile, after.features)
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
-        """Give cropping with mirroring, RandAugment on top of that, and cropping alone."""
+        """Return cropping with mirroring, RandAugment on top of that, and cropping alone."""
         own = recipe.augment
         ways: tuple[AugmentConfig, ...] = (
             replace(own, crop=_CROP, flip=True),
@@ -102,5 +102,5 @@ class Augmentation(Remedy):
 
 
 def _has_views(profile: Profile) -> bool:
-    """Say whether features of random views can be kept."""
+    """Return True if features of random views can be kept."""
     return profile.has_head and profile.is_trunk_frozen

@@ -32,6 +32,6 @@ class Dropout(Remedy):
         return f"already on: {recipe.head.dropout:g}" if recipe.head.dropout else None
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
-        """Give a share each."""
+        """Return a share each."""
         heads = [replace(recipe.head, dropout=share) for share in _SHARES]
         return tuple(replace(recipe, head=head) for head in heads)

@@ -37,6 +37,6 @@ class HiddenLayer(Remedy):
         return predict_as_long(self.name, profile, note="the layer itself is not counted")
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
-        """Give a width each."""
+        """Return a width each."""
         heads = [replace(recipe.head, hidden=width) for width in _WIDTHS]
         return tuple(replace(recipe, head=head) for head in heads)

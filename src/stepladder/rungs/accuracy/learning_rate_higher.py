@@ -32,7 +32,7 @@ class LearningRateHigher(Remedy):
         return f"{recipe.optimizer.name} rarely learns above a learning rate of {most_lr(recipe):g}"
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
-        """Give a rate each, within what such an optimiser learns at."""
+        """Return a rate each, within what such an optimiser learns at."""
         return tuple(with_lr(recipe, times * recipe.batch.lr) for times in self._within(recipe))
 
     def _within(self, recipe: Recipe) -> tuple[float, ...]:

@@ -31,7 +31,7 @@ class LearningRateLower(Remedy):
         return None if self._within(recipe) else f"the learning rate is {recipe.batch.lr:g} already"
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
-        """Give a rate each."""
+        """Return a rate each."""
         return tuple(with_lr(recipe, share * recipe.batch.lr) for share in self._within(recipe))
 
     def _within(self, recipe: Recipe) -> tuple[float, ...]:

@@ -76,7 +76,7 @@ class TrainLonger(Remedy):
 
 
 def _is_ended_by_schedule(profile: Profile, recipe: Recipe) -> bool:
-    """Say whether the schedule ended the training that was measured, within half an epoch."""
+    """Return True if the schedule ended the training that was measured, within half an epoch."""
     return profile.time.epochs > schedule_epochs(profile.time, recipe) - 0.5
 
 
@@ -85,7 +85,7 @@ def _patience_epochs(profile: Profile, recipe: Recipe) -> float:
 
 
 def _every_epochs(profile: Profile, recipe: Recipe) -> float:
-    """Give the epochs between validations, a part of one where they go by steps."""
+    """Return the epochs between validations, a part of one where they go by steps."""
     steps = recipe.stopping.validate_every_steps
     if steps is None:
         return float(recipe.stopping.validate_every_epochs)

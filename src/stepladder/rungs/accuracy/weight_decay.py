@@ -38,7 +38,7 @@ class WeightDecay(Remedy):
         return f"already on: {decay:g}" if decay else None
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:  # noqa: ARG002
-        """Give a strength each."""
+        """Return a strength each."""
         strengths = _STRENGTHS[spec_of(recipe.optimizer.name).decay]
         rules = [replace(recipe.optimizer, weight_decay=strength) for strength in strengths]
         return tuple(replace(recipe, optimizer=rule) for rule in rules)

@@ -118,7 +118,7 @@ class UseGpu(Rung):
         )
 
     def _load_s(self, profile: Profile, recipe: Recipe) -> float | None:
-        """Give the seconds that the loader needs for an example, or the step's wait for one."""
+        """Return the seconds that the loader needs for an example, or the step's wait for one."""
         if recipe.features.cached:  # the loader's rate is that of features
             if profile.loader_cpu_s is None:
                 return None
@@ -132,7 +132,7 @@ class UseGpu(Rung):
         )
 
     def _compute_s(self, profile: Profile, recipe: Recipe) -> float:
-        """Give the least seconds that the model needs for an example of a step."""
+        """Return the least seconds that the model needs for an example of a step."""
         flops_s = (profile.step_flops or 0.0) / self._peak(profile, recipe)
         if recipe.features.cached:
             return (profile.trunk_s or 0.0) / self._speed(profile, recipe)
@@ -140,7 +140,7 @@ class UseGpu(Rung):
         return max(flops_s, now_s / self._speed(profile, recipe))
 
     def _speed(self, profile: Profile, recipe: Recipe) -> float:
-        """Give how many times faster any operation can be: by its FLOP/s, or by its bandwidth."""
+        """Return how many times faster any operation can be: by its FLOP/s, or by its bandwidth."""
         peak, bandwidth = profile.peak_flops_per_s, profile.bandwidth_bytes_per_s
         if not peak or not bandwidth:
             return math.inf

@@ -33,7 +33,7 @@ class Gpu:
     tf32_flops_per_s: float | None = None
 
     def flops_per_s(self, precision: Precision, *, has_conv: bool = False) -> float:
-        """Give the peak in a precision, of a model with convolutions or without."""
+        """Return the peak in a precision, of a model with convolutions or without."""
         if precision is not Precision.FP32:
             return self.half_flops_per_s
         tf32 = self.tf32_flops_per_s if has_conv else None
@@ -125,5 +125,5 @@ def _from_row(row: dict[str, str | None], where: str) -> Gpu:
 
 
 def _tf32_of(name: str) -> float | None:
-    """Give what is known of a GPU whose row says nothing of TF32."""
+    """Return what is known of a GPU whose row says nothing of TF32."""
     return next((gpu.tf32_flops_per_s for gpu in GPUS if gpu.name == name), None)

@@ -107,6 +107,6 @@ class LargerGpu(Rung):
 
 
 def _cost(gpu: Gpu, found: Prediction) -> float:
-    """Give the price of the training, or its seconds where no price is known."""
+    """Return the price of the training, or its seconds where no price is known."""
     seconds = found.time.total_s if found.time else 0.0
     return seconds * (1.0 if gpu.price_per_hour is None else gpu.price_per_hour)

@@ -87,7 +87,7 @@ class AllData(Rung):
         )
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
-        """Give the bytes of cached features of all examples; those of the sample are kept apart."""
+        """Return the bytes of cached features of all examples; those of the sample are kept apart."""
         if not recipe.features.cached:
             return 0
         whole = replace(profile, num_train=round(profile.num_train / recipe.data.fraction))
@@ -100,6 +100,6 @@ class AllData(Rung):
 
 
 def _must_stream(profile: Profile, recipe: Recipe) -> bool:
-    """Tell whether pictures are held in memory that does not hold all of them."""
+    """Return True if pictures are held in memory that does not hold all of them."""
     is_held = recipe.data.where is Where.MEMORY and not recipe.features.cached
     return is_held and all_data_bytes(profile, recipe) > host_bytes(profile)

@@ -90,7 +90,7 @@ class CachedFeatures(Rung):
         )
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
-        """Give the bytes of all features."""
+        """Return the bytes of all features."""
         return (profile.feature_bytes or 0) * num_kept(profile, recipe.features)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002

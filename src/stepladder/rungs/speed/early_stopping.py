@@ -77,7 +77,7 @@ class EarlyStopping(Rung):
         return self._stopped(recipe, StoppingConfig().patience, restore_best=True)
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
-        """Give the defaults, then the last weights instead, with other patience.
+        """Return the defaults, then the last weights instead, with other patience.
 
         Patience that the schedule ends before it can run out is left out: nothing would be saved.
         """
@@ -103,7 +103,7 @@ class EarlyStopping(Rung):
 
 
 def _every_epochs(now: TrainingTime, recipe: Recipe) -> float:
-    """Give the epochs between validations, a part of one where they go by steps."""
+    """Return the epochs between validations, a part of one where they go by steps."""
     steps = recipe.stopping.validate_every_steps
     if steps is None:
         return float(recipe.stopping.validate_every_epochs)
@@ -111,7 +111,7 @@ def _every_epochs(now: TrainingTime, recipe: Recipe) -> float:
 
 
 def _least_epochs(now: TrainingTime, stopped: Recipe) -> float:
-    """Give the epochs that stopping takes: a best validation, and as many more as patience has."""
+    """Return the epochs that stopping takes: a best validation, and as many more as patience has."""
     return (1 + stopped.stopping.patience) * _every_epochs(now, stopped)
 
 

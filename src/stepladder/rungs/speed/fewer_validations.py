@@ -60,7 +60,7 @@ class FewerValidations(Rung):
         return replace(recipe, stopping=_with_interval(recipe.stopping, every))
 
     def _best(self, profile: Profile, recipe: Recipe) -> int:
-        """Give the interval with the least time, in epochs; this one if none has less.
+        """Return the interval with the least time, in epochs; this one if none has less.
 
         Without early stopping at least three validations are left, to choose the weights among.
         """
@@ -78,7 +78,7 @@ class FewerValidations(Rung):
 
 
 def _with_interval(stopping: StoppingConfig, every: int) -> StoppingConfig:
-    """Give another interval, with patience for no fewer epochs than before."""
+    """Return another interval, with patience for no fewer epochs than before."""
     moved = replace(stopping, validate_every_epochs=every)
     if not stopping.early:
         return moved

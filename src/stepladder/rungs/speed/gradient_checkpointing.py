@@ -65,7 +65,7 @@ class GradientCheckpointing(Rung):
 
 
 def _kept_frac(profile: Profile) -> float | None:
-    """Give the share of the activations that is kept; None: not known.
+    """Return the share of the activations that is kept; None: not known.
 
     Of n convolutions about 2 sqrt(n) in n. Of n alike blocks one block, and the inputs of all.
     """

@@ -104,7 +104,7 @@ class LargerBatch(Rung):
         return self.variants(profile, recipe)[0]
 
     def variants(self, profile: Profile, recipe: Recipe) -> tuple[Recipe, ...]:
-        """Give three learning rates for the best doubling, for a quarter of it, and an eighth.
+        """Return three learning rates for the best doubling, for a quarter of it, and an eighth.
 
         And for the one that the noise scale would choose, where that is another one.
         """
@@ -121,18 +121,18 @@ class LargerBatch(Rung):
         return tuple(dict.fromkeys(found))
 
     def _stops_early(self, profile: Profile, recipe: Recipe) -> bool:
-        """Say whether epochs are not fixed by the schedule."""
+        """Return True if epochs are not fixed by the schedule."""
         return recipe.stopping.early and profile.num_val > 0
 
     def _best_batch(self, profile: Profile, recipe: Recipe) -> int:
-        """Give the doubling at the knee; for SGD that stops early, the one that ends soonest."""
+        """Return the doubling at the knee; for SGD that stops early, the one that ends soonest."""
         if self._stops_early(profile, recipe) and _rule(recipe).follows_noise_scale:
             return self._soonest(profile, recipe)
         sizes = batch_doublings(profile, recipe, limit=memory_batch(profile))
         return sizes[-1] if sizes else recipe.batch.global_batch_size
 
     def _soonest(self, profile: Profile, recipe: Recipe) -> int:
-        """Give the doubling that gets to the same loss soonest, by the noise scale.
+        """Return the doubling that gets to the same loss soonest, by the noise scale.
 
         This batch if none gets there sooner.
         """
@@ -146,7 +146,7 @@ class LargerBatch(Rung):
         return min((batch, *sizes), key=to_target)
 
     def _more_epochs(self, profile: Profile, recipe: Recipe, larger: int) -> float:
-        """Give epochs with a larger batch over those with this one; 1 where they are fixed.
+        """Return epochs with a larger batch over those with this one; 1 where they are fixed.
 
         Beyond the batch that the noise scale would choose it says nothing of Adam-like rules.
         """
@@ -157,7 +157,7 @@ class LargerBatch(Rung):
         return epochs_ratio(recipe.batch.global_batch_size, larger, profile.noise_scale)
 
     def _step_s(self, profile: Profile, batch: int) -> float:
-        """Give t(b) = a + c b, and a little more than nothing where both are 0."""
+        """Return t(b) = a + c b, and a little more than nothing where both are 0."""
         fixed_s, per_example_s = profile.step_fixed_s or 0.0, profile.step_per_example_s or 0.0
         return max(fixed_s + per_example_s * batch, 1e-12)
 

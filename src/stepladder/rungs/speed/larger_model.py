@@ -77,7 +77,7 @@ class LargerModel(Rung):
         )
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
-        """Give the bytes of cached features of the larger trunk."""
+        """Return the bytes of cached features of the larger trunk."""
         growth = self._growth(profile, recipe) if recipe.features.cached else None
         if growth is None:
             return 0
@@ -91,11 +91,11 @@ class LargerModel(Rung):
         return replace(recipe, model=replace(recipe.model, name=name, weights=weights))
 
     def _is_random(self, recipe: Recipe) -> bool:
-        """Say whether the larger trunk begins with random weights, as this one does."""
+        """Return True if the larger trunk begins with random weights, as this one does."""
         return not self._needs_idle and recipe.model.weights is WeightsSource.NONE
 
     def _next(self, profile: Profile, recipe: Recipe) -> str | None:
-        """Give the trunk after this one; the profile lists them from small to large."""
+        """Return the trunk after this one; the profile lists them from small to large."""
         names, name = profile.larger_trunks, recipe.model.name
         if self._is_random(recipe):
             names = next((family for family in FAMILIES if name in family), ())

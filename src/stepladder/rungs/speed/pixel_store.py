@@ -102,7 +102,7 @@ class PixelStore(Rung):
         )
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
-        """Give the bytes of all decoded pictures, of test and what a sample leaves out included."""
+        """Return the bytes of all decoded pictures, of test and what a sample leaves out included."""
         return int(all_data_bytes(profile, recipe) + profile.example_bytes * profile.num_test)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002

@@ -80,7 +80,7 @@ class ScaledDecode(Rung):
         return replace(recipe, loader=replace(recipe.loader, scaled_decode=True))
 
     def _factor(self, profile: Profile) -> int:
-        """Give f for a picture of mean size: the largest that leaves 4/3 of the sides needed."""
+        """Return f for a picture of mean size: the largest that leaves 4/3 of the sides needed."""
         needed = _LEAD * math.sqrt(max(1, profile.example_bytes) / 3)
         side = math.sqrt(profile.source_pixels or 0.0)
         return next((factor for factor in (8, 4, 2) if side >= factor * needed), 1)

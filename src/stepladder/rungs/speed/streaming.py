@@ -71,5 +71,5 @@ class Streaming(Rung):
 
 
 def _held_bytes(profile: Profile) -> int:
-    """Give the memory of the decoded pictures that the job uses, of a sample its own."""
+    """Return the memory of the decoded pictures that the job uses, of a sample its own."""
     return profile.example_bytes * (profile.num_train + profile.num_val)

@@ -293,7 +293,7 @@ def decode_state(text: bytes, *, where: str) -> dict[str, Any]:
 
 
 def _read_member(folder: Path, name: str, record: FileRecord) -> Any:
-    """Give the state or the tensors of a member, once its bytes are as the manifest says."""
+    """Return the state or the tensors of a member, once its bytes are as the manifest says."""
     where = str(folder / name)
     with open_member(folder, name) as (file, size):
         if size != record.num_bytes:
@@ -310,7 +310,7 @@ def _read_member(folder: Path, name: str, record: FileRecord) -> Any:
 
 
 def _seal(content: Mapping[str, Any]) -> bytes:
-    """Give the one form in which a manifest is written, with its own sha256 in it."""
+    """Return the one form in which a manifest is written, with its own sha256 in it."""
     plain = json.dumps(content, indent=2, sort_keys=True).encode()
     sealed = {**content, "sha256": hashlib.sha256(plain).hexdigest()}
     return (json.dumps(sealed, indent=2, sort_keys=True) + "\n").encode()

@@ -29,12 +29,12 @@ _HIDDEN: Final = re.compile(r"\.((?:step|best|frozen)-.+)\.(\d+)\.(tmp|old)", re
 
 
 def is_name(name: str) -> bool:
-    """Say whether a checkpoint may have this name; none that may can lead to another folder."""
+    """Return True if a checkpoint may have this name; none that may can lead to another folder."""
     return _NAME.fullmatch(name) is not None
 
 
 def number_of(name: str) -> int:
-    """Give the step in a checkpoint's name."""
+    """Return the step in a checkpoint's name."""
     return int(name.partition("-")[2])
 
 
@@ -59,7 +59,7 @@ class CheckpointFolders:
         return sorted(found, key=lambda name: (name[:4], number_of(name)))
 
     def locate(self, name: str) -> Path:
-        """Give the folder of a checkpoint, which is another while it is being replaced.
+        """Return the folder of a checkpoint, which is another while it is being replaced.
 
         Raises:
             DataError: if there is none.
@@ -75,7 +75,7 @@ class CheckpointFolders:
         return path
 
     def is_finished(self, name: str) -> bool:
-        """Say whether a checkpoint of this name was once committed."""
+        """Return True if a checkpoint of this name was once committed."""
         return self._file_system.has_folder_rename or _is_complete(self._folder / name)
 
     @contextmanager
@@ -165,7 +165,7 @@ class CheckpointFolders:
 
 
 def _is_complete(path: Path) -> bool:
-    """Say whether a manifest is there to its end; a kill can leave its first bytes alone.
+    """Return True if a manifest is there to its end; a kill can leave its first bytes alone.
 
     One that cannot be read counts as there: what is wrong with it is for whoever loads it to say.
     """
@@ -178,7 +178,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def _is_other_alive(pid: int) -> bool:
-    """Say whether another process has this id. Our own is stale: in a container it often recurs."""
+    """Return True if another process has this id. Our own is stale: in a container it often recurs."""
     if pid == os.getpid():
         return False
     try:

@@ -310,7 +310,7 @@ def _shared(sha256: str) -> str:
 
 
 def _is_member(name: str) -> bool:
-    """Tell whether this is a file of a checkpoint. What is neither that nor shared stays."""
+    """Return True if this is a file of a checkpoint. What is neither that nor shared stays."""
     parts = name.split("/")
     return len(parts) == 3 and parts[0] == CHECKPOINTS and is_name(parts[1])
 

@@ -68,7 +68,7 @@ def checkpoints_bytes(
     optimizer: OptimizerName,
     has_hard_links: bool,
 ) -> int:
-    """Give the bytes that a run's checkpoints will need at most, one in the making included.
+    """Return the bytes that a run's checkpoints will need at most, one in the making included.
 
     A step holds the weights that learn and, for the Adam family, two numbers more for each.
 
@@ -88,7 +88,7 @@ def checkpoints_bytes(
 def capture(
     training: Training, state: RunState
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Give everything that the rest of the run depends on: (tensors by group, JSON values)."""
+    """Return everything that the rest of the run depends on: (tensors by group, JSON values)."""
     step, update, rule = training.parts.step, training.parts.update, training.rule
     optimizer_tensors, optimizer_state = flatten_state(update.optimizer, training.model)
     random_tensors, random_state = capture_random_state()
@@ -122,7 +122,7 @@ def capture(
 
 
 def restore_position(loaded: Loaded) -> Position:
-    """Give the position of a checkpoint."""
+    """Return the position of a checkpoint."""
     return Position(**{key: int(value) for key, value in loaded.state["position"].items()})
 
 

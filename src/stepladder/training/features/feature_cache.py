@@ -87,7 +87,7 @@ class FeatureOpener:
     is_waiting: bool = False
 
     def open(self, split: Split, source: Source) -> HeldFeatures:
-        """Give a split's features, from the disk or through the trunk.
+        """Return a split's features, from the disk or through the trunk.
 
         Raises:
             UsageError: if all rows were computed just now, and two come out otherwise once more.
@@ -161,7 +161,7 @@ class FeatureOpener:
         *,
         is_fresh: bool = False,
     ) -> HeldFeatures | None:
-        """Give stored features that are whole and those of this trunk; others are removed.
+        """Return stored features that are whole and those of this trunk; others are removed.
 
         Args:
             is_fresh: this process has computed them just now: to do so again would not help.
@@ -274,7 +274,7 @@ def _sample(data: DataConfig, source: Source) -> dict[str, Json]:
 
 
 def _first_and_last(rows: np.ndarray) -> np.ndarray:
-    """Give the first and the last of some rows; of one row, that one."""
+    """Return the first and the last of some rows; of one row, that one."""
     return rows[:: max(1, len(rows) - 1)][:_NUM_CHECKED]
 
 

@@ -38,7 +38,7 @@ class TrunkPass:
     num_views: int
 
     def features(self, batch: Batch, *, num_views: int = 0) -> Tensor:
-        """Give the features of a batch; view k is what the task's augment gives for epoch k.
+        """Return the features of a batch; view k is what the task's augment gives for epoch k.
 
         Within `evaluating(model)`.
 
@@ -72,7 +72,7 @@ class TrunkPass:
 
 
 def batch_size_on(device: torch.device) -> int:
-    """Give how many examples go through the trunk at once when features are computed."""
+    """Return how many examples go through the trunk at once when features are computed."""
     return EVALUATION_BATCH_SIZE if device.type == "cpu" else _BATCH_ON_GPU
 
 
@@ -91,7 +91,7 @@ def read_batch(source: Source, rows: np.ndarray) -> Batch:
 
 
 def trunk_of(task: Task, model: nn.Module) -> nn.Module:
-    """Give the trunk of a model that its task can split."""
+    """Return the trunk of a model that its task can split."""
     parts = task.split(model)
     assert parts is not None  # a task that splits no model is refused before
     return parts[0]

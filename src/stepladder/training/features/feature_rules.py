@@ -70,7 +70,7 @@ def require_features(way: TrunkPass, learns: TrainMode, train: Source) -> None:
 
 
 def agree(a: Tensor, b: Tensor, precision: Precision, *, is_tf32: bool = False) -> bool:
-    """Say whether two results are the same but for rounding, in a precision.
+    """Return True if two results are the same but for rounding, in a precision.
 
     Args:
         is_tf32: one of them at least may come from 32-bit operations in TF32.
@@ -158,7 +158,7 @@ def _probe(way: TrunkPass, source: Source) -> _Refusal | None:
 
 
 def _among_others(way: TrunkPass, source: Source) -> Tensor:
-    """Give the features of the probed examples, computed in a batch with others."""
+    """Return the features of the probed examples, computed in a batch with others."""
     rows = np.arange(min(2 * _NUM_PROBED, len(source)))
     return way.features(read_batch(source, rows))[:_NUM_PROBED]
 
@@ -183,7 +183,7 @@ def _why_no_views(task: Task, batch: Batch, seed: int) -> _Refusal | None:
 
 
 def _results(task: Task, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-    """Give losses of training and validation, and class scores where there are any."""
+    """Return losses of training and validation, and class scores where there are any."""
     loss: Any = task.loss(model, batch)
     metrics: Metrics = task.metrics(model, batch)
     outputs = () if metrics.outputs is None else (metrics.outputs,)

@@ -51,7 +51,7 @@ def go_on_features(
     is_test_wanted: bool = False,
     engine: FeatureEngine | None = None,
 ) -> tuple[Task, Sources]:
-    """Give the task and the sources to train on, features in place of the examples.
+    """Return the task and the sources to train on, features in place of the examples.
 
     `require_features` has been asked before.
 

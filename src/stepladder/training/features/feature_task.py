@@ -61,7 +61,7 @@ class FeatureTask(Task):
         return self.base.build_model(recipe)
 
     def data(self, split: Split) -> Any:
-        """Give a split of the examples themselves."""
+        """Return a split of the examples themselves."""
         return self.base.data(split)
 
     @property
@@ -70,11 +70,11 @@ class FeatureTask(Task):
         return True
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
-        """Give the loss of each example, from its features."""
+        """Return the loss of each example, from its features."""
         return self.base.loss(self._head(model), cast_for_head(batch))
 
     def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
-        """Give losses and metrics from features."""
+        """Return losses and metrics from features."""
         return self.base.metrics(self._head(model), cast_for_head(batch))
 
     def augment(self, batch: Batch, *, seed: int, epoch: int) -> Batch:  # noqa: ARG002
@@ -84,11 +84,11 @@ class FeatureTask(Task):
         return Batch(batch.inputs[:, epoch % self.num_views], batch.targets, batch.ids)
 
     def describe(self) -> Mapping[str, Json]:
-        """Give the facts of the task on examples."""
+        """Return the facts of the task on examples."""
         return self.base.describe()
 
     def split(self, model: nn.Module) -> tuple[nn.Module, nn.Module] | None:
-        """Give (trunk, head) of the whole model."""
+        """Return (trunk, head) of the whole model."""
         return self.base.split(model)
 
     @property
@@ -105,7 +105,7 @@ class FeatureTask(Task):
 
 
 def cast_for_head(batch: Batch) -> Batch:
-    """Give bf16 features in fp32 where nothing casts them for the head's fp32 weights."""
+    """Return bf16 features in fp32 where nothing casts them for the head's fp32 weights."""
     features = batch.inputs
     if features.dtype is not torch.bfloat16 or torch.is_autocast_enabled(features.device.type):
         return batch
@@ -121,7 +121,7 @@ def _without_idle_layers(head: nn.Module) -> nn.Module:
 
 
 def features_folder(job: JobConfig, task: Task) -> Path:
-    """Give the folder of a job's features: beside the task's store, else in the run's folder.
+    """Return the folder of a job's features: beside the task's store, else in the run's folder.
 
     A task has a store if it has an attribute `store` with a path. One on a disk that cannot be
     written leaves its features to the run. Those of a store in an object store lie beside the
@@ -152,7 +152,7 @@ def open_features(
     is_test_wanted: bool = False,
     engine: FeatureEngine | None = None,
 ) -> Sources:
-    """Give the splits as features: read where they lie under a folder, computed where they do not.
+    """Return the splits as features: read where they lie under a folder, computed where they do not.
 
     Those of test are opened at their first read, unless they are wanted at once. With random views,
     train has features of shape (rows, views, ...), of which `FeatureTask.augment` takes one.
@@ -207,7 +207,7 @@ def _test(opener: FeatureOpener, source: Source | None, *, is_wanted: bool) -> S
 def fresh_features(
     recipe: Recipe, task: Task, model: nn.Module, sources: Sources, *, device: torch.device
 ) -> Sources:
-    """Give the splits as features that are computed when they are read, and kept nowhere.
+    """Return the splits as features that are computed when they are read, and kept nowhere.
 
     Raises:
         UsageError: if features cannot be computed once.

@@ -229,7 +229,7 @@ class _Parts:
         site.folder(_PARTS)
 
     def missing(self) -> list[int]:
-        """Give the parts that are still to be computed."""
+        """Return the parts that are still to be computed."""
         return [at for at, span in enumerate(self._spans) if not _part(self._site, span).exists()]
 
     def look(self) -> None:
@@ -278,7 +278,7 @@ def _batches(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 
 def _for_executors(recipe: Recipe) -> Recipe:
-    """Give the recipe with a path that holds anywhere, and weights that nothing is fetched for."""
+    """Return the recipe with a path that holds anywhere, and weights that nothing is fetched for."""
     store = recipe.data.store
     if object_place(store) is None:
         store = store.expanduser().absolute()

@@ -67,14 +67,14 @@ class Outlet:
         self.flush()
 
     def isatty(self) -> bool:
-        """Tell whether a terminal is at the other end."""
+        """Return True if a terminal is at the other end."""
         try:
             return self._stream is not None and self._stream.isatty()
         except ValueError:
             return False
 
     def fileno(self) -> int:
-        """Give the stream's descriptor, as rich asks for the terminal's size."""
+        """Return the stream's descriptor, as rich asks for the terminal's size."""
         if self._stream is None:
             raise OSError("the stream is closed")
         return self._stream.fileno()
@@ -171,7 +171,7 @@ class Display:
         self._shown_at = -math.inf
 
     def is_due(self) -> bool:
-        """Tell whether `step` would show anything now; a clock that jumps back makes it due."""
+        """Return True if `step` would show anything now; a clock that jumps back makes it due."""
         if self._every_s == math.inf:
             return False
         return not self._shown_at <= self._clock() < self._shown_at + self._every_s

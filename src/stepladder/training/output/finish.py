@@ -69,7 +69,7 @@ def finish_run(
 def partial_summary(
     run: Session, sources: Sources, *, status: str, reason: str | None
 ) -> dict[str, Any]:
-    """Give the summary fields that are known without the final evaluation."""
+    """Return the summary fields that are known without the final evaluation."""
     if run.clock.device is not None:
         run.clock.device.close()
     host, best, batch = run.clock.host(), run.rule.best.best, run.recipe.batch

@@ -36,7 +36,7 @@ def _name(classes: Sequence[str], idx: int) -> str:
 def prediction_rows(
     split: str, result: Evaluation, source: Any, classes: Sequence[str]
 ) -> Iterator[tuple[str, ...]]:
-    """Give the rows of predictions.csv for one split.
+    """Yield the rows of predictions.csv for one split.
 
     Label, predicted and probability are empty where the task gives no class scores. Losses have the
     nine digits that tell any two of float32 apart.
@@ -50,7 +50,7 @@ def prediction_rows(
 
 
 def _class_cells(result: Evaluation, idx: int, classes: Sequence[str]) -> tuple[str, str, str]:
-    """Give label, predicted and probability of an example."""
+    """Return label, predicted and probability of an example."""
     if result.predicted is None or result.targets is None or result.probability is None:
         return "", "", ""
     return (
@@ -140,7 +140,7 @@ def write_thumbs(run: Path, result: Evaluation, source: Any, classes: Sequence[s
 
 
 def metric_fields(split: str, result: Evaluation | None) -> dict[str, float | None]:
-    """Give a split's metrics as summary fields, such as test_accuracy; None where it is missing."""
+    """Return a split's metrics as summary fields, such as test_accuracy; None where it is missing."""
     names = ("accuracy", "macro_accuracy", "top5_accuracy")
     if result is None:
         return {f"{split}_{name}": None for name in ("loss", *names)}

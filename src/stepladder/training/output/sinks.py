@@ -50,7 +50,7 @@ _NOT_SCALARS = frozenset({"event", "step", "epoch", "attempt", "elapsed_s"})
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """Give the numbers of an event by tag; empty for events that are not measurements.
+    """Return the numbers of an event by tag; empty for events that are not measurements.
 
     `train_loss`, `val_loss`, `learning_rate`, `throughput/samples_per_sec` and the like keep their
     names; system values move under `system/` and `memory/`, those of the reader under `reader/`,

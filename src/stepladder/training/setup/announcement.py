@@ -15,7 +15,7 @@ from stepladder.training.setup.build import Sources
 
 
 def opening_lines(run: Session, sources: Sources, job: JobConfig) -> tuple[str, list[str]]:
-    """Give a title and lines: data, model, the three batch sizes, learning rate, limits."""
+    """Return a title and lines: data, model, the three batch sizes, learning rate, limits."""
     recipe = run.recipe
     counts = {name: len(s) if s is not None else 0 for name, s in vars(sources).items()}
     counts["train"] = run.num_train

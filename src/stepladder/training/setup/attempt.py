@@ -75,7 +75,7 @@ class Conditions:
         )
 
     def to_state(self) -> dict[str, Any]:
-        """Give the JSON values that a checkpoint keeps."""
+        """Return the JSON values that a checkpoint keeps."""
         return asdict(self)
 
     @classmethod

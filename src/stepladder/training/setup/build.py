@@ -144,7 +144,7 @@ def _require_checkpoints(recipe: Recipe, task: Task, model: nn.Module) -> None:
 
 
 def open_device(choice: DeviceChoice) -> torch.device:
-    """Give the device of a choice; on a CPU, memory that is freed stays with this process.
+    """Return the device of a choice; on a CPU, memory that is freed stays with this process.
 
     Raises:
         ResourceError: if CUDA is asked for and there is none.
@@ -163,7 +163,7 @@ def open_device(choice: DeviceChoice) -> torch.device:
 
 
 def make_clock(device: torch.device) -> Clock:
-    """Give a clock for a device: with a device timeline on CUDA."""
+    """Return a clock for a device: with a device timeline on CUDA."""
     return Clock(DeviceTimeline() if device.type == "cuda" else None)
 
 
@@ -238,7 +238,7 @@ def _as_before(data: DataConfig, earlier: DataConfig) -> DataConfig:
 
 
 def make_train_reader(recipe: Recipe, source: Source) -> Reader:
-    """Give the reader of the training split."""
+    """Return the reader of the training split."""
     return Reader(
         source,
         seed=recipe.seed,
@@ -299,7 +299,7 @@ def make_model(recipe: Recipe, task: Task, device: torch.device) -> nn.Module:
 
 
 def _built(recipe: Recipe, task: Task) -> nn.Module:
-    """Give what a task builds, if that is a model."""
+    """Return what a task builds, if that is a model."""
     with exits_told(task):
         model: object = task.build_model(recipe)
     if isinstance(model, nn.Module):
@@ -375,7 +375,7 @@ def make_stage_parts(
 
 
 def step_precision(recipe: Recipe, task: Task, model: nn.Module, device: torch.device) -> Precision:
-    """Give the number format of a step: the recipe's, but fp32 where a small head would cast."""
+    """Return the number format of a step: the recipe's, but fp32 where a small head would cast."""
     precision = recipe.device.precision
     if precision is Precision.BF16 and _is_small_head(recipe, task, model, device):
         return Precision.FP32
@@ -383,7 +383,7 @@ def step_precision(recipe: Recipe, task: Task, model: nn.Module, device: torch.d
 
 
 def _is_small_head(recipe: Recipe, task: Task, model: nn.Module, device: torch.device) -> bool:
-    """Say whether a head learns alone whose step costs less than to share or to cast it.
+    """Return True if a head learns alone whose step costs less than to share or to cast it.
 
     It learns in one thread, and of bf16 recipes in fp32: only its features come in bf16.
     """

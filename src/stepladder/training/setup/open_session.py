@@ -81,7 +81,7 @@ def _validate(run: Training, reader: Reader) -> None:
 
 
 def _batches(run: Training, reader: Reader, *, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-    """Give a batch of each size that the model will see of an epoch, the largest first."""
+    """Yield a batch of each size that the model will see of an epoch, the largest first."""
     batches = reader.epoch(epoch, start=start)
     try:
         batch = next(batches, None)

@@ -97,7 +97,7 @@ def rehearse(
 
 
 def _nearest_folder(path: Path) -> Path:
-    """Give the nearest folder above a path that exists: the disk that the run will be on."""
+    """Return the nearest folder above a path that exists: the disk that the run will be on."""
     for folder in (path, *path.absolute().parents):
         if folder.is_dir():
             return folder

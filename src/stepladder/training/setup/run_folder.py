@@ -213,7 +213,7 @@ class RunFolder:
         self.pinned: set[str] = set()
 
     def lock(self) -> RunLock:
-        """Give the lock, held within a `with` block.
+        """Return the lock, held within a `with` block.
 
         Raises:
             ResourceError: on entering, if another process works in the folder.
@@ -221,7 +221,7 @@ class RunFolder:
         return RunLock(self.path / LOCK_FILE, file_system=self.file_system, ops=self._ops)
 
     def checkpoints(self, *, keep_last: int) -> Checkpoints:
-        """Give the checkpoints of this run."""
+        """Return the checkpoints of this run."""
         return Checkpoints(
             self.path / CHECKPOINTS,
             keep_last=keep_last,
@@ -312,7 +312,7 @@ class RunFolder:
         return [name for name in names if (self.path / name).exists()]
 
     def _foreign_folder(self) -> str | None:
-        """Give a folder in here that no run makes; hidden ones do not count."""
+        """Return a folder in here that no run makes; hidden ones do not count."""
         folders = [p.name for p in self.path.iterdir() if p.is_dir() and p.name[0] != "."]
         return min((name for name in folders if name not in _FOLDERS), default=None)
 

@@ -120,7 +120,7 @@ class RunLock:
 
 
 def may_be_held(run: Path) -> bool:
-    """Say whether the process that works in a run folder may still be there; takes no lock."""
+    """Return True if the process that works in a run folder may still be there; takes no lock."""
     path = run / LOCK_FILE
     return path.exists() and _may_live(_read_owner(path), path)
 
@@ -143,7 +143,7 @@ def _read_owner(path: Path) -> dict[str, Any] | None:
 
 
 def _may_live(owner: dict[str, Any] | None, path: Path) -> bool:
-    """Say whether the owner may still be there; when in doubt, it is."""
+    """Return True if the owner may still be there; when in doubt, it is."""
     if owner is None:  # between being created and being written, or killed there
         try:
             return time.time() - path.stat().st_mtime < _HALF_WRITTEN_S
@@ -162,7 +162,7 @@ def _may_live(owner: dict[str, Any] | None, path: Path) -> bool:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """Give when a process started in clock ticks since boot: a pid recurs, this pair does not."""
+    """Return when a process started in clock ticks since boot: a pid recurs, this pair does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         return int(stat.rpartition(")")[2].split()[19])

@@ -59,7 +59,7 @@ def _open_at(task: Task, version: int) -> Sources:
 
 
 def earlier_version(run: Path) -> int | None:
-    """Give the version that an earlier attempt in a run's folder read; None: there is none.
+    """Return the version that an earlier attempt in a run's folder read; None: there is none.
 
     Raises:
         UsageError: if its config cannot be read.

@@ -251,7 +251,7 @@ def _repeats(one: LoaderSeen) -> bool:
 
 
 def _period(offsets: list[int]) -> int | None:
-    """Give after how many batches the same slices come again, where they always do."""
+    """Return after how many batches the same slices come again, where they always do."""
     if len(offsets) < 8 or offsets[0] not in offsets[1:]:
         return None
     period = offsets.index(offsets[0], 1)
@@ -262,7 +262,7 @@ def _period(offsets: list[int]) -> int | None:
 
 
 def _period_of(keys: Mapping[int, tuple[float, ...]]) -> int | None:
-    """Give after how many steps the same batches come again, where they always do.
+    """Return after how many steps the same batches come again, where they always do.
 
     Not every step was looked at: the period may be a multiple of the true one.
     """

@@ -333,7 +333,7 @@ def _values(one: OptimizerSeen) -> list[float]:
 
 
 def _ends(one: OptimizerSeen) -> tuple[float | None, float | None]:
-    """Give the mean loss of the first and of the last tenth, three steps at least."""
+    """Return the mean loss of the first and of the last tenth, three steps at least."""
     values = _values(one)
     size = max(3, len(values) // 10)
     if len(values) < 2 * size:
@@ -344,7 +344,7 @@ def _ends(one: OptimizerSeen) -> tuple[float | None, float | None]:
 
 
 def _least(one: OptimizerSeen) -> float:
-    """Give the least mean loss over a tenth of the steps."""
+    """Return the least mean loss over a tenth of the steps."""
     values = _values(one)
     size = max(3, len(values) // 10)
     return min(fmean(values[i : i + size]) for i in range(0, len(values) - size + 1, size))

@@ -90,7 +90,7 @@ def _proven(probed: Clearing) -> Found | None:
 
 
 def _measured(probed: Clearing | None) -> str:
-    """Give the probe's numbers, as the end of a sentence."""
+    """Return the probe's numbers, as the end of a sentence."""
     if probed is None or not probed.norms:
         return ""
     loss = "" if probed.loss is not None else " of a weighted mean of the outputs"

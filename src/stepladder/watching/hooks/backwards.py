@@ -70,7 +70,7 @@ class Waiting:
 
 
 def follow_graph(node: Any) -> weakref.ref[_Token]:
-    """Give something that dies together with the graph behind a node."""
+    """Return something that dies together with the graph behind a node."""
     metadata: dict[str, _Token] = node.metadata  # lives as long as the node
     return weakref.ref(metadata.setdefault(_KEY, _Token()))
 

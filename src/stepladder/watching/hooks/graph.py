@@ -80,12 +80,12 @@ class _Path:
 
 
 def kind_of(node: Any) -> str:
-    """Give a node's operation, as `Softmax` of SoftmaxBackward0."""
+    """Return a node's operation, as `Softmax` of SoftmaxBackward0."""
     return str(node.name()).rpartition("::")[2].partition("Backward")[0]
 
 
 def shape_of(node: Any, idx: int = 0) -> tuple[int, ...]:
-    """Give the shape of a node's output, or () where torch does not say."""
+    """Return the shape of a node's output, or () where torch does not say."""
     try:
         return tuple(int(size) for size in node._input_metadata[idx].shape)
     except (AttributeError, IndexError, RuntimeError, TypeError):
@@ -117,7 +117,7 @@ def _named(path: _Path, kind: str, reduction: str, shape: tuple[int, ...]) -> Te
 
 
 def _term(path: _Path) -> Term | None:
-    """Give the loss that a node is; None: it is none."""
+    """Return the loss that a node is; None: it is none."""
     node, kind = path.node, f"{kind_of(path.node)}Backward"
     if kind in _LOSSES:
         own = _REDUCTIONS.get(int(getattr(node, "_saved_reduction", 1)), "mean")
@@ -161,7 +161,7 @@ def _below(path: _Path) -> Iterator[_Path]:
 
 
 def _common_sign(node: Any) -> int:
-    """Give the sign that all numbers of a product's or quotient's other side share, or 0."""
+    """Return the sign that all numbers of a product's or quotient's other side share, or 0."""
     other: Any = getattr(node, "_saved_other", None)
     if not is_plain(other) or other.device.type != "cpu" or not other.numel():
         return 0

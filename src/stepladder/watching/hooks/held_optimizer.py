@@ -201,7 +201,7 @@ class HeldOptimizer:
 
 
 def _slope(param: Any) -> Any:
-    """Give the gradient's numbers at the places where `part` reads the weight; None: it cannot."""
+    """Return the gradient's numbers at the places where `part` reads the weight; None: it cannot."""
     grad = param.grad
     if not is_plain(grad) or grad.stride() != param.stride():
         return None
@@ -209,6 +209,6 @@ def _slope(param: Any) -> Any:
 
 
 def learning(optimizer: Optimizer) -> list[Any]:
-    """Give the weights of an optimiser that may learn, the first 2,000 of them."""
+    """Return the weights of an optimiser that may learn, the first 2,000 of them."""
     params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     return params[:_MAX_CHECKED]

@@ -98,7 +98,7 @@ def _arrays(dataset: Any) -> Iterator[Tensor]:
 
 
 def _blocks(held: Tensor) -> Tensor:
-    """Give some blocks of neighbouring rows, and few numbers of each row."""
+    """Return some blocks of neighbouring rows, and few numbers of each row."""
     if len(held) <= _MAX_STORED or not held.is_contiguous():
         return _thinned(held[:_MAX_STORED], _FEW_FEATURES)
     size = _MAX_STORED // _NUM_BLOCKS
@@ -107,13 +107,13 @@ def _blocks(held: Tensor) -> Tensor:
 
 
 def _thinned(held: Tensor, most: int) -> Tensor:
-    """Give numbers of each row that lie evenly apart."""
+    """Return numbers of each row that lie evenly apart."""
     rows = held.detach().flatten(1)
     return rows[:, rows.shape[1] // (2 * most) :: max(1, rows.shape[1] // most)].float()
 
 
 def _marks(rows: Tensor) -> list[int]:
-    """Give for each row a number that is the same for the same row, to the bit, and seldom else."""
+    """Return for each row a number that is the same for the same row, to the bit, and seldom else."""
     weights = torch.arange(1, rows.shape[1] + 1) * _FACTOR
     found: list[int] = (rows.contiguous().view(torch.int32).long() * weights).sum(1).tolist()
     return found
@@ -317,7 +317,7 @@ def _is_made_if_missing(kind: type, name: str) -> bool:
 
 
 def _names_used(kind: type) -> set[str]:
-    """Give the names that a class's methods use, those of its making apart."""
+    """Return the names that a class's methods use, those of its making apart."""
     names: set[str] = set()
     for cls in kind.__mro__[:-1]:
         for name, function in vars(cls).items():

@@ -216,7 +216,7 @@ def _two(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _broadcast(scores: Tensor, target: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Give both shapes where broadcasting makes something larger than either.
+    """Return both shapes where broadcasting makes something larger than either.
 
     Not of tensors with as many dimensions: who puts ones in opposite places means all pairs.
     """

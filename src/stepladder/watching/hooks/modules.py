@@ -47,14 +47,14 @@ _MAX_INPUTS: Final = 64
 
 
 def given_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Tensor]:
-    """Give the first tensors of a call; where it is of one and nothing else, its own arguments."""
+    """Return the first tensors of a call; where it is of one and nothing else, its own arguments."""
     if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
         return args
     return list(tensors_in((args, kwargs), 2))[:4]
 
 
 def by_channel(pictures: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Give means and deviations of some pictures' first channels."""
+    """Return means and deviations of some pictures' first channels."""
     some = pictures.detach()[:16, :, ::4, ::4].float()
     means, stds = some.mean((0, 2, 3)), some.std((0, 2, 3), correction=0)
     return tuple(means.tolist())[:8], tuple(stds.tolist())[:8]
@@ -74,7 +74,7 @@ def given_for(
 
 
 def window_of(root: Root, first: Tensor) -> Window | None:
-    """Give which part of which large tensor a batch is: order without a loader."""
+    """Return which part of which large tensor a batch is: order without a loader."""
     seen, base = root.seen, first._base
     if seen.given_pixels is None and first.dim() == 4:
         seen.given_pixels = int(first.shape[2] * first.shape[3])
@@ -101,7 +101,7 @@ def note_batch(root: Root, first: Tensor, step: int) -> None:
 
 
 def first_of(output: Any) -> Tensor | None:
-    """Give the first tensor of what a model answers, also of a record such as a ModelOutput."""
+    """Return the first tensor of what a model answers, also of a record such as a ModelOutput."""
     is_record = isinstance(output, Mapping)
     return next(tensors_in(list(output.values()) if is_record else output), None)
 
@@ -416,7 +416,7 @@ class ModuleWatch:
             self._wait(root, node if is_training else None, window, has_graph=has_graph)
 
     def _left(self, module: nn.Module) -> tuple[Any, Window | None] | None:
-        """Give what was noted when an outermost module was entered; None: it is within another."""
+        """Return what was noted when an outermost module was entered; None: it is within another."""
         while self._inside and self._inside[-1][0] != id(module):
             self._inside.pop()
         if not self._inside:

@@ -29,7 +29,7 @@ _MAX_NODES: Final = 5000
 
 
 def multiplied(root: Any, weights: set[int]) -> set[int]:
-    """Give those of some weights that enter a matrix product as they are, or turned.
+    """Return those of some weights that enter a matrix product as they are, or turned.
 
     Args:
         root: the node of what backward is called on.
@@ -76,7 +76,7 @@ class Names:
         self._known: dict[int, Root] = {}
 
     def root_of(self, module: nn.Module) -> Root | None:
-        """Give what is known of an outermost module."""
+        """Return what is known of an outermost module."""
         root = self._known.get(id(module))
         return root if root is not None and root.ref() is module else None
 

@@ -167,11 +167,11 @@ class OptimizerWatch:
 
     @property
     def held(self) -> set[int]:
-        """Give the ids of all weights that optimisers hold."""
+        """Return the ids of all weights that optimisers hold."""
         return set().union(*(live.ids for live in self._live.values() if live.ref() is not None))
 
     def steps_of(self, optimizer: Any) -> int:
-        """Give the steps that an optimiser has taken."""
+        """Return the steps that an optimiser has taken."""
         live = self._live.get(id(optimizer))
         return live.seen.num_steps if live is not None and live.ref() is optimizer else 0
 
@@ -194,7 +194,7 @@ class OptimizerWatch:
             live.seen.num_waiting += live.ref() is not None and has_gradient and is_alone
 
     def live_optimizers(self) -> list[Optimizer]:
-        """Give the optimisers that have stepped and are still there."""
+        """Return the optimisers that have stepped and are still there."""
         found = [live.ref() for live in self._live.values() if live.seen.num_steps]
         return [optimizer for optimizer in found if optimizer is not None]
 

@@ -44,7 +44,7 @@ def is_plain(value: object) -> bool:
 
 
 def part(value: Tensor, most: int = MAX_ELEMENTS) -> Tensor:
-    """Give some elements, evenly spread; a view where memory lies in order."""
+    """Return some elements, evenly spread; a view where memory lies in order."""
     flat = value.detach()
     if not flat.is_contiguous() and flat.numel() > 4 * most:
         flat = flat[:: max(1, flat.shape[0] // 4)] if flat.dim() else flat
@@ -69,7 +69,7 @@ def is_finite(value: Tensor) -> bool:
 
 
 def checksum(value: Tensor) -> float:
-    """Give a number that is the same for the same data, and seldom for others."""
+    """Return a number that is the same for the same data, and seldom for others."""
     numbers = part(value).double()
     weights = torch.arange(1, numbers.numel() + 1, dtype=torch.float64, device=numbers.device)
     return float((numbers * torch.cos(weights)).sum())

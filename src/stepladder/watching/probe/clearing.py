@@ -158,7 +158,7 @@ def _seen(habit: Habit, names: Mapping[int, str]) -> Clearing:
 
 
 def _usual(fates: Counter[Fate]) -> Fate:
-    """Give what became of one weight's gradient in more than half of the windows."""
+    """Return what became of one weight's gradient in more than half of the windows."""
     fate, times = max(fates.items(), key=lambda item: item[1])
     return fate if 2 * times > fates.total() else Fate.CHANGED
 
@@ -177,7 +177,7 @@ class _Plan:
 
 
 def _plan(habit: Habit, names: Mapping[int, str]) -> _Plan | None:
-    """Give what there is to repeat; None: what became of gradients cannot be."""
+    """Return what there is to repeat; None: what became of gradients cannot be."""
     fates = {name: _usual(habit.fates[key][1]) for key, name in names.items()}
     if all(fate is Fate.CHANGED for fate in fates.values()):
         return None

@@ -234,7 +234,7 @@ def _add(window: _Window) -> None:
 
 
 def norm_of(grad: Any, most: int | None = None) -> float | None:
-    """Give the norm of a gradient, dense or sparse; None: there is none that can be read here.
+    """Return the norm of a gradient, dense or sparse; None: there is none that can be read here.
 
     Args:
         most: so many of its numbers are enough; None: all.

@@ -158,7 +158,7 @@ class Kept:
         return None
 
     def _stepping(self) -> list[Any]:
-        """Give the script's optimisers, those too that it has let go since."""
+        """Return the script's optimisers, those too that it has let go since."""
         found = {id(o): o for o in self.optimizers()} | self.habits.optimizers
         return list(found.values())
 
@@ -252,7 +252,7 @@ class _Lane:
 def gain_of(
     name: str, before_s: list[float], after_s: list[float]
 ) -> tuple[float | None, str | None]:
-    """Give how many times as fast a change makes a step's own work, by rounds that timed both.
+    """Return how many times as fast a change makes a step's own work, by rounds that timed both.
 
     Returns:
         The median over rounds, no more than the change can give at all, and None; or None and why

@@ -29,7 +29,7 @@ class OwnCode:
         self._known: dict[str, str | None] = {}
 
     def here(self) -> str | None:
-        """Give the innermost line of the call stack that is the script's, as `train.py:12`."""
+        """Return the innermost line of the call stack that is the script's, as `train.py:12`."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             name = self._name(frame.f_code.co_filename)
@@ -71,7 +71,7 @@ class OwnCode:
         return self._known[filename]
 
     def _shown(self, filename: str) -> str | None:
-        """Give the name under which a file of the script's is shown; None: a library's."""
+        """Return the name under which a file of the script's is shown; None: a library's."""
         if filename == self._file or "ipykernel" in filename or filename.startswith("<ipython"):
             return Path(filename).name
         if filename.startswith("<"):

@@ -44,7 +44,7 @@ class Ending:
 
 
 def find_script(script: str, *, is_module: bool) -> Path:
-    """Give the file of a script or a module.
+    """Return the file of a script or a module.
 
     Raises:
         UsageError: if there is none.

@@ -40,7 +40,7 @@ Machine = Callable[..., None]
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Give a function that makes this a sound machine, but for the facts that it is given."""
+    """Return a function that makes this a sound machine, but for the facts that it is given."""
     shm = tmp_path / "shm"
     shm.mkdir()
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID"):

@@ -225,7 +225,7 @@ class Animals(SoundPictures):
 
 
 def animals(folder: Path, order: str) -> CheckedJob:
-    """Give the job of a Task that lies in a file, as the command line does."""
+    """Return the job of a Task that lies in a file, as the command line does."""
     file = folder / "animals.py"
     file.write_text(TASK.replace("{order}", order))
     name = f"{file}:Animals"

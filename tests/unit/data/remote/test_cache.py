@@ -43,7 +43,7 @@ class Elsewhere:
 
 
 def entries(cache: FileCache) -> set[str]:
-    """Give the names of what is in the cache, without hashes."""
+    """Return the names of what is in the cache, without hashes."""
     return {path.name[65:] for path in cache.folder.iterdir() if path.name[64:65] == "-"}
 
 

@@ -39,7 +39,7 @@ Parts = list[list[list[int]]]  # by shard, by batch
 def taken(
     num_rows: int, size: tuple[int, int], state: dict[str, Any] | None, num_steps: int | None
 ) -> tuple[Parts, dict[str, Any]]:
-    """Give the batches of all shards, from a state on, and the state that all of them have then."""
+    """Return the batches of all shards, from a state on, and the state that all of them have then."""
     batch_size, shard_count = size
     parts, states = [], []
     for shard in range(shard_count):

@@ -61,7 +61,7 @@ def known(fit: Fit = FIT, levels: Levels = POOR, **changes: object) -> Known:
 
 
 def every_known() -> list[Known]:
-    """Give all combinations of what is told, of runs of the built-in Task and of others."""
+    """Return all combinations of what is told, of runs of the built-in Task and of others."""
     flags = list(itertools.product((False, True), repeat=3))
     fits = [
         replace(

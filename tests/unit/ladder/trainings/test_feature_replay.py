@@ -104,7 +104,7 @@ def test_the_forecast_is_of_a_batch_as_features_are_computed_in(
 
 
 def failing_above(num_examples: int, error: Exception) -> Any:
-    """Give a hook for a trunk that fails on larger batches."""
+    """Return a hook for a trunk that fails on larger batches."""
 
     def check(_: nn.Module, args: tuple[Tensor, ...]) -> None:
         if len(args[0]) > num_examples:
@@ -115,7 +115,7 @@ def failing_above(num_examples: int, error: Exception) -> Any:
 
 @pytest.fixture(name="instrument_of")
 def _instrument_of(blobs: type[Task], tmp_path: Path) -> Callable[[Exception], Instrument]:
-    """Give an instrument whose trunk raises on the batches that features are computed in."""
+    """Return an instrument whose trunk raises on the batches that features are computed in."""
 
     def make(error: Exception) -> Instrument:
         class Large(blobs):  # type: ignore[misc, valid-type]

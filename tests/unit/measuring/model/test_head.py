@@ -81,7 +81,7 @@ def test_of_two_looks_at_the_trunk_the_shorter_time_counts(
 
 
 def no_room_above(num_examples: int) -> Callable:
-    """Give a hook for a module that larger batches do not fit through."""
+    """Return a hook for a module that larger batches do not fit through."""
 
     def check(_: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> None:
         if len(args[0]) > num_examples:

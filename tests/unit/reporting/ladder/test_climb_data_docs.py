@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[4] / "docs/run-folder.md").read_text(encoding="ut
 
 
 def first_cells(after: str) -> set[str]:
-    """Give the keys in the first column of the first table after some words."""
+    """Return the keys in the first column of the first table after some words."""
     table = PAGE.partition(after)[2].partition("|---|---|\n")[2].partition("\n\n")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")]
     return {key for cell in cells for key in re.findall(r"`(\w+)`", cell)}

@@ -24,7 +24,7 @@ KEPT, UNDECIDED = Decision.KEPT, Decision.UNDECIDED
 
 
 def trial(rung: str, before_s: float, gain: float, decision: Decision, *, recipe: str) -> Trial:
-    """Give a trial on a recipe that takes some seconds."""
+    """Return a trial on a recipe that takes some seconds."""
     speed = Interval(estimate=gain, low=0.95 * gain, high=1.05 * gain)
     return Trial(
         rung=rung,

@@ -26,7 +26,7 @@ def transformer() -> Trunk:
 
 
 def bytes_an_example(*, is_on: bool) -> float:
-    """Give the slope of the peak memory of forward and backward pass with the batch."""
+    """Return the slope of the peak memory of forward and backward pass with the batch."""
     trunk = transformer()
     trunk.set_grad_checkpointing(is_on)
 

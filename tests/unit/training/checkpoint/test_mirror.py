@@ -31,7 +31,7 @@ ONE_EPOCH = ScheduleConfig(max_epochs=1)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Give the files of checkpoints by name; frozen weights by content alone."""
+    """Return the files of checkpoints by name; frozen weights by content alone."""
     found = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")

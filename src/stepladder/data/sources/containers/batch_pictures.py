@@ -58,11 +58,11 @@ class BatchPictures:
         self._kind = columns.kind
 
     def path(self, at: int) -> str | None:
-        """Give the name that Hugging Face keeps beside the bytes."""
+        """Return the name that Hugging Face keeps beside the bytes."""
         return self._paths[at] if self._paths else None
 
     def read(self, at: int, where: str) -> tuple[bytes, str | None]:
-        """Give the picture of a row as JPEG, PNG or NPY, or why there is none."""
+        """Return the picture of a row as JPEG, PNG or NPY, or why there is none."""
         if not self._column[at].is_valid:
             return b"", f"is null ({where})"
         try:
@@ -209,7 +209,7 @@ def from_array_file(data: bytes, *, max_pixels: int) -> bytes:
 
 
 def _side_of_square(num_values: int) -> int | None:
-    """Give the side of a square of RGB or of grey; no number of values is both."""
+    """Return the side of a square of RGB or of grey; no number of values is both."""
     for num_channels in (3, 1):
         side = math.isqrt(num_values // num_channels)
         if side and side * side * num_channels == num_values:

@@ -265,7 +265,7 @@ def _check_label(schema: Schema, label: str, constants: Mapping[str, Any], where
 def _optional(
     schema: Schema, constants: Mapping[str, Any], config: PrepareConfig, option: str, where: str
 ) -> str | None:
-    """Give a text column that an option names; one that was not named by hand may be missing."""
+    """Return a text column that an option names; one that was not named by hand may be missing."""
     from pyarrow import types
 
     name: str = getattr(config, option)

@@ -42,17 +42,17 @@ _SPLIT_WORD = re.compile(rf"({'|'.join(sorted(SPLIT_WORDS, key=len, reverse=True
 
 
 def is_pattern(source: Path) -> bool:
-    """Tell whether a path is a pattern of names, and no file has that very name."""
+    """Return True if a path is a pattern of names, and no file has that very name."""
     return bool(_MAGIC_OR_BRACE.search(str(source))) and not source.exists()
 
 
 def is_open(pattern: str) -> bool:
-    """Tell whether a pattern without braces may stand for any number of names."""
+    """Return True if a pattern without braces may stand for any number of names."""
     return bool(_MAGIC.search(pattern))
 
 
 def fixed_part(pattern: str) -> str:
-    """Give what stands before the first sign of a pattern; all of a plain name."""
+    """Return what stands before the first sign of a pattern; all of a plain name."""
     match = _MAGIC_OR_BRACE.search(pattern)
     return pattern[: match.start()] if match else pattern
 
@@ -278,7 +278,7 @@ def listing_named(place: ObjectPlace) -> Iterator[None]:
 
 
 def file_of(filesystem: FileSystem, root: str, name: str) -> SourceFile | None:
-    """Give a file by its name below a folder of a file system; None if it is not there."""
+    """Return a file by its name below a folder of a file system; None if it is not there."""
     from pyarrow.fs import FileType
 
     path = f"{root}/{name}"
@@ -307,7 +307,7 @@ def _is_note(name: str) -> bool:
 
 
 def _local_paths(source: Path) -> tuple[Path, list[Path]]:
-    """Give the folder that names are relative to, and the files and folders to look at."""
+    """Return the folder that names are relative to, and the files and folders to look at."""
     if source.is_dir():
         return source.resolve(), [source.resolve()]
     if not is_pattern(source):

@@ -12,7 +12,7 @@ from stepladder.errors import DataError
 
 
 def checked_label(value: Any, name: str, where: str) -> str | int:
-    """Give a label as it stands in a row.
+    """Return a label as it stands in a row.
 
     Raises:
         DataError: if it is null, empty or negative; names file, row and column.
@@ -67,7 +67,7 @@ class Labels:
         return label
 
     def names(self, source: str) -> dict[str | int, str]:
-        """Give the class name of each label.
+        """Return the class name of each label.
 
         Raises:
             DataError: if some are numbers and some are texts; names a row of each.

@@ -123,7 +123,7 @@ def require_delta(config: PrepareConfig, kind: SourceFormat) -> None:
 
 
 def opener(config: PrepareConfig, kind: SourceFormat) -> OpenSource:
-    """Give what opens files that hold many pictures each.
+    """Return what opens files that hold many pictures each.
 
     Raises:
         UsageError: if they are missing or ambiguous.
@@ -190,7 +190,7 @@ def _is_picture(name: str) -> bool:
 
 
 def _entries(folder: Path) -> tuple[list[Path], list[str]]:
-    """Give the folders and the names of the files in a folder, links and hidden ones left out."""
+    """Return the folders and the names of the files in a folder, links and hidden ones left out."""
     try:
         with os.scandir(folder) as scan:
             found = sorted(

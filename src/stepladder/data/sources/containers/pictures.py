@@ -91,7 +91,7 @@ class ContainerPictures(Pictures):
         return rows.listing()
 
     def reader(self) -> SpoolReader:
-        """Give a reader of the spool."""
+        """Return a reader of the spool."""
         assert self._spool is not None, "called before hash()"
         return SpoolReader(self._spool.buckets, self._config.out)
 
@@ -158,7 +158,7 @@ class _Counter:
 
 
 def hash_items(config: PrepareConfig, items: list[Item]) -> list[tuple[Item, bytes]]:
-    """Give pictures of a container with their sha256.
+    """Return pictures of a container with their sha256.
 
     Raises:
         UsageError: if they are pixels, and the store is to keep files as they are.
@@ -211,7 +211,7 @@ class ContainerRows:
             self._hashes.append(Hashed(spooled.sha256, place, item.reason))
 
     def listing(self) -> HashedListing:
-        """Give all rows.
+        """Return all rows.
 
         Raises:
             DataError: if there are none, or of one class only, or labels of two kinds.
@@ -265,7 +265,7 @@ class ContainerRows:
 
 
 def _is_relative(path: str) -> bool:
-    """Tell whether a path may reach a store: relative, and never upwards."""
+    """Return True if a path may reach a store: relative, and never upwards."""
     parts = PurePosixPath(path.replace("\\", "/")).parts
     is_rooted = path.startswith(("/", "\\")) or "://" in path or path[1:2] == ":"
     return bool(parts) and not is_rooted and ".." not in parts and path.isprintable()

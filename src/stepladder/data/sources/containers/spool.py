@@ -92,7 +92,7 @@ class ContainerRecords:
         temporary.replace(record)
 
     def read(self, key: str) -> Kept | None:
-        """Give what was recorded of a container; None if it was not, or only in part."""
+        """Return what was recorded of a container; None if it was not, or only in part."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             with self.path(key).open(encoding="utf-8", errors="surrogatepass") as file:
                 head = json.loads(next(file, ""))
@@ -117,12 +117,12 @@ class ContainerRecords:
                 record.unlink()
 
     def path(self, key: str) -> Path:
-        """Give the place of a container's record."""
+        """Return the place of a container's record."""
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.jsonl"
 
 
 def without_data(item: Item) -> Item:
-    """Give a picture without its bytes."""
+    """Return a picture without its bytes."""
     return Item(item.row, b"", item.label, item.split, item.path, item.group, item.reason)
 
 
@@ -213,7 +213,7 @@ class Spool:
         self.buckets.close()
 
     def take_over(self, keys: Sequence[str], pool: Executor, *, ahead: int) -> dict[str, Kept]:
-        """Give what an earlier run spooled of these containers, every byte of it compared.
+        """Return what an earlier run spooled of these containers, every byte of it compared.
 
         What belongs to none of them, or is damaged, is forgotten.
         """

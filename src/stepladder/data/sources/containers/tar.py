@@ -163,7 +163,7 @@ class TarStream:
     def damaged(
         self, what: str, offset: int, *, why: str | None = None, fix: str = _COPY_AGAIN
     ) -> DataError:
-        """Give the error that tells of damage at a place."""
+        """Return the error that tells of damage at a place."""
         where = f"{self._where}: {self._after(offset)}"
         return DataError(what, where=where, why=why, fix=fix)
 
@@ -172,7 +172,7 @@ class TarStream:
 
 
 def _fills_record(num_bytes: int, num_zeros: int) -> bool:
-    """Tell whether a tar's size explains the zeros at its end.
+    """Return True if a tar's size explains the zeros at its end.
 
     A writer fills its last record: of 10,240 bytes as a rule, and of a power of two where it was
     told so.

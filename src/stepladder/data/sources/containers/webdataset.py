@@ -134,7 +134,7 @@ class TarContainer(Container):
         return found[0] if found else None
 
     def _label(self, sample: _Sample, facts: dict[str, Any], where: str) -> str | int:
-        """Give the label: of the column that was named, else where WebDataset usually has it."""
+        """Return the label: of the column that was named, else where WebDataset usually has it."""
         name = self._config.label_column
         is_named = name != PrepareConfig.label_column
         before, after = ("", name.lower().lstrip(".")) if is_named else ("cls", "txt")

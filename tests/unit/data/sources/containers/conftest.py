@@ -30,7 +30,7 @@ class Workshop:
         self.folder = folder
 
     def draw(self, seed: int) -> np.ndarray:
-        """Give pixels (30, 36, 3) that no other seed gives."""
+        """Return pixels (30, 36, 3) that no other seed gives."""
         coarse = np.random.default_rng(seed).integers(0, 255, size=(5, 6, 3), dtype=np.uint8)
         return np.asarray(Image.fromarray(coarse).resize((36, 30), Image.Resampling.BICUBIC))
 
@@ -41,7 +41,7 @@ class Workshop:
         return file.getvalue()
 
     def photo(self, seed: int) -> bytes:
-        """Give the bytes of a JPEG or, every third, of a PNG."""
+        """Return the bytes of a JPEG or, every third, of a PNG."""
         return self.encode(self.draw(seed), "PNG" if seed % 3 == 2 else "JPEG")
 
     def table(self, name: str, columns: Any, **options: Any) -> Path:
@@ -95,5 +95,5 @@ class Workshop:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Workshop:
-    """Give a workshop."""
+    """Return a workshop."""
     return Workshop(tmp_path)

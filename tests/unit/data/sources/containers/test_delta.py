@@ -25,7 +25,7 @@ KINDS = ("apple", "bread")
 
 
 def rows(shop: Any, span: range) -> pa.Table:
-    """Give rows of a table of pictures."""
+    """Return rows of a table of pictures."""
     return pa.table(
         {
             "image": [shop.photo(row) for row in span],

@@ -21,7 +21,7 @@ KINDS = ("apple", "bread")
 
 
 def columns(shop: Any, span: range) -> dict[str, Any]:
-    """Give rows of pictures."""
+    """Return rows of pictures."""
     return {
         "image": [shop.photo(row) for row in span],
         "label": [KINDS[row % 2] for row in span],

@@ -80,7 +80,7 @@ def test_whole_numbers_become_classes_in_the_order_of_numbers(shop: Any, kind: A
 
 
 def pixel_columns(shop: Any, form: str) -> tuple[Any, dict[str, Any]]:
-    """Give the column of twenty pictures, and what else is needed to read it."""
+    """Return the column of twenty pictures, and what else is needed to read it."""
     arrays = [shop.draw(seed) for seed in range(20)]
     if form == "nested":
         kind = pa.list_(pa.list_(pa.list_(pa.uint8())))

@@ -21,7 +21,7 @@ MEMBERS = [(f"{row:02d}.cls", str(row % 2).encode() * 700) for row in range(40)]
 
 
 def packed(members: list[tuple[str, bytes]] = MEMBERS, **options: Any) -> bytes:
-    """Give the bytes of a tar as Python writes it: its last record has 10,240."""
+    """Return the bytes of a tar as Python writes it: its last record has 10,240."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", **options) as tar:
         for name, data in members:
@@ -38,12 +38,12 @@ def read(data: bytes, skipped: Skipped | None = None) -> list[Member]:
 
 
 def end_of(data: bytes) -> int:
-    """Give where the end mark of a tar begins."""
+    """Return where the end mark of a tar begins."""
     return -(-len(data.rstrip(b"\0")) // BLOCK) * BLOCK
 
 
 def padded(record: int, members: list[tuple[str, bytes]] = MEMBERS) -> bytes:
-    """Give a tar whose last record is filled, as by `tar -b`."""
+    """Return a tar whose last record is filled, as by `tar -b`."""
     data = packed(members)
     whole = data[: end_of(data)] + bytes(2 * BLOCK)
     return whole + bytes(-len(whole) % record)
@@ -140,7 +140,7 @@ def test_a_member_stored_sparse_is_told_by_its_name_and_the_rest_is_read(
 
 
 def pax(*records: tuple[str, str]) -> bytes:
-    """Give a tar whose first member has these records in its header."""
+    """Return a tar whose first member has these records in its header."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, data in MEMBERS[:2]:

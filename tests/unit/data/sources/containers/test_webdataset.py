@@ -17,7 +17,7 @@ KINDS = ("apple", "bread")
 
 
 def samples(shop: Any, rows: range, label: str = "cls") -> list[tuple[str, bytes]]:
-    """Give the members of plain samples."""
+    """Return the members of plain samples."""
     members = []
     for row in rows:
         texts = {
