@@ -37,7 +37,7 @@ class Skipped:
             examples += other.examples[reason][: _NUM_EXAMPLES - len(examples)]
 
     def describe(self) -> str:
-        """Return a one-line summary of the skipped files; empty if there are none."""
+        """Return a one-line summary of the skipped files; empty if nothing was skipped."""
         return "; ".join(
             f"{count} {reason} ({self.examples[reason][0]!r}{', …' if count > 1 else ''})"
             for reason, count in sorted(self.counts.items())

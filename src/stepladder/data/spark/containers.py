@@ -54,9 +54,7 @@ class ContainersOnSpark(RowsOnSpark):
         opened = self._open_source(work.root)
         self._containers = opened.containers
         is_far = object_place(self.config.source) is not None
-        names = [
-            container.name for container in opened.containers
-        ]  # tables without rows have no containers
+        names = [container.name for container in opened.containers]  # none without rows
         example = opened.root / names[0] if names and not is_far else None
         site = self.open_site(work, example=example)
         records = ContainerRecords.open(work.root / _RECORDS, key=opened.key)

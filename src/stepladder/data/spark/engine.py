@@ -108,7 +108,7 @@ class Arrivals:
                 f"{len(missing)} files that executors wrote are not visible on the driver, "
                 f"such as {missing[0]}",
                 where=str(self._folder),
-                fix="The storage may show them with a delay: run the same command again in a minute.",
+                fix="The storage may be slow to show them: run the same command again in a minute.",
             )
         return done
 
@@ -218,7 +218,7 @@ class FilesOnSpark(SparkEngine):
     def hash(
         self, work: WorkFolder, *, earlier: Path, on_done: Callable[[int, int], None]
     ) -> HashedListing:
-        """Hash the files in chunks; chunks hashed by an earlier run are only checked for changes."""
+        """Hash the files in chunks; chunks of an earlier run are only checked for changes."""
         pictures = self._listing.pictures
         example = Path(self._listing.file(pictures[0]))
         known = self._known(work, earlier)
@@ -252,7 +252,7 @@ class FilesOnSpark(SparkEngine):
         run_told(self.spark, tasks.site, len(pending), tasks.make, on_poll=on_poll)
 
     def _known(self, work: WorkFolder, earlier: Path) -> dict[str, Hashed]:
-        """Return the hashes of earlier runs; keep the chunks of an interrupted one."""
+        """Return the hashes of earlier runs, and merge the chunks of an interrupted one."""
         known = read_hashes(earlier, work.hashes)
         chunks = sorted((work.root / HASHED).glob("*.json"))
         for chunk in chunks:
@@ -277,7 +277,7 @@ class RowsOnSpark(SparkEngine):
 
     @abstractmethod
     def rows(self, site: Site) -> tuple[RowTasks, DataFrame]:
-        """Return a DataFrame with a row for each picture or container, and the tasks that read it."""
+        """Return a DataFrame of pictures or containers, and the tasks that read its rows."""
 
     def tasks(self, site: Site) -> ShardTasks:
         """Return tasks that receive bytes from Spark."""

@@ -19,9 +19,8 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])")
 _WITHOUT_HOST = {"file", "dbfs"}
 _SECRET = re.compile(r"[^/]*:[^/]*@")  # abfss://container@account/… is not a secret
 _OF_S3 = {"s3", "s3a", "s3n"}
-_SECRET_OF_S3 = re.compile(
-    r"[^/]*[:@]"
-)  # may contain slashes; bucket names contain neither : nor @
+# a secret may contain slashes; bucket names contain neither : nor @
+_SECRET_OF_S3 = re.compile(r"[^/]*[:@]")
 _WILD = re.compile(r"[*?\[{]")
 
 

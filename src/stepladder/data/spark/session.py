@@ -37,7 +37,7 @@ _PROPERTY = re.compile(r"^[ \t]*spark\.master[ \t=:]+(\S+)", re.MULTILINE)
 
 
 def named_master() -> str | None:
-    """Return the master set in the environment or Spark's configuration; None if there is none.
+    """Return the master set in the environment or Spark's configuration, or None.
 
     The first of these is used, in the same order as in Spark: SPARK_MASTER (only in stepladder),
     arguments of spark-submit, the properties file, MASTER.
@@ -166,9 +166,7 @@ def _begin() -> SparkSession:
     if master:
         builder = builder.master(master)
     if not is_submitted and (named or _LOCAL).startswith("local"):
-        os.environ.setdefault(
-            "PYSPARK_PYTHON", sys.executable
-        )  # the default is the first on the PATH
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # instead of python3 on the PATH
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.ui.enabled", "false")
     session = _begun(builder)

@@ -463,9 +463,7 @@ class CellColumn(_ArrowColumn):
     def _lists(self, array: pa.Array, column: VectorColumn | ListColumn) -> list[Any]:
         """Return an array for each list and None for each null."""
         numbers = column.as_numbers(pc.list_flatten(array))
-        flat = np.array(
-            numbers.to_numpy(zero_copy_only=False)
-        )  # a writable copy for user functions
+        flat = np.array(numbers.to_numpy(zero_copy_only=False))  # a writable copy
         ends = np.cumsum(pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False))
         cells: list[Any] = np.split(flat, ends[:-1])
         for row in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)):

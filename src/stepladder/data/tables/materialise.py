@@ -258,9 +258,8 @@ def _vectors(frame: DataFrame, partial: Path) -> list[str]:
     if not names:
         return []
     lists = [written[f"`{name}`"] for name in names]
-    sizes = [
-        fn.when(column.isNotNull(), fn.size(column)) for column in lists
-    ]  # otherwise nulls may count as -1
+    # without this check the size of a null may be -1
+    sizes = [fn.when(column.isNotNull(), fn.size(column)) for column in lists]
     bounds = written.select(
         *(
             bound(size).alias(f"{bound.__name__}{i}")

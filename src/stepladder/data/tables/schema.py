@@ -116,7 +116,7 @@ def _bounds(number: pa.DataType) -> tuple[float, float]:
 
 
 def _wanted(kind: pa.DataType) -> str | None:
-    """Return a description of valid values for a column; None if there are none."""
+    """Return a description of valid values for a column; None if no value is valid."""
     if is_text(kind):
         return "a string, such as ''"
     if is_bytes(kind):

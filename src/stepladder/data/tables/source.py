@@ -18,9 +18,7 @@ from stepladder.data.tables.layout import Layout
 from stepladder.errors import DataError
 from stepladder.machine import num_cores
 
-_Found = tuple[
-    tuple[Any, ...], np.ndarray, np.ndarray
-]  # columns, rows in them, positions in a batch
+_Found = tuple[tuple[Any, ...], np.ndarray, np.ndarray]  # columns, their rows, batch positions
 
 
 class TableSource(Source):

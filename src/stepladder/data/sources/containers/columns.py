@@ -165,7 +165,7 @@ def image_kind(kind: DataType) -> ImageKind | None:
 
 
 def hugging_face_features(schema: Schema) -> dict[str, Any]:
-    """Return the features that Hugging Face `datasets` stored in a file; empty if there are none.
+    """Return the features that Hugging Face `datasets` stored in a file; empty if missing.
 
     Source: Hugging Face, "Dataset features": the key `huggingface` of the schema's metadata.
     """

@@ -221,7 +221,7 @@ def find_files(source: Path, *, suffixes: tuple[str, ...], follow_symlinks: bool
     Skips names that begin with a dot or an underscore, such as Spark's metadata files.
 
     Raises:
-        UsageError: if there are none.
+        UsageError: if no file is found.
     """
     skipped = Skipped()
     place = object_place(source)

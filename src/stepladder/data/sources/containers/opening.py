@@ -179,9 +179,7 @@ def _first_below(folder: Path) -> SourceFormat | None:
     folders, names = _entries(folder)
     if any(map(_is_picture, names)):
         return SourceFormat.FOLDER
-    kinds = chain(
-        map(_first_below, folders), map(kind_of_name, names)
-    )  # lazy: stops at the first match
+    kinds = chain(map(_first_below, folders), map(kind_of_name, names))  # lazy
     return next((kind for kind in kinds if kind), None)
 
 

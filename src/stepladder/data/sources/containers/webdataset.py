@@ -162,7 +162,7 @@ def _label_of(member: Member, ending: str, where: str) -> str | int:
 
 
 def _facts(sample: _Sample, where: str) -> dict[str, Any]:
-    """Return the JSON of a sample; empty if there is none."""
+    """Return the JSON of a sample; empty if it has no .json."""
     member = sample.fields.get("json")
     if member is None:
         return {}
