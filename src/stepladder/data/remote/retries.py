@@ -158,9 +158,9 @@ class Attempts:
 
     def _given_up(self, failure: PassingFailure, elapsed_s: float) -> StoreAwayError:
         times = f"{self._num_failed} times" if self._num_failed > 1 else "once"
-        why = f"Tried {times} in {elapsed_s:.0f} s."
+        why = f"Tried {times} within {elapsed_s:.0f} s."
         if failure.retry_after_s is not None:
-            why += f" The server asked to wait another {failure.retry_after_s:.0f} s."
+            why += f" The server asked to wait {failure.retry_after_s:.0f} s longer."
         fix = "Check the network and the server, then run the same command again."
         if not self._retrier.has_answered:
             fix = (

@@ -99,7 +99,7 @@ class Layout:
             if other is not None:
                 raise DataError(
                     other,
-                    where=f"{self.file_name(file_idx)}, from row 0",
+                    where=f"{self.file_name(file_idx)}, from row 0 on",
                     why="All files of a table must have the same columns.",
                     fix="Rewrite the file, remove it from the table, or select other columns.",
                 )

@@ -338,9 +338,9 @@ def _why_not(path: Path, root: Path, *, follow_symlinks: bool) -> str | None:
     except OSError as error:
         return f"file(s) that cannot be read: {error.strerror}"
     if not stat.S_ISREG(status.st_mode):  # a FIFO would block
-        return "neither file nor folder"
+        return "neither a file nor a folder"
     if path.is_symlink() and not follow_symlinks and not path.resolve().is_relative_to(root):
-        return "link(s) that leads out of the source (--follow-symlinks)"
+        return "link(s) that point outside the source (--follow-symlinks)"
     return None
 
 

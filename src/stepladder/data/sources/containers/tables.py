@@ -62,7 +62,7 @@ def open_tables(config: PrepareConfig, kind: SourceFormat) -> Opened:
     """Open Parquet files: plain, written by Hugging Face, or written by Petastorm.
 
     Raises:
-        UsageError: if no file is found, the files do not have the given format, the columns cannot be
+        UsageError: if no file is found, the format is not the given one, the columns cannot be
             determined, or pyarrow is too old.
         DataError: if one is damaged, or its columns differ from those of the first.
     """
