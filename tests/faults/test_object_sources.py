@@ -290,5 +290,5 @@ def test_a_tar_whose_connection_is_cut_is_told_with_the_place_and_goes_on(proxy:
         error = refusal(prepared, "s3://photos/tars/0.tar")
     assert error.what == "cannot be read: the connection was lost"
     assert error.where == "s3://photos/tars/0.tar: after 0 bytes"
-    assert "Files that were read completely are kept." in str(error)
+    assert "Parts that were read completely are kept." in str(error)
     assert "to resume" in str(error.fix)

@@ -861,5 +861,5 @@ def test_a_table_that_may_not_be_listed_is_told_without_a_secret(table: str, pro
         open_table(table)
     assert caught.value.where == table
     assert SECRET not in str(caught.value)
-    with pytest.raises(UsageError, match="must not hold a key"):
+    with pytest.raises(UsageError, match="must not contain a key"):
         open_table(f"s3://AKIAcanary:{SECRET}@{BUCKET}/table")

@@ -127,7 +127,7 @@ def _without_secret(scheme: str, rest: str) -> str:
     _, at, place = rest.rpartition("@")
     place, query, _ = place.partition("?")  # may contain a signature
     if scheme.lower() in _OF_S3 and ":" in place.partition("/")[0]:
-        place = "…"  # a key without the bucket that it was for
+        place = "…"  # probably a secret key without its bucket
     return f"{'…@' if at else ''}{place}{'?…' if query else ''}"
 
 
@@ -140,7 +140,7 @@ def secret_refused(scheme: str, rest: str) -> UsageError:
     """
     _, at, place = rest.rpartition("@")
     return UsageError(
-        "an address must not hold a key or a password",
+        "an address must not contain a key or a password",
         where=f"{scheme}://…{at}{place if at else ''}",
         why="Addresses are written to records and logs.",
         fix="Remove it, and set it in the environment; for S3 set AWS_PROFILE, or "

@@ -72,7 +72,7 @@ class Listing:
 
     @property
     def has_drawn_val(self) -> bool:
-        """Whether no picture is assigned to val, so that val is drawn at random."""
+        """Whether no picture is assigned to val, so that val is drawn."""
         return all(picture.split is not Split.VAL for picture in self.pictures)
 
     def file(self, picture: Picture) -> str:
@@ -286,8 +286,8 @@ def _list_table(path: Path, config: PrepareConfig) -> Listing:
             num_repeated += 1
         else:
             raise DataError(
-                f"rows {first_row[relative]} and {row.number} give {row.path!r} "
-                "different labels, splits or groups",
+                f"rows {first_row[relative]} and {row.number} have different labels, splits or "
+                f"groups for {row.path!r}",
                 where=str(path),
                 fix="Keep one row for each picture.",
             )
@@ -306,8 +306,8 @@ def split_of_cell(value: Any, where: str) -> Split:
         raise DataError(
             f"split {value!r:.40} is not train, val or test",
             where=where,
-            fix="Set it to one of the three, or drop the column to split at random. To use another "
-            "column: --split-column NAME",
+            fix="Set it to one of the three, or drop the column to draw val automatically. To use "
+            "another column: --split-column NAME",
         )
     return split
 

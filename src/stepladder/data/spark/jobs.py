@@ -28,7 +28,7 @@ SCHEMA = "task long, answer string"
 _POLL_S = 0.2
 _STOP_S = 30.0
 _BEFORE_JAVA = r"^(: |Caused by: )"  # before the class name of a Java exception
-_GO_ON = "Run the same command again to resume."
+_GO_ON = "Then run the same command again to resume."
 
 SLOT_WAIT = "STEPLADDER_SLOT_WAIT_S"
 _SLOT_WAIT_S = 60.0
@@ -205,7 +205,9 @@ def explain(error: Exception, *, master: str | None = None) -> ResourceError:
     lines = [line for line in stripped if line]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     told = (named or lines or [type(error).__name__])[-1]
-    return ResourceError("the Spark job failed", where="spark", why=told[:300], fix=_GO_ON)
+    return ResourceError(
+        "the Spark job failed", where="spark", why=told[:300], fix=f"Fix the cause. {_GO_ON}"
+    )
 
 
 def _other_python(what: str) -> ResourceError:

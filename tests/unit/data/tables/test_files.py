@@ -270,7 +270,7 @@ def test_two_columns_of_one_name_are_told_where_they_are_read(folder: Path) -> N
 
 
 def test_a_password_in_an_address_is_refused_and_not_told() -> None:
-    with pytest.raises(UsageError, match="must not hold a key or a password") as caught:
+    with pytest.raises(UsageError, match="must not contain a key or a password") as caught:
         open_table("abfs://user:canary@account.dfs.core.windows.net/t")
     assert "canary" not in str(caught.value)
 

@@ -281,7 +281,7 @@ def _optional(
     if name == _DEFAULTS[option]:
         return None
     raise UsageError(
-        f"no text column {name!r}",
+        f"no string column {name!r}",
         where=where,
         why=_columns_are(schema, constants),
         fix=f"Choose another column: --{option.replace('_', '-')} NAME",

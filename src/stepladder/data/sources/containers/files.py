@@ -107,7 +107,7 @@ def splits_by_name(names: list[str], where: Path) -> list[Split | None]:
         raise DataError(
             f"there are files for {', '.join(sorted(named))} but none for train",
             where=str(where),
-            fix="Add the files of train, or remove the split from the names to split at random.",
+            fix="Add the files of train, or remove the split from the names: val is then drawn.",
         )
     return splits
 
@@ -255,7 +255,7 @@ def find_files(source: Path, *, suffixes: tuple[str, ...], follow_symlinks: bool
 def cut_off(error: StoreAwayError, after: str) -> StoreAwayError:
     """Add how far a file was read to the error of an object store."""
     error.where = f"{error.where}: {after}"
-    error.why = f"{error.why} Files that were read completely are kept."
+    error.why = f"{error.why} Parts that were read completely are kept."
     error.fix = "Run the same command again to resume."
     return error
 

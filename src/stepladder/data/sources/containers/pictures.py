@@ -188,7 +188,7 @@ class ContainerRows:
         self._opened = opened
         self._labels = Labels(opened.class_names)
         self._paths: set[str] = set()
-        # of a row no more than is needed: there may be many millions
+        # store as little as possible per row: there may be many millions
         self._pictures: list[Picture] = []
         self._numbers: list[int | None] = []
         self._hashes: list[Hashed] = []
@@ -257,8 +257,8 @@ class ContainerRows:
         where = shown(self._config.source)
         if self._num_renamed:
             yield (
-                f"{where}: renamed {self._num_renamed} pictures to FILE#ROW: their path is not a "
-                "relative one, or is the same as in an earlier row"
+                f"{where}: renamed {self._num_renamed} pictures to FILE#ROW: their path is not "
+                "relative, or is the same as in an earlier row"
             )
         if self._skipped.counts:
             yield f"{where}: skipped {self._skipped.describe()}"
