@@ -352,9 +352,7 @@ class FetchAhead:
             is_room = True
             try:
                 is_room = self._fetch(info)
-            except (
-                Exception
-            ) as error:  # raised in a waiting caller; otherwise retried when it is needed
+            except Exception as error:  # raised in a waiting caller, or retried later
                 failures.append(error)
             with self._changed:
                 del self._under_way[info.name]

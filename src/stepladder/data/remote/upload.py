@@ -85,7 +85,7 @@ def require_own(out: Copies) -> dict[str, int]:
     there = {name: size for name, size in out.sizes().items() if "/" not in name}
     if there and MANIFEST_NAME not in there and MARKER not in there:
         raise UsageError(
-            f"the folder is not empty and not a store: it contains {min(there)}",
+            f"the target is not empty and is not a store: it contains {min(there)}",
             where=str(out),
             fix="Use another --out, or empty this one.",
         )
