@@ -43,13 +43,13 @@ def newest_state(folder: str = "run") -> Path:
 
 def test_a_missing_folder_is_a_usage_error(prepare: Run) -> None:
     said = prepare("phtos", code=2)
-    assert said.startswith("phtos: no such folder or file\n  Give --source a folder")
+    assert said.startswith("phtos: does not exist\n  Set --source to a folder")
 
 
 @pytest.mark.parametrize("name", ["nothere.parquet", "nothere.tar", "table/"])
 def test_what_may_be_a_source_is_told_where_there_is_none(name: str, prepare: Run) -> None:
     said = prepare(name, code=2)
-    assert "no such folder or file" in said
+    assert "does not exist" in said
     for kind in ("class folders", "CSV", "Parquet", "Delta", ".tar"):
         assert kind in said
 
@@ -62,7 +62,7 @@ def test_an_archive_that_is_not_read_is_told_with_what_is(
     file = tmp_path / ("in/0.tar.zst" if name == "in" else name)
     file.write_bytes(b"BZh91AY&SY")
     said = prepare(name, code=2)
-    assert said.startswith(f"{file.name}: an archive of this kind is not read")
+    assert said.startswith(f"{file.name}: this archive format is not supported")
     assert ".tar.gz" in said
 
 
@@ -90,7 +90,7 @@ def test_places_of_other_kinds_are_refused_and_make_no_folder(
 def test_an_empty_class_is_named(photos: Path, prepare: Run) -> None:
     (photos / "durian").mkdir()
     said = prepare(code=3)
-    assert "photos: class folders without a picture: durian\n" in said
+    assert "photos: class folders without pictures: durian\n" in said
     assert "or remove them" in said
 
 
@@ -106,7 +106,9 @@ def test_a_label_column_that_is_not_there_is_told_with_the_flag(photos: Path, pr
     (photos / "table.csv").write_text("\n".join(["path,kind", *rows]))
     said = prepare("photos/table.csv", code=3)
     assert "photos/table.csv: row 1: no column 'label' among 'path', 'kind'\n" in said
-    (remedy,) = (line.split(": ")[1].split() for line in said.splitlines() if "Name it" in line)
+    (remedy,) = (
+        line.split(": ")[1].split() for line in said.splitlines() if "Name the column" in line
+    )
     prepare("photos/table.csv", *remedy)
     assert read_json(Path("store/manifest.json"))["classes"] == ["apple", "bread", "corn"]
 

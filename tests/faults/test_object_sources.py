@@ -129,8 +129,8 @@ ACTS = pytest.mark.parametrize(
     ("status", "code", "kind", "words"),
     [
         (403, "AccessDenied", ResourceError, "access is denied (AccessDenied)"),
-        (403, "InvalidAccessKeyId", ResourceError, "the access key is not known there"),
-        (403, "SignatureDoesNotMatch", ResourceError, "the secret key does not fit"),
+        (403, "InvalidAccessKeyId", ResourceError, "the access key is unknown"),
+        (403, "SignatureDoesNotMatch", ResourceError, "the secret key does not match"),
         (400, "ExpiredToken", ResourceError, "the credentials have expired"),
         (301, "PermanentRedirect", UsageError, "the bucket photos is in another region"),
     ],
@@ -142,9 +142,9 @@ def test_a_refusal_is_told_as_what_it_is(
     error = refusal(act, place)
     assert isinstance(error, kind)
     assert words in error.what
-    assert "did not answer" not in str(error)
+    assert "did not respond" not in str(error)
     assert "same command again" not in str(error)
-    assert "is kept" not in str(error)
+    assert "are kept" not in str(error)
 
 
 @pytest.mark.parametrize("key", ["src", "src/a.parquet", "0.tar", "*.parquet"])
@@ -196,10 +196,12 @@ def test_a_server_that_throttles_is_told_after_trying_again(
     act: Act, place: str, proxy: Proxy
 ) -> None:
     proxy.faults = [Fault(anything, status=503, code="SlowDown")]
-    with pytest.warns(UserWarning, match=r"the server answered 503( \(SlowDown\))?; trying again"):
+    with pytest.warns(
+        UserWarning, match=r"the server responded with 503( \(SlowDown\))?; retrying"
+    ):
         error = refusal(act, place)
-    assert "the server answered 503" in error.what
-    assert "Nothing was ever heard" not in str(error)
+    assert "the server responded with 503" in error.what
+    assert "never responded" not in str(error)
 
 
 @ACTS
@@ -207,11 +209,11 @@ def test_a_server_that_is_not_there_is_given_up_as_one_of_stores_is(
     act: Act, place: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    with pytest.warns(UserWarning, match="no connection could be made; trying again") as told:
+    with pytest.warns(UserWarning, match="the connection failed; retrying") as told:
         error = refusal(act, place)
     assert len(told) == 1  # and no other request waited in its turn
-    assert "no connection could be made" in error.what
-    assert "Nothing was ever heard from it: look at the address" in str(error.fix)
+    assert "the connection failed" in error.what
+    assert "The server never responded: check the address" in str(error.fix)
     assert RetryPolicy().first_patience_s == 15
 
 
@@ -222,9 +224,9 @@ def test_a_server_that_takes_connections_and_never_answers_is_given_up_after_two
     monkeypatch.setattr(s3, "_FIRST_TIMEOUT_S", QUICK.first_patience_s / 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.warns(UserWarning, match="did not answer in time; trying again"):
+        with pytest.warns(UserWarning, match="did not respond in time; retrying"):
             error = refusal(open_table, "s3://photos/table")
-    assert error.what == "it could not be looked at: the server did not answer in time"
+    assert error.what == "cannot be accessed: the server did not respond in time"
     assert str(error.why).startswith("Tried 2 times")
     assert RetryPolicy().first_patience_s == 2 * first_timeout_s
 
@@ -284,9 +286,9 @@ def test_a_way_to_a_store_is_opened_once_and_by_no_request(proxy: Proxy) -> None
 
 def test_a_tar_whose_connection_is_cut_is_told_with_the_place_and_goes_on(proxy: Proxy) -> None:
     proxy.faults = [Fault(is_read, cut_after=0)]
-    with pytest.warns(UserWarning, match="the connection was cut; trying again"):
+    with pytest.warns(UserWarning, match="the connection was lost; retrying"):
         error = refusal(prepared, "s3://photos/tars/0.tar")
-    assert error.what == "it could not be read: the connection was cut"
+    assert error.what == "cannot be read: the connection was lost"
     assert error.where == "s3://photos/tars/0.tar: after 0 bytes"
-    assert "What was read to its end is kept." in str(error)
-    assert "it goes on from there" in str(error.fix)
+    assert "Parts that were read completely are kept." in str(error)
+    assert "to resume" in str(error.fix)

@@ -255,7 +255,7 @@ def test_throttling_without_end_names_bucket_key_and_tries(
         objects.read(PLACE)
     text = str(caught.value)
     assert text.startswith(
-        "s3://photos/data/file: it could not be read: the server answered 503 (SlowDown)\n"
+        "s3://photos/data/file: cannot be read: the server responded with 503 (SlowDown)\n"
     )
     assert f"Tried {len(proxy.requests)} times within" in text
     assert SECRET not in text
@@ -267,7 +267,7 @@ def test_a_server_that_is_not_there_is_named_by_what_sets_it(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(ResourceError, match="AWS_ENDPOINT_URL") as caught:
         S3Objects(policy=QUICK).read(PLACE)
-    assert "s3://photos/data/file: it could not be read: no connection" in str(caught.value)
+    assert "s3://photos/data/file: cannot be read: the connection failed" in str(caught.value)
 
 
 # -- what will not pass --------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_missing_credentials(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_profile_that_is_not_there(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     error = only_error(lambda: S3Objects().read(PLACE), proxy, num_requests=0)
-    assert "profile that AWS_PROFILE names" in str(error)
+    assert "profile in AWS_PROFILE" in str(error)
 
 
 def test_an_address_that_is_none(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +307,7 @@ def test_an_address_that_is_none(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) 
 def test_a_missing_bucket(objects: S3Objects, proxy: Proxy) -> None:
     place = ObjectPlace("absent", "store/manifest.json")
     error = only_error(lambda: objects.read(place), proxy)
-    assert "s3://absent/store/manifest.json: there is no bucket absent" in str(error)
+    assert "s3://absent/store/manifest.json: the bucket absent does not exist" in str(error)
     assert isinstance(only_error(lambda: objects.info(place), proxy, num_requests=2), UsageError)
     assert isinstance(only_error(lambda: objects.put_bytes(place, b""), proxy), UsageError)
 
@@ -322,10 +322,10 @@ def test_a_name_that_no_bucket_has(objects: S3Objects, bucket: str) -> None:
     ("status", "code", "said"),
     [
         (403, "AccessDenied", "access is denied"),
-        (403, "InvalidAccessKeyId", "the access key is not known"),
-        (403, "SignatureDoesNotMatch", "the secret key does not fit"),
+        (403, "InvalidAccessKeyId", "the access key is unknown"),
+        (403, "SignatureDoesNotMatch", "the secret key does not match"),
         (400, "ExpiredToken", "the credentials have expired"),
-        (418, "Teapot", "the server refused the request: 418 (Teapot)"),
+        (418, "Teapot", "the server rejected the request: 418 (Teapot)"),
     ],
 )
 def test_a_refusal_that_stays_is_told_at_once(
@@ -577,7 +577,9 @@ def test_damage_that_is_no_replacement_names_the_object(
 ) -> None:
     info = files.manifest().shards[0]
     objects.put_bytes(files.place.join(info.name), b"?" * info.size_bytes)
-    with pytest.raises(DataError, match=f"s3://photos/stores/food/{info.name}: it is not the file"):
+    with pytest.raises(
+        DataError, match=f"s3://photos/stores/food/{info.name}: the file does not match"
+    ):
         files.path(info)
 
 
@@ -590,14 +592,14 @@ def test_verify_reads_what_is_there_and_not_the_cache(
     assert stepladder.verify(store) == []
     objects.put_bytes(files.place.join(info.name), b"?" * info.size_bytes)
     assert stepladder.verify(store) == [
-        f"shard {info.name}: it is not the file that the manifest names (size or sha256)"
+        f"shard {info.name}: the file does not match the manifest (size or sha256)"
     ]
-    assert "no store is here" in stepladder.verify("s3://photos/none")[0]
+    assert "not a store" in stepladder.verify("s3://photos/none")[0]
 
 
 def test_no_store_there_says_how_to_make_one(objects: S3Objects, tmp_path: Path) -> None:
     files = open_shard_files(Path("s3://photos/none"), cache_dir=tmp_path, max_cache_bytes=10)
-    with pytest.raises(DataError, match=r"s3://photos/none: no store is here") as caught:
+    with pytest.raises(DataError, match=r"s3://photos/none: not a store") as caught:
         files.manifest()
     assert "--out s3://photos/none" in str(caught.value)
 
@@ -700,7 +702,7 @@ def test_a_place_of_other_things_is_left_alone(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     objects.put_bytes(ObjectPlace(BUCKET, "made/store/thesis.tex"), b"")
-    with pytest.raises(UsageError, match=r"not a store, such as thesis.tex"):
+    with pytest.raises(UsageError, match=r"not a store: it contains thesis.tex"):
         prepared(photos)
 
 
@@ -736,7 +738,10 @@ def test_features_stay_here_where_the_bucket_may_only_be_read(
 ) -> None:
     root = remote_features_folder(ObjectPlace(BUCKET, "stores/food"), tmp_path / "cache")
     proxy.faults = [Fault(lambda r: r.method == "PUT", status=403, code="AccessDenied")]
-    with pytest.warns(UserWarning, match="features are kept here alone: s3://photos/stores/food"):
+    with pytest.warns(
+        UserWarning,
+        match="features could not be uploaded and are only kept locally: s3://photos/stores/food",
+    ):
         features = write_features(root)
     held = FeatureFolder(root, {"trunk": "t"}).load()
     assert held is not None
@@ -795,7 +800,7 @@ def test_a_mirror_without_a_bucket_stops_nothing_and_is_told(
     said: list[str] = []
     with mirror.running(said.append):
         mirror.write({"event": "checkpoint"})
-    assert "there is no bucket absent" in said[0]
+    assert "the bucket absent does not exist" in said[0]
     assert said[1].startswith(
         "at the end the newest checkpoint is not in the mirror s3://absent/run"
     )
@@ -825,7 +830,7 @@ def test_a_table_is_read_over_a_connection_that_is_cut_once(
     table: str, proxy: Proxy, name: str
 ) -> None:
     proxy.faults = [Fault(is_read_of_b, times=1, cut_after=10)]
-    with pytest.warns(UserWarning, match="b.parquet: the connection was cut; trying again"):
+    with pytest.warns(UserWarning, match="b.parquet: the connection was lost; retrying"):
         source = open_table(table + name)
     assert source.read(np.arange(10)).inputs["x"].tolist() == list(range(10))
     assert sum(map(is_read_of_b, proxy.requests)) > 1
@@ -837,15 +842,15 @@ def test_a_table_whose_connection_is_cut_again_and_again_is_not_called_damaged(
     source = open_table(table)
     proxy.faults = [Fault(is_read_of_b, cut_after=0)]
     acts = [lambda: open_table(table), lambda: source.read(np.array([7]))]
-    with pytest.warns(UserWarning, match="b.parquet: the connection was cut; trying again"):
+    with pytest.warns(UserWarning, match="b.parquet: the connection was lost; retrying"):
         refused = [_refusal(act) for act in acts]
     for error in refused:
         assert str(error.where).startswith(f"{table}: b.parquet")
-        assert "Look at the network" in str(error.fix)
+        assert "Check the network" in str(error.fix)
 
 
 def _refusal(act: Callable[[], Any]) -> ResourceError:
-    with pytest.raises(ResourceError, match="could not be read: the connection was cut") as caught:
+    with pytest.raises(ResourceError, match="cannot be read: the connection was lost") as caught:
         act()
     return caught.value
 
@@ -856,5 +861,5 @@ def test_a_table_that_may_not_be_listed_is_told_without_a_secret(table: str, pro
         open_table(table)
     assert caught.value.where == table
     assert SECRET not in str(caught.value)
-    with pytest.raises(UsageError, match="must not hold a key"):
+    with pytest.raises(UsageError, match="must not contain a key"):
         open_table(f"s3://AKIAcanary:{SECRET}@{BUCKET}/table")

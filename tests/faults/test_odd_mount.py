@@ -149,7 +149,7 @@ def test_checkpoints_on_it_are_saved_replaced_and_pruned(mount: Path) -> None:
 
 
 def test_the_cache_is_not_put_on_it(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="no locks"):
+    with pytest.raises(UsageError, match="does not support locks"):
         FileCache(mount / "cache", 1000)
     monkeypatch.chdir(mount)
     assert cache_folder(None).is_relative_to(tempfile.gettempdir())

@@ -115,8 +115,9 @@ def test_a_cluster_without_a_slot_is_told_in_words(java_options: str) -> None:
             "STEPLADDER_SLOT_WAIT_S": "3",
         },
     )
-    assert "no executor took a task in 3 s: 1 slot is needed, and the cluster gives none" in (
-        done.stdout
+    assert (
+        "no task started within 3 s: at least 1 slot is needed, but the cluster provides none"
+        in (done.stdout)
     )
     assert "spark.executor.cores" in done.stdout
 

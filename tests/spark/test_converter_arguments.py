@@ -19,7 +19,7 @@ from pyspark.sql import functions as fn
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"compression": "bogus"}, "compression: 'bogus' is no compression .*\n.*snappy, zstd"),
+        ({"compression": "bogus"}, "compression: 'bogus' is not supported.*\n.*snappy, zstd"),
         ({"block_bytes": 0}, "block_bytes is 0"),
         ({"max_bytes": "10"}, "max_bytes is '10'\n.*whole number, 1 or more"),
         ({"max_bytes": 0}, "max_bytes is 0"),
@@ -45,10 +45,10 @@ def test_every_compression_that_is_named_is_read_again(
 def test_columns_that_cannot_be_written_are_told(spark: Any, tmp_path: Path) -> None:
     rows = spark.range(3)
     for names, said in (
-        (["id", "id"], "several columns have one name: id, id"),
-        (["id", "ID"], "several columns have one name: id, ID"),
-        (["a`b"], "a backtick is in the name of a column: a`b"),
-        ([], "there is no column"),
+        (["id", "id"], "several columns have the same name: id, id"),
+        (["id", "ID"], "several columns have the same name: id, ID"),
+        (["a`b"], "column names contain a backtick: a`b"),
+        ([], "the DataFrame has no columns"),
     ):
         frame = rows.select(*(fn.col("id").alias(name) for name in names))
         with pytest.raises(UsageError, match=f"DataFrame: {said}"):
@@ -60,10 +60,10 @@ def test_columns_that_cannot_be_written_are_told(spark: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("parse_json('{}')", "column v is of type variant, .*\n.*df.drop.'v'.*variant_get.v"),
-        ("array(parse_json('1'))", "column v is of type variant"),
-        ("named_struct('a', map('b', parse_json('1')))", "column v is of type variant"),
-        ("make_interval(1, 2)", "column v is of type interval"),
+        ("parse_json('{}')", "column v has type variant, .*\n.*df.drop.'v'.*variant_get.v"),
+        ("array(parse_json('1'))", "column v has type variant"),
+        ("named_struct('a', map('b', parse_json('1')))", "column v has type variant"),
+        ("make_interval(1, 2)", "column v has type interval"),
     ],
 )
 def test_types_that_cannot_be_written_are_told(
@@ -87,14 +87,14 @@ def test_a_file_is_no_cache_and_no_dataframe(spark: Any, tmp_path: Path) -> None
     file = tmp_path / "file"
     file.touch()
     for place in (file, file / "below"):
-        with pytest.raises(UsageError, match=f"{file}: this is a file"):
+        with pytest.raises(UsageError, match=f"{file}: cache_dir is a file"):
             from_spark(spark.range(1), place)
     for make in (make_spark_converter, lambda frame: from_spark(frame, tmp_path)):
-        with pytest.raises(UsageError, match=r"Path.* is no Spark DataFrame\n.*\n.*open_table"):
+        with pytest.raises(UsageError, match=r"Path.* is not a Spark DataFrame\n.*\n.*open_table"):
             make(file)
-    with pytest.raises(UsageError, match="str is no Spark DataFrame"):
+    with pytest.raises(UsageError, match="str is not a Spark DataFrame"):
         from_spark(str(file), tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="'lzo' is no compression"):
+    with pytest.raises(UsageError, match="'lzo' is not supported"):
         make_spark_converter(spark.range(1), str(tmp_path), compression_codec="lzo")
 
 

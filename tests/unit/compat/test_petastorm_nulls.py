@@ -181,5 +181,5 @@ def test_a_folder_of_files_is_read_as_it_lies_and_never_removed(tmp_path: Path) 
     assert (tmp_path / "part.parquet").is_file()
     with pytest.raises(DataError, match="no Parquet files"):
         make_spark_converter(str(tmp_path / "none"))
-    with pytest.raises(UsageError, match="a folder that every machine sees"):
+    with pytest.raises(UsageError, match="a folder that is mounted on every machine"):
         make_spark_converter("hdfs://host/rows")

@@ -1,1 +1,1 @@
-"""Bytes that lie elsewhere: object stores, the requests that fetch them, the cache of files."""
+"""Access to remote data: object stores, requests and the file cache."""

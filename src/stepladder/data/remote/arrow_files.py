@@ -1,4 +1,4 @@
-"""A file system of pyarrow over an object store: what there is, and files read by ranges."""
+"""A pyarrow file system for an object store: listings, and files read by range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stepladder.data.remote.s3 import S3Objects
 from stepladder.errors import MissingExtraError, StepladderError
 
 _NS: Final = 10**9
-_LARGE_BYTES: Final = 1 << 20  # shorter reads are of footers and small columns
+_LARGE_BYTES: Final = 1 << 20  # smaller reads are footers and small columns
 _ONCE: Final = RetryPolicy(patience_s=0)
 _SETTINGS: Final = (
     ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
@@ -32,10 +32,10 @@ _SETTINGS: Final = (
 
 
 class ObjectFiles(FileSystemHandler):  # type: ignore[misc]
-    """Paths are BUCKET/KEY. What a store refuses is raised as in any other use of it.
+    """A file system whose paths are BUCKET/KEY; raises the same errors as `S3Objects`.
 
     Args:
-        endpoint, region: as `S3Objects` takes them.
+        endpoint, region: see `S3Objects`.
     """
 
     def __init__(self, endpoint: str | None, region: str | None) -> None:
@@ -51,45 +51,45 @@ class ObjectFiles(FileSystemHandler):  # type: ignore[misc]
         return ObjectFiles, self._settings
 
     def get_type_name(self) -> str:
-        """Name the kind of file system."""
+        """Return the type name of the file system."""
         return "s3"
 
     def normalize_path(self, path: str) -> str:
-        """Return a path as it is: any key may be meant."""
+        """Return the path unchanged, as any string is a valid key."""
         return path
 
     def get_file_info(self, paths: list[str]) -> list[FileInfo]:
-        """Look at objects, or at folders: what keys go on from."""
+        """Return the info of objects, or of folders (prefixes of keys)."""
         return [self._info(path) for path in paths]
 
     def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
-        """List what lies below a folder, at any depth; folders only where an object marks one."""
+        """List a folder recursively; folders are listed only if an object marks them."""
         base = _place(selector.base_dir)
         found = list(self._objects.list_below(base))
         if not found and base.key and not selector.allow_not_found:
-            raise FileNotFoundError(errno.ENOENT, "no such folder", selector.base_dir)
+            raise FileNotFoundError(errno.ENOENT, "folder does not exist", selector.base_dir)
         start = len(selector.base_dir.rstrip("/")) + 1
         infos = [_file_info(info) for info in found]
         below = [info for info in infos if len(info.path) > start]
         return [info for info in below if selector.recursive or "/" not in info.path[start:]]
 
     def open_input_file(self, path: str) -> pa.NativeFile:
-        """Open an object for reading at any place.
+        """Open an object for random access.
 
         Raises:
-            FileNotFoundError: if there is none.
+            FileNotFoundError: if it does not exist.
         """
         place = _place(path)
         info = self._objects.head(place)
         if info is None:
-            self._objects.has_below(ObjectPlace(place.bucket, ""))  # says so if there is no bucket
-            raise FileNotFoundError(errno.ENOENT, "no such object", path)
+            self._objects.has_below(ObjectPlace(place.bucket, ""))  # raises if there is no bucket
+            raise FileNotFoundError(errno.ENOENT, "object does not exist", path)
         return pa.PythonFile(ObjectFile(self._objects, info), mode="r")
 
     open_input_stream = open_input_file
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError("sources are only read")
+        raise NotImplementedError("sources are read-only")
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
     delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
@@ -108,10 +108,10 @@ class ObjectFiles(FileSystemHandler):  # type: ignore[misc]
 
 
 class ObjectFile(io.RawIOBase):
-    """An object, read by ranges; where large ones follow one another, the next is fetched ahead.
+    """An object read by range; after consecutive large reads the next range is prefetched.
 
-    pyarrow calls a file of Python from one thread at a time, so that without it the requests for
-    two columns would wait for each other.
+    pyarrow calls a Python file from one thread at a time, so that without prefetching the requests
+    for two columns would run one after the other.
     """
 
     def __init__(self, objects: S3Objects, info: ObjectInfo) -> None:
@@ -123,25 +123,25 @@ class ObjectFile(io.RawIOBase):
         self._ahead: _Ahead | None = None
 
     def readable(self) -> bool:
-        """Tell that it can be read."""
+        """Return True: the file is readable."""
         return True
 
     def seekable(self) -> bool:
-        """Tell that it is read at any place."""
+        """Return True: the file supports random access."""
         return True
 
     def tell(self) -> int:
-        """Return the place of the next byte."""
+        """Return the current position."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to another place."""
+        """Change the position."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._info.size_bytes}[whence]
         self._at = start + offset
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """Read so many bytes, or all that are left."""
+        """Read up to size bytes, or all remaining ones."""
         end = self._info.size_bytes
         start, stop = self._at, end if size < 0 else min(end, self._at + size)
         ahead = self._ahead
@@ -164,7 +164,7 @@ class ObjectFile(io.RawIOBase):
 
 
 class _Ahead:
-    """A range that is being fetched, in a thread that nobody has to wait for."""
+    """A range that is prefetched in a daemon thread."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], start: int, stop: int) -> None:
         self.start, self.stop = start, stop
@@ -174,17 +174,17 @@ class _Ahead:
             threading.Thread(target=self._run, name="stepladder-ahead", daemon=True).start()
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes of a range that it has, waiting for them.
+        """Return bytes of the prefetched range; waits for them.
 
         Raises:
-            Exception: what fetching them came to.
+            Exception: the error of the request.
         """
         return self._fetched.result()[start - self.start : stop - self.start]
 
     def _run(self) -> None:
         try:
             self._fetched.set_result(self._fetch(self.start, self.stop))
-        except BaseException as error:  # told to who reads on
+        except BaseException as error:  # raised by the next read
             self._fetched.set_exception(error)
 
 
@@ -201,10 +201,10 @@ def _file_info(info: ObjectInfo) -> FileInfo:
 
 
 def object_filesystem() -> FileSystem:
-    """Return pyarrow's way to an object store, by the environment's endpoint and credentials.
+    """Return a pyarrow file system for an object store, configured by the environment.
 
-    It is only read, and without credentials where none are found. It can be pickled: it then tells
-    endpoint and region, and no secret.
+    It is read-only, and anonymous if no credentials are found. Its pickle contains the endpoint and
+    region but no secrets.
 
     Raises:
         MissingExtraError: if boto3 is not installed.
@@ -216,7 +216,7 @@ def object_filesystem() -> FileSystem:
 
 
 def shared_objects(endpoint: str | None, region: str | None) -> S3Objects:
-    """Return the client for sources that this process has; another where settings have changed."""
+    """Return this process's client for sources; a new one if the settings have changed."""
     settings = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     paths = [Path(settings.get(name, default)).expanduser() for name, default in _SETTINGS]
     changed_ns = tuple(path.stat().st_mtime_ns if path.is_file() else 0 for path in paths)
@@ -225,7 +225,7 @@ def shared_objects(endpoint: str | None, region: str | None) -> S3Objects:
 
 @lru_cache(maxsize=4)
 def _opened(process: int, endpoint: str | None, region: str | None, *settings: Any) -> S3Objects:
-    del process, settings  # which the client has looked up by itself
+    del process, settings  # only part of the cache key
     return S3Objects(
         endpoint=endpoint,
         region=region,
@@ -235,10 +235,10 @@ def _opened(process: int, endpoint: str | None, region: str | None, *settings: A
 
 
 def asked_again(place: ObjectPlace) -> StepladderError | None:
-    """Ask by our own client, which sees more of an answer, why a request of another was refused.
+    """Repeat a request that failed in another library, to get a more specific error.
 
     Returns:
-        None where it is not refused, or boto3 is not installed.
+        The error; None if the request succeeds or boto3 is not installed.
     """
     try:
         objects = S3Objects(policy=_ONCE)

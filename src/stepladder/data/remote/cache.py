@@ -1,16 +1,16 @@
-"""A folder of files that were fetched, shared by processes, that stays within a size.
+"""A size-limited cache folder of downloaded files, shared by processes.
 
-    CACHE/CACHEDIR.TAG           what it is: backups leave it out, `stepladder clean` knows it
-    CACHE/lock                   held while room is made
-    CACHE/SHA256-NAME            a file, whole and checked
-    CACHE/SHA256-NAME.index      what belongs to it, and goes with it
-    CACHE/SHA256-NAME.part       being fetched
+    CACHE/CACHEDIR.TAG           marks a cache: backups skip it, `stepladder clean` finds it
+    CACHE/lock                   held while files are evicted
+    CACHE/SHA256-NAME            a complete, verified file
+    CACHE/SHA256-NAME.index      its index, removed with it
+    CACHE/SHA256-NAME.part       a download in progress
 
-Every state is a flock, which dies with its process. A file in use is locked shared by its users,
-and nobody removes it; a `.part` is locked by the one who fetches it, and anybody removes it when it
-is not. The file that was used least recently goes first: its access time, which we set, says so.
-That of a file which was fetched ahead and not used yet lies an hour ahead of the clock: to fetch
-another file ahead does not remove it; one that is wanted at once may.
+All state is kept in flocks, which end with their process. Users of a file hold a shared lock, and
+the file is not removed while it is locked. The downloading process locks the `.part`; unlocked
+parts are removed. Files are evicted in LRU order, by their access time, which the cache sets. The
+access time of a prefetched, unused file is an hour in the future: it is not evicted for another
+prefetch, but may be evicted for a file that is needed now.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ TAG_TEXT: Final = (
     "# Files that stepladder fetched from elsewhere: it fetches again what is removed.\n"
 )
 _POLL_S: Final = 0.05
-_NUM_TRIES: Final = 2  # of a file that arrives with other bytes
-_ELSEWHERE: Final = "name another folder with --data.cache-dir"
+_NUM_TRIES: Final = 2  # downloads of a file with a wrong hash
+_ELSEWHERE: Final = "use another folder: --data.cache-dir FOLDER"
 
 
 class WrongBytesError(DataError):
-    """What was fetched is not what was asked for."""
+    """A downloaded file does not match its expected size or hash."""
 
 
 class Later(Enum):
-    """Why a file is not there yet."""
+    """Why a file is not available yet."""
 
     ARRIVING = auto()
-    """Another process or thread fetches it."""
+    """Another process or thread is downloading it."""
     NO_ROOM = auto()
 
 
 class HeldFile:
-    """A file of the cache in use: it stays until `release`.
+    """A cached file in use: it is not removed until `release`.
 
     Attributes:
-        path: where it lies.
-        was_fetched: whether it had to be fetched just now.
+        path: path of the file.
+        was_fetched: whether this call downloaded it.
     """
 
     def __init__(self, path: Path, handle: int, *, was_fetched: bool) -> None:
@@ -75,24 +75,24 @@ class HeldFile:
         self._handle = handle
 
     def release(self) -> None:
-        """Let it go."""
+        """Release the file."""
         if self._handle >= 0:
-            os.close(self._handle)  # and with it the lock
+            os.close(self._handle)  # releases the lock
             self._handle = -1
 
 
 class FileCache:
-    """Files by sha256 and name, fetched once by whichever process wants them first.
+    """A cache of files by sha256 and name; each is downloaded once for all processes.
 
     Args:
-        folder: made if it is not there; its file system needs locks.
-        max_bytes: that all files may take together; less where the disk has less.
-        connections: requests for parts of one file at once.
-        on_message: told of what is damaged.
+        folder: the folder; created if it does not exist. Its file system must support locks.
+        max_bytes: maximum size of all files; less if the disk has less space.
+        connections: parallel requests for parts of one file.
+        on_message: called with messages about damaged files.
 
     Raises:
-        UsageError: if the folder holds other things, or has no locks.
-        ResourceError: if it cannot be made.
+        UsageError: if the folder contains other files, or does not support locks.
+        ResourceError: if it cannot be created.
     """
 
     def __init__(
@@ -108,17 +108,17 @@ class FileCache:
         self._connections = connections
         self._on_message = on_message or _ignore
         self._room = CacheRoom(folder, max_bytes)
-        self._sound: set[tuple[str, int, int, int]] = set()  # found so by this process
+        self._sound: set[tuple[str, int, int, int]] = set()  # verified by this process
         self._closed = threading.Event()
         with _disk_errors_named(folder):
             _make(folder)
 
     def get(self, file: WantedFile) -> HeldFile:
-        """Return a file, from the cache or fetched, and hold it.
+        """Return a file, downloaded if it is not cached, and keep it in use.
 
         Raises:
-            WrongBytesError: if what arrives is not that file.
-            ResourceError: if there is no room.
+            WrongBytesError: if the downloaded file does not match.
+            ResourceError: if there is not enough space.
             CancelledTransferError: if `close` was called.
         """
         while True:
@@ -129,7 +129,7 @@ class FileCache:
                 raise CancelledTransferError
 
     def index(self, file: WantedFile) -> bytes | None:
-        """Read what belongs to a file, unchecked; None where the cache does not have it."""
+        """Return the index of a file, unverified; None if it is not cached."""
         path = self.folder / file.entry
         try:
             return path.with_name(path.name + INDEX).read_bytes()
@@ -137,13 +137,13 @@ class FileCache:
             return None
 
     def get_ahead(self, file: WantedFile) -> bool:
-        """Fetch a file that will be wanted; nothing holds it afterwards but its turn.
+        """Prefetch a file; it is not in use afterwards, only protected by its access time.
 
         Returns:
-            False if there is no room for it now.
+            False if there is no space for it now.
 
         Raises:
-            WrongBytesError, CancelledTransferError: as `get`.
+            WrongBytesError, CancelledTransferError: see `get`.
         """
         held = self._obtain(file, is_ahead=True)
         if isinstance(held, HeldFile):
@@ -151,11 +151,11 @@ class FileCache:
         return held is not Later.NO_ROOM
 
     def close(self) -> None:
-        """Cancel what is under way in other threads."""
+        """Cancel the downloads in other threads."""
         self._closed.set()
 
     def _obtain(self, file: WantedFile, *, is_ahead: bool) -> HeldFile | Later:
-        """Return the file, held, if this process can have it now."""
+        """Return the file in use, or why it is not available yet."""
         with _disk_errors_named(self.folder):
             path = self.folder / file.entry
             held: HeldFile | Later | None = self._open_whole(path, file)
@@ -173,7 +173,7 @@ class FileCache:
             return held
 
     def _open_whole(self, path: Path, file: WantedFile) -> HeldFile | None:
-        """Hold a file that is there; one that is damaged is removed, which is told."""
+        """Open a cached file and keep it in use; remove it with a message if it is damaged."""
         try:
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -185,7 +185,7 @@ class FileCache:
                 return None
             is_sound = self._is_sound(handle, file)
             if not is_sound:
-                self._on_message(f"{path} is damaged: it is fetched again")
+                self._on_message(f"{path} is damaged; downloading it again")
                 path.unlink(missing_ok=True)
                 return None
             return HeldFile(path, handle, was_fetched=False)
@@ -206,11 +206,11 @@ class FileCache:
     def _fetch_whole(
         self, path: Path, file: WantedFile, handle: int, *, is_ahead: bool
     ) -> HeldFile | Later:
-        """Fetch a file into its locked part, check it and give it its name."""
+        """Download a file to its locked part, verify it and rename it."""
         part = path.with_name(path.name + PART)
         is_done = False
         try:
-            if path.exists():  # by another process, until just now
+            if path.exists():  # just downloaded by another process
                 return Later.ARRIVING
             room = self._room.reserve(handle, file.size_bytes, is_ahead=is_ahead)
             if not room.fits and not is_ahead and not room.arriving_bytes:
@@ -224,7 +224,7 @@ class FileCache:
             if not is_done:
                 part.unlink(missing_ok=True)
         fcntl.flock(handle, fcntl.LOCK_SH)
-        if not is_same(handle, path):  # room was made between the two locks
+        if not is_same(handle, path):  # evicted between the two locks
             return Later.ARRIVING
         self._sound.add(_identity(file, handle))
         return HeldFile(path, handle, was_fetched=True)
@@ -240,13 +240,13 @@ class FileCache:
             if transfer.is_whole and sha256_of(handle) == file.sha256:
                 return
         raise WrongBytesError(
-            "it is not the file that the manifest names (size or sha256)",
+            "the file does not match the manifest (size or sha256)",
             where=file.where,
-            fix="Look at who writes there; then write it again.",
+            fix="Check what else writes to this location, then write the store again.",
         )
 
     def _keep_index(self, data: bytes | None, path: Path) -> None:
-        """Write the index of a file that is being fetched; its reader checks it by its CRC."""
+        """Write the index of a file being downloaded; readers verify it by its CRC."""
         target = path.with_name(path.name + INDEX)
         handle = None if data is None else self._open_part(target)
         if handle is None or data is None:
@@ -258,25 +258,25 @@ class FileCache:
             os.close(handle)
 
     def _open_part(self, path: Path) -> int | None:
-        with self._room.alone():  # who looks for what was left locks it for a moment
+        with self._room.alone():  # the scan for stale parts locks them briefly
             return open_part(path.with_name(path.name + PART))
 
     def _no_room(self, file: WantedFile, room: Room) -> ResourceError:
         need_bytes = max(room.in_use_bytes + file.size_bytes, file.enough_bytes)
         is_disk = room.limit_bytes < self.max_bytes
-        limit = say_size(room.limit_bytes) + (" that the disk has" if is_disk else "")
-        more = "free some space there" if is_disk else f"--data.max-cache-bytes {need_bytes}"
+        limit = say_size(room.limit_bytes) + (" available on the disk" if is_disk else "")
+        more = "free disk space" if is_disk else f"--data.max-cache-bytes {need_bytes}"
         return ResourceError(
-            f"the cache has no room for {file.where} ({say_size(file.size_bytes)}): of the "
-            f"{limit}, {say_size(room.in_use_bytes)} are in use",
+            f"the cache has no space for {file.where} ({say_size(file.size_bytes)}): "
+            f"{say_size(room.in_use_bytes)} of {limit} are in use",
             where=str(self.folder),
             why="Files in use are never removed.",
-            fix=f"Give it more room ({more}), or {_ELSEWHERE}.",
+            fix=f"Make more space ({more}), or {_ELSEWHERE}.",
         )
 
 
 def is_cache(folder: Path) -> bool:
-    """Return True if a folder is a cache of ours."""
+    """Return True if a folder is a stepladder cache."""
     try:
         return (folder / TAG).read_text(encoding="ascii") == TAG_TEXT
     except (OSError, UnicodeDecodeError):
@@ -286,9 +286,9 @@ def is_cache(folder: Path) -> bool:
 def _make(folder: Path) -> None:
     if folder.exists() and not is_cache(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(
-            "it is no folder of a cache, and holds other things",
+            "the cache folder contains other files",
             where=str(folder),
-            fix="Name another folder with --data.cache-dir.",
+            fix="Use an empty or new folder: --data.cache-dir FOLDER",
         )
     folder.mkdir(parents=True, exist_ok=True)
     if not is_cache(folder):
@@ -300,10 +300,10 @@ def _make(folder: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_SH)
         except OSError:
             raise UsageError(
-                "the file system of the cache has no locks",
+                "the file system of the cache does not support locks",
                 where=str(folder),
-                why="Processes that share files tell each other by locks what is in use.",
-                fix="Name a folder on a local disk with --data.cache-dir.",
+                why="Processes use locks to mark the files that they are using.",
+                fix="Use a folder on a local disk: --data.cache-dir FOLDER",
             ) from None
 
 
@@ -313,7 +313,7 @@ def _identity(file: WantedFile, handle: int) -> tuple[str, int, int, int]:
 
 
 def _touch(path: Path, *, ahead_ns: int) -> None:
-    with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+    with contextlib.suppress(OSError):  # removed, or owned by another user
         at_ns = time.time_ns() + ahead_ns
         os.utime(path, ns=(at_ns, path.stat().st_mtime_ns))
 
@@ -324,11 +324,11 @@ def _disk_errors_named(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ResourceError(
-            f"the cache cannot be written ({error.strerror or error})",
+            f"cannot write to the cache ({error.strerror or error})",
             where=str(folder),
-            fix=f"Free some space or get write permission there, or {_ELSEWHERE}.",
+            fix=f"Free disk space or fix the write permissions, or {_ELSEWHERE}.",
         ) from error
 
 
 def _ignore(*_: object) -> None:
-    """Tell nobody."""
+    """Ignore a message."""

@@ -1,4 +1,4 @@
-"""Where files that were fetched are kept, and what is made of them."""
+"""Choose the folders for downloaded files and for files derived from them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def cache_folder(named: Path | None) -> Path:
     """Return the folder of the cache.
 
     Args:
-        named: by the user; None: one in the working folder, or where that is a mount without locks
-            or mapping, in the system's folder for temporary files.
+        named: folder set by the user; None: one in the working folder, or in the system's folder
+            for temporary files if the working folder does not support locks or memory mapping.
 
     Raises:
-        UsageError: if it is a place in an object store, or another address.
+        UsageError: if it is in an object store or is another address.
     """
     if named is not None:
         if (place := supported_place(named)) is not None:
             raise UsageError(
-                "a cache is a folder of this machine, this is a place in an object store",
+                "the cache must be a local folder, not an object store",
                 where=str(place),
-                fix="Name a folder on a local disk with --data.cache-dir.",
+                fix="Use a folder on a local disk: --data.cache-dir FOLDER",
             )
         return named
     here = Path()
@@ -41,10 +41,10 @@ def cache_folder(named: Path | None) -> Path:
 
 
 def made_folder(named: Path | None, place: ObjectPlace, suffix: str) -> Path:
-    """Return the folder on this machine for what is made of a store that lies elsewhere.
+    """Return the local folder for files derived from a store in an object store.
 
-    Features and decoded copies lie beside a store; those of an object store lie beside the cache,
-    under the store's own name: `CACHE.made/BUCKET/STORE.features`.
+    Features and decoded copies of a local store are next to it; those of a store in an object store
+    are next to the cache, under the store's name: `CACHE.made/BUCKET/STORE.features`.
     """
     cache = cache_folder(named)
     beside = place.beside(suffix)
@@ -52,39 +52,39 @@ def made_folder(named: Path | None, place: ObjectPlace, suffix: str) -> Path:
 
 
 def scratch_folder() -> Path:
-    """Return this user's folder on a local disk.
+    """Return this user's scratch folder on a local disk.
 
     Raises:
-        ResourceError: if it is another user's.
+        ResourceError: if it belongs to another user.
     """
     folder = _scratch_place()
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise ResourceError(
-            "this folder is another user's",
+            "the scratch folder belongs to another user",
             where=str(folder),
-            fix="Set TMPDIR to a folder of your own.",
+            fix="Set TMPDIR to a folder that you own.",
         )
     return folder
 
 
 def why_not_shared(folder: Path) -> tuple[str, str] | None:
-    """Say why work was put into a folder of this machine, and what gives one that others see.
+    """Return why a local work folder is used, and how to get a shared one.
 
     Returns:
-        The reason and the remedy, as sentences; None: the folder is where it was asked for.
+        The reason and the fix, as sentences; None if the folder is at the requested place.
     """
     if folder.is_relative_to(_scratch_place()):
         return (
-            "It takes the work, as the place that was asked for cannot: folders cannot be renamed "
-            "or locked there. Executors write into it.",
-            "Set TMPDIR to a folder that all machines mount at the same path, give a place on a "
-            "file system with renames and locks, or use --engine local.",
+            "Executors write to this temporary folder because folders at the requested path cannot "
+            "be renamed or locked.",
+            "Set TMPDIR to a folder that all machines mount at the same path, use a path on a file "
+            "system with renames and locks, or use --engine local.",
         )
     if any(part.endswith(_MADE) for part in folder.parts):
         return (
-            "It takes the work, as an object store cannot. Executors write into it.",
-            "Type the command in a folder that all machines mount at the same path (`features` "
+            "Executors write to this folder, as they cannot write to the object store directly.",
+            "Run the command in a folder that all machines mount at the same path (`features` "
             "also takes one as --data.cache-dir), or use --engine local.",
         )
     return None

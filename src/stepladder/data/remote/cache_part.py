@@ -1,4 +1,4 @@
-"""A file on its way into the cache: what is wanted, and its parts written where they belong."""
+"""Download a file to the cache in parallel parts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Fetch: TypeAlias = Callable[[int, int], Iterator[bytes]]
 
 @dataclass(frozen=True, kw_only=True)
 class WantedFile:
-    """A file as its manifest names it, and how to get it.
+    """A file in a manifest, and how to download it.
 
     Attributes:
-        name: plain, as it will be the end of its name in the cache.
-        where: its place, for errors.
-        fetch: yields bytes of it; called from several threads.
-        fetch_index: gives the small file that belongs to it, or None if there is none.
-        enough_bytes: room in which all that is read at once fits, about; 0: not known.
+        name: plain name, used as the suffix of its name in the cache.
+        where: its address, for errors.
+        fetch: yields a range of its bytes; called from several threads.
+        fetch_index: returns its index, or None if it has no index.
+        enough_bytes: approximate size of all files that are read at the same time; 0: unknown.
     """
 
     name: str
@@ -44,19 +44,19 @@ class WantedFile:
 
     @property
     def entry(self) -> str:
-        """Its name in the cache."""
+        """Name of the file in the cache."""
         return f"{self.sha256}-{self.name}"
 
 
 def open_part(part: Path) -> int | None:
-    """Open a part and lock it; None if somebody else holds it."""
+    """Open a part and lock it; None if another process or thread holds it."""
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
         return None
-    if not leads_to(part, handle):  # its last holder gave it its name, or removed it
+    if not leads_to(part, handle):  # its last holder renamed or removed it
         os.close(handle)
         return None
     os.ftruncate(handle, 0)
@@ -64,10 +64,10 @@ def open_part(part: Path) -> int | None:
 
 
 class Transfer:
-    """One attempt to write all bytes of a file in their places.
+    """One attempt to download all parts of a file.
 
-    It has a handle of its own: where one part fails nobody waits for the others, and what they
-    still write must not go to another file that was given the same number.
+    It duplicates the file descriptor: if one part fails, the others are not waited for, and their
+    remaining writes must not reach a different file that reuses the descriptor number.
     """
 
     def __init__(self, file: WantedFile, handle: int, closed: threading.Event) -> None:
@@ -80,11 +80,11 @@ class Transfer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the file has its size."""
+        """Whether the file has its full size."""
         return self._num_bytes == self._file.size_bytes
 
     def tasks(self) -> list[Callable[[], None]]:
-        """Return what has to be done, to be called from several threads."""
+        """Return the tasks of the download, to be called from several threads."""
         size = self._file.size_bytes
         starts = range(0, size, PART_BYTES)
         return [partial(self._fetch, at, min(at + PART_BYTES, size)) for at in starts]
@@ -109,7 +109,7 @@ def write_at(handle: int, data: bytes, at: int) -> None:
 
 
 def sha256_of(handle: int) -> str:
-    """Hash an open file from its beginning, in hexadecimal."""
+    """Return the sha256 of an open file in hexadecimal."""
     digest = hashlib.sha256()
     buffer = bytearray(1 << 20)
     at = 0

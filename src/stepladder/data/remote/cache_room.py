@@ -1,4 +1,4 @@
-"""Room in a cache: what lies in it, what of it is in use, and what goes first."""
+"""Manage the space of a cache: its files, which of them are in use, and eviction."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from typing import Final
 LOCK: Final = "lock"
 PART: Final = ".part"
 INDEX: Final = ".index"
-AHEAD_NS: Final = 3_600_000_000_000  # how far ahead of the clock a file's turn may be
-_KEPT_FREE_BYTES: Final = 256 << 20  # of the disk, for others
+AHEAD_NS: Final = 3_600_000_000_000  # how far in the future an access time may be
+_KEPT_FREE_BYTES: Final = 256 << 20  # disk space left for other programs
 _KEY_LENGTH: Final = 64  # hexadecimal digits of a sha256
-_BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system
+_BLOCK_BYTES: Final = 512  # unit of st_blocks on all file systems
 
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """What `CacheRoom.reserve` found.
+    """The result of `CacheRoom.reserve`.
 
     Attributes:
-        fits: whether the room is reserved now.
-        in_use_bytes: of files that processes use, which are never removed.
-        arriving_bytes: of files that others fetch.
-        limit_bytes: what the cache may take: its size, or less where the disk is full.
+        fits: whether the space is now reserved.
+        in_use_bytes: size of the files in use, which are never removed.
+        arriving_bytes: size of the files that others are downloading.
+        limit_bytes: maximum size of the cache, or less if the disk is full.
     """
 
     fits: bool
@@ -40,7 +40,7 @@ class Room:
 
 @dataclass
 class _Entry:
-    """A file and what belongs to it; `used_ns` is when it was used, or when its turn comes."""
+    """A file and its index; `used_ns` is its last use, or in the future for a prefetched file."""
 
     path: Path
     used_ns: int = 0
@@ -49,19 +49,21 @@ class _Entry:
 
 
 class CacheRoom:
-    """Makes room in a cache folder; one process at a time."""
+    """Makes space in a cache folder; one process at a time."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
 
     def reserve(self, part: int, size_bytes: int, *, is_ahead: bool) -> Room:
-        """Return an open `.part` its size, after removing what was used least recently.
+        """Resize an open `.part`, after evicting the least recently used files if necessary.
 
-        Nothing is removed if that would not be enough.
+        Nothing is evicted if that would not be enough.
 
         Args:
-            is_ahead: the file is fetched before it is wanted: what others fetched ahead stays.
+            part: file descriptor of the `.part`.
+            size_bytes: size of the file.
+            is_ahead: whether this is a prefetch, which does not evict other prefetched files.
         """
         with self.alone():
             entries, arriving_bytes, missing_bytes = self._scan(part)
@@ -85,7 +87,7 @@ class CacheRoom:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other processes and threads from looking at what is there."""
+        """Lock the cache against changes by other processes and threads."""
         handle = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -94,9 +96,9 @@ class CacheRoom:
             os.close(handle)
 
     def _scan(self, part: int) -> tuple[list[_Entry], int, int]:
-        """List what is there, and count what arrives and what of that is not on the disk yet.
+        """Return the entries, the size of all downloads, and how much of it is not on disk yet.
 
-        Parts that nobody locks were left by a process that was killed, and are removed.
+        Unlocked parts were left by a killed process and are removed.
         """
         entries: dict[str, _Entry] = {}
         arriving_bytes = missing_bytes = 0
@@ -126,7 +128,7 @@ class CacheRoom:
     def _idle(
         self, entries: list[_Entry], wanted_bytes: int, is_ahead: bool, held: contextlib.ExitStack
     ) -> tuple[list[_Entry], int]:
-        """Lock entries that may go, oldest first, until they are enough; count those in use."""
+        """Lock entries to evict, oldest first, until they are enough; sum up those in use."""
         now_ns = time.time_ns()
         idle: list[_Entry] = []
         in_use_bytes = 0
@@ -146,7 +148,7 @@ class CacheRoom:
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if a process holds a lock of a file."""
+    """Return True if a process holds a lock on a file."""
     handle = _lock(path)
     if handle is None:
         return True
@@ -161,12 +163,12 @@ def is_idle(folder: Path) -> bool:
 
 
 def _stem(name: str) -> str:
-    """Return the name of the file to which a member belongs: a shard, of its index too."""
+    """Return the name of the file that an entry belongs to: an index belongs to its shard."""
     return name.removesuffix(INDEX)
 
 
 def _lock(path: Path) -> int | None:
-    """Lock a file alone, and give its handle: -1 if the file is gone, None if it is in use."""
+    """Lock a file exclusively and return its handle: -1 if it is gone, None if it is in use."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

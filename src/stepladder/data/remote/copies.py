@@ -1,7 +1,7 @@
-"""A folder of copies, in an object store or in a folder that may lack what a disk has.
+"""A folder of files in an object store, or on a mount without the features of a local disk.
 
-Nothing here needs renames, locks or syncs. What must be seen whole has a manifest, which is put
-last; it names the sizes and hashes of the rest.
+Renames, locks and fsync are not needed. Files that must appear together have a manifest, which is
+written last and contains the sizes and hashes of the others.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 class Copies(Protocol):
-    """Files by name; a name may have slashes in it. `str` gives the place."""
+    """Files by name; names may contain slashes. `str` returns the address."""
 
     def sizes(self, below: str = "") -> dict[str, int]:
-        """Return the size of each file there is, by name; below a name with a slash at its end."""
+        """Return the sizes of all files by name, or of those below a name with a trailing slash."""
 
     def has(self, name: str, *, size_bytes: int, sha256: str) -> bool:
-        """Return True if a file is there with these bytes."""
+        """Return True if a file exists with this content."""
 
     def read(self, name: str) -> bytes | None:
-        """Read a small file; None if there is none."""
+        """Return the content of a small file; None if it does not exist."""
 
     def fetch(self, name: str, path: Path) -> None:
-        """Copy a file to this machine."""
+        """Copy a file to the local disk."""
 
     def put_file(
         self,
@@ -49,20 +49,20 @@ class Copies(Protocol):
         sha256: str,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Copy a file from this machine."""
+        """Copy a file from the local disk."""
 
     def put_bytes(self, name: str, data: bytes) -> None:
-        """Write a small file, so that readers see the old one or all of the new one."""
+        """Write a small file; readers see the old or the complete new content."""
 
     def delete(self, name: str) -> None:
-        """Remove a file; nothing happens if there is none."""
+        """Remove a file if it exists."""
 
     def close(self) -> None:
-        """Give up pauses before retries."""
+        """Cancel waits before retries."""
 
 
 def open_copies(path: Path, *, on_message: Callable[[str], None] | None = None) -> Copies:
-    """Open a folder of copies by a path of this machine or of an object store.
+    """Open a folder of copies by a local path or an address in an object store.
 
     Raises:
         UsageError: if it is an address that is not supported.
@@ -75,7 +75,7 @@ def open_copies(path: Path, *, on_message: Callable[[str], None] | None = None) 
 
 
 def copy_folder(folder: Path, out: Copies, *, last: str) -> None:
-    """Copy the files of a folder, one of them after all others."""
+    """Copy the files of a folder, with one of them last."""
     for path in sorted(folder.iterdir(), key=lambda path: (path.name == last, path.name)):
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -93,18 +93,18 @@ class ObjectCopies:
         return str(self._place)
 
     def sizes(self, below: str = "") -> dict[str, int]:
-        """Return the size of each file there is, by name."""
+        """Return the sizes of all files by name."""
         start = len(self._place.key) + 1 if self._place.key else 0
         found = self._objects.list_below(self._place.join(below.rstrip("/")))
         return {info.place.key[start:]: info.size_bytes for info in found}
 
     def has(self, name: str, *, size_bytes: int, sha256: str) -> bool:
-        """Return True if an object is there with these bytes, by what its writer noted."""
+        """Return True if an object exists with this content, according to its metadata."""
         info = self._objects.info(self._place.join(name))
         return info is not None and (info.size_bytes, info.sha256) == (size_bytes, sha256)
 
     def read(self, name: str) -> bytes | None:
-        """Read a small object; None if there is none."""
+        """Return the content of a small object; None if it does not exist."""
         try:
             return self._objects.read(self._place.join(name))
         except NoSuchObjectError:
@@ -124,7 +124,7 @@ class ObjectCopies:
         sha256: str,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Send a file."""
+        """Upload a file."""
         self._objects.put_file(
             self._place.join(name), path, sha256=sha256, is_cancelled=is_cancelled
         )
@@ -138,12 +138,12 @@ class ObjectCopies:
         self._objects.delete(self._place.join(name))
 
     def close(self) -> None:
-        """Give up pauses before retries."""
+        """Cancel waits before retries."""
         self._objects.close()
 
 
 class FolderCopies:
-    """Copies in a folder: files are written from their beginning to their end."""
+    """Copies in a folder: files are written sequentially."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -152,12 +152,12 @@ class FolderCopies:
         return str(self._folder)
 
     def sizes(self, below: str = "") -> dict[str, int]:
-        """Return the size of each file there is, by name."""
+        """Return the sizes of all files by name."""
         files = (path for path in (self._folder / below).rglob("*") if path.is_file())
         return {path.relative_to(self._folder).as_posix(): path.stat().st_size for path in files}
 
     def has(self, name: str, *, size_bytes: int, sha256: str) -> bool:
-        """Return True if a file is there with these bytes, by reading it."""
+        """Return True if a file exists with this content, by reading it."""
         path = self._folder / name
         try:
             if path.stat().st_size != size_bytes:
@@ -168,14 +168,14 @@ class FolderCopies:
             return False
 
     def read(self, name: str) -> bytes | None:
-        """Read a small file; None if there is none."""
+        """Return the content of a small file; None if it does not exist."""
         try:
             return (self._folder / name).read_bytes()
         except FileNotFoundError:
             return None
 
     def fetch(self, name: str, path: Path) -> None:
-        """Copy a file to another place."""
+        """Copy a file to another path."""
         shutil.copyfile(self._folder / name, path)
 
     def put_file(
@@ -186,7 +186,7 @@ class FolderCopies:
         sha256: str,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Copy a file, and read it again: a mount may lose what it was given."""
+        """Copy a file and read it back, as a mount may lose data."""
         target = self._folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         with path.open("rb") as source, target.open("wb") as file:
@@ -197,13 +197,13 @@ class FolderCopies:
             _sync(file.fileno())
         if not self.has(name, size_bytes=path.stat().st_size, sha256=sha256):
             raise ResourceError(
-                "the copy is not what was written (sha256)",
+                "the copy differs from the original (sha256)",
                 where=str(target),
-                fix="Look at the mount and the disk behind it, then type the same command again.",
+                fix="Check the mount and its disk, then run the same command again.",
             )
 
     def put_bytes(self, name: str, data: bytes) -> None:
-        """Write a small file; in one step where files can be renamed over one another."""
+        """Write a small file, atomically if files can be renamed."""
         target = self._folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -216,7 +216,7 @@ class FolderCopies:
             _write(target, data)
 
     def delete(self, name: str) -> None:
-        """Remove a file, and folders that it leaves empty."""
+        """Remove a file and its empty parent folders."""
         path = self._folder / name
         path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -234,5 +234,5 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _sync(handle: int) -> None:
-    with contextlib.suppress(OSError):  # a mount that cannot has written it, or will say so
+    with contextlib.suppress(OSError):  # not supported by every mount
         os.fsync(handle)

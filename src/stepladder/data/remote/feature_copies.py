@@ -1,7 +1,7 @@
-"""Features of a store in an object store: computed here, and shared by a copy beside the store.
+"""Features of a store in an object store: computed locally, and shared by copies next to the store.
 
-They are read from a folder beside the cache. A file in it names the place of their copies: what is
-missing here is fetched from there, what is computed here is sent there, if that may be written.
+They are read from a folder next to the cache. A file in it contains the address of their copies:
+missing features are downloaded from there, and computed features are uploaded if it is writable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MANIFEST: Final = "manifest.json"
 
 
 def remote_features_folder(store: ObjectPlace, cache_dir: Path | None) -> Path:
-    """Make the folder on this machine for the features of a store that lies elsewhere."""
+    """Create the local folder for the features of a store in an object store."""
     folder = made_folder(cache_dir, store, ".features")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PLACE_FILE).write_text(f"{store.beside('.features')}\n", encoding="utf-8")
@@ -34,40 +34,43 @@ def remote_features_folder(store: ObjectPlace, cache_dir: Path | None) -> Path:
 
 @dataclass(frozen=True)
 class FeatureCopies:
-    """Copies of the features in a folder; none for the features of a store of this machine."""
+    """The remote copies of the features in a folder; none for the features of a local store."""
 
     place: ObjectPlace | None
 
     @classmethod
     def beside(cls, root: Path) -> FeatureCopies:
-        """Read in a folder of features where their copies are."""
+        """Read the address of the copies from a folder of features."""
         try:
             return cls(object_place((root / PLACE_FILE).read_text(encoding="utf-8").strip()))
         except OSError:
             return cls(None)
 
     def fetch(self, path: Path) -> bool:
-        """Bring the features of one key to their folder; False if there are none, or not now."""
+        """Download the features of one key; return False if they do not exist or it fails."""
         if self.place is None:
             return False
         copies = self._open(path)
         try:
             return _fetch(copies, path)
         except (StepladderError, OSError) as error:
-            warnings.warn(f"features could not be fetched: {one_line(error)}", stacklevel=2)
+            warnings.warn(f"features could not be downloaded: {one_line(error)}", stacklevel=2)
             return False
         finally:
             copies.close()
 
     def put(self, path: Path) -> None:
-        """Copy the features of one key, the manifest last."""
+        """Upload the features of one key, the manifest last."""
         if self.place is None or not (path / _MANIFEST).is_file():
             return
         copies = self._open(path)
         try:
             copy_folder(path, copies, last=_MANIFEST)
         except StepladderError as error:
-            warnings.warn(f"features are kept here alone: {one_line(error)}", stacklevel=2)
+            warnings.warn(
+                f"features could not be uploaded and are only kept locally: {one_line(error)}",
+                stacklevel=2,
+            )
         finally:
             copies.close()
 
@@ -81,7 +84,7 @@ def _fetch(copies: Copies, path: Path) -> bool:
     if manifest is None:
         return False
     names = _names(manifest, copies)
-    # of this process alone, as others may fetch the same; `clean` knows it by its name
+    # unique to this process, as others may download the same; `clean` finds it by its name
     own = TemporaryDirectory(
         prefix=f".{path.name}.",
         suffix=f".{os.getpid()}.tmp",
@@ -89,24 +92,24 @@ def _fetch(copies: Copies, path: Path) -> bool:
         ignore_cleanup_errors=True,
     )
     with own as folder:
-        work = Path(folder) / "fetched"  # others may read it once it is at its place
+        work = Path(folder) / "fetched"  # visible to others once it is renamed
         work.mkdir()
         for name in names:
             copies.fetch(name, work / name)
         (work / _MANIFEST).write_bytes(manifest)
-        with suppress(OSError):  # fetched or computed by another process meanwhile
+        with suppress(OSError):  # downloaded or computed by another process in the meantime
             work.rename(path)
     return (path / _MANIFEST).is_file()
 
 
 def _names(manifest: bytes, copies: Copies) -> list[str]:
-    """List the files that a manifest names, none of which may lead elsewhere."""
+    """Return the files in a manifest, after checking that no name leads outside the folder."""
     try:
         names = list(json.loads(manifest)["sha256"])
         is_plain = all(PurePosixPath(name).name == name for name in names)
     except (ValueError, KeyError, TypeError):
         is_plain, names = False, []
     if not is_plain:
-        fix = "Remove what lies there: it is then computed again."
-        raise DataError("the manifest of these features is damaged", where=str(copies), fix=fix)
+        fix = "Remove these features; they are then computed again."
+        raise DataError("the manifest of the features is damaged", where=str(copies), fix=fix)
     return names

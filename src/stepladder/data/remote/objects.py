@@ -1,4 +1,4 @@
-"""What any object store can do, and the errors that say what it refused."""
+"""The interface of an object store, and its errors."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from stepladder.errors import DataError
 
 
 class NoSuchObjectError(DataError):
-    """There is no object of this key (the bucket is there)."""
+    """There is no object with this key (the bucket exists)."""
 
 
 class CancelledTransferError(Exception):
-    """The one who asked for the bytes no longer wants them."""
+    """The transfer was cancelled by its caller."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectInfo:
-    """What is known of an object without reading it.
+    """The metadata of an object.
 
     Attributes:
-        etag: changes whenever its bytes do.
-        sha256: as its writer noted it, in hexadecimal; None: unknown, as always in a listing.
-        changed_s: when it was written, in whole seconds since 1970, as all answers have them; 0:
-            unknown.
+        etag: changes whenever the content changes.
+        sha256: hash stored by its writer, in hexadecimal; None: unknown, as always in a listing.
+        changed_s: modification time in whole seconds since 1970, the resolution of all responses;
+            0: unknown.
     """
 
     place: ObjectPlace
@@ -40,13 +40,13 @@ class ObjectInfo:
 
 @dataclass
 class TransferStats:
-    """What was asked of a store so far.
+    """Counters of the requests to a store.
 
     Attributes:
-        num_requests: sent, those that failed among them.
+        num_requests: requests sent, including failed ones.
         num_bytes: bytes of objects received.
-        num_retries: requests that were sent again after a failure.
-        retry_s: pauses before them, in seconds, summed over threads.
+        num_retries: requests that were repeated after a failure.
+        retry_s: total wait before retries in seconds, summed over threads.
     """
 
     num_requests: int = 0
@@ -63,7 +63,7 @@ class TransferStats:
         num_retries: int = 0,
         retry_s: float = 0.0,
     ) -> None:
-        """Count more; from any thread."""
+        """Add to the counters; thread-safe."""
         with self._lock:
             self.num_requests += num_requests
             self.num_bytes += num_bytes
@@ -72,20 +72,20 @@ class TransferStats:
 
 
 class ObjectStore(Protocol):
-    """An object store, to be used from several threads.
+    """An object store; thread-safe.
 
-    Each call tries again, as its `RetryPolicy` says, after a failure that may pass. What will not
-    pass is raised at once: `NoSuchObjectError`; `UsageError` for a bucket that is not there or an
-    address that is none; `ResourceError` for credentials that are missing or not enough. A server
-    that stays away is a `ResourceError` too. Each names bucket and key.
+    Each call retries transient failures according to its `RetryPolicy`. Permanent failures are
+    raised immediately: `NoSuchObjectError`; `UsageError` for a missing bucket or an invalid
+    address; `ResourceError` for missing credentials or permissions. An unreachable server is a
+    `ResourceError` too. Each error names bucket and key.
     """
 
     @property
     def stats(self) -> TransferStats:
-        """What was asked so far."""
+        """Counters of the requests so far."""
 
     def info(self, place: ObjectPlace) -> ObjectInfo | None:
-        """Look at an object; None if there is none."""
+        """Return the metadata of an object; None if it does not exist."""
 
     def stream(
         self,
@@ -97,10 +97,10 @@ class ObjectStore(Protocol):
     ) -> Iterator[bytes]:
         """Yield the bytes [start, stop) of an object, to its end if stop is None.
 
-        A connection that is cut is taken up again after the last byte received.
+        After a lost connection the transfer resumes after the last byte received.
 
         Args:
-            etag: of the object that is meant; one that replaced it is an error.
+            etag: expected etag; raises an error if the object was replaced.
         """
 
     def read(self, place: ObjectPlace) -> bytes:
@@ -110,7 +110,7 @@ class ObjectStore(Protocol):
         """Yield the objects below a place, by key."""
 
     def put_bytes(self, place: ObjectPlace, data: bytes) -> None:
-        """Write an object; readers see the old one or all of the new one."""
+        """Write an object; readers see the old or the complete new content."""
 
     def put_file(
         self,
@@ -120,10 +120,10 @@ class ObjectStore(Protocol):
         sha256: str,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Write a file as an object, in parts if it is large, with a note of its sha256."""
+        """Upload a file, in parts if it is large, with its sha256 in the metadata."""
 
     def delete(self, place: ObjectPlace) -> None:
-        """Remove an object; nothing happens if there is none."""
+        """Remove an object if it exists."""
 
     def close(self) -> None:
-        """End pauses before retries: what is under way in other threads is cancelled."""
+        """Cancel waits before retries, which cancels the transfers in other threads."""

@@ -1,4 +1,4 @@
-"""Several requests at once, on threads that nobody has to wait for at the end of the process."""
+"""Run tasks in parallel on daemon threads, which do not block the end of the process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 
 def _pass_over(_: int) -> None:
-    """Take no notice of how many are done."""
+    """Ignore progress."""
 
 
 def run_all(
@@ -18,13 +18,14 @@ def run_all(
     waits: bool = False,
     on_done: Callable[[int], None] = _pass_over,
 ) -> None:
-    """Run tasks on so many threads, this one among them; raise the first failure.
+    """Run tasks on num_threads threads, including this one; raise the first error.
 
-    After a failure no task is begun.
+    After an error no more tasks are started.
 
     Args:
-        waits: for those under way; False: they are left to themselves.
-        on_done: told how many are done, after each that this thread did, and at the end.
+        waits: whether to wait for running tasks after an error.
+        on_done: called with the number of finished tasks after each task of this thread and at the
+            end.
     """
     waiting = deque(tasks)
     total = num_left = len(waiting)
@@ -41,7 +42,7 @@ def run_all(
             failure: BaseException | None = None
             try:
                 task()
-            except BaseException as error:  # told to the caller, whatever it is
+            except BaseException as error:  # raised in the calling thread
                 failure = error
             with changed:
                 num_left -= 1
@@ -57,7 +58,7 @@ def run_all(
         threading.Thread(target=work, name="stepladder-transfer", daemon=True).start()
     try:
         work(on_done)
-    except BaseException as error:  # of who was told
+    except BaseException as error:  # raised by on_done
         with changed:
             failures.append(error)
             num_left -= len(waiting)

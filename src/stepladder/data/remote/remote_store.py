@@ -1,4 +1,4 @@
-"""The files of a store in an object store: fetched into the cache, ahead of the reader."""
+"""Read the files of a store in an object store through the cache, with prefetching."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from stepladder.data.store.shard_files import LocalShardFiles, ShardFiles, Shard
 from stepladder.errors import DataError
 from stepladder.records import Manifest, ShardInfo
 
-_FILES_AHEAD: Final = 6  # under way at once; each by several connections
+_FILES_AHEAD: Final = 6  # parallel downloads; each uses several connections
 _CONNECTIONS_PER_FILE: Final = 8
-_ENOUGH_FILES: Final = 40  # two windows of sixteen, and those of a validation
+_ENOUGH_FILES: Final = 40  # two windows of sixteen, and the files of a validation
 
 
 def open_shard_files(
@@ -38,11 +38,11 @@ def open_shard_files(
     max_cache_bytes: int = DataConfig.max_cache_bytes,
     on_message: Callable[[str], None] | None = None,
 ) -> ShardFiles:
-    """Return the files of a store, in a folder or in an object store.
+    """Open the files of a store in a folder or in an object store.
 
     Args:
         cache_dir: folder of the cache; None: `stepladder-cache` in the working folder.
-        on_message: told of requests that are tried again, and of damage in the cache.
+        on_message: called with messages about retries and damaged files in the cache.
 
     Raises:
         UsageError: if it is an address that is not supported.
@@ -64,10 +64,10 @@ def open_shard_files(
 
 
 def verify_remote(path: Path) -> list[str]:
-    """Fetch all files of a store in an object store, and list those that are not as they should be.
+    """Download all files of a store in an object store, and return a list of problems.
 
-    The sha256 in the manifest covers each byte of a file; nothing is said of the indexes, which are
-    made again where they are damaged.
+    Files are checked against the sha256 in the manifest. Indexes are not checked, as damaged ones
+    are rebuilt.
 
     Raises:
         ResourceError: if the object store cannot be read.
@@ -99,8 +99,8 @@ class RemoteShardFiles:
     """The files of a store in an object store.
 
     Args:
-        place: of the store: the objects of its manifest and its files lie below.
-        objects, cache: of this object alone; closed with it.
+        place: address of the store; its manifest and files are below it.
+        objects, cache: owned by this object and closed with it.
     """
 
     is_local = False
@@ -111,17 +111,17 @@ class RemoteShardFiles:
         self._cache = cache
         self._fingerprint = ""
         self._enough_bytes = 0
-        self._lock = threading.RLock()  # the garbage collector may release within our own calls
+        self._lock = threading.RLock()  # garbage collection may call release() at any time
         self._held: dict[str, HeldFile] = {}
         self._num_users: Counter[str] = Counter()
         self._num_hits = self._num_misses = 0
         self._wait_s = 0.0
-        self._streamed: set[str] = set()  # that the cache did not have, and nobody has taken yet
+        self._streamed: set[str] = set()  # downloaded and not used yet
         self._ahead = FetchAhead(self._fetch_ahead, num_threads=_FILES_AHEAD)
 
     @property
     def stats(self) -> ShardFilesStats:
-        """What it took so far."""
+        """Counters of requests and waits so far."""
         sent = self._objects.stats
         return ShardFilesStats(
             num_requests=sent.num_requests,
@@ -136,7 +136,7 @@ class RemoteShardFiles:
         """Read the manifest.
 
         Raises:
-            DataError: if it is no store.
+            DataError: if it is not a store.
         """
         manifest = self._read_manifest()
         self._fingerprint = manifest.fingerprint
@@ -145,11 +145,11 @@ class RemoteShardFiles:
         return manifest
 
     def path(self, info: ShardInfo) -> Path:
-        """Return a shard in the cache, with its index beside it; waits until it is here.
+        """Return the path of a shard in the cache, with its index next to it; waits for it.
 
         Raises:
-            DataError: if it is not the one that the manifest names.
-            ResourceError: if it cannot be fetched, or there is no room for it.
+            DataError: if it does not match the manifest.
+            ResourceError: if it cannot be downloaded, or the cache has no space for it.
         """
         start_s = time.perf_counter()
         try:
@@ -171,10 +171,10 @@ class RemoteShardFiles:
             return self._held[info.name].path
 
     def index(self, info: ShardInfo) -> bytes | None:
-        """Read a shard's index alone, unchecked; None where there is none.
+        """Return only a shard's index, unverified; None if it has no index.
 
         Raises:
-            ResourceError: if it cannot be fetched.
+            ResourceError: if it cannot be downloaded.
         """
         kept = self._cache.index(self._wanted(info))
         if kept is not None and parse_index(kept, info) is not None:
@@ -185,10 +185,10 @@ class RemoteShardFiles:
         try:
             return self._objects.read(self.place.join(info.name + SUFFIX))
         except NoSuchObjectError:
-            return None  # it is made again from the shard
+            return None  # it is rebuilt from the shard
 
     def release(self, info: ShardInfo) -> None:
-        """Let a file go that `path` gave; after `close` nothing is held any more."""
+        """Release a file returned by `path`; does nothing after `close`."""
         with self._lock:
             if info.name not in self._held:
                 return
@@ -200,13 +200,13 @@ class RemoteShardFiles:
         self._ahead.go_on()
 
     def expect(self, infos: Sequence[ShardInfo]) -> None:
-        """Fetch these next, in this order, as far as the cache has room."""
+        """Prefetch these files in this order, as far as the cache has space."""
         with self._lock:
             missing = [info for info in infos if info.name not in self._held]
         self._ahead.expect(missing)
 
     def close(self) -> None:
-        """Release all files, and end what is under way."""
+        """Release all files and cancel downloads."""
         self._ahead.close()
         self._cache.close()
         self._objects.close()
@@ -232,7 +232,7 @@ class RemoteShardFiles:
         )
 
     def _stream(self, name: str, place: ObjectPlace, start: int, stop: int) -> Iterator[bytes]:
-        """Yield bytes of a file that the cache does not have."""
+        """Yield bytes of a file that is not cached."""
         with self._lock:
             self._streamed.add(name)
         return self._objects.stream(place, start, stop)
@@ -243,35 +243,35 @@ class RemoteShardFiles:
             value = json.loads(self._objects.read(place))
         except NoSuchObjectError:
             raise DataError(
-                f"no store is here (a store has a {MANIFEST_NAME})",
+                f"not a store: there is no {MANIFEST_NAME}",
                 where=str(self.place),
-                fix=f"Make one with stepladder prepare … --out {self.place}, or name its place "
-                "with --data.store.",
+                fix=f"Create one with stepladder prepare … --out {self.place}, or set --data.store "
+                "to an existing store.",
             ) from None
         except ValueError:
             value = None
         return parse_manifest(value, where=str(place))
 
     def _replaced(self, error: DataError) -> DataError:
-        """Return True if a file is another because the store is."""
+        """Return a clearer error if a file differs because the store was replaced."""
         now = self._read_manifest()
         if now.fingerprint == self._fingerprint:
             return error
         return DataError(
             "the store was replaced while it was open",
             where=str(self.place),
-            why=f"{error.where} is another file now, or gone.",
-            fix="Type the same command again to read the new store; a run that is resumed on it "
-            "needs --accept-new-data.",
+            why=f"{error.where} was replaced or removed.",
+            fix="Run the same command again to read the new store. To resume a run on it, add "
+            "--accept-new-data.",
         )
 
 
 class FetchAhead:
-    """Fetches what is expected. Threads live while there is something to do.
+    """Prefetches files in threads, which end when there is nothing to do.
 
     Args:
-        fetch: gets one file; False: there is no room for it now.
-        num_threads: files under way at once.
+        fetch: downloads one file; returns False if there is no space for it now.
+        num_threads: number of parallel downloads.
     """
 
     def __init__(self, fetch: Callable[[ShardInfo], bool], *, num_threads: int) -> None:
@@ -280,7 +280,7 @@ class FetchAhead:
         self._begin()
 
     def expect(self, infos: Sequence[ShardInfo]) -> None:
-        """Fetch these next, in this order, and nothing that was expected before."""
+        """Prefetch these files in this order, instead of those requested before."""
         self._check_process()
         with self._changed:
             self._queue.clear()
@@ -288,7 +288,7 @@ class FetchAhead:
         self.go_on()
 
     def go_on(self) -> None:
-        """Try again where there was no room."""
+        """Retry files for which there was no space."""
         self._check_process()
         with self._changed:
             num_new = min(self._num_threads - self._num_alive, len(self._queue))
@@ -299,13 +299,15 @@ class FetchAhead:
             threading.Thread(target=self._work, name="stepladder-ahead", daemon=True).start()
 
     def claim(self, info: ShardInfo) -> bool:
-        """Leave a file to the caller, who wants it now; waits if it is under way.
+        """Remove a file from the queue for the caller, who needs it now.
+
+        Waits if it is being downloaded.
 
         Returns:
-            Whether it was under way.
+            Whether it was being downloaded.
 
         Raises:
-            Exception: what its fetching came to, if it failed meanwhile.
+            Exception: the error of the download, if it failed meanwhile.
         """
         self._check_process()
         with self._changed:
@@ -321,7 +323,7 @@ class FetchAhead:
         return True
 
     def close(self) -> None:
-        """Fetch no more."""
+        """Stop prefetching."""
         self._check_process()
         with self._changed:
             self._is_closed = True
@@ -331,12 +333,12 @@ class FetchAhead:
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._queue: deque[ShardInfo] = deque()
-        self._under_way: dict[str, list[Exception]] = {}  # by name, with what it came to
+        self._under_way: dict[str, list[Exception]] = {}  # by name, with its error
         self._num_alive = 0
         self._is_closed = False
 
     def _check_process(self) -> None:
-        if self._process != os.getpid():  # a fork has none of our threads
+        if self._process != os.getpid():  # threads are not copied by a fork
             self._begin()
 
     def _work(self) -> None:
@@ -350,7 +352,7 @@ class FetchAhead:
             is_room = True
             try:
                 is_room = self._fetch(info)
-            except Exception as error:  # told to who waits; else tried again when it is wanted
+            except Exception as error:  # raised in a waiting caller, or retried later
                 failures.append(error)
             with self._changed:
                 del self._under_way[info.name]

@@ -1,4 +1,4 @@
-"""When a request is sent again: growing pauses up to a bound, then one error that tells it all."""
+"""Retry requests with exponential backoff up to a time limit, then raise one error."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from stepladder.errors import ResourceError
 T = TypeVar("T")
 
 
-class PassingFailure(Exception):  # noqa: N818  (most often no error: it passes)
-    """A request failed for a reason that may pass.
+class PassingFailure(Exception):  # noqa: N818  (usually not an error: it is retried)
+    """A transient failure of a request.
 
     Args:
-        reason: in words, without anything secret.
-        retry_after_s: the pause that the server asked for.
+        reason: description without secrets.
+        retry_after_s: wait requested by the server.
     """
 
     def __init__(self, reason: str, *, retry_after_s: float | None = None) -> None:
@@ -31,19 +31,19 @@ class PassingFailure(Exception):  # noqa: N818  (most often no error: it passes)
 
 
 class StoreAwayError(ResourceError):
-    """An object store did not answer, or only that it cannot now, until patience was at its end."""
+    """An object store was unavailable until the time limit for retries."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How long and how often a request is tried.
+    """How long and how often a request is retried.
 
     Attributes:
-        patience_s: seconds from the last byte received, or the first try, to giving up.
-        first_patience_s: the same while the server has never answered: an address that is
-            mistyped should not take minutes.
-        first_pause_s, growth, max_pause_s: pauses grow from the first to the largest; each is
-            drawn between half and all of it, so that many readers do not come back at once.
+        patience_s: time limit in seconds, from the last byte received or the first attempt.
+        first_patience_s: the limit until the server has responded once: a mistyped address should
+            not take minutes.
+        first_pause_s, growth, max_pause_s: exponential backoff; each wait is drawn between half of
+            it and all of it, so that many readers do not retry at the same time.
     """
 
     patience_s: float = 120.0
@@ -54,10 +54,10 @@ class RetryPolicy:
 
 
 class Retrier:
-    """Sends requests again for one client of a store; from any thread.
+    """Retries the requests of one client of a store; thread-safe.
 
     Args:
-        on_message: told, at most every half minute, that something is being tried again.
+        on_message: called with messages about retries, at most every half minute.
     """
 
     def __init__(
@@ -78,10 +78,12 @@ class Retrier:
         """Send a request until it succeeds.
 
         Args:
-            what: what could not be done, as "it could not be read".
+            request: sends the request.
+            what: the failure in an error message, such as "cannot be read".
+            place: address of the object.
 
         Raises:
-            StoreAwayError: when patience is at its end.
+            StoreAwayError: if it does not succeed within the time limit.
             CancelledTransferError: if `close` was called.
         """
         attempts = self.attempts(what=what, place=place)
@@ -92,11 +94,11 @@ class Retrier:
                 attempts.pause(failure)
 
     def attempts(self, *, what: str, place: ObjectPlace) -> Attempts:
-        """Return the count of tries for one request."""
+        """Return a counter of the attempts for one request."""
         return Attempts(self, what, place)
 
     def close(self) -> None:
-        """End all pauses now and from now on."""
+        """Cancel all waits, now and in the future."""
         self._closed.set()
 
     def check_open(self) -> None:
@@ -105,7 +107,7 @@ class Retrier:
             raise CancelledTransferError
 
     def wait(self, seconds: float, message: str) -> None:
-        """Pause, and tell why."""
+        """Wait, and report why."""
         now = time.monotonic()
         if self._on_message is not None and now - self._told_s > 30:
             self._told_s = now
@@ -116,7 +118,7 @@ class Retrier:
 
 
 class Attempts:
-    """The tries of one request."""
+    """The attempts of one request."""
 
     def __init__(self, retrier: Retrier, what: str, place: ObjectPlace) -> None:
         self._retrier = retrier
@@ -126,15 +128,15 @@ class Attempts:
         self._since_s = time.monotonic()
 
     def progressed(self) -> None:
-        """Begin to count anew: bytes came."""
+        """Reset the count and the time limit, as bytes were received."""
         self._num_failed = 0
         self._since_s = time.monotonic()
 
     def pause(self, failure: PassingFailure) -> None:
-        """Wait before the next try.
+        """Wait before the next attempt.
 
         Raises:
-            StoreAwayError: when patience is at its end.
+            StoreAwayError: if the time limit is reached.
             CancelledTransferError: if the store was closed.
         """
         policy = self._retrier.policy
@@ -150,8 +152,7 @@ class Attempts:
         if elapsed_s + pause_s > patience_s:
             raise self._given_up(failure, elapsed_s)
         message = (
-            f"{self._place}: {failure.reason}; trying again for up to "
-            f"{patience_s - elapsed_s:.0f} s"
+            f"{self._place}: {failure.reason}; retrying for up to {patience_s - elapsed_s:.0f} s"
         )
         self._retrier.wait(pause_s, message)
 
@@ -159,12 +160,12 @@ class Attempts:
         times = f"{self._num_failed} times" if self._num_failed > 1 else "once"
         why = f"Tried {times} within {elapsed_s:.0f} s."
         if failure.retry_after_s is not None:
-            why += f" The server asked to wait {failure.retry_after_s:.0f} s more."
-        fix = "Look at the network and the server, then type the same command again."
+            why += f" The server asked to wait {failure.retry_after_s:.0f} s longer."
+        fix = "Check the network and the server, then run the same command again."
         if not self._retrier.has_answered:
             fix = (
-                "Nothing was ever heard from it: look at the address (AWS_ENDPOINT_URL, or "
-                "endpoint_url in the profile), at AWS_REGION and at the network."
+                "The server never responded: check the address (AWS_ENDPOINT_URL, or "
+                "endpoint_url in the profile), AWS_REGION and the network."
             )
         return StoreAwayError(
             f"{self._what}: {failure.reason}", where=str(self._place), why=why, fix=fix

@@ -1,8 +1,8 @@
-"""S3 and what speaks its language, by boto3: endpoint and credentials are found as it always does.
+"""Access S3 and S3-compatible stores with boto3, which finds the endpoint and credentials.
 
-AWS_ENDPOINT_URL, AWS_PROFILE, AWS_ACCESS_KEY_ID and its like, ~/.aws, a machine's role; and
-AWS_REGION, which boto3 alone does not read. Retries are ours (`retries`): botocore's cover no
-connection that is cut in the middle of a body.
+Used are AWS_ENDPOINT_URL, AWS_PROFILE, AWS_ACCESS_KEY_ID etc., ~/.aws and instance roles; also
+AWS_REGION, which boto3 does not read. Retries are implemented in `retries`, as botocore does not
+retry a connection that is lost while a body is read.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ _CHUNK_BYTES: Final = 256 << 10
 _PARALLEL_PARTS: Final = 4
 _CONNECT_TIMEOUT_S: Final = 10
 _READ_TIMEOUT_S: Final = 20
-_FIRST_TIMEOUT_S: Final = 7.5  # two of them use up `RetryPolicy.first_patience_s`
-_SHA256: Final = "sha256"  # in an object's metadata
-_READ: Final = "it could not be read"
-_LISTED: Final = "what is there could not be listed"
-_WRITTEN: Final = "it could not be written"
+_FIRST_TIMEOUT_S: Final = 7.5  # two of them reach `RetryPolicy.first_patience_s`
+_SHA256: Final = "sha256"  # key in an object's metadata
+_READ: Final = "cannot be read"
+_LISTED: Final = "cannot be listed"
+_WRITTEN: Final = "cannot be written"
 
 
 class S3Objects:
     """An `ObjectStore` on S3.
 
-    Clients are made at the first request, one a process: sockets must not be shared over a fork.
+    Clients are created at the first request, one per process, as sockets must not be shared after a
+    fork.
 
     Args:
-        connections: requests that may be under way at once.
-        endpoint, region: where the store is; None: as the environment and ~/.aws say.
-        may_be_anonymous: send requests unsigned where no credentials are found, as public buckets
-            allow; else that is an error.
-        on_message: told now and then that something is being tried again.
+        connections: maximum number of parallel requests.
+        endpoint, region: location of the store; None: from the environment and ~/.aws.
+        may_be_anonymous: whether to send unsigned requests if no credentials are found, as public
+            buckets allow; otherwise that is an error.
+        on_message: called occasionally with messages about retries.
 
     Raises:
         MissingExtraError: if boto3 is not installed.
@@ -83,18 +84,18 @@ class S3Objects:
 
     @property
     def stats(self) -> TransferStats:
-        """What was asked so far."""
+        """Counters of the requests so far."""
         return self._stats
 
     def info(self, place: ObjectPlace) -> ObjectInfo | None:
-        """Look at an object; None if there is none."""
+        """Return the metadata of an object; None if it does not exist."""
         found = self.head(place)
         if found is None:
-            self.has_below(ObjectPlace(place.bucket, ""))  # says so if the bucket is missing
+            self.has_below(ObjectPlace(place.bucket, ""))  # raises if there is no bucket
         return found
 
     def head(self, place: ObjectPlace) -> ObjectInfo | None:
-        """Look at an object; None if there is none, or no such bucket."""
+        """Return the metadata of an object; None if it or its bucket does not exist."""
 
         def look() -> ObjectInfo | None:
             from botocore.exceptions import ClientError
@@ -110,7 +111,7 @@ class S3Objects:
                 raise
             return _info_of(place, found, found["ContentLength"])
 
-        found: ObjectInfo | None = self._call(look, place, "it could not be looked at")
+        found: ObjectInfo | None = self._call(look, place, "cannot be accessed")
         return found
 
     def has_below(self, place: ObjectPlace) -> bool:
@@ -126,8 +127,8 @@ class S3Objects:
         *,
         etag: str | None = None,
     ) -> Iterator[bytes]:
-        """Yield the bytes [start, stop) of an object, going on after the last one received."""
-        self._client(place)  # to make it takes none of the patience
+        """Yield the bytes [start, stop) of an object, resuming after the last byte received."""
+        self._client(place)  # creating it does not count towards the time limit
         attempts = self._retrier.attempts(what=_READ, place=place)
         body = _Body(at=start, stop=stop, etag=etag)
         while not body.is_complete:
@@ -135,8 +136,8 @@ class S3Objects:
                 with self._answers_named(place):
                     for chunk in self._open(place, body):
                         yield chunk
-                        attempts.progressed()  # the time that its taker took does not count
-                return  # an object that is shorter than asked for ends here
+                        attempts.progressed()  # the time in the consumer does not count
+                return  # the object may be shorter than requested
             except PassingFailure as failure:
                 attempts.pause(failure)
 
@@ -160,7 +161,7 @@ class S3Objects:
             more = {"token": page["NextContinuationToken"]}
 
     def put_bytes(self, place: ObjectPlace, data: bytes) -> None:
-        """Write an object; readers see the old one or all of the new one."""
+        """Write an object; readers see the old or the complete new content."""
         self._call(lambda: self._send("put_object", place, Body=data), place, _WRITTEN)
 
     def put_file(
@@ -171,7 +172,7 @@ class S3Objects:
         sha256: str,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Write a file as an object, in parts if it is large, with a note of its sha256."""
+        """Upload a file, in parts if it is large, with its sha256 in the metadata."""
         note = {_SHA256: sha256}
         if path.stat().st_size <= PART_BYTES:
             data = path.read_bytes()
@@ -187,7 +188,7 @@ class S3Objects:
             complete = partial(self._complete, place, upload, parts, path, sha256)
             self._call(complete, place, _WRITTEN)
         except BaseException:
-            # once, as parts cost money until then
+            # only once; until then the parts cost money
             with (
                 suppress(StepladderError, PassingFailure, CancelledTransferError),
                 self._answers_named(place),
@@ -196,11 +197,11 @@ class S3Objects:
             raise
 
     def delete(self, place: ObjectPlace) -> None:
-        """Remove an object; nothing happens if there is none."""
-        self._call(lambda: self._send("delete_object", place), place, "it could not be removed")
+        """Remove an object if it exists."""
+        self._call(lambda: self._send("delete_object", place), place, "cannot be removed")
 
     def close(self) -> None:
-        """End pauses before retries: what is under way in other threads is cancelled."""
+        """Cancel waits before retries, which cancels the transfers in other threads."""
         self._retrier.close()
 
     def _call(self, request: Callable[[], Any], place: ObjectPlace, what: str) -> Any:
@@ -208,7 +209,7 @@ class S3Objects:
             with self._answers_named(place):
                 return request()
 
-        self._client(place)  # to make it takes none of the patience
+        self._client(place)  # creating it does not count towards the time limit
         return self._retrier.call(named, what=what, place=place)
 
     def _answers_named(self, place: ObjectPlace) -> AbstractContextManager[None]:
@@ -223,7 +224,7 @@ class S3Objects:
         answer = getattr(self._client(place), operation)(Bucket=place.bucket, **arguments)
         if not self._retrier.has_answered:
             self._retrier.has_answered = True
-            self._client(place)  # now, and not while a later request is timed
+            self._client(place)  # now, so that it does not count in the time of a later request
         return answer
 
     def _list_page(
@@ -234,7 +235,7 @@ class S3Objects:
         return self._send("list_objects_v2", place, Prefix=prefix, MaxKeys=max_keys, **more)
 
     def _open(self, place: ObjectPlace, body: _Body) -> Iterator[bytes]:
-        """Yield what one request brings of a body that was begun or not."""
+        """Yield the data of one request for the rest of a body."""
         answer = self._send("get_object", place, **body.arguments())
         body.begun(answer)
         with closing(answer["Body"]) as stream:
@@ -267,13 +268,13 @@ class S3Objects:
 
         numbers = range(1, -(-size // part_bytes) + 1)
         puts = [partial(put, number) for number in numbers]
-        run_all(puts, num_threads=_PARALLEL_PARTS, waits=True)  # none may come after an abort
+        run_all(puts, num_threads=_PARALLEL_PARTS, waits=True)  # no part may arrive after an abort
         return [{"PartNumber": number, "ETag": sent[number]} for number in numbers]
 
     def _complete(
         self, place: ObjectPlace, upload: str, parts: list[dict[str, Any]], path: Path, sha256: str
     ) -> None:
-        """Make an object of its parts; if the answer was lost before, it is there already."""
+        """Complete an upload; if an earlier response was lost, the object already exists."""
         from botocore.exceptions import ClientError
 
         made = {"Parts": parts}
@@ -285,7 +286,7 @@ class S3Objects:
                 raise
 
     def _client(self, place: ObjectPlace) -> Any:
-        """Return this process's client, with short timeouts until something was heard."""
+        """Return this process's client, with short timeouts until the server has responded."""
         with self._lock:
             process, has_answered = os.getpid(), self._retrier.has_answered
             if (process, has_answered) not in self._clients:
@@ -312,7 +313,7 @@ class S3Objects:
                 read_timeout=_READ_TIMEOUT_S if has_answered else _FIRST_TIMEOUT_S,
                 max_pool_connections=self._connections,
                 retries={"total_max_attempts": 1, "mode": "standard"},
-                # stores other than Amazon's know no CRC trailers; the manifest's sha256 says more
+                # other stores do not support CRC trailers; the manifest's sha256 is stronger
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
             )
@@ -322,7 +323,7 @@ class S3Objects:
                 endpoint_url=self._endpoint,
                 region_name=self._region or os.environ.get("AWS_REGION"),
             )
-        # by it botocore finds a bucket's region: where it is redirected too, that would never end
+        # botocore uses this request to find the region; redirecting it would loop forever
         client.meta.events.register("before-call.s3.HeadBucket", _no_second_redirect)
         return client
 
@@ -332,7 +333,7 @@ def _no_second_redirect(params: dict[str, Any], **_: Any) -> None:
 
 
 class _Body:
-    """How far the body of an object was read."""
+    """The progress of reading the body of an object."""
 
     def __init__(self, *, at: int, stop: int | None, etag: str | None) -> None:
         self.at = at
@@ -341,16 +342,16 @@ class _Body:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is missing; a connection may be cut after the last byte."""
+        """Whether all bytes were received; the connection may be lost after the last byte."""
         return self._stop is not None and self.at >= self._stop
 
     def begun(self, answer: dict[str, Any]) -> None:
-        """Note which object is read, and where it ends."""
+        """Record the etag and the size of the object."""
         self._etag = answer.get("ETag")
         self._stop = self.at + int(answer["ContentLength"])
 
     def arguments(self) -> dict[str, str]:
-        """Ask for what is missing, of the object that was begun."""
+        """Return the arguments that request the missing range of the same object."""
         asked = {"IfMatch": self._etag} if self._etag else {}
         if self.at or self._stop is not None:
             last = "" if self._stop is None else self._stop - 1

@@ -1,6 +1,6 @@
-"""What S3 and botocore say, in our words: what may pass, and what a person has to change.
+"""Convert the errors of S3 and botocore to transient failures or errors with a fix.
 
-Their own messages are not passed on: they may name keys, tokens or signed addresses.
+The original messages are not shown, as they may contain keys, tokens or signed URLs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _PASSING_CODES: Final = {
 }
 _PASSING_STATUS: Final = {408, 425, 429, 500, 502, 503, 504}
 _KEY_CODES: Final = {
-    "InvalidAccessKeyId": "the access key is not known there",
-    "SignatureDoesNotMatch": "the secret key does not fit the access key",
+    "InvalidAccessKeyId": "the access key is unknown to the server",
+    "SignatureDoesNotMatch": "the secret key does not match the access key",
     "ExpiredToken": "the credentials have expired",
     "TokenRefreshRequired": "the credentials have expired",
-    "InvalidToken": "the session token is not valid",
+    "InvalidToken": "the session token is invalid",
 }
 _REGION_CODES: Final = {
     "301",
@@ -50,47 +50,47 @@ _REGION_CODES: Final = {
 }
 _MISSING_CODES: Final = {"404", "NoSuchKey", "NotFound"}
 _SKEW_CODES: Final = {"RequestTimeTooSkewed", "RequestExpired"}
-_MAX_SKEW_S: Final = 300.0  # S3 refuses what is 15 minutes off; a bare 403 may be that, or not
+_MAX_SKEW_S: Final = 300.0  # S3 rejects clocks 15 minutes off; a bare 403 may have other reasons
 _LOG_IN: Final = (
-    "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or type: aws configure"
+    "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run: aws configure"
 )
 
 
 def is_missing(error: Any) -> bool:
-    """Return True if a ClientError says that there is no such object."""
+    """Return True if a ClientError means that the object does not exist."""
     return _code(error) in _MISSING_CODES
 
 
 def is_unexplained(error: Any) -> bool:
-    """Return True if a ClientError is a refusal without a reason: answers to HEAD have no body."""
+    """Return True if a ClientError has no reason: responses to HEAD have no body."""
     return _status(error) in (400, 401, 403) and (
         _code(error).isdigit() and _clock_named(_code(error), _headers(error)) is None
     )
 
 
 def is_upload_gone(error: Any) -> bool:
-    """Return True if a ClientError says that an upload in parts was ended, one way or the other."""
+    """Return True if a ClientError means that a multipart upload was completed or aborted."""
     return _code(error) == "NoSuchUpload"
 
 
 @contextmanager
 def creation_named(place: ObjectPlace) -> Iterator[None]:
-    """Turn a client that cannot be made into a UsageError."""
+    """Convert errors in creating a client to a UsageError."""
     from botocore.exceptions import BotoCoreError, ProfileNotFound
 
     try:
         yield
     except ProfileNotFound:
         raise UsageError(
-            "the profile that AWS_PROFILE names is not in the AWS config",
+            "the profile in AWS_PROFILE is not in the AWS config",
             where=str(place),
-            fix="List those that are there: aws configure list-profiles",
+            fix="List the profiles: aws configure list-profiles",
         ) from None
     except (BotoCoreError, ValueError) as error:
         raise UsageError(
-            f"the settings of S3 cannot be used ({type(error).__name__})",
+            f"invalid S3 settings ({type(error).__name__})",
             where=str(place),
-            fix="Look at AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and ~/.aws/config.",
+            fix="Check AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and ~/.aws/config.",
         ) from None
 
 
@@ -98,10 +98,10 @@ def creation_named(place: ObjectPlace) -> Iterator[None]:
 def answers_named(
     place: ObjectPlace, retrier: Retrier, *, is_anonymous: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Turn what a request raises into a `PassingFailure` or an error that says what to do.
+    """Convert the exceptions of a request to a `PassingFailure` or an error with a fix.
 
     Args:
-        is_anonymous: whether requests are unsigned, as no credentials were found.
+        is_anonymous: whether requests are unsigned because no credentials were found.
     """
     from botocore import exceptions as raised
     from botocore.parsers import ResponseParserError
@@ -122,47 +122,49 @@ def answers_named(
         raise _unusable(place, is_none=isinstance(error, raised.NoCredentialsError)) from None
     except raised.ParamValidationError:
         raise UsageError(
-            "this is not the name of a bucket, or the key is longer than 1,024 bytes",
+            "the bucket name is invalid, or the key is longer than 1,024 bytes",
             where=str(place),
-            fix="Write s3://BUCKET/PREFIX.",
+            fix="Use s3://BUCKET/PREFIX.",
         ) from None
     except (raised.ReadTimeoutError, raised.ConnectTimeoutError):
-        raise PassingFailure("the server did not answer in time") from None
+        raise PassingFailure("the server did not respond in time") from None
     except raised.SSLError:
-        raise PassingFailure("no TLS connection could be made") from None
+        raise PassingFailure("the TLS connection failed") from None
     except raised.EndpointConnectionError:
-        raise PassingFailure("no connection could be made") from None
+        raise PassingFailure("the connection failed") from None
     except (raised.HTTPClientError, raised.IncompleteReadError):
-        raise PassingFailure("the connection was cut") from None
+        raise PassingFailure("the connection was lost") from None
     except ResponseParserError:
-        raise PassingFailure("the answer was not that of an S3 server") from None
+        raise PassingFailure("the response is not from an S3 server") from None
     except raised.BotoCoreError as error:
         raise ResourceError(
-            f"the request could not be made ({type(error).__name__})",
+            f"the request could not be sent ({type(error).__name__})",
             where=str(place),
-            fix="Look at the settings of S3: AWS_ENDPOINT_URL, AWS_REGION, ~/.aws/config.",
+            fix="Check the S3 settings: AWS_ENDPOINT_URL, AWS_REGION, ~/.aws/config.",
         ) from None
 
 
 def answer_named(
     code: str, status: int, place: ObjectPlace, headers: Mapping[str, str] = MappingProxyType({})
 ) -> PassingFailure | StepladderError:
-    """Say in our words what an answer means that is an error.
+    """Return the exception for an error response.
 
     Args:
-        code: of the error, such as NoSuchBucket; the status, where there is none.
-        status: of HTTP; 0: unknown.
-        headers: of the answer, their names in small letters.
+        code: error code, such as NoSuchBucket; the status if there is no code.
+        status: HTTP status; 0: unknown.
+        headers: headers of the response, with lower-case names.
     """
     if code in _PASSING_CODES or (status in _PASSING_STATUS and code not in _MISSING_CODES):
         said = f"{status}" if code.isdigit() or not code else f"{status or ''} ({code})".strip()
-        return PassingFailure(f"the server answered {said}", retry_after_s=_retry_after_s(headers))
+        return PassingFailure(
+            f"the server responded with {said}", retry_after_s=_retry_after_s(headers)
+        )
     return (
         _skewed(code, headers, place)
         or _not_there(code, status, place)
         or _refused(code, status, place)
         or ResourceError(
-            f"the server refused the request: {status or ''} ({code})",
+            f"the server rejected the request: {status or ''} ({code})",
             where=str(place),
             fix="Look up the code in the documentation of your object store.",
         )
@@ -172,21 +174,21 @@ def answer_named(
 def _not_there(code: str, status: int, place: ObjectPlace) -> StepladderError | None:
     if code == "NoSuchBucket":
         return UsageError(
-            f"there is no bucket {place.bucket}",
+            f"the bucket {place.bucket} does not exist",
             where=str(place),
-            fix="Look at its name, and at AWS_ENDPOINT_URL and AWS_PROFILE: is it another store's?",
+            fix="Check the name of the bucket, and AWS_ENDPOINT_URL and AWS_PROFILE.",
         )
     if code in _MISSING_CODES:
         return NoSuchObjectError(
-            "there is no such object",
+            "the object does not exist",
             where=str(place),
-            fix=f"List what is there: aws s3 ls {str(place).rpartition('/')[0]}/",
+            fix=f"List the objects: aws s3 ls {str(place).rpartition('/')[0]}/",
         )
     if code in {"InvalidRange", "PreconditionFailed"} or status in (412, 416):
         return DataError(
             "the object was replaced while it was read",
             where=str(place),
-            fix="Type the same command again.",
+            fix="Run the same command again.",
         )
     return None
 
@@ -204,9 +206,9 @@ def _refused(code: str, status: int, place: ObjectPlace) -> StepladderError | No
         return ResourceError(
             f"access is denied ({status if code.isdigit() else code})",
             where=str(place),
-            why="The credentials that were found may not do this.",
-            fix="Ask for s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket on it, or "
-            "set AWS_PROFILE to one that may.",
+            why="The credentials do not have the permissions for this.",
+            fix="Request s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket for it, or "
+            "set AWS_PROFILE to a profile that has them.",
         )
     return None
 
@@ -218,13 +220,13 @@ def _skewed(code: str, headers: Mapping[str, str], place: ObjectPlace) -> Stepla
     return ResourceError(
         f"the clock of this machine {how}",
         where=str(place),
-        why="Requests carry the time, and the server refuses what is far from its own.",
-        fix="Set the clock, best by NTP: timedatectl set-ntp true",
+        why="Requests contain the time, and the server rejects clocks that are too far off.",
+        fix="Set the clock, preferably by NTP: timedatectl set-ntp true",
     )
 
 
 def _clock_named(code: str, headers: Mapping[str, str]) -> str | None:
-    """Name a clock that is wrong: requests carry the time, and S3 refuses what is far off."""
+    """Return how the clock is wrong; None if it is not the reason of the error."""
     if code not in _SKEW_CODES and code != "403":
         return None
     ahead_s = _clock_ahead_s(headers)
@@ -244,7 +246,7 @@ def _clock_ahead_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Read Retry-After: seconds, or a date."""
+    """Return the wait in the Retry-After header, which is in seconds or a date."""
     value = headers.get("retry-after", "").strip()
     if value.isdigit():
         return float(value)

@@ -1,8 +1,8 @@
-"""Put a finished store where it is wanted: an object store, or a mount without what disks have.
+"""Upload a finished store to an object store, or to a mount without the features of a disk.
 
-A store is there when its manifest is. Files go first, and those that are there already are not sent
-again, so that an upload that was cut goes on. Where a file of an older store has to be replaced by
-one of the same name, the older manifest goes before it: no reader sees files of two stores.
+A store exists once its manifest exists. Files are uploaded first, and existing files are not
+uploaded again, so that an interrupted upload can resume. If a file of an older store has to be
+replaced, the older manifest is removed first, so that no reader sees files of two stores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stepladder.machine.filesystem import sha256_of
 from stepladder.records import Manifest, write_json
 
 MARKER: Final = ".stepladder-upload"
-"""There while a store is being written, so that the next prepare takes it for one."""
+"""Exists while a store is being written, so that the next prepare recognises it as a store."""
 _PARALLEL_FILES: Final = 4
 _OTHER_FILES: Final = {"quarantine.csv", "prepare_log.json", "prepare_hashes.jsonl", MANIFEST_NAME}
 
@@ -36,15 +36,15 @@ def publish_remote(
     """Copy the files of a finished store, its manifest last, then remove those of an older one.
 
     Args:
-        work: folder of the finished files; stays, and gets the manifest too.
-        on_sent: told how many files have been sent, and of how many.
+        work: folder of the finished files; it is kept, and the manifest is added to it.
+        on_sent: called with the number of uploaded files and the total.
 
     Returns:
         The manifest with its fingerprint.
 
     Raises:
-        UsageError: if something lies there that is not a store.
-        ResourceError: if it cannot be written; typing the same command again goes on.
+        UsageError: if the target contains something other than a store.
+        ResourceError: if it cannot be written; running the same command again resumes.
     """
     manifest = replace(manifest, fingerprint=fingerprint_of(manifest))
     there = require_own(out)
@@ -77,17 +77,17 @@ def publish_remote(
 
 
 def require_own(out: Copies) -> dict[str, int]:
-    """Return the sizes of what lies at a place for a store, if it is a store, begun or whole.
+    """Return the sizes of the files at the target, if it is empty or a complete or partial store.
 
     Raises:
-        UsageError: if it is something else.
+        UsageError: if it contains something else.
     """
     there = {name: size for name, size in out.sizes().items() if "/" not in name}
     if there and MANIFEST_NAME not in there and MARKER not in there:
         raise UsageError(
-            f"something lies there that is not a store, such as {min(there)}",
+            f"the target is not empty and is not a store: it contains {min(there)}",
             where=str(out),
-            fix="Give another --out, or empty this one.",
+            fix="Use another --out, or empty this one.",
         )
     return there
 

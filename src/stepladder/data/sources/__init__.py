@@ -1,1 +1,1 @@
-"""Where pictures come from: folders, CSV files, containers, Delta tables."""
+"""Sources of pictures: folders, CSV files, containers, Delta tables."""

@@ -1,4 +1,4 @@
-"""Read a CSV of pictures; whatever is wrong with it is told by row and column."""
+"""Read a CSV of pictures; errors name the row and the column."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from stepladder.errors import DataError
 
 _OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _MAX_ROWS_NAMED = 5
-_SAVE_AGAIN = "Save it as a comma-separated file, cells with commas or quotes in double quotes."
-_WANTED = "Write a header, as path,label, and below it one row for each picture."
+_SAVE_AGAIN = "Save it as a comma-separated file; put cells with commas or quotes in double quotes."
+_WANTED = "Write a header row such as path,label, then one row for each picture."
 _ALSO_NAMED = {
     "path": ("file", "filename", "file_name", "filepath", "file_path", "image", "image_path"),
     "label": ("class", "class_name", "category", "target"),
 }
 _PICTURE_ENDS = (".jpg", ".jpeg", ".png")
-_NO_VALUE = frozenset({"nan", "<na>"})  # as pandas writes cells that hold nothing
+_NO_VALUE = frozenset({"nan", "<na>"})  # how pandas writes missing values
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One picture's cells; split and group are None where the table does not have them.
+    """The cells of one picture; split and group are None if the table has no such column.
 
     Attributes:
-        number: line of the file, counted as an editor does: the header is row 1.
+        number: line number in the file; the header is row 1.
     """
 
     number: int
@@ -39,7 +39,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """All rows, and whether the group column was there."""
+    """All rows, and whether the table has the group column."""
 
     rows: list[Row]
     has_group: bool
@@ -53,10 +53,10 @@ def read_table(
     split_column: str,
     group_column: str | None,
 ) -> Table:
-    """Read the columns of a CSV that prepare needs; a byte-order mark and CRLF are fine.
+    """Read the columns of a CSV that prepare needs; accepts a byte-order mark and CRLF.
 
     Raises:
-        DataError: names the file, the rows and the column.
+        DataError: if the table is invalid; names the file, the rows and the column.
     """
     header, body = _read_rows(path)
     if not header:
@@ -67,11 +67,11 @@ def read_table(
     split_at = header.index(split_column) if split_column in header else None
     group_at = header.index(group_column) if group_column in header else None
     if not body:
-        raise DataError("a header and no rows", where=str(path), fix=_WANTED)
+        raise DataError("the table has a header but no rows", where=str(path), fix=_WANTED)
     _check_rows(body, header, path=path)
     _check_filled(body, header, [path_at, label_at], path=path)
     if split_at is not None and all(_is_empty(cells[split_at]) for _, cells in body):
-        split_at = None  # a column that nobody filled says nothing
+        split_at = None  # an empty column is ignored
     _check_filled(body, header, [at for at in (split_at, group_at) if at is not None], path=path)
     rows = [
         Row(
@@ -87,7 +87,7 @@ def read_table(
 
 
 def _read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Read the header, and the cells of each row with its number."""
+    """Return the header, and the row number and cells of each row."""
     header: list[str] = []
     body: list[tuple[int, list[str]]] = []
     try:
@@ -119,25 +119,25 @@ def _first_row_not_utf8(data: bytes) -> int:
 def _column(
     header: Sequence[str], name: str, *, option: str, path: Path, named: Set[str | None]
 ) -> int:
-    """Find a column; an error says which other one may be meant, of those that nothing names."""
+    """Return the index of a column; if it is missing, the error suggests an unused one."""
     if header.count(name) == 1:
         return header.index(name)
     if name in header:
         raise DataError(
             f"two columns are named {name!r}",
             where=f"{path}: row 1",
-            fix=f"Rename one of them, or name another column: --{option} NAME",
+            fix=f"Rename one of them, or choose another column: --{option} NAME",
         )
     for delimiter, word in _OTHER_DELIMITERS.items():
         if len(header) == 1 and delimiter in header[0]:
             raise DataError(
-                f"no column {name!r}: the cells are separated by {word}, not by commas",
+                f"no column {name!r}: the cells are separated by {word}, not commas",
                 where=f"{path}: row 1",
                 fix="Save it as a comma-separated file.",
             )
     if any(cell.lower().endswith(_PICTURE_ENDS) for cell in header):
         raise DataError(
-            f"no column {name!r}: the first row is a picture's, not a header",
+            f"no column {name!r}: the first row describes a picture; it is not a header",
             where=f"{path}: row 1",
             fix=_WANTED,
         )
@@ -149,7 +149,7 @@ def _column(
     raise DataError(
         f"no column {name!r} among {shown}",
         where=f"{path}: row 1",
-        fix=f"Name it: --{option} {near[0] if near else 'COLUMN'}",
+        fix=f"Name the column: --{option} {near[0] if near else 'COLUMN'}",
     )
 
 
@@ -157,10 +157,10 @@ def _check_rows(body: list[tuple[int, list[str]]], header: list[str], *, path: P
     wrong = [(number, len(cells)) for number, cells in body if len(cells) != len(header)]
     if wrong:
         raise DataError(
-            f"cells are missing or too many in {_name_rows([number for number, _ in wrong])}: "
+            f"wrong number of cells in {_name_rows([number for number, _ in wrong])}: "
             f"the header has {len(header)}, row {wrong[0][0]} has {wrong[0][1]}",
             where=str(path),
-            fix="Put quotes around cells that hold a comma.",
+            fix="Put quotes around cells that contain a comma.",
         )
 
 
@@ -173,8 +173,8 @@ def _check_filled(
             raise DataError(
                 f"column {header[column]!r} is empty in {_name_rows(empty)}",
                 where=str(path),
-                why="A cell of NaN counts as empty.",
-                fix="Fill these cells or take the rows out.",
+                why="NaN counts as empty.",
+                fix="Fill in these cells or remove the rows.",
             )
 
 

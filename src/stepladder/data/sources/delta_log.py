@@ -1,4 +1,4 @@
-"""The files of a Delta table at one version, without a JVM."""
+"""List the files of a Delta table at one version, without a JVM."""
 
 from __future__ import annotations
 
@@ -31,23 +31,25 @@ _READ_FEATURES = frozenset(
 
 
 class VersionOption(StrEnum):
-    """Where the one who reads a table names its version; errors say what to type there."""
+    """How the caller selects a table version; error messages name this option."""
 
     PREPARE = "--delta-version"
     OPEN_TABLE = "version"
     RUN = "--data.table-version"
 
     def of(self, version: int | None = None) -> str:
-        """Say how to ask for a version; None: for any."""
+        """Return the text that selects a version; None: a placeholder."""
         number = "N" if version is None else version
         if self is VersionOption.OPEN_TABLE:
             return f"{self}={number}"
-        later = ", with --accept-new-data in a run that has begun" if self is self.RUN else ""
+        later = (
+            ", with --accept-new-data if the run has already started" if self is self.RUN else ""
+        )
         return f"{self} {number}{later}"
 
     def latest(self, newest: int) -> str:
-        """Say how to ask for the latest version; a run that has begun goes on with its own."""
-        return self.of(newest) if self is VersionOption.RUN else f"leave {self} out"
+        """Return the text that selects the latest version; a resumed run keeps its own."""
+        return self.of(newest) if self is VersionOption.RUN else f"omit {self}"
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,11 @@ class DeltaFile:
     """A data file of a table.
 
     Attributes:
-        name: relative to the table's folder, as it lies there.
-        size_bytes: of it.
-        values: of the columns that the table is partitioned by; they are not in the file.
-        keep: for each row whether it was not deleted since; None: all rows count, and so do rows
-            beyond its end, which older releases of deltalake leave out.
+        name: path relative to the table's folder.
+        size_bytes: size of the file.
+        values: values of the partition columns, which are not stored in the file.
+        keep: for each row, whether it is still in the table; None: all rows are. Rows beyond the
+            end of the list are kept; older releases of deltalake omit them.
     """
 
     name: str
@@ -73,10 +75,10 @@ class DeltaVersion:
     """A table as it was at one version.
 
     Attributes:
-        version: its number.
-        files: sorted by name.
-        schema: columns that the log names, whether or not a file holds them.
-        warnings: what a person should know.
+        version: version number.
+        files: data files, sorted by name.
+        schema: columns in the log, whether or not a file contains them.
+        warnings: warnings for the user.
     """
 
     version: int
@@ -86,27 +88,27 @@ class DeltaVersion:
 
 
 def is_delta(source: Path) -> bool:
-    """Return True if a folder of this machine is a Delta table."""
+    """Return True if a local folder is a Delta table."""
     return (source / LOG_FOLDER).is_dir()
 
 
 def read_version(
     source: Path, version: int | None, option: VersionOption = VersionOption.PREPARE
 ) -> DeltaVersion:
-    """List the files of a table at a version; None: the latest whole one, found once.
+    """List the files of a table at a version; None: the latest complete version.
 
-    A commit that its writer left half-written is passed over, with a warning.
+    A latest commit that is only partly written is skipped with a warning.
 
     Args:
-        source: folder of the table, or its place in an object store.
-        version: the number, from 0.
-        option: that errors speak of.
+        source: folder of the table, or its address in an object store.
+        version: version number, from 0.
+        option: option that error messages name.
 
     Raises:
         MissingExtraError: if deltalake is not installed.
-        UsageError: if there is no table, or no such version.
-        DataError: if its log is damaged, it has a feature that is not read, or a file of it was
-            removed.
+        UsageError: if the table or the version does not exist.
+        DataError: if the log is damaged, the table uses an unsupported feature, or one of its
+            files was removed.
     """
     import pyarrow as pa
 
@@ -115,10 +117,10 @@ def read_version(
     if torn is not None and version is None and torn > 0:
         version = torn - 1
         warnings = (
-            f"{shown(source)}: the log of version {torn} is half-written: {version} is read",
+            f"{shown(source)}: the commit of version {torn} is incomplete; reading {version}",
         )
     if torn is not None and version == torn:
-        raise _unreadable(source, version, "its commit is half-written", option)
+        raise _unreadable(source, version, "its commit is incomplete", option)
     table = _open(source, version, torn, option)
     _refuse_features(table, source, option)
     if version is not None and table.version() != version:
@@ -176,9 +178,9 @@ def _loaded(source: Path, version: int | None) -> DeltaTable:
 
 def _no_table(source: Path) -> UsageError:
     return UsageError(
-        "no Delta table is here",
+        "not a Delta table",
         where=shown(source),
-        fix=f"Give the folder that holds {LOG_FOLDER}.",
+        fix=f"Pass the folder that contains {LOG_FOLDER}.",
     )
 
 
@@ -187,21 +189,21 @@ def _unreadable(source: Path, version: int | None, why: str, option: VersionOpti
     return DataError(
         f"{at} of the Delta table cannot be read ({why})",
         where=shown(source),
-        fix=f"Give a version that is whole: {option.of()}.",
+        fix=f"Choose a version that can be read: {option.of()}.",
     )
 
 
 def _cleaned_up(source: Path, version: int, newest: int, option: VersionOption) -> DataError:
     return DataError(
-        f"version {version} of the Delta table cannot be read any more: its log was removed",
+        f"version {version} of the Delta table can no longer be read: its log was removed",
         where=shown(source),
-        why="Writers remove the log before a checkpoint after delta.logRetentionDuration.",
+        why="Log entries before a checkpoint are removed after delta.logRetentionDuration.",
         fix=f"Read the latest version, {newest} ({option.latest(newest)}).",
     )
 
 
 def _storage_options() -> dict[str, str]:
-    """Credentials come from the environment by themselves; plain HTTP has to be allowed."""
+    """Return the endpoint options; deltalake reads credentials from the environment itself."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     options = {"AWS_ENDPOINT_URL": endpoint} if endpoint else {}
     return options | ({"AWS_ALLOW_HTTP": "true"} if endpoint.startswith("http://") else {})
@@ -213,14 +215,14 @@ def _refuse_features(table: DeltaTable, source: Path, option: VersionOption) -> 
     if mode == "none":
         features.discard("columnMapping")
     else:
-        features.add("columnMapping")  # before reader version 3 it is not listed
+        features.add("columnMapping")  # not listed before reader version 3
     unknown = sorted(features - _READ_FEATURES)
     if unknown:
         raise DataError(
-            f"the Delta table uses {', '.join(unknown)}, which is not read without a JVM",
+            f"the Delta table uses {', '.join(unknown)}, which is not supported without a JVM",
             where=shown(source),
-            fix="Write it again without, as in Spark: df.write.format('delta').save(…), or give "
-            f"an older version that has none: {option.of()}.",
+            fix="Rewrite the table without it, in Spark: df.write.format('delta').save(…), or "
+            f"choose an older version that does not use it: {option.of()}.",
         )
 
 
@@ -236,7 +238,7 @@ def _files(table: DeltaTable, source: Path, option: VersionOption) -> Iterator[D
                 f"the table refers to a file outside its folder: {name}",
                 where=shown(source),
                 why="It is a shallow clone of another table.",
-                fix="Give that table, or make a deep clone.",
+                fix="Pass that table, or make a deep clone.",
             )
         values = {
             key.removeprefix(prefix): value
@@ -244,21 +246,21 @@ def _files(table: DeltaTable, source: Path, option: VersionOption) -> Iterator[D
             if key.startswith(prefix)
         }
         yield DeltaFile(name, action["size_bytes"], values, keep.pop(name, None))
-    if keep:  # never take a deleted row for one that counts
+    if keep:  # never read a deleted row
         raise DataError(
-            f"rows were deleted from a file that is not listed: {next(iter(keep))}",
+            f"a deletion vector refers to a file that the log does not list: {next(iter(keep))}",
             where=shown(source),
-            fix="Write the table again, as by REORG TABLE … APPLY (PURGE) in Spark.",
+            fix="Rewrite the table, in Spark: REORG TABLE … APPLY (PURGE).",
         )
 
 
 def _rows_kept(table: DeltaTable, option: VersionOption) -> dict[str, list[bool]]:
-    """Return for each file that has a deletion vector which of its rows count, by its name."""
+    """Return, for each file that has a deletion vector, which of its rows are kept."""
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return {}
     if not hasattr(table, "deletion_vectors"):
         raise DataError(
-            "the Delta table uses deletionVectors, which this deltalake does not read",
+            "the Delta table uses deletionVectors, which the installed deltalake cannot read",
             where=table.table_uri,
             fix="pip install --upgrade deltalake",
         )
@@ -269,10 +271,10 @@ def _rows_kept(table: DeltaTable, option: VersionOption) -> dict[str, list[bool]
         vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
     except (DeltaError, pa.ArrowException, OSError) as error:
         raise DataError(
-            f"which rows were deleted cannot be read ({first_line(error)})",
+            f"the deletion vectors cannot be read ({first_line(error)})",
             where=table.table_uri,
-            fix=f"Give a version that is whole: {option.of()}; or write the table again, as by "
-            "REORG TABLE … APPLY (PURGE) in Spark.",
+            fix=f"Choose a version that can be read: {option.of()}; or rewrite the table, in "
+            "Spark: REORG TABLE … APPLY (PURGE).",
         ) from None
     root = table.table_uri.rstrip("/") + "/"
     found: dict[str, list[bool]] = {}
@@ -285,7 +287,7 @@ def _refuse_missing(
     files: list[DeltaFile], source: Path, version: int, option: VersionOption
 ) -> None:
     if object_place(source) is not None:
-        return  # told when it is opened: a look at each would cost a request
+        return  # found when it is opened: checking each file would cost a request
     missing = [file.name for file in files if not (source / file.name).is_file()]
     if missing:
         raise removed_file(missing[0], source, version, num_missing=len(missing), option=option)
@@ -299,16 +301,16 @@ def removed_file(
     num_missing: int = 1,
     option: VersionOption = VersionOption.PREPARE,
 ) -> DataError:
-    """Say that a file of a version is gone, most likely by VACUUM."""
+    """Return the error for a missing file of a version, most likely removed by VACUUM."""
     others = f", and {num_missing - 1} more" if num_missing > 1 else ""
     newest = _newest(source)
     other = f"another version ({option.of()})"
     if newest is not None and newest != version:
         other = f"the latest version, {newest} ({option.latest(newest)})"
     return DataError(
-        f"a file of version {version} is gone: {name}{others}",
+        f"a file of version {version} is missing: {name}{others}",
         where=shown(source),
-        why="VACUUM removes the files that newer versions do not use.",
+        why="VACUUM removes files that newer versions do not use.",
         fix=f"Read {other}, or restore the file.",
     )
 
@@ -317,7 +319,7 @@ def _no_version(source: Path, version: int, newest: int, option: VersionOption) 
     return UsageError(
         f"the Delta table has no version {version}; its latest is {newest}",
         where=shown(source),
-        fix=f"Give {option.of(newest)}, or leave it out.",
+        fix=f"Use {option.of(newest)}, or omit it.",
     )
 
 
@@ -331,7 +333,7 @@ def _commits(source: Path) -> list[tuple[int, Path]]:
 
 
 def _newest(source: Path) -> int | None:
-    """Return the number of the latest version that is whole; None: nobody knows."""
+    """Return the number of the latest complete version; None: unknown."""
     from deltalake.exceptions import DeltaError
 
     if commits := _commits(source):
@@ -344,9 +346,9 @@ def _newest(source: Path) -> int | None:
 
 
 def _torn_version(source: Path) -> int | None:
-    """Return the newest version if its commit is half-written; None if it is whole.
+    """Return the newest version if its commit is incomplete; None if it is complete.
 
-    A writer puts a commit in place whole, but not every file system lets it.
+    Writers create commits atomically, but not every file system supports that.
     """
     commits = _commits(source)
     if not commits:

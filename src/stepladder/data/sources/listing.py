@@ -1,4 +1,4 @@
-"""List the pictures of a source: paths, labels, splits and groups. No picture is opened."""
+"""List the pictures of a source (paths, labels, splits, groups) without opening them."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ SPLIT_WORDS = {
     "dev": Split.VAL,
     "testing": Split.TEST,
 }
-"""As files and folders of tables name splits; a folder of pictures may be a class `dev`."""
+"""Split names in file and folder names of tables; `dev` may be a class in a folder of pictures."""
 _MAX_NAMED = 10
 _MAX_SPLIT_FOLDERS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture as listed.
+    """One picture of a listing.
 
     Attributes:
-        path: relative to the source's folder, "/" between parts; bytes that are no UTF-8 are
-            surrogates, as the operating system's calls take them.
+        path: path relative to the source's folder, with "/" as separator; bytes that are not valid
+            UTF-8 are surrogates, as in `os.fsdecode`.
         label: class name.
-        split: as the source says, or None where it does not.
-        group: the value of the CSV's group column, or None.
+        split: split given by the source, or None.
+        group: value of the CSV's group column, or None.
     """
 
     path: str
@@ -52,15 +52,15 @@ class Picture:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a source holds.
+    """The contents of a source.
 
     Attributes:
         root: folder that the pictures' paths are relative to, resolved.
         pictures: sorted by path within each class of a folder, or in the order of a CSV.
-        skipped: what was left out, and why.
-        warnings: what a person should know.
+        skipped: skipped files and the reasons.
+        warnings: warnings for the user.
         has_group_column: whether `group` was read from a column.
-        origin: options that say what was read where the config left it open, as delta_version.
+        origin: resolved values of options that the config left open, such as delta_version.
     """
 
     root: Path
@@ -72,7 +72,7 @@ class Listing:
 
     @property
     def has_drawn_val(self) -> bool:
-        """Whether the source names no picture of val, so that it is drawn."""
+        """Whether no picture is assigned to val, so that val is drawn."""
         return all(picture.split is not Split.VAL for picture in self.pictures)
 
     def file(self, picture: Picture) -> str:
@@ -81,7 +81,7 @@ class Listing:
 
 
 def list_pictures(config: PrepareConfig) -> Listing:
-    """List a folder of class folders, of train/val/test folders of them, or a CSV.
+    """List a folder of class folders, a folder of train/val/test folders, or a CSV.
 
     Raises:
         UsageError: if the source is missing or ambiguous.
@@ -95,19 +95,19 @@ def list_pictures(config: PrepareConfig) -> Listing:
         listing = _list_table(source, config)
     else:
         raise UsageError(
-            "no such folder or file" if not source.exists() else "neither a folder nor a file",
+            "does not exist" if not source.exists() else "neither a folder nor a file",
             where=str(source),
             fix=_did_you_mean(source)
-            + "Give --source a folder of class folders, of train/val/test folders of class "
-            "folders, a CSV with the columns path and label, or files that hold pictures: "
-            "Parquet, .tar, .tar.gz, a folder or a pattern of them, a Delta table.",
+            + "Set --source to a folder of class folders (optionally inside train/val/test), a CSV "
+            "with the columns path and label, a Delta table, or Parquet, .tar or .tar.gz files "
+            "(one file, a folder or a pattern).",
         )
     require_classes(listing, str(source))
     return listing
 
 
 def _did_you_mean(source: Path) -> str:
-    """Name what stands beside a place that is not there, and is written almost like it."""
+    """Suggest an existing path with a similar name in the same folder."""
     try:
         names = [path.name for path in source.parent.iterdir()]
     except OSError:
@@ -117,34 +117,34 @@ def _did_you_mean(source: Path) -> str:
 
 
 def require_classes(listing: Listing, source: str) -> None:
-    """Be sure that there are two classes at least.
+    """Check that there are at least two classes.
 
     Raises:
-        DataError: if there is one.
+        DataError: if there is only one.
     """
     classes = {picture.label for picture in listing.pictures}
     if len(classes) == 1:
         raise DataError(
             f"only one class, {printable(classes.pop())!r}",
             where=source,
-            why="A classifier tells at least two classes apart.",
-            fix="Put the pictures of each class in a folder of its own; in a table, give each row "
-            "the label of its class.",
+            why="A classifier needs at least two classes.",
+            fix="Put the pictures of each class in their own folder; in a table, set the label of "
+            "each row to its class.",
         )
 
 
 def name_some(names: list[str]) -> str:
-    """Join names for a message, the first ten of them."""
+    """Join at most ten names for a message."""
     shown = ", ".join(printable(name) for name in names[:_MAX_NAMED])
     return shown + (f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else "")
 
 
 def list_walk(walk: Walk, root: Path) -> Listing:
-    """List what a walk finds: class folders, or train/val/test folders of them.
+    """List class folders, or class folders inside train/val/test folders.
 
     Raises:
-        UsageError: if two folders are one split.
-        DataError: if there are no pictures, an empty class, or no train.
+        UsageError: if two folders name the same split.
+        DataError: if there are no pictures, a class is empty, or there is no train folder.
     """
     skipped = walk.skipped
     folders = _subfolders(walk, walk.start())
@@ -157,49 +157,49 @@ def list_walk(walk: Walk, root: Path) -> Listing:
     else:
         others = [folder.path for folder in folders if folder not in splits]
         if others:
-            warnings.append(f"{root}: not a split, left out: {name_some(others)}")
+            warnings.append(f"{root}: skipped folders that are not splits: {name_some(others)}")
         for folder, split in splits.items():
             pictures += _list_classes(walk, _subfolders(walk, folder), split=split)
     if not pictures:
         raise DataError(
             "no pictures in class folders",
             where=str(root),
-            why=f"Left out: {skipped.describe()}" if skipped.counts else None,
-            fix="Wanted: a folder for each class, with JPEG or PNG files in it.",
+            why=f"Skipped: {skipped.describe()}" if skipped.counts else None,
+            fix="Create one folder per class, with JPEG or PNG files in it.",
         )
     if skipped.counts:
-        warnings.append(f"{root}: left out {skipped.describe()}")
+        warnings.append(f"{root}: skipped {skipped.describe()}")
     return Listing(root, pictures, skipped, tuple(warnings))
 
 
 def _splits_of(folders: list[Folder], root: Path) -> dict[Folder, Split] | None:
-    """Tell which folders are splits; None if the folders are classes."""
+    """Return the split of each folder; None if the folders are classes."""
     found = {folder: SPLIT_NAMES[folder.path.lower()] for folder in folders if _names_split(folder)}
     splits = set(found.values())
     if not found or (len(found) < len(folders) and (Split.TRAIN not in splits or len(splits) == 1)):
-        return None  # "test" or "train" among other names is a class like any other
+        return None  # "test" or "train" among other names is an ordinary class
     if len(found) > len(splits):
         raise UsageError(
-            f"two folders for one split: {name_some([folder.path for folder in found])}",
+            f"two folders for the same split: {name_some([folder.path for folder in found])}",
             where=str(root),
-            fix="Keep one folder each for train, val and test.",
+            fix="Keep one folder for each of train, val and test.",
         )
     if Split.TRAIN not in splits:
         raise DataError(
-            f"folders for {', '.join(sorted(splits))}, but none for train",
+            f"there are folders for {', '.join(sorted(splits))} but none for train",
             where=str(root),
-            fix=f"Name the folder of training pictures {root / 'train'}.",
+            fix=f"Rename the folder of training pictures to {root / 'train'}.",
         )
     return found
 
 
 def _check_no_split_misspelt(walk: Walk, folders: list[Folder], root: Path) -> None:
-    """Be sure that folders that are to be classes are not splits, of which one has another name.
+    """Check that folders read as classes are not splits, one of them with a misspelled name.
 
-    "train" beside "tset" is two classes, unless both hold folders of the same names.
+    "train" and "tset" are two classes unless both contain folders with the same names.
 
     Raises:
-        DataError: if they do.
+        DataError: if a folder is probably a misspelled split.
     """
     named = [folder for folder in folders if _names_split(folder)]
     classes = {name for folder in named for name in _names_below(walk, folder)}
@@ -212,17 +212,17 @@ def _check_no_split_misspelt(walk: Walk, folders: list[Folder], root: Path) -> N
             continue
         meant = SPLIT_NAMES[near[0]] if near else Split.TEST
         raise DataError(
-            f"{printable(named[0].path)!r} is a split and {printable(name)!r} is none, though "
-            "both hold the same class folders",
+            f"{printable(named[0].path)!r} is a split name and {printable(name)!r} is not, but "
+            "both contain the same class folders",
             where=str(root),
-            why="As classes they would be two, each with pictures of all.",
-            fix=f"Rename it to {root / meant.value}, or move it out of the source. Where both are "
-            "classes, give a CSV with the columns path and label.",
+            why="Read as two classes, each would contain pictures of every class.",
+            fix=f"Rename it to {root / meant.value}, or move it out of the source. If both are "
+            "classes, use a CSV with the columns path and label.",
         )
 
 
 def _names_below(walk: Walk, folder: Folder) -> list[str]:
-    """Name the folders in a folder, without a record of what else it holds."""
+    """Return the names of the subfolders, without recording skipped files."""
     found = replace(walk, skipped=Skipped()).entries(folder)
     return [entry.path.rpartition("/")[2] for entry in found if isinstance(entry, Folder)]
 
@@ -252,16 +252,16 @@ def _list_classes(walk: Walk, folders: list[Folder], *, split: Split | None) -> 
             empty.append(folder.path)
     if empty and split in {None, Split.TRAIN}:
         raise DataError(
-            f"class folders without a picture: {name_some(empty)}",
+            f"class folders without pictures: {name_some(empty)}",
             where=walk.root,
-            why=f"Left out: {walk.skipped.describe()}" if walk.skipped.counts else None,
+            why=f"Skipped: {walk.skipped.describe()}" if walk.skipped.counts else None,
             fix="Put JPEG or PNG files in them, or remove them.",
         )
     return pictures
 
 
 def _list_table(path: Path, config: PrepareConfig) -> Listing:
-    """Read a CSV; relative picture paths start at its folder."""
+    """Read a CSV; relative picture paths are relative to its folder."""
     root = path.parent.resolve()
     table = read_table(
         path,
@@ -286,34 +286,34 @@ def _list_table(path: Path, config: PrepareConfig) -> Listing:
             num_repeated += 1
         else:
             raise DataError(
-                f"rows {first_row[relative]} and {row.number} give {row.path!r} "
-                "different labels, splits or groups",
+                f"rows {first_row[relative]} and {row.number} have different labels, splits or "
+                f"groups for {row.path!r}",
                 where=str(path),
                 fix="Keep one row for each picture.",
             )
-    warnings = (f"{path}: {num_repeated} repeated rows left out",) if num_repeated else ()
+    warnings = (f"{path}: skipped {num_repeated} repeated rows",) if num_repeated else ()
     return Listing(root, list(pictures.values()), Skipped(), warnings, table.has_group)
 
 
 def split_of_cell(value: Any, where: str) -> Split:
-    """Return the split that a cell of a table names.
+    """Return the split in a cell of a table.
 
     Raises:
-        DataError: if it names none.
+        DataError: if the value is not a split.
     """
     split = SPLIT_NAMES.get(str(value).strip().lower())
     if split is None:
         raise DataError(
             f"split {value!r:.40} is not train, val or test",
             where=where,
-            fix="Write one of the three there, or leave the column out: pictures are then split. "
-            "Another column is named by --split-column.",
+            fix="Set it to one of the three, or drop the column to draw val automatically. To use "
+            "another column: --split-column NAME",
         )
     return split
 
 
 class _Relative:
-    """Writes a cell's path relative to the CSV's folder: no absolute path may reach a store."""
+    """Makes paths relative to the CSV's folder: a store must not contain absolute paths."""
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)

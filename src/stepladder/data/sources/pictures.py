@@ -1,4 +1,4 @@
-"""Where prepare gets pictures from: hashed in a first pass, read again by row in the second."""
+"""Sources of prepare: pictures are hashed in the first pass and read again in the second."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from stepladder.data.sources.source_file import read_file
 CHANGED = "changed while the store was made"
 
 ReadRow = Callable[[Row], bytes]
-"""Reads a row's bytes, in any thread, and in another process when pickled; raises BadPictureError
-if they cannot be read or are not those hashed."""
+"""Reads a row's bytes; thread-safe and picklable. Raises BadPictureError if they cannot be read or
+differ from those that were hashed."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Threads to work in.
+    """A thread pool.
 
     Attributes:
-        pool: the threads.
-        ahead: pieces of work under way at once.
+        pool: the executor.
+        ahead: maximum number of tasks in flight.
     """
 
     pool: Executor
@@ -38,7 +38,7 @@ class Workers:
 
 @dataclass(frozen=True)
 class HashedListing:
-    """What a source holds, and the hash of each picture in the listing's order."""
+    """A listing, and the hash of each of its pictures in the same order."""
 
     listing: Listing
     hashes: list[Hashed]
@@ -56,27 +56,27 @@ class Pictures(ABC):
         earlier: Path,
         on_done: Callable[[int, int], None],
     ) -> HashedListing:
-        """Hash each picture; what an earlier run hashed and has not changed need not be read.
+        """Hash each picture; hashes of unchanged pictures are reused from an earlier run.
 
         Args:
-            work: where to keep what a second call goes on with.
+            work: folder for the state that a later call resumes from.
             workers: threads to read in.
-            earlier: hashes that stand beside an older store; may be missing.
-            on_done: told the number of pictures done, and of all.
+            earlier: file with the hashes of an older store; may be missing.
+            on_done: called with the number of pictures done and the total.
         """
 
     @abstractmethod
     def reader(self) -> ReadRow:
-        """Return what reads a picture's bytes again, and is sure that they are those hashed."""
+        """Return a function that reads a picture again and checks its hash."""
 
 
 @dataclass(frozen=True)
 class FileReader:
-    """Reads pictures that are files.
+    """Reads pictures from files.
 
     Attributes:
-        root: what their paths start at.
-        max_pixels: bounds the size of a file that is read.
+        root: folder that their paths are relative to.
+        max_pixels: limits the size of a file that is read.
     """
 
     root: Path
@@ -92,11 +92,11 @@ class FileReader:
 
 
 class FilePictures(Pictures):
-    """Pictures that are files: of folders, or named by a CSV.
+    """Pictures stored as files: in folders, or listed in a CSV.
 
     Raises:
         UsageError: if the source is missing or ambiguous.
-        DataError: if it holds no pictures, or a bad table.
+        DataError: if it contains no pictures, or the table is invalid.
     """
 
     def __init__(self, config: PrepareConfig) -> None:
@@ -111,7 +111,7 @@ class FilePictures(Pictures):
         earlier: Path,
         on_done: Callable[[int, int], None],
     ) -> HashedListing:
-        """Hash each file; those with the size, time and inode of before are not opened."""
+        """Hash each file; files with unchanged size, time and inode are not opened."""
         listing = self._listing
         hashes = hash_files(
             listing,

@@ -1,4 +1,4 @@
-"""What pyarrow may be trusted with: the oldest that may open files of others, and its messages."""
+"""Require a pyarrow release that can safely open untrusted files; shorten its messages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FLOOR = (23, 0, 1)
 
 @cache
 def require_safe_pyarrow() -> None:
-    """Refuse a pyarrow that a file of others can make run code.
+    """Raise an error if the installed pyarrow can execute code from an untrusted file.
 
     Raises:
-        UsageError: names the version that is needed.
+        UsageError: names the required version.
 
     Source: CVE-2023-47248 (pickled extension types) and those fixed since.
     """
@@ -26,26 +26,26 @@ def require_safe_pyarrow() -> None:
 
 
 def refuse_older(found: str) -> None:
-    """Refuse a version below the floor.
+    """Raise an error if a version is older than the minimum.
 
     Raises:
-        UsageError: names both.
+        UsageError: names both versions.
     """
     if tuple(map(int, re.findall(r"\d+", found)[:3])) < FLOOR:
         floor = ".".join(map(str, FLOOR))
         raise UsageError(
-            f"pyarrow {found} is older than {floor}, the first that is safe with files of others",
+            f"pyarrow {found} is older than {floor}, the first release safe with untrusted files",
             fix=f"pip install 'pyarrow>={floor}'",
         )
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's message, not too long."""
+    """Return the first line of a library's error message, truncated."""
     return str(error).strip().partition("\n")[0][:200] or type(error).__name__
 
 
 def extension_of(field: Any) -> str | None:
-    """Return the name of a field's extension type, which may hold pickled objects; None: plain."""
+    """Return the name of a field's extension type; None if it is a plain type."""
     from pyarrow import BaseExtensionType
 
     if isinstance(field.type, BaseExtensionType):

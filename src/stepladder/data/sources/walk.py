@@ -1,4 +1,4 @@
-"""Walk folders of pictures: sorted, never out of the root, never into a loop, nothing opened."""
+"""Walk folders of pictures in sorted order, without leaving the root or following loops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 _JUNK = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir"})
 _TAKEN = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png"})
-_PICTURES_TO_A_PERSON = frozenset(  # taken too, and put into quarantine.csv with a reason
+_PICTURES_TO_A_PERSON = frozenset(  # listed too, then written to quarantine.csv with a reason
     {".gif", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl"}
 )
 _NUM_EXAMPLES = 5
@@ -17,27 +17,27 @@ _NUM_EXAMPLES = 5
 
 @dataclass
 class Skipped:
-    """What a walk left out: by reason, how many and the first few paths."""
+    """Files that a walk skipped: the count and the first few paths for each reason."""
 
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, path: str, reason: str) -> None:
-        """Count one path."""
+        """Add one skipped path."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
         examples = self.examples.setdefault(reason, [])
         if len(examples) < _NUM_EXAMPLES:
             examples.append(printable(path))
 
     def merge(self, other: Skipped) -> None:
-        """Add what another walk left out."""
+        """Add the skipped files of another walk."""
         for reason, count in other.counts.items():
             self.counts[reason] = self.counts.get(reason, 0) + count
             examples = self.examples.setdefault(reason, [])
             examples += other.examples[reason][: _NUM_EXAMPLES - len(examples)]
 
     def describe(self) -> str:
-        """Say in one line what was left out; empty if nothing was."""
+        """Return a one-line summary of the skipped files; empty if nothing was skipped."""
         return "; ".join(
             f"{count} {reason} ({self.examples[reason][0]!r}{', …' if count > 1 else ''})"
             for reason, count in sorted(self.counts.items())
@@ -49,8 +49,8 @@ class Folder:
     """A folder found by a walk.
 
     Attributes:
-        path: relative to the root, "/" between parts; empty for the root itself.
-        chain: device and inode of the folders walked to come here, this one included.
+        path: path relative to the root, with "/" as separator; empty for the root itself.
+        chain: device and inode of each folder on the way here, including this one.
     """
 
     path: str
@@ -59,12 +59,12 @@ class Folder:
 
 @dataclass(frozen=True)
 class Walk:
-    """How to walk below a root.
+    """A walk of the folders below a root.
 
     Attributes:
         root: the folder, resolved.
-        follow_symlinks: whether links may lead out of it.
-        skipped: collects what is left out.
+        follow_symlinks: whether links may point outside the root.
+        skipped: collects skipped files.
     """
 
     root: str
@@ -101,7 +101,7 @@ class Walk:
             elif entry.is_dir():
                 identity = _identity(entry.path)
                 if identity in folder.chain:
-                    self.skipped.add(path, "link(s) that leads back to a folder around it")
+                    self.skipped.add(path, "link(s) to a parent folder")
                 else:
                     yield Folder(path, (*folder.chain, identity))
             else:
@@ -110,13 +110,13 @@ class Walk:
     def _why_not(self, entry: os.DirEntry[str]) -> str | None:
         if entry.is_symlink():
             if not os.path.exists(entry.path):  # noqa: PTH110 (Path raises on a loop)
-                return "link(s) that leads nowhere"
+                return "broken link(s)"
             if not self.follow_symlinks and not self._is_inside(os.path.realpath(entry.path)):
-                return "link(s) that leads out of the source (--follow-symlinks)"
+                return "link(s) that point outside the source (--follow-symlinks)"
         if entry.is_dir():
             return None
         if not entry.is_file():
-            return "neither file nor folder"
+            return "neither a file nor a folder"
         return why_no_picture(entry.name)
 
     def _is_inside(self, real_path: str) -> bool:
@@ -127,20 +127,20 @@ class Walk:
 
 
 def is_hidden(name: str) -> bool:
-    """Return True if a name is one that file managers and archives leave, and no person chose."""
+    """Return True if a file is hidden or was left by a file manager or an archive tool."""
     return name.startswith(".") or name.lower() in _JUNK
 
 
 def why_no_picture(name: str) -> str | None:
-    """Say why a file is none by its name; None: it may be one."""
+    """Return why a file name is not a picture's; None: it may be a picture."""
     suffix = PurePosixPath(name).suffix.lower()
     if suffix and suffix not in _TAKEN | _PICTURES_TO_A_PERSON:
-        return f"file(s) that are no pictures by name ({printable(suffix)})"
+        return f"file(s) without a picture extension ({printable(suffix)})"
     return None
 
 
 def printable(path: str) -> str:
-    r"""Write a path as valid Unicode: bytes that are no UTF-8 become \xNN."""
+    r"""Return a path as valid Unicode; bytes that are not UTF-8 become \xNN."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

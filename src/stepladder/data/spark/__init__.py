@@ -1,1 +1,1 @@
-"""Spark as an engine: the same functions as in threads of one process, called by executors."""
+"""Run prepare on Spark: executors call the same functions as the local engine."""

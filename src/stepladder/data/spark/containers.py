@@ -1,4 +1,4 @@
-"""Prepare by Spark from files that hold many pictures: a task reads each part of one."""
+"""Prepare on Spark from container files: one task reads each container."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _RECORDS = "containers"
 
 
 class ContainersOnSpark(RowsOnSpark):
-    """Pictures that lie many to a file, in files that driver and executors open alike.
+    """Pictures in container files that driver and executors open at the same path.
 
-    The driver opens the source by the rules of any other prepare; a task reads a container twice,
-    to hash its pictures and to send them on. What was hashed is kept for a prepare that goes on.
+    The driver opens the source as the local engine does. A task reads a container twice: to hash
+    its pictures and to send them to the writers. Hashes are kept, so that a prepare can resume.
 
     Args:
-        config: what to make.
-        open_source: opens the containers; called at once without a work folder, so that what is
-            wrong with a source is told before anything is written.
+        config: options of prepare.
+        open_source: opens the containers; called once without a work folder, so that errors in
+            the source are raised before anything is written.
     """
 
     def __init__(self, config: PrepareConfig, open_source: OpenSource) -> None:
@@ -49,12 +49,12 @@ class ContainersOnSpark(RowsOnSpark):
     def hash(
         self, work: WorkFolder, *, earlier: Path, on_done: Callable[[int, int], None]
     ) -> HashedListing:
-        """Hash the containers of which an earlier run left no record."""
+        """Hash the containers that an earlier run did not record."""
         del earlier
         opened = self._open_source(work.root)
         self._containers = opened.containers
         is_far = object_place(self.config.source) is not None
-        names = [container.name for container in opened.containers]  # none of tables without rows
+        names = [container.name for container in opened.containers]  # none without rows
         example = opened.root / names[0] if names and not is_far else None
         site = self.open_site(work, example=example)
         records = ContainerRecords.open(work.root / _RECORDS, key=opened.key)
@@ -81,16 +81,16 @@ class ContainersOnSpark(RowsOnSpark):
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerTasks(RowTasks):
-    """What tasks that read containers are told.
+    """Tasks that read containers.
 
     Attributes:
-        containers: numbered as tasks and rows are.
+        containers: indexed by task and row number.
     """
 
     containers: list[Container]
 
     def hash(self, task: int) -> None:
-        """Hash the pictures of a container, and record them."""
+        """Hash the pictures of a container and record them."""
         container = self.containers[task]
         rows: list[Spooled] = []
         for items in container.items():
@@ -105,7 +105,7 @@ class ContainerTasks(RowTasks):
         )
 
     def pictures(self, batches: Batches) -> Iterator[bytes]:
-        """Read the pictures of the containers that are named by number."""
+        """Yield the pictures of the containers with these numbers."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for items in self.containers[number].items():
@@ -113,7 +113,7 @@ class ContainerTasks(RowTasks):
 
 
 class _Counter:
-    """Tells how many pictures were hashed: of the containers that have a record."""
+    """Reports how many pictures of the recorded containers were hashed."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class _Counter:
         self._done = 0
 
     def look(self) -> None:
-        """Count those that are new."""
+        """Count new records."""
         there = {path.name for path in self._records.folder.iterdir()}
         for key in [key for key in self._pending if self._records.path(key).name in there]:
             num_rows = self._records.num_rows(key)
@@ -138,5 +138,5 @@ class _Counter:
         self._on_done(self._done, max(self._total, self._done + 1))
 
     def finish(self) -> None:
-        """Say that all are done."""
+        """Report that all are done."""
         self._on_done(self._done, self._done)

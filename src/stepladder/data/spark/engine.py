@@ -1,4 +1,4 @@
-"""Prepare by Spark: the two passes as tasks of executors, which write the files themselves."""
+"""Prepare on Spark: executors run the two passes as tasks and write the files."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
 else:
     SparkSession = DataFrame = Any
 
-_TASKS_PER_SLOT = 4  # so that the last ones to end are short
+_TASKS_PER_SLOT = 4  # so that the last tasks are short
 _MAX_CHUNK = 2048
 
 
 class Arrivals:
-    """Tells of the shards of a plan as their records appear in the shared folder.
+    """Reports the shards of a plan when their records appear in the shared folder.
 
     Args:
         pending: the shards.
         records: reads the records.
-        folder: where they appear.
-        on_row: called for each picture of a shard, with what is wrong if it is bad.
+        folder: folder of the records.
+        on_row: called for each picture of a shard, with the reason if it is unusable.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Arrivals:
         self._records, self._folder, self._on_row = records, folder, on_row
 
     def look(self) -> None:
-        """Tell of what has come since the last look."""
+        """Report the shards that were finished since the last call."""
         with os.scandir(self._folder) as entries:
             new = [entry.name for entry in entries if entry.name in self._waiting]
         for name in new:
@@ -92,12 +92,12 @@ class Arrivals:
                 self._on_row(bad)
 
     def finished(self) -> dict[str, Finished]:
-        """Return what the records say now that no task is left, by name.
+        """Return the records of all shards by name, after all tasks have ended.
 
-        All are read again: Spark may have had a shard made twice, and the last one is there.
+        All records are read again: Spark may have run a task twice, which replaces the record.
 
         Raises:
-            ResourceError: if some have not come.
+            ResourceError: if records are missing.
         """
         self.look()
         found = {shard.name: self._records.recorded(shard) for shard in self._pending}
@@ -105,19 +105,19 @@ class Arrivals:
         missing = sorted(found.keys() - done.keys())
         if missing:
             raise ResourceError(
-                f"{len(missing)} files that executors wrote are not to be seen here, "
-                f"{missing[0]} among them",
+                f"{len(missing)} files that executors wrote are not visible on the driver, "
+                f"such as {missing[0]}",
                 where=str(self._folder),
-                fix="The storage shows them late: type the same command again in a minute.",
+                fix="The storage may be slow to show them: run the same command again in a minute.",
             )
         return done
 
 
 class SparkEngine(Engine):
-    """Tasks of Spark. A folder that driver and executors share holds what they make.
+    """Runs prepare as Spark tasks, with a folder that driver and executors share.
 
-    Each task makes one file of the store, so that Spark gives it to another executor when one is
-    lost, and a prepare that was killed goes on from the files that are finished.
+    Each task writes one file of the store, so that Spark can retry it on another executor, and an
+    interrupted prepare resumes from the finished files.
     """
 
     def __init__(self, config: PrepareConfig) -> None:
@@ -128,18 +128,18 @@ class SparkEngine(Engine):
 
     @property
     def spark(self) -> SparkSession:
-        """The session."""
+        """The Spark session."""
         assert self._spark is not None, "called outside working()"
         return self._spark
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Hold a session."""
+        """Keep a Spark session open during the block."""
         with spark_session() as self._spark:
             yield
 
     def open_site(self, work: WorkFolder, *, example: Path | None = None) -> Site:
-        """Take the work folder, and be sure that executors see it, and the example."""
+        """Open the work folder, and check that executors can access it and the example."""
         site = open_site(work.root, cleared=(TO_HASH, TO_MAKE, ATTEMPTS))
         require_shared(self.spark, site, example=example)
         self._site = site
@@ -147,13 +147,13 @@ class SparkEngine(Engine):
 
     @abstractmethod
     def tasks(self, site: Site) -> ShardTasks:
-        """Return what tasks are told."""
+        """Return the tasks."""
 
     @abstractmethod
     def write(
         self, tasks: ShardTasks, pending: Sequence[ShardPlan], *, on_poll: Callable[[], None]
     ) -> None:
-        """Write shards whose plans lie in files, numbered as they are given."""
+        """Write shards whose plans are in numbered files."""
 
     def make(
         self,
@@ -163,7 +163,7 @@ class SparkEngine(Engine):
         on_found: Callable[[Finished], None],
         on_row: Callable[[Bad | None], None],
     ) -> list[Finished]:
-        """Let executors write what is not finished; what they finish is told file by file."""
+        """Write the unfinished shards on executors, and report each finished file."""
         assert self._site is not None, "called before hash()"
         tasks = self.tasks(self._site)
         records = shard_maker(tasks.site, self.config, read=unread, workers=Workers(Inline(), 1))
@@ -179,13 +179,13 @@ class SparkEngine(Engine):
             write_shard_plan(task_file(tasks.site, TO_MAKE, task), shard)
         arrivals = Arrivals(pending, records, work.records, on_row)
         slots = num_slots(self.spark)
-        threads = max(1, slots // max(1, len(pending)))  # few files: several threads each
+        threads = max(1, slots // max(1, len(pending)))  # with few files, several threads per file
         self.write(replace(tasks, threads=threads), pending, on_poll=arrivals.look)
         done |= arrivals.finished()
         return [done[shard.name] for shard in plan.shards]
 
     def _find(self, plan: Plan, tasks: ShardTasks, records: ShardMaker) -> dict[str, Finished]:
-        """Find what an earlier run finished; executors hash it."""
+        """Return the shards that an earlier run finished, checked by executors."""
         candidates = {shard.name: records.recorded(shard) for shard in plan.shards}
         there = [shard for shard in plan.shards if candidates[shard.name] is not None]
         for task, shard in enumerate(there):
@@ -198,12 +198,12 @@ class SparkEngine(Engine):
 
 
 class FilesOnSpark(SparkEngine):
-    """Pictures that are files which driver and executors see at the same path.
+    """Pictures in files that driver and executors see at the same path.
 
-    Tasks are told names and open the files themselves: no picture goes through Spark.
+    Tasks receive names and open the files themselves: no picture is sent through Spark.
 
     Args:
-        config: what to make.
+        config: options of prepare.
         listing: the pictures.
     """
 
@@ -212,13 +212,13 @@ class FilesOnSpark(SparkEngine):
         self._listing = listing
 
     def tasks(self, site: Site) -> ShardTasks:
-        """Tell tasks where the files are."""
+        """Return tasks that know the folder of the files."""
         return ShardTasks(site=site, config=self.config, source=self._listing.root)
 
     def hash(
         self, work: WorkFolder, *, earlier: Path, on_done: Callable[[int, int], None]
     ) -> HashedListing:
-        """Hash chunks of the files; a chunk that an earlier run hashed is only looked at."""
+        """Hash the files in chunks; chunks of an earlier run are only checked for changes."""
         pictures = self._listing.pictures
         example = Path(self._listing.file(pictures[0]))
         known = self._known(work, earlier)
@@ -248,11 +248,11 @@ class FilesOnSpark(SparkEngine):
     def write(
         self, tasks: ShardTasks, pending: Sequence[ShardPlan], *, on_poll: Callable[[], None]
     ) -> None:
-        """Let each task read the files of one shard, and write it."""
+        """Write the shards; each task reads the files of one shard."""
         run_told(self.spark, tasks.site, len(pending), tasks.make, on_poll=on_poll)
 
     def _known(self, work: WorkFolder, earlier: Path) -> dict[str, Hashed]:
-        """Gather what earlier runs hashed, and put aside the chunks of one that was cut."""
+        """Return the hashes of earlier runs, and merge the chunks of an interrupted one."""
         known = read_hashes(earlier, work.hashes)
         chunks = sorted((work.root / HASHED).glob("*.json"))
         for chunk in chunks:
@@ -269,24 +269,24 @@ class FilesOnSpark(SparkEngine):
 
 
 _ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_NUM_ROWS = "32"  # of some 100 kB each; Spark's 10,000 would be a gigabyte
+_NUM_ROWS = "32"  # about 100 kB each; Spark's default of 10,000 would be a gigabyte
 
 
 class RowsOnSpark(SparkEngine):
-    """Pictures whose bytes go once through Spark, since no task can open one alone."""
+    """Pictures whose bytes are sent through Spark, as tasks cannot open them individually."""
 
     @abstractmethod
     def rows(self, site: Site) -> tuple[RowTasks, DataFrame]:
-        """Return a frame whose rows stand for pictures, and the tasks that read them."""
+        """Return a DataFrame of pictures or containers, and the tasks that read its rows."""
 
     def tasks(self, site: Site) -> ShardTasks:
-        """Tell tasks that bytes come by Spark."""
+        """Return tasks that receive bytes from Spark."""
         return ShardTasks(site=site, config=self.config, source=None)
 
     def write(
         self, tasks: ShardTasks, pending: Sequence[ShardPlan], *, on_poll: Callable[[], None]
     ) -> None:
-        """Send each picture to the task that writes its file, sorted as the file is."""
+        """Send each picture to the task that writes its file, in the order of the file."""
         if not pending:
             return
         site = tasks.site
@@ -312,7 +312,7 @@ class RowsOnSpark(SparkEngine):
 
 @contextlib.contextmanager
 def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Let Spark hand over few pictures at a time, while the block runs."""
+    """Set a small Arrow batch size for pictures during the block."""
     before = spark.conf.get(_ROWS_PER_BATCH)
     spark.conf.set(_ROWS_PER_BATCH, _NUM_ROWS)
     try:
@@ -324,7 +324,7 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 
 
 def _ends(spark: SparkSession, num_files: int) -> DataFrame:
-    """Return the last row of each file, so that a task knows that it was given all of them."""
+    """Return an end marker for each file, so that a task can detect missing rows."""
     sha256 = f"X'{END_OF_FILE.hex()}'"
     columns = ("CAST(id AS INT) shard", f"{sha256} sha256", "CAST('' AS BINARY) picture")
     return spark.range(0, num_files, 1, 1).selectExpr(*columns)

@@ -1,4 +1,4 @@
-"""From facts of a frame's rows to a listing: names that are unique, labels that are names."""
+"""Convert the facts of a DataFrame's rows to a listing with unique names and class names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stepladder.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What a plan needs of a row; see `frames.FACTS`."""
+    """The facts about a row that a plan needs; see `frames.FACTS`."""
 
     sha256: bytes
     size: int
@@ -32,12 +32,12 @@ class Fact:
 
     @property
     def hashed(self) -> Hashed:
-        """As a plan has it."""
+        """The row as a `Hashed` of a plan."""
         return Hashed(self.sha256, (self.size, 0, 0), self.reason)
 
 
 def facts_of(rows: Iterator[dict[str, Any]]) -> list[Fact]:
-    """Read facts as tasks give them."""
+    """Parse the facts that tasks return."""
     return [
         Fact(
             sha256=bytes(row["sha256"]),
@@ -53,12 +53,12 @@ def facts_of(rows: Iterator[dict[str, Any]]) -> list[Fact]:
 
 
 def empty_files(facts: list[Fact], files: Iterable[str], address: str) -> list[Fact]:
-    """Return the files that Spark passes over, as they are empty.
+    """Return facts for the empty files, which Spark skips.
 
     Args:
-        facts: of the others.
-        files: all of them, as URLs.
-        address: that they were read from.
+        facts: facts of the other files.
+        files: all files, as URLs.
+        address: address that they were read from.
     """
     there = set(relative_names([str(fact.path) for fact in facts], address))
     paths = [unquote(url) for url in files]
@@ -78,24 +78,24 @@ def list_facts(
     has_labels: bool,
     has_group: bool,
 ) -> HashedListing:
-    """List the rows of a frame.
+    """List the rows of a DataFrame.
 
     Args:
-        facts: of its rows, in any order.
-        source: what messages call it.
-        address: what Spark read, if paths are of files below it.
-        class_names: what label numbers stand for.
-        has_labels: whether rows have labels; else the folders of their paths are classes.
+        facts: facts of its rows, in any order.
+        source: name of the source in messages.
+        address: address that Spark read, if paths are of files below it.
+        class_names: class name of each label number.
+        has_labels: whether rows have labels; if not, the folders of their paths are classes.
         has_group: whether rows have groups.
 
     Raises:
-        DataError: if there are no rows, two of one path that differ, labels of two kinds, or one
-            class only.
+        DataError: if there are no rows, rows with the same path differ, labels are both numbers and
+            strings, or there is only one class.
     """
     if not facts:
-        raise DataError("no pictures", where=source, fix="Give a frame that has rows.")
+        raise DataError("no pictures", where=source, fix="Pass a DataFrame with rows.")
     named, num_repeated = _named(facts, source, address)
-    warnings = [f"{source}: {num_repeated} repeated rows left out"] if num_repeated else []
+    warnings = [f"{source}: skipped {num_repeated} repeated rows"] if num_repeated else []
     root = Path(address or source)
     if not has_labels:
         skipped = Skipped()
@@ -119,7 +119,7 @@ def list_facts(
 
 
 def _named(facts: list[Fact], source: str, address: str | None) -> tuple[dict[str, Fact], int]:
-    """Return each row a path, sorted by it, and count the rows that say the same twice."""
+    """Return rows by path, sorted, and the number of identical repeated rows."""
     if any(fact.path is None for fact in facts):
         return _named_by_content(facts), 0
     paths = relative_names([str(fact.path) for fact in facts], address)
@@ -131,16 +131,16 @@ def _named(facts: list[Fact], source: str, address: str | None) -> tuple[dict[st
             continue
         if _without_path(there) != _without_path(fact):
             raise DataError(
-                f"two rows of {path!r} differ",
+                f"rows with the same path {path!r} differ",
                 where=source,
-                fix="Keep one row for each path, or name another column: --path-column NAME",
+                fix="Keep one row for each path, or choose another column: --path-column NAME",
             )
         num_repeated += 1
     return named, num_repeated
 
 
 def _named_by_content(facts: list[Fact]) -> dict[str, Fact]:
-    """Name rows without a path by their sha256: a frame has no order to count rows by."""
+    """Name rows without a path by their sha256, as the rows of a DataFrame have no order."""
     named: dict[str, Fact] = {}
     for fact in sorted(facts, key=_content_key):
         name = fact.sha256.hex() or "unreadable"

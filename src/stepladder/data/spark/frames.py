@@ -1,4 +1,4 @@
-"""Prepare from rows that only Spark can read: frames, tables, files on HDFS or object stores."""
+"""Prepare from sources that Spark reads: DataFrames, tables, files on HDFS or object stores."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ else:
     DataFrame = SparkSession = Batches = Any
 
 _OF_OBJECTS = (
-    "Say what lies there, such as --source-format parquet or webdataset: executors open that "
-    "themselves. Single pictures are read by Spark, which calls the scheme s3a."
+    "Set --source-format, such as parquet or webdataset, which executors open themselves. To read "
+    "single picture files with Spark, use s3a:// instead of s3://."
 )
 
 FACTS = (
@@ -49,23 +49,23 @@ FACTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class FrameTasks(RowTasks):
-    """What tasks that are given rows of a frame are told.
+    """Tasks that read rows of a DataFrame.
 
     Attributes:
-        columns: which hold what.
-        has_labels: whether there is a column of labels; else folders of paths are the classes.
+        columns: the columns that are read.
+        has_labels: whether there is a label column; if not, the folders of paths are classes.
     """
 
     columns: Columns
     has_labels: bool
 
     def facts(self, batches: Batches) -> Batches:
-        """Hash each picture, and give what a plan needs of its row."""
+        """Hash each picture, and yield the facts about its row that a plan needs."""
         with telling(self.site):
             yield from self._facts(handed(batches))
 
     def pictures(self, batches: Batches) -> Iterator[bytes]:
-        """Read the pictures of a frame's rows."""
+        """Yield the pictures of a DataFrame's rows."""
         for batch in batches:
             yield from (data for _, data, reason in self._read(batch) if reason is None)
 
@@ -115,13 +115,13 @@ def _cell(batch: pa.RecordBatch, name: str | None, at: int) -> Any:
 
 
 class FrameOnSpark(RowsOnSpark):
-    """Rows of pictures. Their bytes go once through Spark to the task that writes their file.
+    """Rows of pictures. Spark sends their bytes to the task that writes their file.
 
     Args:
-        config: what to make.
-        frame: the rows; None: those of a table, or files at an address.
+        config: options of prepare.
+        frame: the rows; None: read a table or an address.
         table: name of a table in Spark's catalogue.
-        address: what Spark's `binaryFile` opens: an address, a folder or a pattern.
+        address: address, folder or pattern for Spark's `binaryFile`.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class FrameOnSpark(RowsOnSpark):
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Hold a session: that of the frame."""
+        """Use the Spark session of the DataFrame during the block."""
         if self._given is None:
             with super().working():
                 yield
@@ -149,7 +149,7 @@ class FrameOnSpark(RowsOnSpark):
     def hash(
         self, work: WorkFolder, *, earlier: Path, on_done: Callable[[int, int], None]
     ) -> HashedListing:
-        """Hash the rows' pictures; only hashes, names and labels come here."""
+        """Hash the rows' pictures; only hashes, names and labels are sent to the driver."""
         del earlier
         site = self.open_site(work)
         opened = self._open()
@@ -171,7 +171,7 @@ class FrameOnSpark(RowsOnSpark):
         )
 
     def rows(self, site: Site) -> tuple[RowTasks, DataFrame]:
-        """Return the frame, and what reads it."""
+        """Return the DataFrame, and the tasks that read it."""
         opened = self._open()
         return opened.tasks(site, self.config), opened.frame
 
@@ -190,11 +190,11 @@ class FrameOnSpark(RowsOnSpark):
             return self.spark.table(table)
         except (AnalysisException, ParseException) as error:
             raise UsageError(
-                "Spark has no such table",
+                "Spark does not find this table",
                 where=table,
                 why=first_line(error),
-                fix="Give its whole name, CATALOG.SCHEMA.TABLE, and look at spark-defaults.conf: "
-                "where is the catalogue?",
+                fix="Use the full name, CATALOG.SCHEMA.TABLE, and check that spark-defaults.conf "
+                "configures the catalogue.",
             ) from None
 
     def _files(self) -> DataFrame:
@@ -209,31 +209,31 @@ class FrameOnSpark(RowsOnSpark):
             return reader.load(folder)
         except AnalysisException as error:
             raise UsageError(
-                "Spark finds nothing there",
+                "Spark finds no files at this address",
                 where=self._address,
                 why=first_line(error),
-                fix="Give an address that executors can open, such as hdfs://host/photos.",
+                fix="Use an address that executors can open, such as hdfs://host/photos.",
             ) from None
-        except Exception as error:  # of a host that is away, or a scheme that Spark does not know
+        except Exception as error:  # host unreachable, or unknown scheme
             if not is_of_spark(error):
                 raise
             raise ResourceError(
-                "Spark cannot look there",
+                "Spark cannot access this address",
                 where=self._address,
                 why=explain(error).why,
                 fix=_OF_OBJECTS
                 if object_place(self._address)
-                else "Look whether its host answers, and whether Spark has what the scheme needs: "
-                "for s3a, spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION.",
+                else "Check that the host is reachable and that Spark has the JAR for the scheme; "
+                "for s3a: spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION.",
             ) from error
 
 
 @dataclass(frozen=True)
 class _Frame:
-    """A frame, cut to the columns that are read.
+    """A DataFrame with only the columns that are read.
 
     Attributes:
-        has_labels: whether there is a column of labels; else folders of paths are the classes.
+        has_labels: whether there is a label column; if not, the folders of paths are classes.
     """
 
     frame: DataFrame
@@ -245,7 +245,7 @@ class _Frame:
         """Choose the columns.
 
         Raises:
-            UsageError: if a column is missing, or cannot be told.
+            UsageError: if a column is missing or ambiguous.
         """
         frame = _with_origin(frame, config)
         schema = _arrow_schema(frame)
@@ -259,14 +259,14 @@ class _Frame:
         return cls(frame.select(*map(_quoted, columns.names)), columns, has_labels)
 
     def tasks(self, site: Site, config: PrepareConfig) -> FrameTasks:
-        """Return what tasks are told."""
+        """Return the tasks that read the rows."""
         return FrameTasks(
             site=site, config=config, columns=self.columns, has_labels=self.has_labels
         )
 
 
 def _with_origin(frame: DataFrame, config: PrepareConfig) -> DataFrame:
-    """Return the rows of Spark's image source the path that they came from, as a column."""
+    """Add the path column of rows from Spark's image source."""
     from pyspark.sql.functions import col, regexp_replace, url_decode
     from pyspark.sql.types import StructType
 
@@ -275,14 +275,14 @@ def _with_origin(frame: DataFrame, config: PrepareConfig) -> DataFrame:
     for field in frame.schema.fields:
         kind = field.dataType
         if isinstance(kind, StructType) and {"origin", "nChannels"} <= set(kind.names):
-            origin = col(_quoted(field.name)).getField("origin")  # as a URL
+            origin = col(_quoted(field.name)).getField("origin")  # a URL
             path = url_decode(regexp_replace(origin, "[+]", "%2B"))
             return frame.withColumn(config.path_column, path)
     return frame
 
 
 def _arrow_schema(frame: DataFrame) -> pa.Schema:
-    """Return the columns that Arrow can hold: all but types of users' own."""
+    """Return the Arrow schema of all columns except user-defined types."""
     from pyspark.sql.types import UserDefinedType
 
     plain = [

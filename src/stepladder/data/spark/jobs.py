@@ -1,4 +1,4 @@
-"""Run work on executors: watched from here, stopped from here, and what goes wrong in words."""
+"""Run functions on executors, monitor and cancel the job, and explain its errors."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ else:
 SCHEMA = "task long, answer string"
 _POLL_S = 0.2
 _STOP_S = 30.0
-_BEFORE_JAVA = r"^(: |Caused by: )"  # the name of a class that Java threw
-_GO_ON = "The same command goes on from what is finished."
+_BEFORE_JAVA = r"^(: |Caused by: )"  # before the class name of a Java exception
+_GO_ON = "Then run the same command again to resume."
 
 SLOT_WAIT = "STEPLADDER_SLOT_WAIT_S"
 _SLOT_WAIT_S = 60.0
 
 
 class Slots:
-    """Looks whether any task runs, or has run, since a job began.
+    """Checks whether any task of a job has started.
 
     Args:
-        tracker: of the context that runs the job.
-        wait_s: how long nothing may run.
+        tracker: status tracker of the context that runs the job.
+        wait_s: maximum time to wait for the first task.
     """
 
     def __init__(self, tracker: StatusTracker, wait_s: float) -> None:
@@ -48,12 +48,12 @@ class Slots:
         self._has_run = False
 
     def require(self) -> None:
-        """Be sure that a task has run in time; a job without a slot would wait for ever.
+        """Check that a task started in time; a job without a slot would wait forever.
 
-        To be called from the start: a stage that has ended is no longer seen.
+        Call it from the start of the job: finished stages are no longer listed.
 
         Raises:
-            ResourceError: if none has.
+            ResourceError: if no task has started.
         """
         if self._has_run:
             return
@@ -62,11 +62,11 @@ class Slots:
         is_late = time.monotonic() - self._began_s >= self._wait_s
         if stages and is_late and not self._has_run:
             raise ResourceError(
-                f"no executor took a task in {self._wait_s:.0f} s: 1 slot is needed, and the "
-                "cluster gives none",
+                f"no task started within {self._wait_s:.0f} s: at least 1 slot is needed, but the "
+                "cluster provides none",
                 where="spark",
-                fix="Ask for executors that it has (spark.executor.cores, spark.executor.memory), "
-                f"wait longer for them ({SLOT_WAIT}=600), or use --engine local.",
+                fix="Request smaller executors (spark.executor.cores, spark.executor.memory), wait "
+                f"longer ({SLOT_WAIT}=600), or use --engine local.",
             )
 
     def _stages(self) -> list[SparkStageInfo]:
@@ -76,14 +76,14 @@ class Slots:
         except Exception as error:
             if not is_of_spark(error) and not isinstance(error, OSError):
                 raise
-            return []  # a JVM that is gone ends the job, and the job says why
+            return []  # if the JVM has exited, the job ends with an error
 
 
 def slot_wait_s() -> float:
     """Return how long a job may wait for its first task.
 
     Raises:
-        UsageError: if the environment names no number of seconds.
+        UsageError: if the environment variable is not a number of seconds.
     """
     text = os.environ.get(SLOT_WAIT)
     if not text:
@@ -94,7 +94,7 @@ def slot_wait_s() -> float:
         wait_s = 0.0
     if not wait_s > 0:
         raise UsageError(
-            f"{text!r} is no number of seconds", where=SLOT_WAIT, fix=f"Type: {SLOT_WAIT}=600"
+            f"{text!r} is not a number of seconds", where=SLOT_WAIT, fix=f"Set {SLOT_WAIT}=600"
         )
     return wait_s
 
@@ -106,16 +106,16 @@ def run_tasks(
     *,
     on_poll: Callable[[], None] = lambda: None,
 ) -> dict[int, str | None]:
-    """Call work(number) on the executors for each number, and give the answers.
+    """Call work(number) on the executors for each number, and return the results.
 
     Args:
         spark: a classic session.
-        num_tasks: how many; each is a task of Spark, retried by it where its executor is lost.
-        work: called there; a module-level function, or one bound with `functools.partial`.
-        on_poll: called here, again and again meanwhile; what it raises ends the work.
+        num_tasks: number of Spark tasks; Spark retries a task if its executor is lost.
+        work: called on executors; a module-level function or a `functools.partial` of one.
+        on_poll: called repeatedly on the driver; an exception in it cancels the job.
 
     Raises:
-        ResourceError: if Spark gives up, or has no slot for too long.
+        ResourceError: if the Spark job fails, or no task starts in time.
     """
 
     def call(batches: Batches) -> Batches:
@@ -138,10 +138,10 @@ def run_tasks(
 def collect(
     spark: SparkSession, frame: DataFrame, *, on_poll: Callable[[], None] = lambda: None
 ) -> pa.Table:
-    """Return the rows of a frame; `on_poll` is called meanwhile, and what it raises ends the job.
+    """Return the rows of a DataFrame; `on_poll` is called meanwhile and can cancel the job.
 
     Raises:
-        ResourceError: if Spark gives up, or has no slot for too long.
+        ResourceError: if the Spark job fails, or no task starts in time.
     """
     from pyspark import InheritableThread
 
@@ -165,7 +165,7 @@ def collect(
             on_poll()
             slots.require()
     except BaseException:
-        with contextlib.suppress(Exception):  # a JVM that is gone stops by itself
+        with contextlib.suppress(Exception):  # the JVM may have exited
             spark.sparkContext.cancelJobsWithTag(tag)
         thread.join(_STOP_S)
         raise
@@ -176,41 +176,45 @@ def collect(
 
 
 def explain(error: Exception, *, master: str | None = None) -> ResourceError:
-    """Say in one line why Spark gave up, and what to do.
+    """Return an error that explains in one line why the Spark job failed and what to do.
 
     Args:
-        error: as Spark raised it.
-        master: of the session; executors of a local one can run the Python that this is.
+        error: the error that Spark raised.
+        master: master of the session; executors of a local master can use this Python.
     """
     text = str(error)
     if re.search(r"No module named '(stepladder|torch|simplejpeg|pyarrow|numpy)", text):
         missing = re.findall(r"No module named '([\w.]+)'", text)[-1]
         if master is not None and master.startswith("local"):
-            return _other_python(f"Spark runs another Python than this, which lacks {missing}")
+            return _other_python(
+                f"Spark uses a different Python, in which {missing} is not installed"
+            )
         return ResourceError(
-            f"the executors' Python lacks {missing}",
+            f"{missing} is not installed in the executors' Python",
             where="spark",
-            fix="Install stepladder there (pip install stepladder), or name a Python that has it: "
-            "PYSPARK_PYTHON, or --archives of spark-submit.",
+            fix="Install stepladder on the executors (pip install stepladder), or choose a Python "
+            "that has it: PYSPARK_PYTHON, or --archives of spark-submit.",
         )
     if "PYTHON_VERSION_MISMATCH" in text:
-        return _other_python("the executors' Python is of another version than this")
+        return _other_python("the executors use a different Python version than the driver")
     if "ExecutorLostFailure" in text:
-        why = "An executor was lost again and again: killed from outside, or out of memory."
-        fix = f"Give executors more memory (spark.executor.memoryOverhead). {_GO_ON}"
-        return ResourceError("Spark gave up", where="spark", why=why, fix=fix)
+        why = "Executors were lost repeatedly: killed, or out of memory."
+        fix = f"Increase the executors' memory (spark.executor.memoryOverhead). {_GO_ON}"
+        return ResourceError("the Spark job failed", where="spark", why=why, fix=fix)
     stripped = (re.sub(_BEFORE_JAVA, "", line.strip()) for line in text.splitlines())
     lines = [line for line in stripped if line]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     told = (named or lines or [type(error).__name__])[-1]
-    return ResourceError("Spark gave up", where="spark", why=told[:300], fix=_GO_ON)
+    return ResourceError(
+        "the Spark job failed", where="spark", why=told[:300], fix=f"Fix the cause. {_GO_ON}"
+    )
 
 
 def _other_python(what: str) -> ResourceError:
     return ResourceError(
         what,
         where="spark",
-        why="Spark takes python3 as the PATH has it, unless it is told another.",
-        fix="Name one before the session begins, and begin anew: "
+        why="By default Spark uses the first python3 on the PATH.",
+        fix="Set it before the session starts, and restart: "
         f"export PYSPARK_PYTHON={shlex.quote(sys.executable)}",
     )

@@ -1,4 +1,4 @@
-"""Names of files as Spark gives them, listed by the rules that a folder on this machine goes by."""
+"""List file names from Spark by the same rules as a local folder."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from stepladder.data.remote.places import secret_refused
 from stepladder.data.sources.listing import Listing, list_walk
 from stepladder.data.sources.walk import Folder, Skipped, Walk, is_hidden, why_no_picture
 
-FRAME = "DataFrame"  # the name of a source that is one
+FRAME = "DataFrame"  # name of a source that is a DataFrame
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])")
 _WITHOUT_HOST = {"file", "dbfs"}
-_SECRET = re.compile(r"[^/]*:[^/]*@")  # abfss://container@account/… is no secret
+_SECRET = re.compile(r"[^/]*:[^/]*@")  # abfss://container@account/… is not a secret
 _OF_S3 = {"s3", "s3a", "s3n"}
-_SECRET_OF_S3 = re.compile(r"[^/]*[:@]")  # it may have slashes; a bucket's name has neither sign
+# a secret may contain slashes; bucket names contain neither : nor @
+_SECRET_OF_S3 = re.compile(r"[^/]*[:@]")
 _WILD = re.compile(r"[*?\[{]")
 
 
 def spark_address(source: Path) -> str | None:
-    """Return what Spark is to open if a source is an address or a pattern, and no folder here.
+    """Return the address that Spark opens if a source is an address or a pattern; else None.
 
-    A Path has made one slash of two.
+    Path has turned two slashes into one.
 
     Raises:
-        UsageError: if it holds a password.
+        UsageError: if it contains a password.
     """
     text = str(source)
     match = _ADDRESS.match(text)
@@ -50,19 +51,19 @@ def is_url(source: Path) -> bool:
 
 
 def split_pattern(address: str) -> tuple[str, str | None]:
-    """Cut a pattern of file names, such as *.jpg, off an address: (address, pattern or None)."""
+    """Split an address into a folder and a file name pattern such as *.jpg, or None."""
     folder, _, name = address.rpartition("/")
     is_of_files = _WILD.search(name) is not None and "." in name
     return (folder, name) if is_of_files else (address, None)
 
 
 def relative_names(names: Sequence[str], address: str | None) -> list[str]:
-    """Cut off what is no part of a picture's name: host and folder of the source.
+    """Return names relative to the source, without its host and folder.
 
     Args:
-        names: as a column or Spark gives them; those that are relative stay as they are.
-        address: that they were read from, up to the first pattern in it; None: what all of them
-            have in common is cut off.
+        names: names from a column or from Spark; relative names are unchanged.
+        address: address that they were read from, up to the first pattern in it; None: remove the
+            common prefix.
     """
     if not all(
         name.startswith("/") or _ADDRESS.match(re.sub(r":/+", ":/", name, count=1))
@@ -81,7 +82,7 @@ def relative_names(names: Sequence[str], address: str | None) -> list[str]:
 
 
 def list_names(names: Sequence[str], root: Path, skipped: Skipped) -> Listing:
-    """List names of files as a folder of class folders, or of train/val/test folders of them.
+    """List file names as class folders, or class folders inside train/val/test folders.
 
     Raises:
         UsageError, DataError: as for a folder.
@@ -98,7 +99,7 @@ def list_names(names: Sequence[str], root: Path, skipped: Skipped) -> Listing:
 
 @dataclass(frozen=True)
 class NamesWalk(Walk):
-    """A walk over names that are known: a tree of folders, None for each file."""
+    """A walk over a given tree of folders, with None for each file."""
 
     tree: dict[str, Any] = field(default_factory=dict)
 
@@ -126,7 +127,7 @@ class NamesWalk(Walk):
 
 
 def _parts(name: str) -> list[str]:
-    """Return the folders of a name or an address, without scheme and host."""
+    """Return the path components of a name or an address, without scheme and host."""
     scheme, colon, rest = name.partition(":/")
     if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+", scheme):
         # scheme://host/folder has a host, scheme:///folder and scheme:/folder have none

@@ -1,4 +1,4 @@
-"""Choose how Spark gets at a source: files that executors open, or rows that Spark reads."""
+"""Choose how Spark reads a source: executors open files, or Spark reads rows."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ _OF_FILES = {SourceFormat.FOLDER, SourceFormat.CSV}
 
 
 def open_spark_engine(config: PrepareConfig, frame: DataFrame | None = None) -> SparkEngine:
-    """Return the engine of a source, after a first look at it.
+    """Return the engine for a source, after validating it.
 
-    What is seen here is listed here, by the rules of any other prepare, and executors open the
-    files. A table by name, and the files at an address or a pattern, Spark lists and reads.
+    Sources that the driver can access are listed on the driver as in the local engine, and
+    executors open the files. Tables by name, and files at an address or a pattern, are listed and
+    read by Spark.
 
     Args:
-        config: what to make.
-        frame: rows of pictures in place of the config's source.
+        config: options of prepare.
+        frame: rows of pictures, used instead of the config's source.
 
     Raises:
-        UsageError: if Spark is missing, or the source is missing or ambiguous.
-        DataError: if it holds no pictures.
-        ResourceError: if there is no Java.
+        UsageError: if Spark is not installed, or the source is missing or ambiguous.
+        DataError: if it contains no pictures.
+        ResourceError: if Java is missing.
     """
     require_spark()
     if frame is not None:
@@ -65,9 +66,9 @@ def open_spark_engine(config: PrepareConfig, frame: DataFrame | None = None) -> 
         return FilesOnSpark(config, list_pictures(config))
     if is_of_spark:
         raise UsageError(
-            f"executors do not open {kind} at an address",
+            f"executors cannot open {kind} at this address",
             where=str(spark_address(source)),
-            fix="Give a folder that all machines mount, or s3://BUCKET/PREFIX, or read it by Spark "
-            "and give the DataFrame: stepladder.prepare(spark.read.parquet(…), out=…).",
+            fix="Use a folder that all machines mount, or s3://BUCKET/PREFIX, or pass a DataFrame: "
+            "stepladder.prepare(spark.read.parquet(…), out=…).",
         )
     return ContainersOnSpark(config, opener(config, kind))

@@ -1,4 +1,4 @@
-"""What tasks of Spark do with pictures that come as rows: send them on, write files of them."""
+"""Spark tasks for pictures that arrive as rows: send them to writers, write files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ else:
 ROUTED = "shard int, sha256 binary, picture binary"
 MADE = "shard int"
 ROUTING = "routing"
-END_OF_FILE = b"\xff" * 33  # in place of a sha256: sorts after each, and says that all rows came
+END_OF_FILE = b"\xff" * 33  # end marker in place of a sha256; sorts after every sha256
 _MAX_SENT_BYTES = 32 << 20
 
 _HASH_BYTES = 32
@@ -43,7 +43,7 @@ _ENTRY_BYTES = _HASH_BYTES + 4
 
 
 def write_routing(path: Path, entries: Iterable[tuple[bytes, int]]) -> None:
-    """Write (sha256, number of a file) of each picture that is wanted."""
+    """Write (sha256, file number) of each picture to write."""
     lines = sorted({sha256 + number.to_bytes(4) for sha256, number in entries})
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_bytes(b"".join(lines))
@@ -51,7 +51,7 @@ def write_routing(path: Path, entries: Iterable[tuple[bytes, int]]) -> None:
 
 
 class Routing(Sequence[bytes]):
-    """What `write_routing` wrote, as a sorted sequence of hashes."""
+    """The file of `write_routing` as a sorted sequence of hashes."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -66,7 +66,7 @@ class Routing(Sequence[bytes]):
         return self._data[at * _ENTRY_BYTES : at * _ENTRY_BYTES + _HASH_BYTES]
 
     def files_of(self, sha256: bytes) -> list[int]:
-        """Return the numbers of the files that want a picture; none for most of a finished store."""
+        """Return the numbers of the files that need a picture; none if they are finished."""
         numbers = []
         at = bisect.bisect_left(self, sha256)
         while at < self._num and self[at] == sha256:
@@ -77,16 +77,16 @@ class Routing(Sequence[bytes]):
 
 
 class CutInputError(Exception):
-    """What Spark hands a task breaks off. The task fails, so that Spark tries it again."""
+    """The input of a task is truncated. The task fails, so that Spark retries it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowTasks(ABC):
-    """What tasks that send pictures on are told.
+    """Tasks that send pictures to the writers.
 
     Attributes:
         site: the shared folder.
-        config: how pictures are kept.
+        config: options of prepare.
     """
 
     site: Site
@@ -94,10 +94,10 @@ class RowTasks(ABC):
 
     @abstractmethod
     def pictures(self, batches: Batches) -> Iterator[bytes]:
-        """Read the pictures that rows of the source stand for, but for those that are no good."""
+        """Yield the usable pictures of the source's rows."""
 
     def route(self, batches: Batches) -> Batches:
-        """Yield each picture that is still wanted, with the file that wants it."""
+        """Yield each picture that is still needed, with the number of its file."""
         with telling(self.site):
             yield from self._route(self.pictures(handed(batches)))
 
@@ -115,18 +115,18 @@ class RowTasks(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class FileTasks:
-    """What tasks that write files are told.
+    """Tasks that write files.
 
     Attributes:
         site: the shared folder.
-        config: how pictures are kept.
+        config: options of prepare.
     """
 
     site: Site
     config: PrepareConfig
 
     def make(self, batches: Batches) -> Batches:
-        """Write files from pictures that come sorted by (file, sha256), and the end of each."""
+        """Write files from pictures sorted by (file, sha256), with an end marker for each file."""
         with telling(self.site):
             yield from self._make(handed(batches))
 
@@ -149,7 +149,7 @@ class FileTasks:
 
 
 class _Sent:
-    """Rows that are gathered until they are worth sending."""
+    """A buffer of rows to send as one batch."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, bytes, bytes]] = []
@@ -170,7 +170,7 @@ class _Sent:
 
 
 class _Rows:
-    """Rows sorted by (file, sha256), taken as the files' own rows ask for them: one at a time."""
+    """Rows sorted by (file, sha256), read one at a time in the order of the files' rows."""
 
     def __init__(self, batches: Batches) -> None:
         self._rows = self._flat(batches)
@@ -178,7 +178,7 @@ class _Rows:
         self._done: set[int] = set()
 
     def next_file(self) -> int | None:
-        """Return the next file that has pictures here; what the last one left is passed over."""
+        """Return the number of the next file; skips unread rows of the previous file."""
         while self._next is not None and self._next[0] in self._done:
             self._next = next(self._rows, None)
         if self._next is None:
@@ -187,26 +187,26 @@ class _Rows:
         return self._next[0]
 
     def read(self, number: int, row: Row) -> bytes:
-        """Return the picture of a row; rows are asked for in order, a picture perhaps twice."""
+        """Return the picture of a row; call it in order. A picture may be read twice."""
         _, sha256, data = self._go_to(number, row.sha256)
         if sha256 != row.sha256:
             raise BadPictureError(CHANGED)
         return data
 
     def require_end(self, number: int) -> None:
-        """Be sure that what a file lacks is not what was cut off.
+        """Check that the end marker of a file arrived, so that no rows are missing.
 
         Raises:
-            CutInputError: if it may be.
+            CutInputError: if it did not.
         """
         self._go_to(number, END_OF_FILE)
 
     def _go_to(self, number: int, sha256: bytes) -> tuple[int, bytes, bytes]:
-        """Pass over rows of a file that lie before a hash, and give the next."""
+        """Skip the rows of a file before a hash, and return the next row."""
         while self._next is not None and self._next[0] == number and self._next[1] < sha256:
             self._next = next(self._rows, None)
         if self._next is None or self._next[0] != number:
-            raise CutInputError(f"the rows of file {number} break off")
+            raise CutInputError(f"the rows of file {number} are truncated")
         return self._next
 
     @staticmethod
@@ -218,8 +218,8 @@ class _Rows:
 
 
 def handed(batches: Batches) -> Batches:
-    """Yield what Spark hands over; where that breaks it is no error of the disk, as it looks."""
+    """Yield batches from Spark; a truncated stream raises CutInputError instead of OSError."""
     try:
         yield from batches
-    except OSError as error:  # pyarrow, of a stream that ends within a batch
+    except OSError as error:  # raised by pyarrow if the stream ends within a batch
         raise CutInputError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Find a Spark session or begin one; quiet, and with clear words where that cannot be."""
+"""Find or start a Spark session, with clear errors if that fails."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ else:
 _MIN_JAVA = 17
 _MIN_PYSPARK = 4
 _INSTALL_JAVA = (
-    "Install Java 17 or 21, such as: apt install openjdk-17-jre-headless. One that is there "
-    "already is named by JAVA_HOME."
+    "Install Java 17 or 21, such as: apt install openjdk-17-jre-headless. To use an existing "
+    "Java, set JAVA_HOME."
 )
 _LOCAL = "local[*,4]"
-"""All cores; a task is tried 4 times, as on a cluster: Spark's own local[*] gives up at once."""
-_OF_A_CLUSTER = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE")  # the JVM is there already, or far away
+"""All cores, with 4 attempts per task as on a cluster; local[*] would not retry."""
+_OF_A_CLUSTER = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE")  # the JVM is already running, or is remote
 
 _SUBMITTED = re.compile(r"(?:--master[\s=]+|\bspark\.master=)[\"']?([^\s\"']+)")
 _PROPERTIES = re.compile(r"--properties-file[\s=]+[\"']?([^\s\"']+)")
@@ -37,10 +37,10 @@ _PROPERTY = re.compile(r"^[ \t]*spark\.master[ \t=:]+(\S+)", re.MULTILINE)
 
 
 def named_master() -> str | None:
-    """Return the master that the environment or Spark's own files name; None: nobody names one.
+    """Return the master set in the environment or Spark's configuration, or None.
 
-    The first of these names it, as for Spark itself: SPARK_MASTER (which is ours alone), arguments
-    for spark-submit, a file of properties, MASTER.
+    The first of these is used, in the same order as in Spark: SPARK_MASTER (only in stepladder),
+    arguments of spark-submit, the properties file, MASTER.
     """
     submitted = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     return (
@@ -75,11 +75,11 @@ def _found(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 def require_spark() -> None:
-    """Be sure that PySpark and Java are there, before anything is begun.
+    """Check that PySpark and Java are installed.
 
     Raises:
-        UsageError: if PySpark is missing or too old, or the session would be a remote one.
-        ResourceError: if there is no Java to run it, or one too old.
+        UsageError: if PySpark is missing or too old, or the session would be remote.
+        ResourceError: if Java is missing or too old.
     """
     try:
         import pyspark
@@ -87,30 +87,30 @@ def require_spark() -> None:
         if error.name != "pyspark":
             raise
         raise UsageError(
-            "Spark is not installed", fix="Type: pip install 'stepladder[spark]'"
+            "PySpark is not installed", fix="pip install 'stepladder[spark]'"
         ) from None
     if int(pyspark.__version__.partition(".")[0]) < _MIN_PYSPARK:
         raise UsageError(
-            f"PySpark is {pyspark.__version__}, and {_MIN_PYSPARK} or later is needed",
-            fix="Type: pip install --upgrade 'stepladder[spark]'",
+            f"PySpark {pyspark.__version__} is too old: {_MIN_PYSPARK} or later is needed",
+            fix="pip install --upgrade 'stepladder[spark]'",
         )
     from pyspark import SparkContext
 
     has_begun = SparkContext._active_spark_context is not None
     if not has_begun and not any(os.environ.get(name) for name in _OF_A_CLUSTER):
-        _require_java()  # which starts a JVM, if a small one
+        _require_java()  # this starts a small JVM
 
 
 @contextlib.contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    """Give the session that is there, or one that lives as long as the block.
+    """Yield the active session, or a new one that is stopped at the end of the block.
 
-    One that is made here goes by spark-submit and spark-defaults.conf, or else by the environment
-    variable SPARK_MASTER; without either it is local[*,4].
+    A new session is configured by spark-submit and spark-defaults.conf, or else by the environment
+    variable SPARK_MASTER; the default is local[*,4].
 
     Raises:
-        UsageError, ResourceError: as `require_spark`.
-        ResourceError: if Spark does not begin.
+        UsageError, ResourceError: see `require_spark`.
+        ResourceError: if Spark does not start.
     """
     require_spark()
     from pyspark.sql import SparkSession as Session
@@ -121,7 +121,9 @@ def spark_session() -> Iterator[SparkSession]:
         return
     from pyspark import SparkContext
 
-    if SparkContext._active_spark_context is not None:  # bare, or begun in another thread
+    if (
+        SparkContext._active_spark_context is not None
+    ):  # without a session, or started in another thread
         yield _begun(Session.builder)
         return
     session = _begin()
@@ -132,13 +134,13 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 def num_slots(spark: SparkSession) -> int:
-    """Count the tasks that can run at once."""
+    """Return the number of tasks that can run at the same time."""
     return max(1, int(spark.sparkContext.defaultParallelism))
 
 
 @contextlib.contextmanager
 def quiet_pandas() -> Iterator[None]:
-    """Keep PySpark from warning of pandas 3, which it imports here and does not use."""
+    """Suppress PySpark's warning about pandas 3, which is imported but not used."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
         yield
@@ -147,14 +149,14 @@ def quiet_pandas() -> Iterator[None]:
 def _classic(session: SparkSession) -> SparkSession:
     if not hasattr(type(session), "sparkContext") or "connect" in type(session).__module__:
         raise UsageError(
-            "the active session is one of Spark Connect, which shows nothing of its executors",
-            fix="Run this on the cluster, by spark-submit or in a notebook of classic Spark.",
+            "the active session uses Spark Connect, which gives no access to executors",
+            fix="Run this on the cluster, with spark-submit or in a notebook with classic Spark.",
         )
     return session
 
 
 def _begin() -> SparkSession:
-    """Begin a session; one of this machine alone without web pages and with our own Python."""
+    """Start a session; a local one without the web UI and with this Python."""
     from pyspark.sql import SparkSession as Session
 
     builder = Session.builder.appName("stepladder").config("spark.ui.showConsoleProgress", "false")
@@ -164,7 +166,7 @@ def _begin() -> SparkSession:
     if master:
         builder = builder.master(master)
     if not is_submitted and (named or _LOCAL).startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the first on the PATH
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # instead of python3 on the PATH
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.ui.enabled", "false")
     session = _begun(builder)
@@ -185,21 +187,21 @@ def _begun(builder: SparkSession.Builder) -> SparkSession:
 
 
 def is_of_spark(error: Exception) -> bool:
-    """Return True if it is Spark that raised; what the JVM throws may come as an error of py4j."""
+    """Return True if an error comes from Spark, including JVM errors raised by py4j."""
     from pyspark.errors import PySparkException
 
     return isinstance(error, PySparkException) or type(error).__module__.startswith("py4j")
 
 
 def not_begun(error: Exception) -> ResourceError:
-    """Say that Spark did not begin, with its own words."""
+    """Return the error for a Spark session that did not start, with Spark's message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = next((line for line in lines if "Exception:" in line), lines[0] if lines else "")
     return ResourceError(
-        "Spark does not begin",
+        "Spark did not start",
         where=named_master(),
         why=told.lstrip(": ")[:300] or None,
-        fix="Look at SPARK_MASTER, spark-defaults.conf and the cluster, or use --engine local.",
+        fix="Check SPARK_MASTER, spark-defaults.conf and the cluster, or use --engine local.",
     )
 
 
@@ -208,13 +210,13 @@ def _require_java() -> None:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
         where = f"JAVA_HOME={home}" if home else None
-        raise ResourceError("Spark needs Java, and none is found", where=where, fix=_INSTALL_JAVA)
+        raise ResourceError("Spark needs Java, which was not found", where=where, fix=_INSTALL_JAVA)
     done = subprocess.run([java, "-version"], check=False, capture_output=True, text=True)
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     if found is None or int(found[1]) < _MIN_JAVA:
-        version = found[1] if found else "one that does not tell its version"
+        version = found[1] if found else "of an unknown version"
         raise ResourceError(
-            f"Spark needs Java {_MIN_JAVA} or later, and this is {version}",
+            f"Spark needs Java {_MIN_JAVA} or later; this Java is {version}",
             where=java,
             fix=_INSTALL_JAVA,
         )

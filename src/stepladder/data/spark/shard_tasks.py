@@ -1,4 +1,4 @@
-"""What a task of Spark does to the files of a store: hash a chunk, find a shard, make a shard."""
+"""Spark tasks on the files of a store: hash a chunk, check a shard, write a shard."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _AHEAD_PER_THREAD = 4
 
 
 def write_listed(path: Path, files: Iterable[tuple[str, Hashed | None]]) -> None:
-    """Write names of files, and what an earlier run knows of them."""
+    """Write file names, and their hashes from an earlier run."""
     rows = [[name, known and _hashed_to_json(known)] for name, known in files]
     _write(path, {"files": rows})
 
@@ -42,7 +42,7 @@ def read_listed(path: Path) -> list[tuple[str, Hashed | None]]:
 
 
 def write_shard_plan(path: Path, plan: ShardPlan) -> None:
-    """Write which pictures a shard holds."""
+    """Write the list of pictures in a shard."""
     rows = [[row.path, row.label, _hashed_to_json(row.hashed)] for row in plan.rows]
     value = {"name": plan.name, "split": plan.split.value, "key": plan.key, "rows": rows}
     _write(path, {**value, "forecast_bytes": plan.forecast_bytes})
@@ -64,18 +64,18 @@ def read_shard_plan(path: Path) -> ShardPlan:
 
 
 def _hashed_to_json(hashed: Hashed) -> list[Any]:
-    """Write what is known of a file."""
+    """Convert the hash of a file to JSON."""
     return [hashed.sha256.hex(), *hashed.stamp, hashed.changed_ns, hashed.reason]
 
 
 def _hashed_from_json(value: Sequence[Any]) -> Hashed:
-    """Read what is known of a file."""
+    """Convert the hash of a file from JSON."""
     digest, size, mtime, inode, changed_ns, reason = value
     return Hashed(bytes.fromhex(digest), (size, mtime, inode), reason, changed_ns)
 
 
 def _write(path: Path, value: object) -> None:
-    """Write in one step, not synced: what a power cut takes is made anew."""
+    """Write a file atomically but without fsync: after a power loss it is written again."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(json.dumps(value), encoding="ascii")
     temporary.replace(path)
@@ -83,14 +83,14 @@ def _write(path: Path, value: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardTasks:
-    """What every task of one prepare is told.
+    """The tasks of one prepare.
 
     Attributes:
         site: the shared folder.
-        config: how pictures are kept.
-        source: folder that rows' paths start at, as executors see it; None: their bytes come by
-            Spark.
-        threads: that a task decodes in.
+        config: options of prepare.
+        source: folder on the executors that rows' paths are relative to; None: their bytes come
+            from Spark.
+        threads: number of decoding threads per task.
     """
 
     site: Site
@@ -110,7 +110,7 @@ class ShardTasks:
         write_listed(task_file(self.site, HASHED, task), hashed)
 
     def find(self, task: int) -> str | None:
-        """Return the name of a shard if it is finished and every byte of it is right."""
+        """Return the name of a shard if it is finished and its hash is correct."""
         plan = read_shard_plan(task_file(self.site, TO_MAKE, task))
         maker = shard_maker(
             self.site, self.config, read=self._reader(), workers=Workers(Inline(), 1)
@@ -118,11 +118,11 @@ class ShardTasks:
         with one_torch_thread():
             finished = maker.find(plan, rereads_bad=self.source is not None)
         if finished is None or any(bad.reason == CHANGED for bad in finished.bad):
-            return None  # what was gone may be there again
+            return None  # a missing file may reappear
         return plan.name
 
     def make(self, task: int) -> None:
-        """Make a shard of files that this executor can open."""
+        """Write a shard from files that this executor can open."""
         plan = read_shard_plan(task_file(self.site, TO_MAKE, task))
         with decoding(self.threads) as workers:
             make_shard(self.site, self.config, plan, read=self._reader(), workers=workers)
@@ -132,7 +132,7 @@ class ShardTasks:
 
 
 def task_file(site: Site, folder: str, task: int) -> Path:
-    """Return the place of a task's file."""
+    """Return the path of a task's file."""
     return site.root / folder / f"{task:06d}.json"
 
 
@@ -144,7 +144,7 @@ def shard_maker(
     workers: Workers,
     attempt: Path | None = None,
 ) -> ShardMaker:
-    """Return a maker of shards that looks at what is finished, or writes into an attempt's folder."""
+    """Return a shard maker that checks finished shards, or writes to an attempt's folder."""
     work = WorkFolder(site.root)
     return ShardMaker(
         read=read,
@@ -165,13 +165,13 @@ def make_shard(
     workers: Workers,
     on_made: Callable[[], None] = lambda: None,
 ) -> Finished:
-    """Make a shard in a folder of this attempt alone, and put it in its place.
+    """Write a shard to the folder of this attempt, then move it to its final path.
 
-    An executor that Spark took for lost may still be writing the same shard: what it does cannot
-    touch this one, and what it puts in place has the same bytes.
+    An executor that Spark considers lost may still be writing the same shard: it cannot affect
+    this attempt, and the file that it moves has the same bytes.
 
     Args:
-        on_made: called before anything is put in place; what it raises leaves all as it was.
+        on_made: called before the shard is moved; if it raises, nothing is changed.
     """
     site.require_current()
     work = WorkFolder(site.root)
@@ -193,7 +193,7 @@ def make_shard(
 
 @contextlib.contextmanager
 def decoding(threads: int) -> Iterator[Workers]:
-    """Hold threads to decode in; of one, the task's own."""
+    """Yield threads for decoding; with one, the task's own thread is used."""
     keep_freed_memory()
     with one_torch_thread(), contextlib.ExitStack() as stack:
         num = min(threads, num_cores())
@@ -205,5 +205,5 @@ def decoding(threads: int) -> Iterator[Workers]:
 
 
 def unread(row: Row) -> bytes:
-    """Stand for what reads pictures where none is read."""
-    raise AssertionError(f"{row.path} is not read here")
+    """Raise an error: a placeholder for tasks that read no pictures."""
+    raise AssertionError(f"{row.path} must not be read here")

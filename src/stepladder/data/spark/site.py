@@ -1,4 +1,4 @@
-"""What driver and executors share: a folder, a token, the versions; checked before work begins."""
+"""The folder, token and library versions that driver and executors share, and their checks."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ _KINDS = {kind.__name__: kind for kind in (UsageError, DataError, ResourceError)
 _TOKEN = "token"
 _num_kept = 0
 _SHARED = (
-    "Executors write the store's files there, and the driver publishes them.",
-    "Give an --out on storage that all of them mount at the same path, or use --engine local.",
+    "Executors write the store's files to it, and the driver publishes them.",
+    "Use an --out that all machines mount at the same path, or use --engine local.",
 )
 
 
-class Superseded(Exception):  # noqa: N818  (nobody's mistake)
-    """Another driver has taken the folder over: what this task makes is no longer wanted."""
+class Superseded(Exception):  # noqa: N818  (not an error)
+    """Another driver now owns the folder: the output of this task is no longer needed."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A folder that driver and executors share, as tasks are told of it.
+    """A folder that driver and executors share.
 
     Attributes:
         root: the folder.
-        token: what the driver wrote into it when it began.
-        versions: of the libraries that shape what is made.
+        token: random token that the driver wrote to it at the start.
+        versions: versions of the libraries that affect the output.
     """
 
     root: Path
@@ -57,36 +57,36 @@ class Site:
     versions: tuple[tuple[str, str], ...]
 
     def folder(self, name: str) -> Path:
-        """Return a folder in it, made if it is not there."""
+        """Return a subfolder; create it if it does not exist."""
         path = self.root / name
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     @property
     def is_current(self) -> bool:
-        """Whether the driver that began this work still owns the folder."""
+        """Whether the driver that started this job still owns the folder."""
         try:
             return (self.root / _TOKEN).read_text(encoding="ascii") == self.token
         except OSError:
             return False
 
     def require_current(self) -> None:
-        """Stop a task that outlived its driver before it changes what another one made."""
+        """Stop a task whose driver has ended, before it changes the output of another driver."""
         if not self.is_current:
             raise Superseded
 
     def publish(self, made: Path, target: Path) -> None:
-        """Put a file that this task has made in its place."""
+        """Move a file of this task to its final path."""
         self.require_current()
         made.replace(target)
 
 
 def open_site(root: Path, *, cleared: tuple[str, ...] = ()) -> Site:
-    """Take a folder for this driver.
+    """Take ownership of a folder for this driver.
 
     Args:
-        root: the folder, held by this process.
-        cleared: folders in it that are emptied.
+        root: the folder, locked by this process.
+        cleared: subfolders to empty.
     """
     site = Site(root.absolute(), uuid.uuid4().hex, tuple(sorted(decode_versions().items())))
     root.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def open_site(root: Path, *, cleared: tuple[str, ...] = ()) -> Site:
 
 @contextlib.contextmanager
 def telling(site: Site) -> Iterator[None]:
-    """End the block at an error of ours, or of the disk, and leave it where the driver finds it."""
+    """Save a stepladder or disk error of the block in the folder for the driver."""
     try:
         yield
     except Superseded:
@@ -116,10 +116,10 @@ def telling(site: Site) -> Iterator[None]:
 
 
 def _keep_imports() -> None:
-    """Spare the modules that a task imported a search for garbage.
+    """Exclude imported modules from garbage collection.
 
-    A Python worker of Spark searches everything after each task; with torch in it that takes
-    0.15 s, as long as some hundred pictures.
+    A Python worker of Spark runs a full collection after each task; with torch imported that takes
+    0.15 s, as long as about a hundred pictures.
     """
     global _num_kept
     if len(sys.modules) > _num_kept:
@@ -128,10 +128,10 @@ def _keep_imports() -> None:
 
 
 def raise_told(site: Site) -> None:
-    """Raise here the first error that a task has left.
+    """Raise the first error that a task has saved.
 
     Raises:
-        StepladderError, OSError: as it was.
+        StepladderError, OSError: the error of the task.
     """
     with contextlib.suppress(FileNotFoundError):
         for path in (site.root / "errors").iterdir():
@@ -152,11 +152,11 @@ def run_told(
     *,
     on_poll: Callable[[], None] = lambda: None,
 ) -> dict[int, str | None]:
-    """Run tasks, and raise here what one of them raised, as soon as it did.
+    """Run tasks, and raise the error of a task as soon as it is saved.
 
     Raises:
-        StepladderError, OSError: of a task.
-        ResourceError: if Spark gives up.
+        StepladderError, OSError: the error of a task.
+        ResourceError: if the Spark job fails.
     """
 
     def look() -> None:
@@ -167,10 +167,10 @@ def run_told(
 
 
 def require_shared(spark: SparkSession, site: Site, *, example: Path | None = None) -> None:
-    """Be sure that executors see the folder, a file of the source, and have the same versions.
+    """Check that executors see the folder and a file of the source, and have the same versions.
 
     Raises:
-        ResourceError: if not, with the host that differs.
+        ResourceError: if they do not; names the host.
     """
     work = partial(_look_around, site, example)
     answers = [
@@ -191,20 +191,19 @@ def require_shared(spark: SparkSession, site: Site, *, example: Path | None = No
             raise ResourceError(
                 f"the executor on {host} does not see the source",
                 where=str(example),
-                fix="Put it on storage that all machines mount at the same path, or give an "
-                "address that Spark opens, such as hdfs://… or s3a://….",
+                fix="Put it on storage that all machines mount at the same path, or use an "
+                "address that Spark can open, such as hdfs://… or s3a://….",
             )
         if seen["versions"] != wanted:
             names = sorted(name for name in wanted if wanted[name] != seen["versions"].get(name))
             differing = ", ".join(
-                f"{name} {seen['versions'].get(name)} there and {wanted[name]} here"
-                for name in names
+                f"{name} {seen['versions'].get(name)} instead of {wanted[name]}" for name in names
             )
             raise ResourceError(
-                f"the executor on {host} has other versions: {differing}",
+                f"library versions on {host} differ from the driver: {differing}",
                 where="spark",
-                why="Pixels could differ from picture to picture.",
-                fix="Install the same versions on driver and executors.",
+                why="Decoded pixels could differ between executors.",
+                fix="Install the same versions on the driver and all executors.",
             )
 
 

@@ -1,1 +1,1 @@
-"""Tables of others as sources: columns of Parquet and Delta files to dictionaries of tensors."""
+"""Read existing Parquet and Delta tables as dictionaries of tensors."""

@@ -1,4 +1,4 @@
-"""Decoded row groups in memory: a bounded cache that all tables of a process share."""
+"""A bounded in-memory cache of decoded row groups, shared by all tables of a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from stepladder.machine import available_memory_bytes
 
 MEMORY_FRAC = 0.25
-_NUM_AHEAD = 2  # threads that decode ahead: readers decode too
+_NUM_AHEAD = 2  # prefetch threads; readers decode too
 
 
 class Block(NamedTuple):
@@ -26,20 +26,20 @@ class Block(NamedTuple):
 
 class _Entry(NamedTuple):
     decoded: Future[Block]
-    num_bytes: int  # a forecast until it is decoded
+    num_bytes: int  # an estimate until it is decoded
 
 
 _caches: weakref.WeakSet[BlockCache] = weakref.WeakSet()
 
 
 class BlockCache:
-    """Keep blocks up to a limit, the least recently used dropped first.
+    """An LRU cache of blocks with a size limit.
 
-    A block is decoded once, however many threads want it. One that is in use stays alive although
-    it was dropped.
+    A block is decoded once even if several threads request it. Evicted blocks stay alive while they
+    are in use.
 
     Args:
-        max_bytes: that blocks may take; None: a quarter of the memory that is free now.
+        max_bytes: maximum size of all blocks; None: a quarter of the memory that is free now.
     """
 
     def __init__(self, max_bytes: int | None = None) -> None:
@@ -50,19 +50,19 @@ class BlockCache:
         _caches.add(self)
 
     def begin(self) -> None:
-        """Hold nothing; after a fork too: what was under way ended with the parent's threads."""
-        self._lock = threading.RLock()  # a finalizer may run in a thread that holds it
+        """Reset to an empty cache; also after a fork, which does not copy running threads."""
+        self._lock = threading.RLock()  # a finalizer may run in a thread that already holds it
         self._entries: OrderedDict[tuple[int, int], _Entry] = OrderedDict()
         self._num_bytes = 0
         self._pool: ThreadPoolExecutor | None = None
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that are held."""
+        """Size of the cached blocks in bytes."""
         return self._num_bytes
 
     def reserve(self, blocks: Blocks, num_bytes: int) -> bool:
-        """Take room for a whole table that is held elsewhere, if there is as much."""
+        """Reserve memory for a whole table that is kept elsewhere; False if there is too little."""
         with self._lock:
             has_room = num_bytes <= self.limit
             if has_room:
@@ -71,7 +71,7 @@ class BlockCache:
             return has_room
 
     def get(self, blocks: Blocks, idx: int) -> Block:
-        """Return a block, decoded now or before."""
+        """Return a block; decode it if it is not cached."""
         key = (blocks.number, idx)
         with self._lock:
             entry = self._entries.get(key)
@@ -86,7 +86,7 @@ class BlockCache:
         return future.result()
 
     def expect(self, blocks: Blocks, indices: Iterable[int]) -> None:
-        """Decode ahead what is wanted next, as far as half of the limit goes."""
+        """Prefetch the next blocks, up to half of the limit."""
         room = self.limit // 2
         for idx in indices:
             room -= blocks.forecast_bytes(idx)
@@ -112,7 +112,7 @@ class BlockCache:
 
     @property
     def limit(self) -> int:
-        """Bytes that blocks may take."""
+        """Maximum size of all blocks in bytes."""
         return self.max_bytes - sum(self._reserved.values())
 
     def _insert(self, key: tuple[int, int], future: Future[Block], num_bytes: int) -> None:
@@ -121,7 +121,7 @@ class BlockCache:
         self._make_room()
 
     def _make_room(self) -> None:
-        """Drop what was used longest ago; the newest stays, however large, and what is begun."""
+        """Evict the least recently used blocks, but not the newest or those being decoded."""
         for oldest in list(self._entries)[:-1]:
             if self._num_bytes <= self.limit:
                 return
@@ -133,7 +133,7 @@ class BlockCache:
         try:
             block = blocks.decode(idx)
         except BaseException as error:
-            with self._lock:  # asked for again, it is tried again
+            with self._lock:  # the next request tries again
                 entry = self._entries.pop(key, None)
                 self._num_bytes -= entry.num_bytes if entry is not None else 0
             future.set_exception(error)
@@ -147,11 +147,11 @@ class BlockCache:
 
 
 class Blocks:
-    """The row groups of one table, as the cache knows them.
+    """The row groups of one table in the cache.
 
     Args:
-        decode: gives a row group by its number.
-        forecast_bytes: about the bytes that it will take.
+        decode: returns a decoded row group by its number.
+        forecast_bytes: returns its estimated size.
     """
 
     _numbers = itertools.count()
@@ -170,11 +170,11 @@ class Blocks:
 
     @property
     def limit(self) -> int:
-        """Bytes that blocks may take in the cache, those of other tables among them."""
+        """Maximum size of all blocks in the cache, including those of other tables."""
         return self._cache.limit
 
     def reserve(self, num_bytes: int) -> bool:
-        """Take room for the whole table, if there is as much."""
+        """Reserve memory for the whole table; False if there is too little."""
         return self._cache.reserve(self, num_bytes)
 
     def get(self, idx: int) -> Block:
@@ -182,7 +182,7 @@ class Blocks:
         return self._cache.get(self, idx)
 
     def expect(self, indices: Iterable[int]) -> None:
-        """Decode ahead what is wanted next."""
+        """Prefetch the next blocks."""
         self._cache.expect(self, indices)
 
 
@@ -200,7 +200,7 @@ _making = threading.Lock()
 
 def shared_cache() -> BlockCache:
     """Return the cache of this process; its limit is set when the first table is opened."""
-    global _shared  # memory is one: two caches would each take a quarter
+    global _shared  # two caches would each take a quarter of the memory
     with _making:
         if _shared is None:
             _shared = BlockCache()

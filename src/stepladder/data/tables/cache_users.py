@@ -1,7 +1,8 @@
-"""Who uses what was written of a DataFrame, so that nobody removes it under another.
+"""Track the users of a materialised DataFrame, so that it is not removed while in use.
 
-A lock on its manifest, which dies with its process; where the file system has no locks, a file
-`_held.HOST.PROCESS.NUMBER` beside it, which counts as long as that process may live.
+A user locks the manifest; the lock ends with the process. On file systems without locks, a user
+creates the file `_held.HOST.PROCESS.NUMBER` next to it, which is valid while that process may be
+alive.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ _MARK = re.compile(r"_held\.(?P<host>.+)\.(?P<process>\d+)\.[0-9a-f]+")
 
 
 class Hold:
-    """A claim on what was written: while there is one, in any process, it is not removed.
+    """A reference to written files: they are not removed while any process holds one.
 
     Raises:
-        FileNotFoundError: if it is not there, or was removed meanwhile.
+        FileNotFoundError: if the files do not exist or were removed in the meantime.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         handle = os.open(folder / MANIFEST, os.O_RDONLY | os.O_CLOEXEC)
         self._handle = handle
-        abilities = find_abilities(folder.parent)  # some mounts grant a lock to all who ask
+        abilities = find_abilities(folder.parent)  # some mounts grant a lock to every process
         is_sound = abilities is None or abilities.has_locks
         self._has_lock = _lock(handle, fcntl.LOCK_SH) and is_sound
         mark = None if self._has_lock else leave_mark(folder)
@@ -45,7 +46,7 @@ class Hold:
             raise FileNotFoundError(folder)
 
     def release(self, *, is_removed: bool) -> None:
-        """Let go; the last one that does may remove the files."""
+        """Release the reference; the last holder may remove the files."""
         if not self._close.alive:
             return
         if not self._has_lock:
@@ -59,19 +60,19 @@ class Hold:
 
 
 def is_written(folder: Path) -> bool:
-    """Return True if a folder is what was written of a DataFrame."""
+    """Return True if a folder contains a materialised DataFrame."""
     return (folder / MANIFEST).is_file() and (folder / "_SUCCESS").is_file()
 
 
 def is_left(folder: Path) -> bool:
-    """Return True if a folder is what was written of a DataFrame, in part or whole, and not used."""
+    """Return True if a folder is a complete or partial materialised DataFrame without users."""
     if is_written(folder):
         return not _is_used(folder)
     return bool(_marks(folder)) and not _is_marked(folder)
 
 
 def leave_mark(folder: Path) -> Path | None:
-    """Say in a folder that this process uses it; None where nothing may be written."""
+    """Mark a folder as used by this process; return None if the folder is not writable."""
     name = f"_held.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
     try:
         (folder / name).touch()
@@ -81,7 +82,7 @@ def leave_mark(folder: Path) -> Path | None:
 
 
 def _lock(handle: int, how: int) -> bool:
-    """Take a lock; False where another one holds it, or the file system has none."""
+    """Lock a file; return False if it is locked or the file system does not support locks."""
     try:
         fcntl.flock(handle, how)
     except OSError:
@@ -95,7 +96,7 @@ def _marks(folder: Path) -> list[re.Match[str]]:
 
 
 def _is_marked(folder: Path) -> bool:
-    """Return True if a process that left a mark may live: of another machine's nobody knows."""
+    """Return True if a process that left a mark may be alive; on other machines it always may."""
     here = socket.gethostname()
     return any(
         mark["host"] != here or psutil.pid_exists(int(mark["process"])) for mark in _marks(folder)
@@ -104,13 +105,13 @@ def _is_marked(folder: Path) -> bool:
 
 def _let_go(handle: int, mark: Path | None, process: int) -> None:
     os.close(handle)
-    if mark is not None and process == os.getpid():  # a fork leaves its parent's
+    if mark is not None and process == os.getpid():  # a forked child keeps its parent's mark
         with contextlib.suppress(OSError):
             mark.unlink()
 
 
 def _is_used(folder: Path) -> bool:
-    """Return True if a process holds what was written, or might."""
+    """Return True if a process uses the files, or may use them."""
     if _is_marked(folder):
         return True
     try:
@@ -118,31 +119,31 @@ def _is_used(folder: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, FileNotFoundError, PermissionError):
         return True
-    except OSError:  # there are no locks, and nobody has left a mark
+    except OSError:  # no locks are supported and there are no marks
         return False
     return False
 
 
 def _remove(folder: Path) -> None:
-    # renamed first, so that nobody finds half of it
+    # renamed first, so that no process finds a partial folder
     gone = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     try:
         folder.rename(gone)
-    except FileNotFoundError:  # somebody removed it by hand
+    except FileNotFoundError:  # removed manually
         return
-    except OSError:  # folders cannot be renamed here
+    except OSError:  # folders cannot be renamed on this file system
         (folder / MANIFEST).unlink(missing_ok=True)
         gone = folder
     shutil.rmtree(gone, ignore_errors=True)
 
 
 def _remove_unlocked(folder: Path) -> None:
-    """Remove what nobody used a moment ago; who marks it before the manifest goes gets it back."""
+    """Remove unused files; restore them if a process marks them before the manifest is removed."""
     manifest = folder / MANIFEST
     try:
         data = manifest.read_bytes()
         manifest.unlink()
-    except FileNotFoundError:  # by another one, or by hand
+    except FileNotFoundError:  # removed by another process or manually
         return
     if _is_marked(folder):
         manifest.write_bytes(data)

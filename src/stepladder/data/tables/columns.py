@@ -1,6 +1,6 @@
-"""Columns of a table: from what a file holds to what a batch holds.
+"""Convert columns of a table to the values of a batch.
 
-A row group is decoded once into arrays that many batches gather their rows from.
+A row group is decoded once into arrays; batches gather their rows from them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _LARGEST = (1 << 63) - 1  # of int64
 
 
 class BadCellError(Exception):
-    """A value that cannot be used.
+    """An invalid value.
 
     Attributes:
-        row: of the array that was decoded.
-        what: is wrong with it.
-        cure: what else can be done about it than to write the file again.
+        row: row in the decoded array.
+        what: the problem.
+        cure: a fix other than rewriting the file.
     """
 
-    def __init__(self, row: int, what: str, *, cure: str = "leave the column out") -> None:
+    def __init__(self, row: int, what: str, *, cure: str = "omit the column") -> None:
         super().__init__(what)
         self.row = row
         self.what = what
@@ -36,7 +36,7 @@ class BadCellError(Exception):
 
 
 class Part(NamedTuple):
-    """Some rows of one decoded row group, and where in the batch they go."""
+    """Some rows of one decoded row group and their positions in the batch."""
 
     values: Any
     rows: np.ndarray
@@ -47,10 +47,10 @@ class Column(ABC):
     """One column.
 
     Args:
-        fill: what takes the place of nulls, a value of the batch's type; None: a null is an error.
+        fill: value that replaces nulls, of the batch's type; None: a null is an error.
     """
 
-    null_cure: str | None = None  # what can be done about a null, where that is not fill
+    null_cure: str | None = None  # how to handle a null if fill is not available
 
     def __init__(self, name: str, *, fill: Scalar | None = None) -> None:
         self.name = name
@@ -58,28 +58,28 @@ class Column(ABC):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a batch holds of this column."""
+        """Names of this column's values in a batch."""
         return (self.name,)
 
     @abstractmethod
     def decode(self, values: pa.ChunkedArray) -> Any:
-        """Make the values of a row group ready to be gathered.
+        """Decode the values of a row group.
 
         Raises:
-            BadCellError: at a null without a fill value, or at what is not as long as it should be.
+            BadCellError: at a null without a fill value, or a value of the wrong length.
         """
 
     @abstractmethod
     def concat(self, values: Sequence[Any]) -> Any:
-        """Put decoded row groups after one another."""
+        """Concatenate decoded row groups."""
 
     @abstractmethod
     def num_bytes(self, values: Any) -> int:
-        """Return the memory that decoded values take."""
+        """Return the memory used by decoded values."""
 
     @abstractmethod
     def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:
-        """Put the rows of a batch together, by name."""
+        """Return the values of a batch by name."""
 
     def _refuse_nulls(self, array: pa.Array) -> None:
         if array.null_count:
@@ -88,11 +88,11 @@ class Column(ABC):
 
     @property
     def _null_cure(self) -> str:
-        fill = f"give open_table fill={{'{self.name}': VALUE}}, or leave the column out"
+        fill = f"pass fill={{'{self.name}': VALUE}} to open_table, or omit the column"
         return self.null_cure or fill
 
     def _filled(self, array: pa.Array) -> pa.Array:
-        """Put the fill value in place of nulls."""
+        """Replace nulls with the fill value."""
         if array.null_count == 0:
             return array
         if self.fill is None:
@@ -101,37 +101,37 @@ class Column(ABC):
 
 
 class _Numeric(Column):
-    """Numbers of one type in each row, one or more."""
+    """One or more numbers of the same type in each row."""
 
     def __init__(self, name: str, number: pa.DataType, *, fill: Scalar | None = None) -> None:
         super().__init__(name, fill=fill)
         self.number = number
 
     def as_numbers(self, array: pa.Array) -> pa.Array:
-        """Turn an array into numbers that torch has a type for; nulls stay.
+        """Convert an array to a number type that torch supports; nulls are kept.
 
         Raises:
-            BadCellError: if one is too large.
+            BadCellError: if a number is too large.
         """
         try:
             return array.cast(self.number)
-        except pa.ArrowInvalid:  # an unsigned one of 64 bits: the rest fits
+        except pa.ArrowInvalid:  # only unsigned 64-bit integers can be too large
             is_over = pc.greater(array, pa.scalar(_LARGEST, array.type)).fill_null(False)
             row = int(np.argmax(is_over.to_numpy(zero_copy_only=False)))
             raise BadCellError(row, f"column {self.name} is larger than 2^63 - 1") from None
 
     def _numbers(self, array: pa.Array) -> np.ndarray:
-        """Turn an array into numbers, nulls filled."""
+        """Convert an array to numbers, with nulls filled."""
         filled = self._filled(self.as_numbers(array))
         result: np.ndarray = filled.to_numpy(zero_copy_only=False)
         return result
 
     def _elements(self, lists: pa.Array) -> np.ndarray:
-        """Return the numbers in lists; a null among them is filled, or refused with its row."""
+        """Return the numbers in lists; nulls among them are filled, or raise an error."""
         flat = pc.list_flatten(lists)
         if flat.null_count and self.fill is None:
             row = _row_of(lists, int(np.argmax(pc.is_null(flat).to_numpy(zero_copy_only=False))))
-            what = f"column {self.name} holds a null in its list"
+            what = f"column {self.name} contains a null in its list"
             raise BadCellError(row, what, cure=self._null_cure)
         try:
             return self._numbers(flat)
@@ -152,7 +152,7 @@ class NumberColumn(_Numeric):
         return np.concatenate(values)
 
     def num_bytes(self, values: np.ndarray) -> int:
-        """Return the bytes of the numbers."""
+        """Return the size of the numbers in bytes."""
         return int(values.nbytes)
 
     def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:
@@ -165,9 +165,9 @@ class NumberColumn(_Numeric):
 
 
 class VectorColumn(NumberColumn):
-    """As many numbers in each row. Shapes: (n, k)."""
+    """The same number of values in each row. Shapes: (n, k)."""
 
-    _length_cure = "take the column out of vectors: its lists are padded then"
+    _length_cure = "remove the column from vectors, so that its lists are padded"
 
     def __init__(
         self, name: str, number: pa.DataType, length: int, *, fill: Scalar | None = None
@@ -184,15 +184,15 @@ class VectorColumn(NumberColumn):
         return self._spread(self._elements(array), array)
 
     def _require_length(self, lengths: pa.Array) -> None:
-        """Refuse a vector of another length; nulls have the right one."""
+        """Raise an error if a vector has a different length; nulls are accepted."""
         other = pc.not_equal(lengths, self.length).to_numpy(zero_copy_only=False)
         if other.any():
             row = int(np.argmax(other))
-            what = f"column {self.name} has {lengths[row]} values, and {self.length} in other rows"
+            what = f"column {self.name} has {lengths[row]} values, but {self.length} in other rows"
             raise BadCellError(row, what, cure=self._length_cure)
 
     def _spread(self, flat: np.ndarray, array: pa.Array) -> np.ndarray:
-        """Return the numbers of those that are not null as rows of all, with the others filled."""
+        """Return all rows: the given numbers for non-null rows, the fill value for the others."""
         vectors = flat.reshape(len(array) - array.null_count, self.length)
         if not array.null_count:
             return vectors
@@ -202,14 +202,14 @@ class VectorColumn(NumberColumn):
 
 
 class _Ragged(NamedTuple):
-    """Lists after another: row i is flat[starts[i] : starts[i + 1]]."""
+    """Concatenated lists: row i is flat[starts[i] : starts[i + 1]]."""
 
     flat: np.ndarray
     starts: np.ndarray
 
 
 class ListColumn(_Numeric):
-    """Lists of numbers, such as tokens, padded to the longest of the batch.
+    """Lists of numbers, such as tokens, padded to the longest list of the batch.
 
     Shapes: NAME (n, t); NAME_lengths int64 (n,).
     """
@@ -222,11 +222,11 @@ class ListColumn(_Numeric):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The padded lists, and how long each is."""
+        """Names of the padded lists and of their lengths."""
         return (self.name, self.name + LENGTHS)
 
     def decode(self, values: pa.ChunkedArray) -> _Ragged:
-        """Return the lists; with a fill value a null list is an empty one."""
+        """Return the lists; with a fill value, null lists become empty lists."""
         array = joined(values)
         if self.fill is None:
             self._refuse_nulls(array)
@@ -235,13 +235,13 @@ class ListColumn(_Numeric):
         return _Ragged(self._elements(array), starts)
 
     def concat(self, values: Sequence[_Ragged]) -> _Ragged:
-        """Return lists after another."""
+        """Return concatenated lists."""
         counts = np.concatenate([np.diff(part.starts) for part in values])
         starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         return _Ragged(np.concatenate([part.flat for part in values]), starts)
 
     def num_bytes(self, values: _Ragged) -> int:
-        """Return the bytes of the numbers and of where lists begin."""
+        """Return the size of the numbers and the list offsets in bytes."""
         return int(values.flat.nbytes + values.starts.nbytes)
 
     def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:
@@ -265,26 +265,26 @@ class ListColumn(_Numeric):
 
 
 class _ArrowColumn(Column):
-    """A column that stays as Arrow holds it until a batch is put together."""
+    """A column that stays an Arrow array until a batch is assembled."""
 
     def concat(self, values: Sequence[pa.Array]) -> pa.Array:
         """Return one array."""
         return pa.concat_arrays(values)
 
     def num_bytes(self, values: pa.Array) -> int:
-        """Return the bytes of the values and of where they begin."""
+        """Return the size of the values and their offsets in bytes."""
         return int(values.nbytes)
 
 
 class ObjectColumn(_ArrowColumn):
-    """Texts or bytes, as a list."""
+    """Strings or bytes, as a list."""
 
     def decode(self, values: pa.ChunkedArray) -> pa.Array:
-        """Return the values, as Arrow holds them."""
+        """Return the values as an Arrow array."""
         return self._filled(joined(values))
 
     def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:
-        """Return a list of str or of bytes."""
+        """Return a list of str or bytes."""
         out: list[Any] = [None] * num_rows
         for part in parts:
             taken = part.values.take(pa.array(part.rows)).to_pylist()
@@ -296,10 +296,10 @@ class ObjectColumn(_ArrowColumn):
 class MlVectorColumn(VectorColumn):
     """A column of Spark's VectorUDT, dense or sparse. Shapes: (n, k)."""
 
-    _length_cure = "leave the column out"
+    _length_cure = "omit the column"
 
     def decode(self, values: pa.ChunkedArray) -> np.ndarray:
-        """Return the numbers, (rows, k); what a sparse vector does not name is 0."""
+        """Return the numbers, (rows, k); missing entries of sparse vectors are 0."""
         array = joined(values)
         if self.fill is None:
             self._refuse_nulls(array)
@@ -325,13 +325,13 @@ class MlVectorColumn(VectorColumn):
 
 
 def _row_of(lists: pa.Array, place: int) -> int:
-    """Return the row of the list that a number at a place of the flattened lists is in."""
+    """Return the row of the list that contains a position of the flattened lists."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     return int(np.searchsorted(np.cumsum(lengths), place, "right"))
 
 
 def joined(values: pa.ChunkedArray) -> pa.Array:
-    """Return one array; texts and bytes get offsets of 64 bits, so that they may pass 2 GiB."""
+    """Return one array; strings and bytes get 64-bit offsets, so that they can exceed 2 GiB."""
     kind = values.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -347,13 +347,13 @@ def joined(values: pa.ChunkedArray) -> pa.Array:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return True if a type is of texts."""
+    """Return True if a type is a string type."""
     types = pa.types
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Return True if a type is of bytes."""
+    """Return True if a type is a binary type."""
     types = pa.types
     return bool(
         types.is_binary(kind)
@@ -364,7 +364,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return True if a type is of lists."""
+    """Return True if a type is a list type."""
     types = pa.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
@@ -380,10 +380,10 @@ _VECTOR_FIELDS = ["type", "size", "indices", "values"]
 
 
 def number_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type of number that a batch holds of a type, or None where it is no number.
+    """Return the number type that a batch uses for a type; None if it is not numeric.
 
-    Times are counted in the unit of the column. Unsigned numbers that torch computes little with
-    get the next wider signed type.
+    Times become integers in the unit of the column. Unsigned types with little support in torch
+    become the next wider signed type.
     """
     types = pa.types
     if types.is_boolean(kind) or types.is_signed_integer(kind) or types.is_floating(kind):
@@ -404,10 +404,10 @@ _WIDENED: Mapping[pa.DataType, pa.DataType] = {
 
 
 def cells_of(columns: Sequence[Column], nullable: Collection[str]) -> tuple[Column, ...]:
-    """Let columns give cells and keep their nulls; those of Spark's VectorUDT stay tensors.
+    """Return columns that yield pandas cells with nulls; VectorUDT columns stay tensors.
 
     Args:
-        nullable: names of those that may hold nulls.
+        nullable: names of columns that may contain nulls.
     """
     return tuple(
         column
@@ -418,14 +418,14 @@ def cells_of(columns: Sequence[Column], nullable: Collection[str]) -> tuple[Colu
 
 
 class CellColumn(_ArrowColumn):
-    """A column as pandas has it: NaN or None is a null, a list is an array.
+    """A column as in pandas: nulls are NaN or None, lists are arrays.
 
-    The type is that of all batches: where there is a null in any of them, whole numbers are float64
-    and booleans are objects.
+    All batches have the same type: if any contains a null, integers become float64 and booleans
+    become objects.
 
     Args:
-        column: the same as tensors.
-        is_nullable: whether it may hold nulls.
+        column: the same column as tensors.
+        is_nullable: whether it may contain nulls.
     """
 
     def __init__(self, column: Column, *, is_nullable: bool) -> None:
@@ -435,14 +435,14 @@ class CellColumn(_ArrowColumn):
         self._column = column
 
     def decode(self, values: pa.ChunkedArray) -> pa.Array:
-        """Return the values, as Arrow holds them."""
+        """Return the values as an Arrow array."""
         array, column = joined(values), self._column
         if isinstance(column, NumberColumn) and not isinstance(column, VectorColumn):
             return column.as_numbers(array)
         return array
 
     def gather(self, parts: Sequence[Part], num_rows: int) -> dict[str, Any]:  # noqa: ARG002
-        """Return an array of numbers, or a list of texts, bytes or arrays."""
+        """Return an array of numbers, or a list of strings, bytes or arrays."""
         taken = pa.concat_arrays([part.values.take(pa.array(part.rows)) for part in parts])
         order = np.argsort(np.concatenate([part.places for part in parts]))
         return {self.name: self._cells(taken.take(pa.array(order)))}
@@ -457,13 +457,13 @@ class CellColumn(_ArrowColumn):
         if pa.types.is_boolean(array.type):
             return np.array(array.to_pylist(), dtype=object)
         if not pa.types.is_floating(array.type):
-            array = array.cast(pa.float64(), safe=False)  # as in pandas, large ones are rounded
+            array = array.cast(pa.float64(), safe=False)  # as in pandas, large integers are rounded
         return array.to_numpy(zero_copy_only=False)
 
     def _lists(self, array: pa.Array, column: VectorColumn | ListColumn) -> list[Any]:
-        """Return an array for each list, and None for a null."""
+        """Return an array for each list and None for each null."""
         numbers = column.as_numbers(pc.list_flatten(array))
-        flat = np.array(numbers.to_numpy(zero_copy_only=False))  # that a function may write into
+        flat = np.array(numbers.to_numpy(zero_copy_only=False))  # a writable copy
         ends = np.cumsum(pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False))
         cells: list[Any] = np.split(flat, ends[:-1])
         for row in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)):

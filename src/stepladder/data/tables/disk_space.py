@@ -1,4 +1,4 @@
-"""Room for what is written of a DataFrame: compared before, and watched while Spark writes."""
+"""Check the disk space for a DataFrame before Spark writes it and while it writes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _KEPT_FREE_FRAC = 0.01
 _LOOK_S = 1.0
 _ENDING_S = 10.0
 _SETTLING_S = 0.2
-_MAX_LOOK_FRAC = 0.05  # of the time goes into looking, however slow the folder is
-_CURE = "Select fewer columns or rows, give a cache_dir on a larger disk, or a larger max_bytes."
+_MAX_LOOK_FRAC = 0.05  # maximum fraction of the time spent on checking a slow folder
+_CURE = "Select fewer columns or rows, use a cache_dir on a larger disk, or raise max_bytes."
 
 
 @dataclass(frozen=True)
 class Room:
-    """What may be taken.
+    """The available disk space.
 
     Attributes:
-        cache: folder that it is in.
-        num_bytes: of files.
-        whose: what sets this limit, as words.
+        cache: the folder.
+        num_bytes: maximum size of the files.
+        whose: words after the size that name the limit, such as "are free".
     """
 
     cache: Path
@@ -43,14 +43,14 @@ class Room:
     whose: str
 
     def require(self, need_bytes: int) -> None:
-        """Compare a forecast, before anything is written.
+        """Check an estimated size before anything is written.
 
         Raises:
-            ResourceError: if it is more.
+            ResourceError: if it exceeds the available space.
         """
         if need_bytes > self.num_bytes:
             raise ResourceError(
-                f"the DataFrame takes about {say_size(need_bytes)}, and {say_size(self.num_bytes)} "
+                f"the DataFrame needs about {say_size(need_bytes)}, but {say_size(self.num_bytes)} "
                 f"{self.whose}",
                 where=str(self.cache),
                 why="Nothing was written.",
@@ -59,7 +59,7 @@ class Room:
 
     @contextlib.contextmanager
     def kept(self, frame: DataFrame, folder: Path) -> Iterator[None]:
-        """Cancel what Spark writes into a folder within the block where it gets too large.
+        """Cancel the Spark job of the block if the folder that it writes exceeds the limit.
 
         Raises:
             ResourceError: if it did.
@@ -73,19 +73,19 @@ class Room:
                 raise
         if watch.is_over or folder_bytes(folder) > self.num_bytes:
             raise ResourceError(
-                f"the DataFrame takes more than the {say_size(self.num_bytes)} that {self.whose}",
+                f"the DataFrame needs more than the {say_size(self.num_bytes)} that {self.whose}",
                 where=str(self.cache),
-                why="Other rows are larger than the first ones, from which its size was forecast. "
-                "What was written of it was removed.",
+                why="Its size was estimated from the first rows, and later rows are larger. "
+                "The partial output was removed.",
                 fix=_CURE,
             )
 
 
 def find_room(cache: Path, max_bytes: int | None) -> Room:
-    """Return what may be taken: what the user allows, or less where less is free.
+    """Return the space that may be used: max_bytes, or the free space if that is less.
 
     Args:
-        max_bytes: None: what is free.
+        max_bytes: limit set by the user; None: the free space.
     """
     free = int(disk_free_bytes(cache) / (1 + _KEPT_FREE_FRAC))
     if max_bytes is not None and max_bytes < free:
@@ -94,10 +94,10 @@ def find_room(cache: Path, max_bytes: int | None) -> Room:
 
 
 class _Watch:
-    """Looks at the size of a folder while Spark writes into it.
+    """Watches the size of a folder while Spark writes to it.
 
     Attributes:
-        is_over: whether it got too large, and the write was cancelled.
+        is_over: whether it exceeded the limit and the write was cancelled.
     """
 
     def __init__(self, frame: DataFrame, folder: Path, max_bytes: int) -> None:
@@ -110,7 +110,7 @@ class _Watch:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """Look within the block, from a thread."""
+        """Watch the folder in a thread during the block."""
         thread = threading.Thread(target=self._look, name="stepladder-room", daemon=True)
         self._context.addJobTag(self._tag)
         thread.start()
@@ -133,9 +133,9 @@ class _Watch:
 
 
 def remove_written(folder: Path) -> None:
-    """Remove a folder that Spark wrote to until just now.
+    """Remove a folder that Spark was writing to.
 
-    Tasks that were cancelled end a moment later, and until then may write to it and make it anew.
+    Cancelled tasks may run a moment longer, write to the folder and create it again.
     """
     until_s = time.monotonic() + _ENDING_S
     while time.monotonic() < until_s:
@@ -146,10 +146,10 @@ def remove_written(folder: Path) -> None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Add up the files of a folder and of those below, as they are now."""
+    """Return the total size of the files in a folder, including subfolders."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
-            with contextlib.suppress(OSError):  # renamed or removed meanwhile
+            with contextlib.suppress(OSError):  # renamed or removed in the meantime
                 total += (Path(parent) / name).stat().st_size
     return total

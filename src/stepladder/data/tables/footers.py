@@ -1,4 +1,4 @@
-"""Footers of Parquet files: row groups, types and identity; and row groups read by them."""
+"""Read Parquet footers (row groups, types, identity) and row groups."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from stepladder.errors import DataError
 
 _MAGIC = b"PAR1"
 _ASSUMED_BYTES = 1 << 16  # most footers fit: one request
-_NUM_PARSED = 32  # footers that are kept: those of wide tables are large
-_INT96_UNIT = "us"  # in nanoseconds, as they are stored, those after 2262 would overflow
+_NUM_PARSED = 32  # cached footers; those of wide tables are large
+_INT96_UNIT = "us"  # nanoseconds, as stored, would overflow after 2262
 _TAKEABLE = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
 @dataclass(frozen=True)
 class Footer:
-    """What the end of a file says.
+    """The metadata in the footer of a file.
 
     Attributes:
-        size_bytes: of the file.
-        changed_ns: when the file was changed, where that costs no request; else 0.
-        sha256: of the footer's bytes.
-        rows: of each row group.
-        schema: of the file, in the types that its row groups come in.
-        has_int96: whether times are stored as INT96, which are counted in microseconds.
+        size_bytes: size of the file.
+        changed_ns: modification time if it is available without a request; else 0.
+        sha256: hash of the footer.
+        rows: number of rows in each row group.
+        schema: schema of the file, with the types of the decoded row groups.
+        has_int96: whether times are stored as INT96, which is read as microseconds.
     """
 
     size_bytes: int
@@ -49,11 +49,11 @@ class Footer:
 def read_footer(
     file_system: fs.FileSystem, file: TableFile, place: str
 ) -> tuple[Footer, pq.FileMetaData]:
-    """Read the footer of a file: what is kept of it, and all of it as pyarrow parsed it.
+    """Return the footer of a file, and the full metadata parsed by pyarrow.
 
     Raises:
-        DataError: if it is no whole Parquet file; names it.
-        ResourceError: if an object store does not answer, or refuses.
+        DataError: if it is not a complete Parquet file; names it.
+        ResourceError: if an object store does not respond or denies access.
     """
     where = f"{place}: {file.name}"
     try:
@@ -65,19 +65,19 @@ def read_footer(
         schema = _int96_schema(tail, metadata) if has_int96 else metadata.schema.to_arrow_schema()
     except FileNotFoundError:
         raise DataError(
-            "the file is gone",
+            "the file no longer exists",
             where=where,
-            why="Something removed it, such as VACUUM of a Delta table.",
-            fix="Read a version that is still whole, or write the table again.",
+            why="It was removed, for example by VACUUM of a Delta table.",
+            fix="Read a version whose files still exist, or rewrite the table.",
         ) from None
     except StoreAwayError as error:
         error.where = where
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
-            f"is not a whole Parquet file ({first_line(error)})",
+            f"is not a complete Parquet file ({first_line(error)})",
             where=where,
-            fix="Write it again, or take it out of the table.",
+            fix="Rewrite the file, or remove it from the table.",
         ) from None
     footer = Footer(
         size_bytes=size_bytes,
@@ -110,7 +110,7 @@ def _changed_ns(file_system: fs.FileSystem, file: TableFile) -> int:
 def _tail(stream: pa.NativeFile, size_bytes: int) -> bytes:
     """Return the footer, its length and the magic bytes."""
     if size_bytes < 12:
-        raise ValueError(f"{size_bytes} bytes")
+        raise ValueError(f"it has only {size_bytes} bytes")
     assumed = min(size_bytes, _ASSUMED_BYTES)
     tail: bytes = stream.read_at(assumed, size_bytes - assumed)
     if tail[-4:] != _MAGIC:
@@ -124,10 +124,10 @@ def _tail(stream: pa.NativeFile, size_bytes: int) -> bytes:
 
 
 class RowGroups:
-    """Row groups of a table's files, by file and number.
+    """Reads row groups of a table by file and number.
 
     Args:
-        footers: of the files, as they were when the table was opened.
+        footers: footers of the files at the time the table was opened.
     """
 
     def __init__(self, listing: Listing, footers: Sequence[Footer]) -> None:
@@ -137,11 +137,11 @@ class RowGroups:
         self._parsed: OrderedDict[int, pq.FileMetaData] = OrderedDict()
 
     def read(self, file_idx: int, group: int, columns: Sequence[str]) -> pa.Table:
-        """Read columns of a row group, those that folders give among them.
+        """Return columns of a row group, including partition columns.
 
         Raises:
             DataError: if the file changed or is damaged; names file and row group.
-            ResourceError: if an object store does not answer, or refuses.
+            ResourceError: if an object store does not respond or denies access.
         """
         file, file_system = self._listing.files[file_idx], self._listing.file_system
         where = f"{self._listing.place}: {file.name}, row group {group}"
@@ -167,7 +167,7 @@ class RowGroups:
             raise DataError(
                 f"cannot be read ({first_line(error)})",
                 where=where,
-                fix="Write the file again, or take it out of the table.",
+                fix="Rewrite the file, or remove it from the table.",
             ) from None
         for name in columns:
             if name not in held:
@@ -176,7 +176,7 @@ class RowGroups:
         return _takeable(table.select(list(columns)))
 
     def nullable(self, names: Collection[str]) -> frozenset[str]:
-        """Name the columns of single values that hold nulls, or may where no statistics say."""
+        """Return the non-list columns that contain nulls, or may if statistics are missing."""
         found: set[str] = set()
         for file_idx, file in enumerate(self._listing.files):
             left = set(names) - found
@@ -206,8 +206,8 @@ class RowGroups:
         return DataError(
             "the file changed after the table was opened",
             where=f"{self._listing.place}: {file.name}",
-            why="Rows would be other ones than those that were counted.",
-            fix="Start again; a Delta table may be written while a version of it is read.",
+            why="Its rows may differ from those in the footer that was read.",
+            fix="Start again. A Delta table can be written to while a version of it is read.",
         )
 
 
@@ -231,7 +231,7 @@ def _may_hold_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
 
 
 def _takeable(table: pa.Table) -> pa.Table:
-    """Copy what pyarrow cannot take rows of: views of texts and bytes."""
+    """Convert the types that `take` of pyarrow does not support: string and binary views."""
     kinds = [_TAKEABLE.get(field.type) for field in table.schema]
     for i, kind in enumerate(kinds):
         if kind is not None:

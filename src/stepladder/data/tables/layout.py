@@ -1,4 +1,4 @@
-"""Where the rows of a table lie: files, row groups and the rows of a split, from footers."""
+"""The layout of a table: files, row groups and the rows of a split, read from footers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from stepladder.data.tables.listing import Listing, split_named
 from stepladder.data.tables.schema import difference, plain_type
 from stepladder.errors import DataError, UsageError
 
-_FORMAT = 1  # of the fingerprint: another one where the same table would be read otherwise
-_NUM_THREADS = 8  # that wait for footers, as an object store makes them
+_FORMAT = 1  # version of the fingerprint; changes if the same table is read differently
+_NUM_THREADS = 8  # they wait for footers, mostly on object stores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where the rows of a table lie.
+    """The layout of a table.
 
     Attributes:
         listing: its files.
-        footers: one a file.
-        kept: positions in the row group that belong to the split, for each row group; None: all.
+        footers: one per file.
+        kept: for each row group, the positions that belong to the split; None: all.
     """
 
     listing: Listing
@@ -48,29 +48,29 @@ class Layout:
 
     @cached_property
     def stored(self) -> list[int]:
-        """Rows of each row group in its file."""
+        """Number of rows in each row group of the files."""
         return [rows for footer in self.footers for rows in footer.rows]
 
     @cached_property
     def rows(self) -> tuple[int, ...]:
-        """Rows of each row group that are read."""
+        """Number of rows that are read from each row group."""
         pairs = zip(self.stored, self.kept, strict=True)
         return tuple(num if kept is None else len(kept) for num, kept in pairs)
 
     def row_name(self, number: int, row: int) -> str:
-        """Name a row of a row group by its file and its place in the file, counted from 0."""
+        """Return the name of a row: its file and its position in the file, from 0."""
         file_idx, group = self.groups[number]
         first = sum(self.footers[file_idx].rows[:group])
         return f"{self.file_name(file_idx)}, row {first + row}"
 
     def file_name(self, file_idx: int) -> str:
-        """Name a file and its table."""
+        """Return the name of a file and its table."""
         return f"{self.listing.place}: {self.listing.files[file_idx].name}"
 
     def fingerprint(self, key: str) -> str:
-        """Identify the rows by the footers, and where it is known by when files were changed.
+        """Return a hash of the footers, and of modification times if they are known.
 
-        Footers name sizes and, by statistics, content: rows in another order may have the same.
+        Footers contain sizes and statistics; reordered rows may have the same footer.
         """
         digest = hashlib.sha256(json.dumps([_FORMAT, self.listing.version, key]).encode())
         for file, footer in zip(self.listing.files, self.footers, strict=True):
@@ -84,10 +84,10 @@ class Layout:
         return digest.hexdigest()
 
     def require_same(self, schema: pa.Schema, names: Sequence[str]) -> None:
-        """Compare the columns of all files.
+        """Check that all files have the same columns.
 
         Raises:
-            DataError: at the first file with others, or with two of one name; names it.
+            DataError: at the first file with different columns or duplicate names; names it.
         """
         for file_idx, (file, footer) in enumerate(
             zip(self.listing.files, self.footers, strict=True)
@@ -100,12 +100,12 @@ class Layout:
                 raise DataError(
                     other,
                     where=f"{self.file_name(file_idx)}, from row 0 on",
-                    why="All files of a table hold the same columns.",
-                    fix="Write the file again, take it out of the table, or name other columns.",
+                    why="All files of a table must have the same columns.",
+                    fix="Rewrite the file, remove it from the table, or select other columns.",
                 )
 
     def values_of(self, row_groups: RowGroups, name: str) -> Iterator[pa.ChunkedArray]:
-        """Yield the values of a column that are read, one row group after another that has some."""
+        """Yield the selected values of a column from each row group that has any."""
         for place, rows, kept in zip(self.groups, self.rows, self.kept, strict=True):
             if rows:
                 values = row_groups.read(*place, [name]).column(name)
@@ -114,19 +114,19 @@ class Layout:
     def of_split(
         self, row_groups: RowGroups, schema: pa.Schema, split: Split, column: str
     ) -> Layout:
-        """Keep the rows whose column names a split; reads that column of the whole table.
+        """Keep the rows of a split; reads the split column of the whole table.
 
         Raises:
-            UsageError: if there is no such column.
+            UsageError: if the table does not have that column.
         """
         if column not in schema.names or not is_text(
             plain_type(schema.field(column), self.listing.place)
         ):
             raise UsageError(
-                f"nothing tells the split {split}: no folder or file is named by it, and there is "
-                f"no column of texts called {column}",
+                f"split {split} not found: no folder or file is named after a split, and there is "
+                f"no string column {column}",
                 where=self.listing.place,
-                fix="Name such a column by split_column=, or give the path of the split's files.",
+                fix="Set split_column= to the column of splits, or pass the path of the split.",
             )
         kept = []
         for place, before in zip(self.groups, self.kept, strict=True):
@@ -145,20 +145,20 @@ class Layout:
 def lay_out(listing: Listing) -> tuple[Layout, pa.Schema]:
     """Read the footers of a table's files.
 
-    A column that came into a Delta table later is null in the files before: it has the type of
-    the files that hold it, or where none does that of the log.
+    A column added to a Delta table later is null in older files. It has the type of the files that
+    contain it, or the type in the log if none does.
 
     Returns:
-        Where the rows lie, and the fields of the table.
+        The layout, and the schema of the table.
 
     Raises:
-        DataError: if a file is no whole Parquet file.
+        DataError: if a file is not a complete Parquet file.
     """
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         read = pool.map(lambda f: read_footer(listing.file_system, f, listing.place), listing.files)
         footers = [footer for footer, _ in read]
     first = footers[0].schema
-    # thousands of files say the same: it is kept once
+    # thousands of files have the same schema: it is kept once
     footers = [replace(f, schema=first) if f.schema.equals(first) else f for f in footers]
     fields = {field.name: field for field in first}
     if listing.version is not None:
@@ -166,7 +166,7 @@ def lay_out(listing: Listing) -> tuple[Layout, pa.Schema]:
             for field in footer.schema:
                 fields.setdefault(field.name, field)
         for field in listing.schema or ():
-            if field.name not in listing.files[0].constants:  # those come last
+            if field.name not in listing.files[0].constants:  # partition columns come last
                 fields.setdefault(field.name, field)
         listing = _with_missing(listing, footers, fields)
     for name, value in listing.files[0].constants.items():
@@ -186,15 +186,15 @@ def _refuse_twins(schema: pa.Schema, names: Collection[str], where: str) -> None
     twins = [name for name in names if schema.names.count(name) > 1]
     if twins:
         raise DataError(
-            f"two columns are called {', '.join(twins)}",
+            f"several columns have the same name: {', '.join(twins)}",
             where=where,
-            fix="Write the file again with a name for each, or name other columns to read, such as "
+            fix="Rewrite the file with unique column names, or select other columns: "
             "columns=[...].",
         )
 
 
 def _kept(keep: np.ndarray | None, rows: Sequence[int]) -> list[np.ndarray | None]:
-    """Return the rows of each row group that are kept; those beyond the end of `keep` are."""
+    """Return the kept rows of each row group, including those beyond the end of `keep`."""
     if keep is None:
         return [None] * len(rows)
     whole = np.ones(sum(rows), dtype=bool)
@@ -209,7 +209,7 @@ def _kept(keep: np.ndarray | None, rows: Sequence[int]) -> list[np.ndarray | Non
 def _with_missing(
     listing: Listing, footers: Sequence[Footer], fields: Mapping[str, pa.Field]
 ) -> Listing:
-    """Let files that lack a column give nulls for it."""
+    """Add nulls for the columns that a file does not have."""
     files = []
     for file, footer in zip(listing.files, footers, strict=True):
         nulls = {

@@ -1,4 +1,4 @@
-"""Find the files of a table: Parquet files by path, folder or glob, or a Delta table's."""
+"""Find the files of a table: a Parquet file, folder or glob, or a Delta table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from stepladder.errors import DataError, ResourceError, StepladderError, UsageEr
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
 _GLOB = re.compile(r"[*?\[]")
-_ONE_OF = re.compile(r"\[!?+(?:\][^]/]*|[^]/]+)\]")  # `]` is one of them where it comes first
+_ONE_OF = re.compile(r"\[!?+(?:\][^]/]*|[^]/]+)\]")  # a leading `]` is literal
 _GLOB_WORD = re.compile(rf"(\*\*/|\*\*|\*|\?|{_ONE_OF.pattern})")
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
@@ -44,12 +44,11 @@ class TableFile:
     """A file of a table.
 
     Attributes:
-        name: relative to the table, `/` between parts.
-        path: on the table's file system.
-        constants: columns that the file does not hold, as its folder or the Delta log gives them.
-        keep: for each row whether it was not deleted since; see `DeltaFile.keep`.
-        changed_ns: when the file was changed, where its rows may become others under its name;
-            None: they may not, as those of a Delta table.
+        name: path relative to the table, with `/` as separator.
+        path: path on the table's file system.
+        constants: values of partition columns, from its folder or the Delta log.
+        keep: for each row, whether it is still in the table; see `DeltaFile.keep`.
+        changed_ns: modification time; None if the file never changes, as in a Delta table.
     """
 
     name: str
@@ -64,10 +63,10 @@ class Listing:
     """The files of a table, sorted by name.
 
     Attributes:
-        place: the table, as a person writes it.
-        version: of a Delta table; None: plain files.
-        schema: that the log of a Delta table names.
-        warning: what a person should know of it.
+        place: path or address of the table, as the user wrote it.
+        version: version of a Delta table; None: plain files.
+        schema: schema in the log of a Delta table.
+        warning: a warning for the user.
     """
 
     place: str
@@ -79,11 +78,11 @@ class Listing:
 
 
 def in_file_system(place: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system of a place and the path on it.
+    """Return the file system of an address and the path on it.
 
     Raises:
-        DataError: if the place is no address.
-        UsageError: if it holds a secret, or has another name here.
+        DataError: if the address is invalid.
+        UsageError: if it contains a secret, or its scheme has another name here.
     """
     meant = None if place.startswith("file://") else place_meant(place)
     if meant is not None and object_place(place) is None:
@@ -100,21 +99,21 @@ def in_file_system(place: str) -> tuple[fs.FileSystem, str]:
         file_system, path = fs.FileSystem.from_uri(place)
     except (pa.ArrowInvalid, OSError, ValueError) as error:
         raise DataError(
-            f"no file system can be opened ({error})",
+            f"cannot open the file system ({error})",
             where=place,
-            fix="Give a path of this machine, or s3://BUCKET/KEY.",
+            fix="Use a local path, or s3://BUCKET/KEY.",
         ) from None
     return file_system, path
 
 
 def written(path: str | Path) -> str:
-    """Return a place as a person writes it: in a Path, two slashes became one."""
+    """Return an address as the user wrote it; Path turns two slashes into one."""
     store = object_place(path)
     return str(path) if store is None else str(store)
 
 
 def is_address(place: str) -> bool:
-    """Return True if a place is on another file system than this machine's."""
+    """Return True if a place is not on the local file system."""
     return "://" in place and not place.startswith("file://")
 
 
@@ -124,12 +123,12 @@ def list_table(
     """List the files of a Delta table at a version, or of any other table.
 
     Args:
-        option: that errors speak of.
+        option: option that error messages name.
 
     Raises:
-        UsageError: if a version is asked of what has none, or pyarrow is too old.
-        DataError: if there is no such table, or it is not whole.
-        ResourceError: if an object store does not answer, or refuses.
+        UsageError: if a version is given for a table without versions, or pyarrow is too old.
+        DataError: if the table does not exist or is incomplete.
+        ResourceError: if an object store does not respond or denies access.
     """
     require_safe_pyarrow()
     file_system, path = in_file_system(place)
@@ -139,15 +138,15 @@ def list_table(
         return _list_pinned(place) if version is None else _list_delta(place, version, option)
     if version is not None and _is_there(file_system, path, place):
         raise UsageError(
-            "only a Delta table has versions",
+            "only Delta tables have versions",
             where=place,
-            fix=f"Leave version out, or give the folder that holds {LOG_FOLDER}.",
+            fix=f"Omit version, or pass the folder that contains {LOG_FOLDER}.",
         )
     return list_files(place)
 
 
 def _is_there(file_system: fs.FileSystem, path: str, place: str) -> bool:
-    """Return True if there is a file or a folder, or a glob that may stand for some."""
+    """Return True if a path exists, or is a glob that may match files."""
     with _named_if_unreachable(place):
         [info] = file_system.get_file_info([path])
     return info.type != fs.FileType.NotFound or bool(_GLOB.search(path))
@@ -157,7 +156,7 @@ def _list_pinned(place: str) -> Listing:
     version = pinned_version(place)
     if version is None:
         return _list_delta(place, None, VersionOption.OPEN_TABLE)
-    with contextlib.suppress(UsageError):  # no such version: another table is meant
+    with contextlib.suppress(UsageError):  # the version belongs to another table
         return _list_delta(place, version, VersionOption.RUN)
     return _list_delta(place, None, VersionOption.RUN)
 
@@ -184,7 +183,7 @@ def _list_delta(place: str, version: int | None, option: VersionOption) -> Listi
         raise DataError(
             f"version {found.version} of the Delta table has no rows",
             where=place,
-            fix=f"Choose another one: {option.of()}.",
+            fix=f"Choose another version: {option.of()}.",
         )
     warning = " ".join(found.warnings) or None
     return Listing(
@@ -198,7 +197,7 @@ def _list_delta(place: str, version: int | None, option: VersionOption) -> Listi
 
 
 def _delta_version(place: Path, version: int | None, option: VersionOption) -> DeltaVersion:
-    """Read a version; a forked process goes by what its parent saw: deltalake fails in it."""
+    """Read a version; a forked process reuses its parent's result, as deltalake fails there."""
     key = place, version
     process, found = _seen.get(key, (os.getpid(), None))
     if found is None or process == os.getpid():
@@ -213,23 +212,23 @@ _seen: dict[tuple[Path, int | None], tuple[int, DeltaVersion]] = {}
 def list_files(place: str) -> Listing:
     """List the Parquet files of a path, folder or glob.
 
-    Hidden files, and those that writers leave beside data (`_SUCCESS`), are left out. Folders named
-    `key=value` give columns.
+    Skips hidden files and the metadata files of writers (`_SUCCESS`). Folders named `key=value`
+    become columns.
 
     Raises:
-        UsageError: if the glob is none.
-        DataError: if there are none, or a writer has not finished.
-        ResourceError: if an object store does not answer, or refuses.
+        UsageError: if the glob is invalid.
+        DataError: if there are no files, or a writer has not finished.
+        ResourceError: if an object store does not respond or denies access.
     """
     file_system, path = in_file_system(place)
     with _named_if_unreachable(place):
         root, infos = _found(file_system, path, place)
     if any("_temporary" in _parts(info.path, root) for info in infos):
         raise DataError(
-            "a writer has not finished: there is a folder _temporary",
+            "the table is still being written: there is a folder _temporary",
             where=place,
-            why="What is there may be half of the table.",
-            fix="Wait for it; where it was killed, remove the folder and write again.",
+            why="The table may be incomplete.",
+            fix="Wait for the writer. If it was killed, remove the folder and write again.",
         )
     found = {
         posixpath.relpath(info.path, root): info
@@ -238,9 +237,10 @@ def list_files(place: str) -> Listing:
     }
     if not found:
         raise DataError(
-            "there are no Parquet files" + ("" if infos else ": no such file, folder or bucket"),
+            "no Parquet files found"
+            + ("" if infos else ": the file, folder or bucket does not exist"),
             where=place,
-            fix=f"Give a file, a folder of files that end in {_SUFFIXES[0]}, or a glob.",
+            fix=f"Pass a file, a folder of {_SUFFIXES[0]} files, or a glob.",
         )
     is_ours = isinstance(file_system, fs.LocalFileSystem) and (Path(root) / MANIFEST).is_file()
     files = [
@@ -263,12 +263,12 @@ def _named_if_unreachable(place: str) -> Iterator[None]:
         raise ResourceError(
             f"the files cannot be listed ({first_line(error)})",
             where=place,
-            fix="Look at the address, the credentials and the permissions.",
+            fix="Check the address, the credentials and the permissions.",
         ) from None
 
 
 def _found(file_system: fs.FileSystem, path: str, place: str) -> tuple[str, list[fs.FileInfo]]:
-    """Return the folder that names are relative to, and what is in it."""
+    """Return the folder that names are relative to, and its files."""
     [info] = file_system.get_file_info([path])
     if info.type == fs.FileType.Directory:
         return path, file_system.get_file_info(fs.FileSelector(path, recursive=True))
@@ -282,7 +282,7 @@ def _found(file_system: fs.FileSystem, path: str, place: str) -> tuple[str, list
 
 
 def _root_of_glob(file_system: fs.FileSystem, glob: str) -> str:
-    """Return the folder that a glob looks in; one that is there is taken as it is, `[` and all."""
+    """Return the root folder of a glob; folders that exist are literal, even with `[`."""
     first = _GLOB.search(glob)
     assert first is not None
     root = posixpath.dirname(glob[: first.start()])
@@ -296,7 +296,7 @@ def _root_of_glob(file_system: fs.FileSystem, glob: str) -> str:
 
 
 def _pattern(glob: str, place: str) -> re.Pattern[str]:
-    """Turn a glob into an expression: `*` and `?` stay within a folder, `**` does not."""
+    """Convert a glob to a regex: `*` and `?` do not match `/`, `**` does."""
     marks = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     words = [
         marks.get(word) or (_one_of(word) if _ONE_OF.fullmatch(word) else re.escape(word))
@@ -306,14 +306,14 @@ def _pattern(glob: str, place: str) -> re.Pattern[str]:
         return re.compile("".join(words))
     except re.error as error:
         raise UsageError(
-            f"the glob cannot be read ({error.msg})",
+            f"invalid glob ({error.msg})",
             where=place,
-            fix="In [...] give letters, or ranges from a lower one to a higher one, such as [a-z].",
+            fix="Use characters or ascending ranges in [...], such as [a-z].",
         ) from None
 
 
 def _one_of(word: str) -> str:
-    """Turn `[...]` of a glob into an expression: `!` at its beginning means any other letter."""
+    """Convert `[...]` of a glob to a regex; a leading `!` negates it."""
     is_negated = word[1] == "!"
     letters = re.sub(r"([\\\[\]^&~|])", r"\\\1", word[1 + is_negated : -1])
     return f"(?!/)[{'^' * is_negated}{letters}]"
@@ -329,7 +329,7 @@ def _is_data(parts: tuple[str, ...], is_named: bool) -> bool:
 
 
 def _with_partitions(files: list[TableFile]) -> list[TableFile]:
-    """Read columns from folders named `key=value`: int64 where every value is one, else text."""
+    """Add columns from folders named `key=value`: int64 if all values are integers, else str."""
     found = [
         dict(part.split("=", 1) for part in file.name.split("/")[:-1] if "=" in part)
         for file in files
@@ -355,10 +355,10 @@ def _constant(text: str | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def of_split(listing: Listing, split: Split, column: str) -> Listing | None:
-    """Keep the files of a split, by a folder's column, a folder's name or how file names begin.
+    """Keep the files of a split, by partition column, folder name or prefix of the file name.
 
     Returns:
-        None: neither folders nor names tell splits apart.
+        The files of the split; None if neither folders nor file names contain splits.
     """
     splits = [_split_of(file, column) for file in listing.files]
     if not all(splits):
@@ -375,7 +375,7 @@ def _split_of(file: TableFile, column: str) -> Split | None:
 
 
 def split_named(value: Any) -> Split | None:
-    """Return the split that a name means, such as `validation` for val."""
+    """Return the split for a name, such as val for `validation`."""
     return SPLIT_WORDS.get(str(value).lower())
 
 
@@ -391,12 +391,13 @@ _PIN: ContextVar[_Pin | None] = ContextVar("version pin", default=None)
 
 @contextmanager
 def reading_version(version: int, *, place: str | None = None) -> Iterator[set[str]]:
-    """Let tables be opened at a version within the block, as if their callers had named it.
+    """Open tables at a version within the block, as if their callers had passed it.
 
-    A table that has no such version is opened at its latest.
+    A table without that version is opened at its latest version.
 
     Args:
-        place: of the one table that is meant; None: every Delta table.
+        version: version number.
+        place: the table that the version applies to; None: every Delta table.
 
     Yields:
         The places of the tables that were opened without a version.
@@ -410,7 +411,7 @@ def reading_version(version: int, *, place: str | None = None) -> Iterator[set[s
 
 
 def pinned_version(place: str) -> int | None:
-    """Return the version at which to open a Delta table that is asked for without one."""
+    """Return the version for a Delta table that is opened without one; None: the latest."""
     pin = _PIN.get()
     if pin is None:
         return None

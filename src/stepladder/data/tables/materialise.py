@@ -1,8 +1,8 @@
-"""Write a Spark DataFrame as Parquet files: whole or not there, and found again where it is known.
+"""Write a Spark DataFrame as Parquet files atomically, and reuse files written before.
 
-A cache is `CACHE/KEY/`: the files that Spark wrote, its `_SUCCESS`, and `converter.json`, written
-last before the folder gets its name. Where folders cannot be renamed, or what is there is damaged
-and in use, it is `CACHE/KEY.NUMBER/`.
+A cache entry is `CACHE/KEY/`: the files that Spark wrote, its `_SUCCESS`, and `converter.json`,
+which is written last, before the folder is renamed to its final name. If folders cannot be renamed,
+or an existing entry is damaged and in use, the entry is `CACHE/KEY.NUMBER/`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
 _NUM_SAMPLED = 64
-_GLOB = re.compile(r"[\\*?\[\]{}]")  # what Spark takes for more than a letter where it reads
+_GLOB = re.compile(r"[\\*?\[\]{}]")  # characters with a special meaning in Spark paths
 _MICROSECONDS = "timestamp_ntz'1970-01-01 00:00:00' + unix_micros({}) * interval '0.000001' second"
 _made: dict[Path, tuple[DataFrame, Plan, Mapping[str, Any]]] = {}  # in this session, by folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What was written of a DataFrame.
+    """A materialised DataFrame.
 
     Attributes:
-        folder: that holds it.
-        num_rows: of it.
-        num_bytes: of its files.
-        vectors: columns of lists that all have one length.
+        folder: folder of the files.
+        num_rows: number of rows.
+        num_bytes: size of the files.
+        vectors: columns of lists that all have the same length.
     """
 
     folder: Path
@@ -58,9 +58,9 @@ class Form:
     """How a DataFrame is written.
 
     Attributes:
-        dtype: of the floating-point columns, float32 or float64; None: as they are.
-        compression: codec of the pages, as Spark names it.
-        block_bytes: of a row group.
+        dtype: type of the floating-point columns, float32 or float64; None: unchanged.
+        compression: compression codec, by its name in Spark.
+        block_bytes: size of a row group.
     """
 
     dtype: str | None
@@ -71,11 +71,11 @@ class Form:
 def materialise(
     frame: DataFrame, cache: Path, form: Form, *, max_bytes: int | None
 ) -> tuple[Written, Hold]:
-    """Write a DataFrame, or find what was written of the same one, and hold it.
+    """Write a DataFrame, or reuse files written from the same one, and hold a reference to them.
 
     Raises:
-        ResourceError: if it has no room.
-        DataError: if what Spark wrote is not to be seen from here.
+        ResourceError: if there is not enough disk space.
+        DataError: if the files that Spark wrote are not visible to this process.
     """
     plan = plan_of(frame)
     options = asdict(form)
@@ -88,10 +88,10 @@ def materialise(
             found = _write(frame, cache / key, form, room)
         try:
             hold = Hold(found.folder)
-        except FileNotFoundError:  # removed in between by the last one that held it
+        except FileNotFoundError:  # removed in the meantime by its last holder
             continue
         _made[found.folder] = (frame, plan, options)
-        if not plan.is_known:  # nobody will find it again
+        if not plan.is_known:  # it cannot be found again
             atexit.register(hold.release, is_removed=True)
         return found, hold
 
@@ -99,15 +99,15 @@ def materialise(
 def _key(
     frame: DataFrame, plan: Plan, options: Mapping[str, Any], cache: Path
 ) -> tuple[str, int | None]:
-    """Return the name of the folder: by plan and files, by the rows, or for this session alone.
+    """Return the folder name: a hash of plan and files, a hash of the rows, or a unique name.
 
     Returns:
-        The key, and about the bytes of the rows where they were computed.
+        The key, and the estimated size of the rows if they were computed.
     """
     if plan.is_known and plan.is_of_files:
         return key_of("plan", plan.text, plan.files, options), None
     for folder in [folder for folder in _made if not is_written(folder)]:
-        del _made[folder]  # removed since
+        del _made[folder]  # removed in the meantime
     for folder, (other, its_plan, its_options) in _made.items():
         is_same = its_options == options and its_plan.files == plan.files and plan.is_fixed
         is_same = is_same and folder.parent == cache and frame.sparkSession is other.sparkSession
@@ -120,24 +120,24 @@ def _key(
 
 
 def _find(cache: Path, key: str) -> Written | None:
-    """Find what was written; where folders cannot be renamed, their names have an ending."""
+    """Find an entry by its key; entries that could not be renamed have a suffix."""
     places = [cache / key, *sorted(cache.glob(f"{key}.*"))]
     return next((found for place in places if (found := _read(place)) is not None), None)
 
 
 def _read(folder: Path) -> Written | None:
-    """Read what was written, if all of it is there; what is damaged goes if nobody holds it."""
+    """Return a complete entry, or None; damaged entries are removed unless they are in use."""
     if not (folder / MANIFEST).is_file():
         return None
     found = _recorded(folder)
     if found is None:
-        with contextlib.suppress(OSError):  # removed meanwhile, or not ours to remove
+        with contextlib.suppress(OSError):  # removed in the meantime, or no permission
             Hold(folder).release(is_removed=True)
     return found
 
 
 def _recorded(folder: Path) -> Written | None:
-    """Read the record of what was written; None: it is damaged, or a disk lost some of the rest."""
+    """Return an entry from its manifest; None if the manifest is damaged or files are missing."""
     try:
         known = read_json(folder / MANIFEST)
     except (DataError, OSError, RecursionError):
@@ -160,10 +160,10 @@ def _has_size(file: Path, num_bytes: Any) -> bool:
 
 
 def _sampled_bytes(frame: DataFrame) -> int:
-    """Forecast the bytes of the rows from how many there are and how large the first ones are.
+    """Estimate the size of all rows from their number and the mean size of the first rows.
 
-    Rows spread over all partitions would have to be computed and read up to there: what is wrong
-    with the forecast is found while they are written.
+    A sample from all partitions would have to compute all rows before it. A wrong estimate is
+    detected while the rows are written.
     """
     from pyspark.sql import functions as fn
 
@@ -172,10 +172,10 @@ def _sampled_bytes(frame: DataFrame) -> int:
 
 
 def _write(frame: DataFrame, folder: Path, form: Form, room: Room) -> Written:
-    """Write into a hidden folder, and give it its name when all is there.
+    """Write to a hidden folder and rename it when it is complete.
 
-    Where folders cannot be renamed it has a name of its own from the start: the manifest, which
-    comes last, says that it is whole.
+    If folders cannot be renamed, the folder has a unique name from the start; the manifest, which
+    is written last, marks it as complete.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     abilities = find_abilities(folder.parent)
@@ -210,14 +210,14 @@ def _write(frame: DataFrame, folder: Path, form: Form, room: Room) -> Written:
 
 
 def _put(found: Written, folder: Path) -> Written:
-    """Return what was written its name, or one beside it where something is that is held."""
+    """Rename a finished folder; use a name with a suffix if the target is in use."""
     fsync_dir(found.folder)
     try:
         found.folder.rename(folder)
     except OSError:
         if not folder.is_dir():
             raise
-        sooner = _recorded(folder)  # of another process
+        sooner = _recorded(folder)  # written by another process
         if sooner is not None:
             return sooner
         folder = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}")
@@ -227,15 +227,15 @@ def _put(found: Written, folder: Path) -> Written:
 
 def _not_seen(folder: Path) -> DataError:
     return DataError(
-        "Spark wrote the DataFrame, and it is not to be seen from here",
+        "Spark wrote the DataFrame, but the files are not visible to this process",
         where=str(folder),
-        why="The driver and the executors have to share the folder.",
-        fix="Give a cache_dir that all of them see, such as file:///dbfs/... on Databricks.",
+        why="The driver and the executors must share the folder.",
+        fix="Set cache_dir to a shared folder, such as file:///dbfs/... on Databricks.",
     )
 
 
 def _described(frame: DataFrame, partial: Path) -> Written:
-    """Count rows and bytes from the files, and write them down beside them."""
+    """Write the manifest with the number of rows and the sizes of the files."""
     import pyarrow.parquet as pq
 
     files = sorted(path for path in partial.iterdir() if path.suffix == ".parquet")
@@ -248,7 +248,7 @@ def _described(frame: DataFrame, partial: Path) -> Written:
 
 
 def _vectors(frame: DataFrame, partial: Path) -> list[str]:
-    """Find the columns of lists that all have one length, other than 0."""
+    """Return the columns whose lists all have the same length, other than 0."""
     from pyspark.sql import functions as fn
     from pyspark.sql.types import ArrayType
 
@@ -258,7 +258,8 @@ def _vectors(frame: DataFrame, partial: Path) -> list[str]:
     if not names:
         return []
     lists = [written[f"`{name}`"] for name in names]
-    sizes = [fn.when(column.isNotNull(), fn.size(column)) for column in lists]  # else -1, maybe
+    # without this check the size of a null may be -1
+    sizes = [fn.when(column.isNotNull(), fn.size(column)) for column in lists]
     bounds = written.select(
         *(
             bound(size).alias(f"{bound.__name__}{i}")
@@ -275,9 +276,9 @@ def _vectors(frame: DataFrame, partial: Path) -> list[str]:
 
 
 def in_form(frame: DataFrame, dtype: str | None) -> DataFrame:
-    """Turn ML vectors into arrays, floats into one type, and times into microseconds in UTC.
+    """Convert ML vectors to arrays, floats to one type, and times to microseconds in UTC.
 
-    As they are, Spark would write times as INT96, unless a setting of the session says otherwise.
+    By default Spark writes times as INT96.
     """
     columns = [_in_form(frame, field, dtype).alias(field.name) for field in frame.schema.fields]
     return frame.select(*columns)

@@ -1,4 +1,4 @@
-"""Open a table (`open_table`), and give one shard of it to a training loop (`shard_loader`)."""
+"""Open a table (`open_table`) and load one shard of it (`shard_loader`)."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ def open_table(
     pad_value: float = 0,
     max_cache_bytes: int | None = None,
 ) -> TableSource:
-    """Read rows of Parquet files, or of a Delta table, as dictionaries of tensors.
+    """Read rows of Parquet files or a Delta table as dictionaries of tensors.
 
     Args:
-        path: a file, a folder, a glob or a Delta table; of this machine or `s3://BUCKET/KEY`.
-        columns: to read; None: all.
-        target: column that becomes the batch's targets.
-        split: take the rows of this split only: by a folder's name (`train/`, `split=train/`), by
-            how file names begin (`train-0.parquet`), or else by the column split_column.
-        version: of a Delta table; None: the latest, unless `data.table_version` says otherwise.
-        vectors: columns of lists that all have one length, to be read as (n, k); other lists are
-            padded to the longest of the batch, and NAME_lengths gives their lengths.
-        fill: what takes the place of nulls, by column, as a batch holds it; a null in another
-            column is an error.
-        pad_value: behind the end of a shorter list; fits every list that is padded.
-        max_cache_bytes: that this table's decoded row groups may take; None: all tables of the
+        path: a file, a folder, a glob or a Delta table; a local path or `s3://BUCKET/KEY`.
+        columns: columns to read; None: all.
+        target: column of the batch's targets.
+        split: read only the rows of this split, selected by folder name (`train/`, `split=train/`),
+            by prefix of the file name (`train-0.parquet`), or else by the column split_column.
+        version: version of a Delta table; None: the latest, or `data.table_version` if it is set.
+        vectors: columns of lists that all have the same length, read as (n, k). Other lists are
+            padded to the longest of the batch, with their lengths in NAME_lengths.
+        fill: value that replaces nulls, by column, of the batch's type; nulls in other columns are
+            an error.
+        pad_value: padding value for all padded lists.
+        max_cache_bytes: memory limit of this table's decoded row groups; None: all tables of the
             process share a quarter of the memory that is free when the first one is opened.
 
     Raises:
-        DataError: if there is no such table, or a file of it is damaged, or other than the first.
-        UsageError: if the choices do not fit its columns.
+        DataError: if the table does not exist, or one of its files is damaged or has other columns.
+        UsageError: if an argument does not match the columns.
     """
     choices = Choices(
         columns=None if columns is None else tuple(columns),
@@ -83,14 +83,14 @@ def open_chosen(
     max_cache_bytes: int | None = None,
     option: VersionOption = VersionOption.OPEN_TABLE,
 ) -> TableSource:
-    """Read rows as `open_table` does, for an interface that chooses more than it lets choose.
+    """Read rows like `open_table`, with the options of another interface.
 
     Args:
-        option: that errors about the version speak of.
+        option: option that errors about the version name.
 
     Raises:
-        DataError: if there is no such table, or a file of it is damaged, or other than the first.
-        UsageError: if the choices do not fit its columns.
+        DataError: if the table does not exist, or one of its files is damaged or has other columns.
+        UsageError: if an argument does not match the columns.
     """
     place = written(path)
     split = None if split is None else choice(Split, split, where="split")
@@ -134,16 +134,16 @@ def open_chosen(
 
 def _no_rows(place: str, split: Split | None) -> DataError:
     return DataError(
-        f"there are no rows{'' if split is None else f' of the split {split}'}",
+        f"the table has no rows{'' if split is None else f' of split {split}'}",
         where=place,
-        fix="Give another path, or another split.",
+        fix="Use another path or another split.",
     )
 
 
 def _counted(version: int) -> int:
     if isinstance(version, bool) or not isinstance(version, Integral) or version < 0:
         raise UsageError(
-            f"{version!r} is no version", where="version", fix="Give a whole number, 0 or more."
+            f"invalid version {version!r}", where="version", fix="Use an integer, 0 or more."
         )
     return int(version)
 
@@ -161,23 +161,23 @@ def shard_loader(
     order: OrderMode | str = OrderMode.AUTO,
     window_rows: int = 0,
 ) -> Loader:
-    """Return a loader of dictionaries of tensors: one shard's part of each global batch.
+    """Return a loader of one shard's part of each global batch, as dictionaries of tensors.
 
-    A global batch is batch_size rows for each shard, so all shards give the same number of batches
-    an epoch, and nobody waits for another in vain. Fewer rows than there are shards, at the end of
-    an epoch, would leave a shard with an empty batch: they are left out of that epoch. So it is
-    wherever an epoch is gone on with, on any number of shards.
+    A global batch has batch_size rows per shard, so all shards yield the same number of batches per
+    epoch and no shard waits forever for another. If fewer rows than shards remain at the end of an
+    epoch, they are dropped, as some shards would get an empty batch. The same applies when an epoch
+    is resumed with a different number of shards.
 
     Raises:
-        UsageError: if there are more shards than rows, or no such shard, or a number is too small.
+        UsageError: if there are more shards than rows, or an argument is out of range.
     """
     require_at_least(1, batch_size=batch_size, shard_count=shard_count)
     require_at_least(0, cur_shard=cur_shard)
     if not cur_shard < shard_count <= len(source):
         raise UsageError(
-            f"shard {cur_shard} of {shard_count} of {len(source)} rows cannot be read",
+            f"cannot read shard {cur_shard} of {shard_count}: the table has {len(source)} rows",
             where="cur_shard, shard_count",
-            fix="Give cur_shard from 0 to shard_count - 1, and no more shards than rows.",
+            fix="Use a cur_shard from 0 to shard_count - 1, and at most as many shards as rows.",
         )
     return Loader(
         source,

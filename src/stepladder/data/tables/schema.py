@@ -1,4 +1,4 @@
-"""Choose the columns of a table, and how each becomes part of a batch."""
+"""Choose the columns of a table and how each is converted for a batch."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _TIMES = (datetime.date, datetime.time, datetime.timedelta)
 
 
 def fitting_fill(fill: Any, name: str, kind: pa.DataType, place: str) -> Scalar | None:
-    """Return what takes the place of a column's nulls as a value of its batches.
+    """Return the fill value of a column, converted to the type of its batches.
 
     Raises:
-        UsageError: if it is none; says what to give.
+        UsageError: if the value does not fit the column.
     """
     wanted = _wanted(kind)
     if fill is None or wanted is None:
@@ -45,32 +45,32 @@ def fitting_fill(fill: Any, name: str, kind: pa.DataType, place: str) -> Scalar 
     value = _as_value(fill, kind)
     if value is None:
         raise UsageError(
-            f"fill={{{name!r}: {fill!r}}} does not fit column {name}, which is {kind}",
+            f"fill={{{name!r}: {fill!r}}} does not fit column {name} of type {kind}",
             where=place,
-            fix=f"Give {wanted}.",
+            fix=f"Use {wanted}.",
         )
     return value
 
 
 def fitting_pad(pad: Any, name: str, kind: pa.DataType, place: str) -> Any:
-    """Return what stands behind the end of a column's shorter lists as a number of its batches.
+    """Return the padding value of a column's lists, converted to the type of its batches.
 
     Raises:
-        UsageError: if it is none; says what to give.
+        UsageError: if the value does not fit the column.
     """
     value = _as_value(pad, kind)
     if value is None:
         raise UsageError(
-            f"pad_value={pad!r} does not fit column {name}, which is {kind}",
+            f"pad_value={pad!r} does not fit column {name} of type {kind}",
             where=place,
-            why="Shorter lists of a batch are padded with it.",
-            fix=f"Give {_wanted(kind)}, or leave the column out by columns=[...].",
+            why="The shorter lists of a batch are padded with this value.",
+            fix=f"Use {_wanted(kind)}, or omit the column with columns=[...].",
         )
     return value
 
 
 def _as_value(given: Any, kind: pa.DataType) -> Scalar | None:
-    """Return a value as batches hold it; None: it is of another type, or too large."""
+    """Return a value with the type of a batch; None if it has another type or is too large."""
     value = given.item() if isinstance(given, np.generic) else given
     if is_text(kind):
         return value if isinstance(value, str) else None
@@ -91,7 +91,7 @@ def _as_value(given: Any, kind: pa.DataType) -> Scalar | None:
 
 
 def _counted(value: Any, kind: pa.DataType) -> int | None:
-    """Count a date or a time in the unit of a column."""
+    """Convert a date or a time to an integer in the unit of a column."""
     try:
         found: int = pa.scalar(value, kind).cast(number_type(kind)).as_py()
     except (pa.ArrowException, TypeError):
@@ -116,9 +116,9 @@ def _bounds(number: pa.DataType) -> tuple[float, float]:
 
 
 def _wanted(kind: pa.DataType) -> str | None:
-    """Say what fits a column; None: nothing does."""
+    """Return a description of valid values for a column; None if no value is valid."""
     if is_text(kind):
-        return "a text, such as ''"
+        return "a string, such as ''"
     if is_bytes(kind):
         return "bytes, such as b''"
     number = _number(kind)
@@ -129,16 +129,16 @@ def _wanted(kind: pa.DataType) -> str | None:
         return "True or False"
     if pa.types.is_floating(number):
         return f"a number from {low:.3g} to {high:.3g}, or float('nan')"
-    return f"a whole number from {low} to {high}"
+    return f"an integer from {low} to {high}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What a user chose of a table; see `open_table`.
+    """The options for reading a table; see `open_table`.
 
     Attributes:
-        as_cells: give batches as cells of a pandas DataFrame, nulls among them.
-        null_cure: what can be done about a null, where that is not fill.
+        as_cells: return batches as cells of a pandas DataFrame, including nulls.
+        null_cure: how to handle a null if fill is not available.
     """
 
     columns: tuple[str, ...] | None = None
@@ -146,14 +146,14 @@ class Choices:
     vectors: frozenset[str] = frozenset()
     fill: Mapping[str, Scalar] = field(default_factory=dict)
     pad_value: float = 0
-    as_cells: bool = field(default=False, repr=False)  # repr is part of what rows are known by
+    as_cells: bool = field(default=False, repr=False)  # repr is part of the fingerprint of the rows
     null_cure: str | None = field(default=None, repr=False)
 
     def names(self, schema: pa.Schema, place: str) -> tuple[str, ...]:
-        """Return the columns to read, the target among them, and refuse names that are not there.
+        """Return the columns to read, including the target.
 
         Raises:
-            UsageError: at an unknown name; lists those of the table.
+            UsageError: if a column does not exist; lists the columns of the table.
         """
         wanted = list(schema.names if self.columns is None else self.columns)
         if self.target is not None and self.target not in wanted:
@@ -162,7 +162,7 @@ class Choices:
         unknown = [name for name in dict.fromkeys(named) if name not in schema.names]
         if unknown:
             raise UsageError(
-                f"there is no column {', '.join(unknown)}",
+                f"no column {', '.join(unknown)}",
                 where=place,
                 fix=f"The columns are: {', '.join(schema.names)}.",
             )
@@ -180,13 +180,13 @@ def columns_of(
     """Return the columns of a table.
 
     Args:
-        names: of the columns to read.
-        values: gives a column's values, where the length of its vectors is looked up: those of one
-            row group after another, of those that have rows.
+        names: names of the columns to read.
+        values: yields the values of a column by row group, used to determine the length of its
+            vectors.
 
     Raises:
-        DataError: if a type cannot be a tensor or a list.
-        UsageError: if the target is no number, names clash, or a value of the user's does not fit.
+        DataError: if a type cannot be converted to a tensor or a list.
+        UsageError: if the target is not numeric, names clash, or an option does not fit.
     """
     columns = []
     for name in names:
@@ -194,10 +194,10 @@ def columns_of(
         column = _column(name, kind, choices, place=place, values=values)
         if column is None:
             raise DataError(
-                f"column {name} is of type {kind}, which cannot be a tensor or a list",
+                f"column {name} has type {kind}, which cannot be converted to a tensor or a list",
                 where=place,
-                fix="Name the columns to read, such as columns=[...], or write it as numbers, "
-                "text, bytes or lists of numbers.",
+                fix="Omit it with columns=[...], or write it as numbers, strings, bytes or lists "
+                "of numbers.",
             )
         column.null_cure = choices.null_cure
         columns.append(column)
@@ -208,18 +208,18 @@ def columns_of(
 
 
 def plain_type(given: pa.Field, place: str) -> pa.DataType:
-    """Return the type of a field that needs no code to be understood.
+    """Return the type of a field that is not an extension type.
 
     Raises:
-        DataError: at an extension type, which may hold pickles.
+        DataError: if it is an extension type, which may contain pickles.
     """
     kind, name = given.type, extension_of(given)
     if name is not None:
         raise DataError(
-            f"column {given.name} is of the extension type {name}",
+            f"column {given.name} has the extension type {name}",
             where=place,
-            why="Such a type may hold pickled objects, which are never opened.",
-            fix="Write the column as numbers, text, bytes or lists of numbers.",
+            why="Extension types may contain pickled objects, which are never loaded.",
+            fix="Write the column as numbers, strings, bytes or lists of numbers.",
         )
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
@@ -227,7 +227,7 @@ def plain_type(given: pa.Field, place: str) -> pa.DataType:
 def difference(
     first: pa.Schema, other: pa.Schema, names: Collection[str], constants: Collection[str]
 ) -> str | None:
-    """Say how the columns of a file are other than those of the first one; None: they are not."""
+    """Return how the columns of a file differ from those of the first; None if they do not."""
     for name in names:
         if name in constants:
             continue
@@ -235,12 +235,12 @@ def difference(
             return f"column {name} is missing"
         kinds = first.field(name).type, other.field(name).type
         if not _is_same(*kinds):
-            return f"column {name} is {kinds[1]}, and {kinds[0]} in the first file"
+            return f"column {name} has type {kinds[1]}, but {kinds[0]} in the first file"
     return None
 
 
 def _is_same(a: pa.DataType, b: pa.DataType) -> bool:
-    """Return True if two types are read alike: how texts are stored does not matter."""
+    """Return True if two types are read the same way, however strings are stored."""
     a, b = (kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (a, b))
     if is_list(a) and is_list(b):
         lengths = [getattr(kind, "list_size", None) for kind in (a, b)]
@@ -277,10 +277,10 @@ def _column(
 def _vector_length(
     name: str, groups: Iterable[pa.ChunkedArray], fill: Scalar | None, place: str
 ) -> int:
-    """Return the length of the first vector that is not null; of a table without rows, 0.
+    """Return the length of the first vector that is not null; 0 for a table without rows.
 
     Raises:
-        DataError: if all are null, and are to be filled.
+        DataError: if all vectors are null and a fill value is set.
     """
     has_rows = False
     for values in groups:
@@ -290,15 +290,15 @@ def _vector_length(
             return _length(known[0].as_py())
     if has_rows and fill is not None:
         raise DataError(
-            f"column {name} holds nulls only: how long its vectors are is not known",
+            f"column {name} contains only nulls: the length of its vectors is unknown",
             where=place,
-            fix="Leave the column out, or write it as fixed-size lists.",
+            fix="Omit the column, or write it as fixed-size lists.",
         )
-    return 0  # a null that is not filled is refused where it is read
+    return 0  # without a fill value, nulls raise an error when they are read
 
 
 def _length(vector: list[float] | dict[str, Any]) -> int:
-    """Return the length of a vector: one of Spark says it where it is sparse."""
+    """Return the length of a vector; a sparse vector of Spark stores its size."""
     if isinstance(vector, list):
         return len(vector)
     return int(vector["size"] if vector["type"] == 0 else len(vector["values"]))
@@ -308,18 +308,18 @@ def _refuse_clashes(names: Sequence[str], place: str) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(
-            f"two columns would be called {', '.join(twice)}",
+            f"several columns of the batch have the same name: {', '.join(twice)}",
             where=place,
-            why=f"The lengths of a list are given as NAME{LENGTHS}.",
-            fix="Name the columns to read, such as columns=[...].",
+            why=f"The lengths of the lists in column NAME are in NAME{LENGTHS}.",
+            fix="Select the columns to read with columns=[...].",
         )
 
 
 def _require_numbers(column: Column, place: str) -> None:
     if isinstance(column, ObjectColumn):
         raise UsageError(
-            f"the target {column.name} is text or bytes",
+            f"the target {column.name} is a string or bytes column",
             where=place,
-            why="A loss is computed from numbers.",
-            fix="Write it as numbers, or leave target out and map it in the Task's loss.",
+            why="The loss needs numbers.",
+            fix="Write it as numbers, or omit target and convert the column in the Task's loss.",
         )

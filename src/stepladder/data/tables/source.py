@@ -1,4 +1,4 @@
-"""A table as a source of batches: dictionaries of tensors, row group by row group."""
+"""Read a table as batches: dictionaries of tensors, decoded by row group."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from stepladder.data.tables.layout import Layout
 from stepladder.errors import DataError
 from stepladder.machine import num_cores
 
-_Found = tuple[tuple[Any, ...], np.ndarray, np.ndarray]  # columns, rows in them, places in a batch
+_Found = tuple[tuple[Any, ...], np.ndarray, np.ndarray]  # columns, their rows, batch positions
 
 
 class TableSource(Source):
-    """Rows of a table, by position: files by name, row groups and rows as they lie in them.
+    """Rows of a table by position: files sorted by name, then row groups and rows in file order.
 
-    `read` gives a dictionary of tensors (texts and bytes: lists) by column, and the target apart if
-    one was named. Made by `open_table`.
+    `read` returns a dictionary of tensors (lists for strings and bytes) by column, and the target
+    separately if there is one. Created by `open_table`.
 
     Attributes:
-        place: the table.
-        version: of a Delta table; None: it is none.
-        is_pinned: whether the version was named, and not the latest one taken.
-        columns: names, in the order of the batches.
-        nullable: names of those whose nulls are among their cells; see `Choices.as_cells`.
-        padded: names of those whose cells are lists of several lengths.
-        block_rows: rows of each row group: rows of one are cheap to read together.
-        is_near: whether the whole table is held decoded, as where it fits in the cache.
+        place: path or address of the table.
+        version: version of a Delta table; None for other tables.
+        is_pinned: whether the version was given, instead of the latest.
+        columns: column names, in the order of the batches.
+        nullable: names of columns whose cells may be null; see `Choices.as_cells`.
+        padded: names of columns whose cells are lists of different lengths.
+        block_rows: number of rows in each row group; rows of one group are cheap to read together.
+        is_near: whether the whole table is kept decoded in memory.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TableSource(Source):
         first = next(number for number, rows in enumerate(layout.rows) if rows)
         self._decoder.row_bytes = self._decoder(first).num_bytes / layout.rows[first]
         self.is_near = self._blocks.reserve(self.decoded_bytes)
-        # half of the cache, as the next window is decoded while one is read
+        # half of the cache: the next window is decoded while one is read
         self.max_window_rows = int(self._blocks.limit / 2 / max(self._decoder.row_bytes, 1))
         self._whole: tuple[Any, ...] | None = None
         self._making = threading.Lock()
@@ -79,19 +79,19 @@ class TableSource(Source):
 
     @property
     def decoded_bytes(self) -> int:
-        """About the memory that the whole table takes decoded."""
+        """Estimated memory of the whole decoded table."""
         return int(len(self) * self._decoder.row_bytes)
 
     def at_version(self, version: int) -> TableSource:
-        """Open the same columns of another version of the Delta table, which a run asks for.
+        """Open the same columns of another version of the Delta table.
 
         Raises:
-            DataError: if there is no such version.
+            DataError: if the version does not exist.
         """
         return self._at_version(version)
 
     def read(self, rows: np.ndarray) -> Examples:
-        """Put rows together, in the order given."""
+        """Return a batch of rows in the given order."""
         found = self._held(rows) if self.is_near else self._streamed(rows)
         gathered: dict[str, Any] = {}
         for i, column in enumerate(self._columns):
@@ -101,14 +101,14 @@ class TableSource(Source):
         return Examples(gathered, targets)
 
     def expect(self, rows: np.ndarray) -> None:
-        """Decode ahead the row groups that these rows lie in."""
+        """Prefetch the row groups of these rows."""
         if self.is_near:
             return
         numbers, firsts = np.unique(self._block_of(rows), return_index=True)
         self._blocks.expect(numbers[np.argsort(firsts)].tolist())
 
     def describe(self, row: int) -> str:
-        """Name a row by its file and its place in that file."""
+        """Return the name of a row: its file and its position in the file."""
         number = int(self._block_of(np.array([row]))[0])
         kept = self._layout.kept[number]
         local = row - int(self._starts[number])
@@ -116,7 +116,7 @@ class TableSource(Source):
         return name.removeprefix(f"{self.place}: ")
 
     def _held(self, rows: np.ndarray) -> list[_Found]:
-        """Find rows in the whole table, which is decoded at the first time."""
+        """Find rows in the whole table, which is decoded at the first call."""
         with self._making:
             if self._whole is None:
                 self._whole = self._decoder.whole()
@@ -138,9 +138,9 @@ class TableSource(Source):
 
 
 class _Decoder:
-    """Read and decode a row group; holds nothing of the source, which may then be dropped."""
+    """Reads and decodes row groups; keeps no reference to the source, so that it can be freed."""
 
-    row_bytes = 0.0  # of decoded rows, once some were
+    row_bytes = 0.0  # mean size of a decoded row; 0 before the first
 
     def __init__(self, layout: Layout, columns: tuple[Column, ...], row_groups: RowGroups) -> None:
         self._layout = layout
@@ -148,23 +148,23 @@ class _Decoder:
         self._row_groups = row_groups
 
     def forecast_bytes(self, number: int) -> int:
-        """Say about how much memory a row group will take."""
+        """Return the estimated memory of a decoded row group."""
         return int(self._layout.rows[number] * self.row_bytes)
 
     def whole(self) -> tuple[Any, ...]:
-        """Decode all row groups, and put them after one another, column by column."""
+        """Decode all row groups and concatenate them, column by column."""
         with ThreadPoolExecutor(num_cores(), "stepladder-table") as pool:
             blocks = [list(block.values) for block in pool.map(self, range(len(self._layout.rows)))]
         values = []
         for i, column in enumerate(self._columns):
             parts = [block[i] for block in blocks]
             for block in blocks:
-                block[i] = None  # so that no more than one column is there twice
+                block[i] = None  # at most one column is in memory twice
             values.append(column.concat(parts))
         return tuple(values)
 
     def __call__(self, number: int) -> Block:
-        """Decode a row group, the rows of the split."""
+        """Decode the rows of a row group that belong to the split."""
         layout = self._layout
         names = [column.name for column in self._columns]
         table = self._row_groups.read(*layout.groups[number], names)
@@ -179,7 +179,7 @@ class _Decoder:
                 raise DataError(
                     error.what,
                     where=layout.row_name(number, row),
-                    fix=f"Write the file again, or {error.cure}.",
+                    fix=f"Rewrite the file, or {error.cure}.",
                 ) from None
         sizes = (c.num_bytes(v) for c, v in zip(self._columns, values, strict=True))
         return Block(tuple(values), sum(sizes))

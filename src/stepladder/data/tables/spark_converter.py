@@ -1,4 +1,4 @@
-"""From a Spark DataFrame to loaders: written once as Parquet, and read by any number of shards."""
+"""Convert a Spark DataFrame to loaders: written once as Parquet, read by any number of shards."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 _CODECS = ("snappy", "zstd", "lz4", "lz4_raw", "gzip", "uncompressed", "none")
 _ODD = ("VariantType", "CalendarIntervalType", "GeometryType", "GeographyType")
-BLOCK_BYTES = 16 << 20  # of a row group: small enough for several in memory, large for few requests
+BLOCK_BYTES = 16 << 20  # row group size: several fit in memory, and few requests are needed
 
 
 class SparkConverter:
-    """What was written of a DataFrame, and loaders that read it.
+    """A materialised DataFrame, and loaders that read it.
 
-    As a context manager it removes the files at the end, unless another converter still uses them.
+    Used as a context manager, it removes the files at the end unless another converter uses them.
 
     Attributes:
-        folder: that holds the files.
-        num_bytes: that they take.
+        folder: folder of the files.
+        num_bytes: size of the files.
     """
 
     def __init__(self, written: Written, hold: Hold | None = None) -> None:
@@ -47,14 +47,14 @@ class SparkConverter:
         self._hold = hold or Hold(written.folder)
 
     def __reduce__(self) -> tuple[type[SparkConverter], tuple[Written]]:
-        return SparkConverter, (self._written,)  # to the processes that train
+        return SparkConverter, (self._written,)  # for the training processes
 
     def __len__(self) -> int:
-        """Count the rows."""
+        """Return the number of rows."""
         return self._written.num_rows
 
     def open(self, **options: Any) -> TableSource:
-        """Open the files as a source, such as a Task's `data` gives; see `open_table`."""
+        """Open the files as a source that a Task's `data` can return; see `open_table`."""
         vectors = {*self._written.vectors, *options.pop("vectors", ())}
         columns = options.get("columns")
         if columns is not None:
@@ -62,7 +62,7 @@ class SparkConverter:
         return open_table(self.folder, vectors=vectors, **options)
 
     def open_chosen(self, choices: Choices) -> TableSource:
-        """Open the files as a source, for another interface than ours."""
+        """Open the files as a source with the options of another interface."""
         vectors = {*self._written.vectors, *choices.vectors}
         if choices.columns is not None:
             vectors &= {*choices.columns, choices.target}
@@ -86,14 +86,14 @@ class SparkConverter:
         """Return batches of one shard, as dictionaries of tensors.
 
         Args:
-            batch_size: rows of a batch on each shard.
-            cur_shard, shard_count: which part this is, from 0, of how many.
-            num_epochs: None: without end.
-            seed: chooses the shuffles: the same on all shards.
-            shuffle: in an order of its own each epoch; False: as stored.
-            threads: that read; 0: one a core.
-            columns, fill: as of `open_table`.
-            order, window_rows: as of `Loader`.
+            batch_size: rows per batch on each shard.
+            cur_shard, shard_count: index of this shard, from 0, and the number of shards.
+            num_epochs: number of epochs; None: no limit.
+            seed: seed of the shuffles; must be the same on all shards.
+            shuffle: whether to shuffle again each epoch; False: file order.
+            threads: number of reader threads; 0: one per core.
+            columns, fill: see `open_table`.
+            order, window_rows: see `Loader`.
         """
         return shard_loader(
             self.open(columns=columns, fill=fill),
@@ -109,7 +109,7 @@ class SparkConverter:
         )
 
     def close(self) -> None:
-        """Let go of the files and leave them for the next time."""
+        """Release the files without removing them."""
         self._hold.release(is_removed=False)
 
     def delete(self) -> None:
@@ -137,27 +137,27 @@ def from_spark(
     block_bytes: int = BLOCK_BYTES,
     max_bytes: int | None = None,
 ) -> SparkConverter:
-    """Write a Spark DataFrame as Parquet, once, and give loaders that read it.
+    """Write a Spark DataFrame as Parquet once, and return a converter with loaders for it.
 
-    The same DataFrame is found again: by its plan and the files that it reads, in any session;
-    where it reads other things, by a hash of its rows, which are computed for it; and where code of
-    yours takes part, in the same session only. ML vectors become arrays.
+    Files of the same DataFrame are reused: in any session, by its plan and the files that it reads;
+    if it reads anything else, by a hash of its rows, which are computed for that; if it uses Python
+    or Java code of yours, only in the same session. ML vectors become arrays.
 
     Args:
-        frame: what is written.
+        frame: the DataFrame.
         cache_dir: folder that the driver, the executors and the trainers share; a path, or
             `file:///...`, such as `file:///dbfs/...`.
-        dtype: of floating-point columns and lists, float32 or float64; None: as they are.
-        compression: of the pages: snappy, zstd, lz4, gzip or uncompressed.
-        block_bytes: of a row group.
-        max_bytes: that the files may take; None: what is free. About how large the rows are is
-            compared with it before, by the first ones and how many there are; the files are while
-            Spark writes them, about each second, and at the end. What is too large is removed.
+        dtype: type of floating-point columns and lists, float32 or float64; None: unchanged.
+        compression: compression codec: snappy, zstd, lz4, gzip or uncompressed.
+        block_bytes: size of a row group.
+        max_bytes: maximum size of the files; None: the free space. The size is estimated before
+            writing, from the number of rows and the first rows, and checked about once a second
+            while Spark writes. Files that exceed it are removed.
 
     Raises:
-        UsageError: if PySpark is missing, the folder is not one of this machine, or the DataFrame
-            or an option cannot be written.
-        ResourceError: if there is no room.
+        UsageError: if PySpark is missing, the folder is not a local path, or the DataFrame or an
+            option is not supported.
+        ResourceError: if there is not enough disk space.
     """
     require_spark()
     require_frame(frame)
@@ -166,16 +166,16 @@ def from_spark(
         require_at_least(1, max_bytes=max_bytes)
     if dtype not in (None, "float32", "float64"):
         raise UsageError(
-            f"{dtype} is no type of floating-point columns",
+            f"{dtype!r} is not supported",
             where="dtype",
-            fix="Give 'float32', 'float64' or None.",
+            fix="Use 'float32', 'float64' or None.",
         )
     codec = str(compression).lower()
     if codec not in _CODECS:
         raise UsageError(
-            f"{compression!r} is no compression of Parquet that Spark and its readers have",
+            f"{compression!r} is not supported",
             where="compression",
-            fix=f"Give one of: {', '.join(_CODECS)}.",
+            fix=f"Use one of: {', '.join(_CODECS)}.",
         )
     _require_columns(frame)
     _require_types(frame)
@@ -185,58 +185,58 @@ def from_spark(
 
 
 def require_frame(frame: Any) -> None:
-    """Refuse what is no Spark DataFrame, such as a path.
+    """Check that an object is a Spark DataFrame.
 
     Raises:
-        UsageError: if it is none.
+        UsageError: if it is not.
     """
     from pyspark.sql import DataFrame
 
     if not isinstance(frame, DataFrame):
         raise UsageError(
-            f"{type(frame).__name__} is no Spark DataFrame",
-            why="What is written is computed by Spark.",
-            fix="Give a DataFrame, such as spark.read.parquet(path); files that are there already "
-            "are opened by stepladder.data.open_table(path).",
+            f"{type(frame).__name__} is not a Spark DataFrame",
+            why="Spark computes and writes the rows.",
+            fix="Pass a DataFrame, such as spark.read.parquet(path). To open existing files, use "
+            "stepladder.data.open_table(path).",
         )
 
 
 def _require_columns(frame: DataFrame) -> None:
-    """Refuse columns that Parquet, or Spark's own names of columns, have no place for."""
+    """Check that the column names can be written to Parquet and used in Spark expressions."""
     is_by_case = frame.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
     names = [name if is_by_case else name.lower() for name in frame.columns]
     twice = [name for name, key in zip(frame.columns, names, strict=True) if names.count(key) > 1]
     odd = [name for name in frame.columns if "`" in name]
     if twice or odd or not names:
         faults = {
-            "there is no column": not names,
-            f"several columns have one name: {', '.join(twice)}": twice,
-            f"a backtick is in the name of a column: {', '.join(odd)}": odd,
+            "the DataFrame has no columns": not names,
+            f"several columns have the same name: {', '.join(twice)}": twice,
+            f"column names contain a backtick: {', '.join(odd)}": odd,
         }
         raise UsageError(
             next(said for said, is_so in faults.items() if is_so),
             where="DataFrame",
-            fix="Select the columns, each under a name of its own: df.select(..., "
-            "df.x.alias('name')), or df.toDF('a', 'b', ...).",
+            fix="Rename the columns: df.select(..., df.x.alias('name')), or "
+            "df.toDF('a', 'b', ...).",
         )
 
 
 def _require_types(frame: DataFrame) -> None:
-    """Refuse columns of types that Spark cannot hash or write, or whose cells are no values."""
+    """Check that the column types can be hashed, written and converted to tensors or lists."""
     for field in frame.schema.fields:
         odd = next((kind for kind in _types(field.dataType) if type(kind).__name__ in _ODD), None)
         if odd is not None:
             raise UsageError(
-                f"column {field.name} is of type {odd.simpleString()}, which cannot be a tensor or "
-                "a list",
+                f"column {field.name} has type {odd.simpleString()}, which cannot be converted to "
+                "a tensor or a list",
                 where="DataFrame",
-                fix=f"Leave it out: df.drop('{field.name}'); or take what is wanted out of it, as "
-                f"by variant_get({field.name}, '$.name', 'double') of a variant.",
+                fix=f"Drop the column: df.drop('{field.name}'); or extract values, such as "
+                f"variant_get({field.name}, '$.name', 'double') for a variant.",
             )
 
 
 def _types(kind: Any) -> Iterator[Any]:
-    """Yield a type of Spark and those that it is made of."""
+    """Yield a Spark type and its nested types."""
     yield kind
     inner = [getattr(kind, name, None) for name in ("elementType", "keyType", "valueType")]
     inner += [field.dataType for field in getattr(kind, "fields", ())]
@@ -246,31 +246,31 @@ def _types(kind: Any) -> Iterator[Any]:
 
 
 def _folder(cache_dir: str | Path) -> Path:
-    """Return the folder of this machine, which may be yet to be made."""
+    """Return the local folder, which may not exist yet."""
     folder = local_folder(cache_dir)
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         raise UsageError(
-            "this is a file, and no folder that could hold what is written",
+            "cache_dir is a file, not a folder",
             where=str(there),
-            fix="Give another cache_dir.",
+            fix="Set cache_dir to a folder.",
         )
     return folder
 
 
 def local_folder(cache_dir: str | Path) -> Path:
-    """Return the folder of this machine that is meant; Databricks mounts `dbfs:/` at `/dbfs`.
+    """Return the local path of a folder; Databricks mounts `dbfs:/` at `/dbfs`.
 
     Raises:
-        UsageError: if it is on no file system of this machine.
+        UsageError: if it is not on a local or mounted file system.
     """
     text = re.sub(r"^dbfs:/+", "/dbfs/", str(cache_dir))
     text = re.sub(r"^file:/+", "/", text)
     if is_address(text):
         raise UsageError(
-            "the cache is a folder that every machine sees as its own",
+            "cache_dir must be a folder that is mounted on every machine",
             where=address_shown(text),
-            why="Batches are read from its files in place.",
-            fix="Give a mounted folder, such as file:///dbfs/... on Databricks.",
+            why="Batches are read directly from its files.",
+            fix="Use a mounted folder, such as file:///dbfs/... on Databricks.",
         )
     return Path(text).absolute()

@@ -1,7 +1,7 @@
-"""What tells a Spark DataFrame from any other: so that what was written of it is used again.
+"""Identify a Spark DataFrame, so that files written from it can be reused.
 
-A plan says what is computed, not of what: files have sizes and times, rows in memory have to be
-hashed, and the code of a user's function cannot be compared at all.
+The plan describes the computation but not its input: files are identified by size and time, rows in
+memory have to be hashed, and the code of user functions cannot be compared.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _SETTINGS = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is known of a DataFrame without computing it.
+    """The plan of a DataFrame, known without computing it.
 
     Attributes:
-        text: of what is computed, the same in every session.
-        files: address, size and time of change of each file that is read.
-        is_of_files: whether nothing else is read.
-        is_known: whether the text says all that is done: no code of the user's, nothing random.
-        is_fixed: whether a second look in this session would find the same rows.
+        text: description of the computation, the same in every session.
+        files: address, size and modification time of each input file.
+        is_of_files: whether files are the only input.
+        is_known: whether the text describes everything: no user code, nothing random.
+        is_fixed: whether computing it again in this session would return the same rows.
     """
 
     text: str
@@ -48,7 +48,7 @@ class Plan:
 
 
 def plan_of(frame: DataFrame) -> Plan:
-    """Read the plan of a DataFrame."""
+    """Return the plan of a DataFrame."""
     session = frame.sparkSession
     optimized = frame._jdf.queryExecution().optimizedPlan()
     tree = json.loads(optimized.toJSON())
@@ -59,7 +59,7 @@ def plan_of(frame: DataFrame) -> Plan:
     settings = [session.conf.get(name, None) for name in _SETTINGS]
     text = [_FORMAT, session.version, settings, frame.schema.jsonValue(), _renumbered(tree, {})]
     classes = set(_classes(tree))
-    # what a subquery reads is in no list of leaves or files
+    # the input of a subquery is not in the lists of leaves and files
     is_open = not any("Subquery" in name for name in classes)
     return Plan(
         text=json.dumps([text, _without_ids(optimized.toString()), relations], sort_keys=True),
@@ -77,10 +77,10 @@ def plan_of(frame: DataFrame) -> Plan:
 
 
 def content_of(frame: DataFrame) -> tuple[str, int]:
-    """Compute a DataFrame to hash its rows, whatever their order.
+    """Compute a DataFrame to hash its rows, independent of their order.
 
     Returns:
-        The hash, and about the bytes of the rows.
+        The hash, and the estimated size of the rows in bytes.
     """
     from pyspark.sql import functions as fn
 
@@ -107,8 +107,8 @@ def row_hash(frame: DataFrame, seed: int) -> Any:
 def _hash(value: Any, kind: DataType, seed: int) -> Any:
     """Return a column of the hashes of a column.
 
-    Spark's own hash passes over nulls and over where a list ends: (null, 5) would be (5, null),
-    and ([1, 2], [3]) would be ([1], [2, 3]).
+    Spark's hash ignores nulls and list boundaries: (null, 5) would equal (5, null), and
+    ([1, 2], [3]) would equal ([1], [2, 3]).
     """
     from pyspark.sql import functions as fn
     from pyspark.sql.types import ArrayType, MapType, StructType
@@ -126,7 +126,7 @@ def _hash(value: Any, kind: DataType, seed: int) -> Any:
 
 
 def row_bytes(frame: DataFrame) -> Any:
-    """Return a column of about the bytes of each row: texts, bytes and lists by their length."""
+    """Return a column of the estimated size of each row in bytes."""
     from pyspark.sql import functions as fn
     from pyspark.sql.types import ArrayType, BinaryType, StringType
 
@@ -154,7 +154,7 @@ def _leaves(plan: Any) -> Iterator[Any]:
 
 
 def _file_relation(leaf: Any) -> list[str] | None:
-    """Say how files are read, if they are and no table format hides rows of them."""
+    """Return how a leaf reads files; None if it reads none, or a table format may hide rows."""
     if leaf.getClass().getSimpleName() != "LogicalRelation":
         return None
     relation = leaf.relation()
@@ -172,7 +172,7 @@ def _is_in_memory(kind: str, leaf: Any) -> bool:
 
 
 def _renumbered(value: Any, ids: dict[tuple[Any, Any], int]) -> Any:
-    """Number expressions by their first appearance: Spark counts them through a session."""
+    """Renumber expressions by first appearance: Spark numbers them across a session."""
     if isinstance(value, list):
         return [_renumbered(item, ids) for item in value]
     if not isinstance(value, dict):
@@ -196,7 +196,7 @@ def _classes(value: Any) -> Iterator[str]:
 
 
 def _identity(session: Any, address: str) -> tuple[str, int, int]:
-    """Return address, size and time of change of a file, wherever it is."""
+    """Return the address, size and modification time of a file on any file system."""
     parts = urlsplit(address)
     if parts.scheme in ("", "file"):
         status = os.stat(unquote(parts.path))  # noqa: PTH116 (a str, for speed)

@@ -89,7 +89,7 @@ def test_a_file_in_use_stays_and_a_limit_that_is_too_small_is_an_error(cache: Fi
     held = [cache.get(Elsewhere(name).wanted) for name in "abc"]
     with pytest.raises(ResourceError) as caught:
         cache.get(Elsewhere("d").wanted)
-    assert "s3://photos/d (1 kB): of the 3 kB, 3 kB are in use" in str(caught.value)
+    assert "s3://photos/d (1 kB): 3 kB of 3 kB are in use" in str(caught.value)
     assert "--data.max-cache-bytes 4000" in str(caught.value)
     assert entries(cache) == {"a", "b", "c"}  # nothing went in vain, and no part is left
     held[1].release()
@@ -112,10 +112,10 @@ def test_fetching_ahead_removes_what_was_used_but_not_what_was_fetched_ahead(
 def test_other_bytes_than_named_are_refused_and_not_kept(cache: FileCache) -> None:
     there = Elsewhere("a")
     there.data = there.data[:-1] + b"?"
-    with pytest.raises(DataError, match=r"s3://photos/a: it is not the file"):
+    with pytest.raises(DataError, match=r"s3://photos/a: the file does not match"):
         cache.get(there.wanted)
     there.data = there.data[:-1]
-    with pytest.raises(DataError, match=r"s3://photos/a: it is not the file"):
+    with pytest.raises(DataError, match=r"s3://photos/a: the file does not match"):
         cache.get(there.wanted)
     assert entries(cache) == set()
 
@@ -132,7 +132,7 @@ def test_a_damaged_file_is_fetched_again_which_is_told(tmp_path: Path, damage: s
     said: list[str] = []
     later = FileCache(tmp_path, 3 * KB, on_message=said.append)
     assert later.get(there.wanted).path.read_bytes() == there.data
-    assert said == [f"{held.path} is damaged: it is fetched again"]
+    assert said == [f"{held.path} is damaged; downloading it again"]
 
 
 def test_the_failure_of_one_part_ends_the_file(
@@ -161,7 +161,7 @@ def test_what_a_killed_process_left_is_removed(cache: FileCache) -> None:
 
 def test_a_folder_of_other_things_is_no_cache(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(UsageError, match="holds other things"):
+    with pytest.raises(UsageError, match="contains other files"):
         FileCache(tmp_path, KB)
     FileCache(tmp_path / "new", KB)
     assert is_cache(tmp_path / "new")

@@ -68,6 +68,6 @@ def test_a_full_disk_is_told_and_leaves_nothing(serve: Callable[..., Path]) -> N
         raise OSError(errno.ENOSPC, "No space left on device")
 
     root = serve(fill)
-    with pytest.warns(UserWarning, match="features could not be fetched: .*No space left"):
+    with pytest.warns(UserWarning, match="features could not be downloaded: .*No space left"):
         assert not COPIES.fetch(root / KEY)
     assert list(root.iterdir()) == []

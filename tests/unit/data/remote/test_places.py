@@ -55,7 +55,7 @@ def test_a_place_that_is_none_is_refused(path: str) -> None:
     ],
 )
 def test_a_key_in_an_address_is_refused_and_not_told(path: str, where: str) -> None:
-    with pytest.raises(UsageError, match="must not hold a key or a password") as caught:
+    with pytest.raises(UsageError, match="must not contain a key or a password") as caught:
         object_place(Path(path))
     assert caught.value.where == where
     assert "AKIA" not in str(caught.value)
@@ -73,9 +73,9 @@ def test_an_access_point_is_a_bucket() -> None:
         ("gs://photos/store", "s3://BUCKET/PREFIX"),
         ("hdfs://host:9000/store", "s3://BUCKET/PREFIX"),
         ("abfss://photos@account/store", "s3://BUCKET/PREFIX"),
-        ("s3a://photos/store", "Write s3://photos/store"),
-        ("S3://photos/store", "Write s3://photos/store"),
-        ("dbfs:/photos/store", "Write /dbfs/photos/store"),
+        ("s3a://photos/store", "Use s3://photos/store"),
+        ("S3://photos/store", "Use s3://photos/store"),
+        ("dbfs:/photos/store", "Use /dbfs/photos/store"),
         ("file:///photos/store", "Write /photos/store"),
     ],
 )
@@ -125,6 +125,6 @@ def test_no_option_that_names_a_folder_takes_an_address_of_another_kind(
 
 
 def test_a_cache_for_spark_is_no_address_and_no_secret_of_it_is_told() -> None:
-    with pytest.raises(UsageError, match="every machine sees") as caught:
+    with pytest.raises(UsageError, match="mounted on every machine") as caught:
         local_folder("S3A://AKIA:canary@photos/cache")
     assert caught.value.where == "S3A://…@photos/cache"

@@ -41,7 +41,7 @@ def test_a_failure_that_passes_is_counted_and_told_once() -> None:
     assert call(Retrier(QUICK, stats, on_message=said.append), server) == "bytes"
     assert (server.num_asked, stats.num_retries) == (4, 3)
     assert len(said) == 1
-    assert said[0].startswith(f"{PLACE}: the server answered 503; trying again for up to")
+    assert said[0].startswith(f"{PLACE}: the server answered 503; retrying for up to")
 
 
 def test_pauses_grow_up_to_the_largest() -> None:
@@ -65,7 +65,7 @@ def test_patience_ends_in_an_error_that_names_place_tries_and_time() -> None:
     )
     assert "Tried" in text
     assert "times within" in text
-    assert "type the same command again" in text
+    assert "run the same command again" in text
 
 
 def test_an_address_that_never_answered_is_given_up_early() -> None:

@@ -113,4 +113,4 @@ def test_a_missing_column_names_one_that_is_like_it(
 ) -> None:
     with pytest.raises(DataError) as caught:
         listed(tmp_path, f"{header}\na.jpg,cat\n")
-    assert caught.value.fix == f"Name it: {typed}"
+    assert caught.value.fix == f"Name the column: {typed}"

@@ -81,6 +81,6 @@ def test_a_cluster_is_not_told_that_this_machine_is_127_0_0_1(tmp_path: Path) ->
         timeout=60,
         env={**environment, **homes},
     )
-    assert "spark://host:7077: Spark does not begin" in done.stdout
+    assert "spark://host:7077: Spark did not start" in done.stdout
     given = {line.partition("=")[0] for line in (tmp_path / "given").read_text().splitlines()}
     assert not given & {"PYSPARK_PYTHON", "SPARK_LOCAL_IP"}

@@ -104,7 +104,7 @@ def desk(tmp_path: Path) -> Desk:
 @pytest.mark.parametrize("num_lacking", range(1, NUM_ROWS + 1))
 def test_input_that_ends_early_publishes_no_short_file(desk: Desk, num_lacking: int) -> None:
     """A socket that is closed between two batches looks like the end of all rows."""
-    with pytest.raises(CutInputError, match="break off"):
+    with pytest.raises(CutInputError, match="are truncated"):
         desk.make(desk.rows[:-num_lacking])
     assert desk.published() == {desk.plans[0].name}
     assert desk.make(desk.rows) == [0, 1]  # Spark tries again
@@ -158,5 +158,5 @@ def test_a_record_that_is_gone_is_missed(desk: Desk) -> None:
     desk.make(desk.rows)
     arrivals.look()
     (desk.work.records / f"{desk.plans[1].name}.json").unlink()
-    with pytest.raises(ResourceError, match="1 files that executors wrote are not to be seen"):
+    with pytest.raises(ResourceError, match="1 files that executors wrote are not visible"):
         arrivals.finished()

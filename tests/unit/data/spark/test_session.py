@@ -46,7 +46,7 @@ def test_without_java_it_is_told_what_to_install(
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ResourceError, match="needs Java, and none is found") as caught:
+    with pytest.raises(ResourceError, match="needs Java, which was not found") as caught:
         require_spark()
     assert "apt install" in str(caught.value)
 
@@ -62,15 +62,15 @@ def test_an_old_java_is_refused_by_its_number(
         require_spark()
         return
     number = "8" if version.startswith("1.8") else "11"
-    with pytest.raises(ResourceError, match=f"needs Java 17 or later, and this is {number}"):
+    with pytest.raises(ResourceError, match=f"needs Java 17 or later; this Java is {number}"):
         require_spark()
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"source": Path("hdfs://host/a.tar")}, "executors do not open webdataset at an address"),
-        ({"source": Path("photos"), "delta_version": 3}, "is for a Delta table"),
+        ({"source": Path("hdfs://host/a.tar")}, "executors cannot open webdataset at this address"),
+        ({"source": Path("photos"), "delta_version": 3}, "needs a Delta table"),
         (
             {"source_format": SourceFormat.TABLE, "engine": EngineName.LOCAL},
             "Add --engine spark",
@@ -89,8 +89,11 @@ def test_what_an_engine_cannot_read_is_told_before_it_begins(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("  File x\nModuleNotFoundError: No module named 'stepladder'\n", "lacks stepladder"),
-        ("Job aborted: ExecutorLostFailure (executor 1 exited)", "killed from outside"),
+        (
+            "  File x\nModuleNotFoundError: No module named 'stepladder'\n",
+            "stepladder is not installed",
+        ),
+        ("Job aborted: ExecutorLostFailure (executor 1 exited)", "killed, or out of memory"),
         ("Traceback\n  File x\nValueError: of a user\n\n\tat org.Spark", "ValueError: of a user"),
         (
             "An error occurred while calling o1.load.\n: java.lang.RuntimeException: x\n\tat a.B\n"
@@ -110,8 +113,16 @@ def test_why_spark_gave_up_is_one_line(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "master", "words"),
     [
-        ("No module named 'torch'", "local[2]", "runs another Python than this, which lacks torch"),
-        ("[PYTHON_VERSION_MISMATCH] other", "spark://host:7077", "of another version than this"),
+        (
+            "No module named 'torch'",
+            "local[2]",
+            "uses a different Python, in which torch is not installed",
+        ),
+        (
+            "[PYTHON_VERSION_MISMATCH] other",
+            "spark://host:7077",
+            "a different Python version than the driver",
+        ),
     ],
 )
 def test_another_python_of_executors_is_mended_by_naming_this_one(

@@ -18,12 +18,16 @@ from stepladder.errors import ResourceError
 @pytest.mark.parametrize(
     ("place", "why", "fix"),
     [
-        (lambda: Path("store.partial"), "the driver publishes them", "Give an --out on storage"),
-        (lambda: scratch_folder() / "1.partial", "cannot: folders cannot be renamed", "Set TMPDIR"),
+        (lambda: Path("store.partial"), "the driver publishes them", "Use an --out"),
+        (
+            lambda: scratch_folder() / "1.partial",
+            "at the requested path cannot be renamed",
+            "Set TMPDIR",
+        ),
         (
             lambda: made_folder(None, ObjectPlace("bucket", "store"), ".partial"),
-            "as an object store cannot",
-            "Type the command in a folder that all machines mount",
+            "cannot write to the object store",
+            "Run the command in a folder that all machines mount",
         ),
     ],
     ids=["asked for", "of a mount", "of an object store"],

@@ -61,5 +61,5 @@ def test_the_wait_is_set_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert slot_wait_s() == 600
     for text in ("ten minutes", "0", "nan"):
         monkeypatch.setenv(SLOT_WAIT, text)
-        with pytest.raises(UsageError, match="no number of seconds"):
+        with pytest.raises(UsageError, match="not a number of seconds"):
             slot_wait_s()

@@ -220,11 +220,11 @@ def test_a_version_that_is_gone_is_told_in_the_words_of_who_asks(place: Path) ->
     now = open_table(place)
     vacuum(place)
     newest = deltalake.DeltaTable(place).version()
-    with pytest.raises(DataError, match=rf"latest version, {newest} \(leave version out\), or"):
+    with pytest.raises(DataError, match=rf"latest version, {newest} \(omit version\), or"):
         open_table(place, version=0)
-    with pytest.raises(UsageError, match=rf"Give version={newest}, or leave it out"):
+    with pytest.raises(UsageError, match=rf"Use version={newest}, or omit it"):
         open_table(place, version=99)
-    typed = f"--data.table-version {newest}, with --accept-new-data in a run that has begun"
+    typed = f"--data.table-version {newest}, with --accept-new-data if the run has already started"
     for version in (0, 99):
         with pytest.raises(StepladderError, match=typed):
             open_at_version(Points(place), version)
@@ -245,7 +245,7 @@ def test_a_version_whose_log_was_removed_is_told_with_the_latest(place: Path) ->
 
 @pytest.mark.parametrize("version", [-1, "1", 1.5, True], ids=repr)
 def test_what_is_no_version_is_refused(version: Any, place: Path) -> None:
-    with pytest.raises(UsageError, match=r"is no version\n  Give a whole number, 0 or more"):
+    with pytest.raises(UsageError, match=r"invalid version .*\n  Use an integer, 0 or more"):
         open_table(place, version=version)
     assert open_table(place, version=np.int64(0)).version == 0
 

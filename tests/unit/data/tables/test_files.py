@@ -89,7 +89,7 @@ def test_a_glob_means_what_it_means_to_python(glob: str, folder: Path) -> None:
         found = dict.fromkeys(source.describe(row).split(",")[0] for row in starts)
         assert list(found) == wanted
     else:
-        with pytest.raises(DataError, match="there are no Parquet files"):
+        with pytest.raises(DataError, match="no Parquet files found"):
             open_table(folder / glob)
 
 
@@ -120,7 +120,7 @@ def test_file_names_tell_splits_as_hugging_face_writes_them(tmp_path: Path) -> N
     write(tmp_path / "train-00000-of-00001.parquet", range(4))
     write(tmp_path / "test-00000-of-00001.parquet", range(4, 6))
     assert all_x(open_table(tmp_path, split=Split.TEST)) == [4, 5]
-    with pytest.raises(DataError, match="there are no rows of the split val"):
+    with pytest.raises(DataError, match="the table has no rows of split val"):
         open_table(tmp_path, split="val")
 
 
@@ -131,9 +131,9 @@ def test_a_column_tells_splits_where_names_do_not(tmp_path: Path) -> None:
     assert all_x(source) == [1, 3, 4]
     assert source.block_rows == (1, 2, 0)
     assert source.describe(2) == "a.parquet, row 4"
-    with pytest.raises(DataError, match="no rows of the split test"):
+    with pytest.raises(DataError, match="no rows of split test"):
         open_table(tmp_path, split="test", split_column="part")
-    with pytest.raises(UsageError, match="no column of texts called split"):
+    with pytest.raises(UsageError, match="no string column split"):
         open_table(tmp_path, split="val")
 
 
@@ -193,7 +193,7 @@ def test_what_a_converter_wrote_is_the_same_data_whenever_it_was_written(folder:
         (lambda data: data[: len(data) // 2], "does not end in PAR1"),
         (lambda data: b"<html>" + b" " * 99, "does not end in PAR1"),
         (lambda data: data[:-8] + b"\xff\xff\xff\x7fPAR1", "footer is longer than the file"),
-        (footer_lost, "not a whole Parquet file"),
+        (footer_lost, "not a complete Parquet file"),
     ],
 )
 def test_a_damaged_file_is_named(damage, said: str, folder: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_flipped_byte_is_found_by_the_page_checksum(tmp_path: Path) -> None:
 def test_drift_of_the_columns_names_the_file(folder: Path) -> None:
     table = pa.table({"x": pa.array([1.5]), "y": [1]})
     pq.write_table(table, folder / "c.parquet")
-    said = r"c\.parquet, from row 0 on: column x is double, and int64"
+    said = r"c\.parquet, from row 0 on: column x has type double, but int64"
     with pytest.raises(DataError, match=said):
         open_table(folder)
     pq.write_table(pa.table({"y": [1]}), folder / "c.parquet")
@@ -239,20 +239,20 @@ def test_a_file_that_changes_while_it_is_read_is_told(folder: Path) -> None:
 
 def test_a_table_that_is_being_written_is_refused(folder: Path) -> None:
     write(folder / "_temporary" / "0" / "part.parquet", range(3))
-    with pytest.raises(DataError, match="a writer has not finished"):
+    with pytest.raises(DataError, match="the table is still being written"):
         open_table(folder)
 
 
 def test_places_without_a_table_are_told(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none", tmp_path / "*.parquet", tmp_path / "none" / "*"):
-        with pytest.raises(DataError, match="there are no Parquet files"):
+        with pytest.raises(DataError, match="no Parquet files found"):
             open_table(path)
     for path in (tmp_path, tmp_path / "*.parquet"):
-        with pytest.raises(UsageError, match="only a Delta table has versions"):
+        with pytest.raises(UsageError, match="only Delta tables have versions"):
             open_table(path, version=1)
-    with pytest.raises(DataError, match="no such file, folder or bucket"):
+    with pytest.raises(DataError, match="the file, folder or bucket does not exist"):
         open_table(tmp_path / "none", version=1)
-    with pytest.raises(UsageError, match=r"the glob cannot be read \(bad character range z-a\)"):
+    with pytest.raises(UsageError, match=r"invalid glob \(bad character range z-a\)"):
         open_table(tmp_path / "[z-a].parquet")
 
 
@@ -264,13 +264,13 @@ def test_a_split_that_is_none_is_told(folder: Path) -> None:
 def test_two_columns_of_one_name_are_told_where_they_are_read(folder: Path) -> None:
     arrays = [pa.array([value], pa.int64()) for value in range(3)]
     pq.write_table(pa.Table.from_arrays(arrays, names=["y", "y", "x"]), folder / "c.parquet")
-    with pytest.raises(DataError, match=r"c\.parquet: two columns are called y"):
+    with pytest.raises(DataError, match=r"c\.parquet: several columns have the same name: y"):
         open_table(folder / "c.parquet")
     assert all_x(open_table(folder, columns=["x"]))[-1] == 2
 
 
 def test_a_password_in_an_address_is_refused_and_not_told() -> None:
-    with pytest.raises(UsageError, match="must not hold a key or a password") as caught:
+    with pytest.raises(UsageError, match="must not contain a key or a password") as caught:
         open_table("abfs://user:canary@account.dfs.core.windows.net/t")
     assert "canary" not in str(caught.value)
 
@@ -278,9 +278,9 @@ def test_a_password_in_an_address_is_refused_and_not_told() -> None:
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("s3a://bucket/table", "Write s3://bucket/table"),
-        ("dbfs:/tables/one", "Write /dbfs/tables/one"),
-        ("dbfs:///tables/one", "Write /dbfs/tables/one"),
+        ("s3a://bucket/table", "Use s3://bucket/table"),
+        ("dbfs:/tables/one", "Use /dbfs/tables/one"),
+        ("dbfs:///tables/one", "Use /dbfs/tables/one"),
     ],
 )
 def test_sparks_names_of_places_are_told_as_ours(typed: str, meant: str) -> None:

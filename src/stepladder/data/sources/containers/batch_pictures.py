@@ -1,4 +1,4 @@
-"""The pictures of a column, whatever it holds them as, as JPEG, PNG or NPY."""
+"""Convert the pictures of a column, in any supported form, to JPEG, PNG or NPY."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     RecordBatch = Pixels = Any
 
-_BYTES_PER_PIXEL = 8  # 16-bit RGBA, not compressed at all
+_BYTES_PER_PIXEL = 8  # 16-bit RGBA, uncompressed
 _BYTES_AROUND = 1 << 20
 
 
@@ -58,11 +58,11 @@ class BatchPictures:
         self._kind = columns.kind
 
     def path(self, at: int) -> str | None:
-        """Return the name that Hugging Face keeps beside the bytes."""
+        """Return the file name that Hugging Face stores next to the bytes."""
         return self._paths[at] if self._paths else None
 
     def read(self, at: int, where: str) -> tuple[bytes, str | None]:
-        """Return the picture of a row as JPEG, PNG or NPY, or why there is none."""
+        """Return the picture of a row as JPEG, PNG or NPY, or the reason why it is unusable."""
         if not self._column[at].is_valid:
             return b"", f"is null ({where})"
         try:
@@ -72,7 +72,7 @@ class BatchPictures:
         if not data:
             return b"", "is empty (0 bytes)"
         if len(data) > self._max_pixels * _BYTES_PER_PIXEL + _BYTES_AROUND:
-            return b"", f"is {len(data)} bytes, larger than any picture allowed"
+            return b"", f"is {len(data)} bytes, larger than the maximum size of a picture"
         return data, None
 
     def _convert(self, at: int) -> bytes:
@@ -107,7 +107,7 @@ class BatchPictures:
         while not types.is_uint8(values.type):
             lengths = compute.unique(compute.list_value_length(values))
             if len(lengths) != 1 or not lengths[0].is_valid:
-                raise BadPictureError("is nested lists of unequal lengths")
+                raise BadPictureError("has nested lists of unequal length")
             shape.append(lengths[0].as_py())
             values = values.flatten()
         if len(shape) == 3 and shape[2] == 1:
@@ -123,7 +123,7 @@ _UNDEFINED_MODE = -1  # Spark could not decode it
 
 
 def npy_bytes(pixels: Pixels) -> bytes:
-    """Write pixels, uint8 (h, w) or (h, w, c), as an NPY file; always the same bytes."""
+    """Return pixels, uint8 (h, w) or (h, w, c), as an NPY file; the bytes are deterministic."""
     shape = ", ".join(str(side) for side in pixels.shape)
     text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({shape}), }}"
     padded = -(-(_HEADER_START + len(text) + 1) // _ALIGNED_TO) * _ALIGNED_TO
@@ -133,36 +133,38 @@ def npy_bytes(pixels: Pixels) -> bytes:
 
 
 def from_flat(values: bytes, *, height: int | None, width: int | None) -> bytes:
-    """Write rows of pixels, channels last, as an NPY file.
+    """Return row-major pixels, channels last, as an NPY file.
 
     Args:
-        values: h · w values of grey, or h · w · 3 of RGB.
-        height, width: of the picture; None: it is a square.
+        values: h · w grey values, or h · w · 3 RGB values.
+        height, width: size of the picture; None: it is a square.
 
     Raises:
-        BadPictureError: if the number of values does not fit.
+        BadPictureError: if the number of values does not match the size.
     """
     num_values = len(values)
     if height is None and width is None:
         height = width = _side_of_square(num_values)
     if not height or not width or height < 0 or width < 0:
         raise BadPictureError(
-            f"is {num_values} values of unknown height and width (--pixel-height, --pixel-width)"
+            f"has {num_values} values of unknown height and width (--pixel-height, --pixel-width)"
         )
     num_channels, rest = divmod(num_values, height * width)
     if rest or num_channels not in {1, 3}:
-        raise BadPictureError(f"is {num_values} values, not {width}x{height} pixels")
+        raise BadPictureError(f"has {num_values} values, which is not {width}x{height} pixels")
     shape = (height, width) if num_channels == 1 else (height, width, 3)
     return npy_bytes(np.frombuffer(values, dtype=np.uint8).reshape(shape))
 
 
 def from_spark_image(image: dict[str, Any]) -> bytes:
-    """Write a row of Spark's image data source as an NPY file: BGR to RGB, alpha onto white.
+    """Return a row of Spark's image data source as an NPY file.
+
+    BGR becomes RGB; alpha is blended onto white.
 
     Raises:
-        BadPictureError: if Spark could not decode it, or it is not as its numbers say.
+        BadPictureError: if Spark could not decode it, or its fields are inconsistent.
 
-    Source: Apache Spark, `org.apache.spark.ml.image.ImageSchema`; modes are OpenCV's types.
+    Source: Apache Spark, `org.apache.spark.ml.image.ImageSchema`; modes are OpenCV types.
     """
     height, width = image["height"], image["width"]
     num_channels, mode, data = image["nChannels"], image["mode"], image["data"]
@@ -172,7 +174,7 @@ def from_spark_image(image: dict[str, Any]) -> bytes:
     if num_channels not in {1, 3, 4} or not is_8_bit or min(height, width) < 1:
         raise BadPictureError(f"is a Spark image of mode {mode} with {num_channels} channels")
     if len(data) != height * width * num_channels:
-        raise BadPictureError(f"is {len(data)} values, not {width}x{height} pixels")
+        raise BadPictureError(f"has {len(data)} values, which is not {width}x{height} pixels")
     pixels = np.frombuffer(data, dtype=np.uint8).reshape(height, width, num_channels)
     if num_channels == 1:
         return npy_bytes(pixels[..., 0])
@@ -185,10 +187,10 @@ def from_spark_image(image: dict[str, Any]) -> bytes:
 
 
 def from_array_file(data: bytes, *, max_pixels: int) -> bytes:
-    """Take the one array out of a file of `numpy.savez`, never more of it than a picture holds.
+    """Return the only array in a file of `numpy.savez`; other data is returned unchanged.
 
     Raises:
-        BadPictureError: if it is damaged, holds no array of pixels, or more of it than allowed.
+        BadPictureError: if it is damaged, is not an array of pixels, or exceeds max_pixels.
     """
     if not data.startswith(_ZIP_MAGIC):
         return data
@@ -197,19 +199,19 @@ def from_array_file(data: bytes, *, max_pixels: int) -> bytes:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
             if len(names) != 1:
-                raise BadPictureError(f"is a ZIP of {len(names)} files, not of one array")
-            with archive.open(names[0]) as file:  # its stated size is not believed
+                raise BadPictureError(f"is a ZIP of {len(names)} files, not of a single array")
+            with archive.open(names[0]) as file:  # the size in its header is not trusted
                 found = file.read(most_bytes + 1)
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
         raise BadPictureError(f"cannot be decoded: {error}") from None
     if len(found) > most_bytes:
-        raise BadPictureError(f"unpacks to over {most_bytes} bytes (--max-pixels)")
+        raise BadPictureError(f"unpacks to more than {most_bytes} bytes (--max-pixels)")
     read_npy_header(found)
     return found
 
 
 def _side_of_square(num_values: int) -> int | None:
-    """Return the side of a square of RGB or of grey; no number of values is both."""
+    """Return the side of an RGB or grey square; no number of values fits both."""
     for num_channels in (3, 1):
         side = math.isqrt(num_values // num_channels)
         if side and side * side * num_channels == num_values:

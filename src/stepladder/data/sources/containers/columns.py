@@ -1,4 +1,4 @@
-"""Choose the columns of a table of pictures: which holds the picture, which the label."""
+"""Choose the columns of a table of pictures: the picture, the label and optional ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DEFAULTS = {field.name: field.default for field in fields(PrepareConfig)}
 
 
 class ImageKind(StrEnum):
-    """How a column holds pictures."""
+    """How a column stores pictures."""
 
     BYTES = "bytes"
     STRUCT = "struct of bytes"
@@ -42,13 +42,14 @@ class ImageKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """What is read of a table.
+    """The columns that are read from a table.
 
     Attributes:
-        image: column of pictures, which holds them as `kind` says.
-        label, split, path, group, height, width: columns, or None where there is none.
-        types: of all these, as Arrow names them.
-        class_names: what label numbers stand for, or None.
+        image: column of pictures.
+        kind: how the image column stores pictures.
+        label, split, path, group, height, width: column names; None if there is no such column.
+        types: Arrow type names of these columns.
+        class_names: class name of each label number, or None.
     """
 
     image: str
@@ -71,18 +72,18 @@ class Columns:
 def choose_columns(
     schema: Schema, config: PrepareConfig, *, constants: Mapping[str, Any], where: str
 ) -> Columns:
-    """Choose by the names that options give, else by types and usual names.
+    """Choose the columns that options name, else by type and common names.
 
     Args:
-        schema: of the first file.
+        schema: schema of the first file.
         config: options.
-        constants: columns that are folders of the file's name, with the value for this file.
+        constants: columns from the folder names of the file's path, with their value for this file.
         where: the file, for errors.
 
     Raises:
-        UsageError: if a column that was named is missing, or none can be told to hold pictures or
-            labels; lists the columns.
-        DataError: if a column is of an extension type.
+        UsageError: if a named column is missing, or the column of pictures or labels cannot be
+            determined; lists the columns.
+        DataError: if a column has an extension type.
     """
     refuse_pickled(schema, where)
     image = _choose_image(schema, config, where)
@@ -120,29 +121,29 @@ def check_drift(schema: Schema, columns: Columns, *, where: str, first: str) -> 
     """Check that another file has the same columns as the first.
 
     Raises:
-        DataError: names the file, its first row and the column.
+        DataError: if it does not; names the file and the column.
     """
     refuse_pickled(schema, where)
     for name, wanted in columns.types.items():
         found = _plain(schema.field(name).type) if name in schema.names else None
         if found != wanted:
             raise DataError(
-                f"column {name!r} is {f'of type {found}' if found else 'missing'}; "
-                f"in {first} it is of type {wanted}",
+                f"column {name!r} {f'has type {found}' if found else 'is missing'}; "
+                f"in {first} it has type {wanted}",
                 where=f"{where}: from row 0 on",
-                why="Files of one source have the same columns.",
-                fix="Write that file again as the others are, or give a pattern without it.",
+                why="All files of a source must have the same columns.",
+                fix="Rewrite the file with these columns, or use a pattern that excludes it.",
             )
     if _class_names(hugging_face_features(schema), columns.label) != columns.class_names:
         raise DataError(
-            f"the class names of column {columns.label!r} are not those of {first}",
+            f"the class names of column {columns.label!r} differ from those in {first}",
             where=f"{where}: from row 0 on",
-            fix="Write that file again with the class names of the others.",
+            fix="Rewrite the file with the class names of the others.",
         )
 
 
 def image_kind(kind: DataType) -> ImageKind | None:
-    """Tell how a column of this type may hold pictures; None if it cannot."""
+    """Return how a column of this type can store pictures; None if it cannot."""
     from pyarrow import types
 
     if types.is_struct(kind):
@@ -164,7 +165,7 @@ def image_kind(kind: DataType) -> ImageKind | None:
 
 
 def hugging_face_features(schema: Schema) -> dict[str, Any]:
-    """Read the features that Hugging Face `datasets` writes into a file; empty if there are none.
+    """Return the features that Hugging Face `datasets` stored in a file; empty if missing.
 
     Source: Hugging Face, "Dataset features": the key `huggingface` of the schema's metadata.
     """
@@ -177,19 +178,19 @@ def hugging_face_features(schema: Schema) -> dict[str, Any]:
 
 
 def refuse_pickled(schema: Schema, where: str) -> None:
-    """Refuse a file that has a column of pickled Python objects.
+    """Raise an error if a file has a column of pickled Python objects.
 
     Raises:
-        DataError: names the column.
+        DataError: if it does; names the column.
 
     Source: CVE-2023-47248.
     """
     for field in schema:
         if extension_of(field) == _PICKLED_EXTENSION:
             raise DataError(
-                f"column {field.name!r} is a pickled extension type, which could run code",
+                f"column {field.name!r} has a pickled extension type, which could execute code",
                 where=where,
-                fix="Write the file again with plain columns: binary for pictures.",
+                fix="Rewrite the file with plain columns: binary for pictures.",
             )
 
 
@@ -199,11 +200,11 @@ def _choose_image(schema: Schema, config: PrepareConfig, where: str) -> str:
     if named is not None:
         if named in able:
             return named
-        kind = f"is of type {schema.field(named).type}" if named in schema.names else "is missing"
+        kind = f"has type {schema.field(named).type}" if named in schema.names else "is missing"
         raise UsageError(
-            f"column {named!r} {kind}; pictures are binary, uint8 lists, or structs of bytes",
+            f"column {named!r} {kind}; pictures must be binary, uint8 lists or structs of bytes",
             where=where,
-            fix=f"Name it: --image-column {able[0]}" if able else _columns_are(schema),
+            fix=f"Name the column: --image-column {able[0]}" if able else _columns_are(schema),
         )
     known = [name for name in _IMAGE_NAMES if name in able]
     structs = [name for name in able if image_kind(schema.field(name).type) in _SURE]
@@ -211,10 +212,10 @@ def _choose_image(schema: Schema, config: PrepareConfig, where: str) -> str:
         if found:
             return found[0]
     raise UsageError(
-        "no column that holds pictures" if not able else f"which column holds pictures? {able}",
+        "no column of pictures" if not able else f"several columns may contain pictures: {able}",
         where=where,
         why=_columns_are(schema),
-        fix=f"Name it: --image-column {able[0] if able else 'NAME'}",
+        fix=f"Name the column: --image-column {able[0] if able else 'NAME'}",
     )
 
 
@@ -242,7 +243,7 @@ def _choose_label(
         f"no column {config.label_column!r}",
         where=where,
         why=_columns_are(schema, constants),
-        fix=f"Name it: --label-column {(coded or usual or near or ['NAME'])[0]}",
+        fix=f"Name the column: --label-column {(coded or usual or near or ['NAME'])[0]}",
     )
 
 
@@ -256,16 +257,16 @@ def _check_label(schema: Schema, label: str, constants: Mapping[str, Any], where
     is_text = types.is_string(plain) or types.is_large_string(plain) or types.is_string_view(plain)
     if not (types.is_integer(plain) or is_text):
         raise UsageError(
-            f"column {label!r} is of type {kind}; a label is a whole number or a text",
+            f"column {label!r} has type {kind}; a label must be an integer or a string",
             where=where,
-            fix="Name another column: --label-column NAME",
+            fix="Choose another column: --label-column NAME",
         )
 
 
 def _optional(
     schema: Schema, constants: Mapping[str, Any], config: PrepareConfig, option: str, where: str
 ) -> str | None:
-    """Return a text column that an option names; one that was not named by hand may be missing."""
+    """Return the text column that an option names; None if the default column is missing."""
     from pyarrow import types
 
     name: str = getattr(config, option)
@@ -280,10 +281,10 @@ def _optional(
     if name == _DEFAULTS[option]:
         return None
     raise UsageError(
-        f"no text column {name!r}",
+        f"no string column {name!r}",
         where=where,
         why=_columns_are(schema, constants),
-        fix=f"Name another column: --{option.replace('_', '-')} NAME",
+        fix=f"Choose another column: --{option.replace('_', '-')} NAME",
     )
 
 
@@ -292,12 +293,12 @@ def _refuse_twins(schema: Schema, name: str, where: str) -> None:
         raise DataError(
             f"two columns are named {name!r}",
             where=where,
-            fix="Write the file again, each column under a name of its own.",
+            fix="Rewrite the file with unique column names.",
         )
 
 
 def _plain(kind: DataType) -> str:
-    """Name a type as Parquet knows it: how wide offsets are in memory says nothing of a file."""
+    """Return the type name without the in-memory layout: large_ and _view are not in a file."""
     from pyarrow import types
 
     kind = kind.value_type if types.is_dictionary(kind) else kind
@@ -308,9 +309,9 @@ def _refuse_extension(schema: Schema, name: str, where: str) -> None:
     extension = extension_of(schema.field(name))
     if extension is not None:
         raise DataError(
-            f"column {name!r} is of the extension type {extension!r}",
+            f"column {name!r} has the extension type {extension!r}",
             where=where,
-            fix="Write the file again with plain columns: binary for pictures.",
+            fix="Rewrite the file with plain columns: binary for pictures.",
         )
 
 
@@ -332,5 +333,5 @@ def _is_binary(kind: DataType) -> bool:
 
 def _columns_are(schema: Schema, constants: Mapping[str, Any] | None = None) -> str:
     shown = [f"{field.name} ({str(field.type)[:40]})" for field in schema]
-    shown += [f"{name} (of the folders' names)" for name in constants or {}]
-    return f"Its columns: {', '.join(shown[:20])}{', …' if len(shown) > 20 else ''}."
+    shown += [f"{name} (from folder names)" for name in constants or {}]
+    return f"The columns are {', '.join(shown[:20])}{', …' if len(shown) > 20 else ''}."

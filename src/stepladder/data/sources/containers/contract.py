@@ -1,4 +1,4 @@
-"""What a file of pictures gives: rows, a few at a time, in its own order."""
+"""The interface of a file that contains many pictures: batches of rows in file order."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Item:
     """One picture of a container.
 
     Attributes:
-        row: its number in the container, from 0.
-        data: a JPEG, PNG or NPY file; empty where `reason` is given.
-        label: a class name, or a number that stands for one.
-        split: as the row or its file says.
-        path: the source's own name for it; None where it has none.
-        group: the value of the group column, or None.
-        reason: why it cannot be used, if that was found while it was read.
+        row: row number in the container, from 0.
+        data: a JPEG, PNG or NPY file; empty if `reason` is set.
+        label: a class name or class number.
+        split: split given by the row or its file, or None.
+        path: path given by the source, or None.
+        group: value of the group column, or None.
+        reason: why the picture is unusable, or None.
     """
 
     row: int
@@ -39,14 +39,14 @@ class Item:
 
 
 class Container(ABC):
-    """A file of pictures, or a part of one that is read as a whole.
+    """A file of pictures, or a part of a file that is read as a unit.
 
     Attributes:
-        name: of the file, relative to the source, "/" between parts.
-        key: identity; while it is the same, so are the rows.
-        num_rows: how many; None before it was read.
-        picture_bytes: all its pictures, about.
-        skipped: what was left out, as far as it was read.
+        name: name of the file relative to the source, with "/" as separator.
+        key: identity; equal keys mean equal rows.
+        num_rows: number of rows; None if it is unknown before reading.
+        picture_bytes: approximate size of all its pictures.
+        skipped: what was skipped so far.
     """
 
     name: str
@@ -57,24 +57,24 @@ class Container(ABC):
 
     @abstractmethod
     def items(self) -> Iterator[list[Item]]:
-        """Yield the rows in order, at most about `MAX_BATCH_BYTES` at a time.
+        """Yield batches of rows in file order, about `MAX_BATCH_BYTES` at most.
 
         Raises:
-            DataError: if the file is damaged, or a row has no usable label; names file and row.
+            DataError: if the file is damaged or a row has no valid label; names file and row.
         """
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A source of containers, opened.
+    """An opened source of containers.
 
     Attributes:
         root: folder that the containers' names are relative to.
-        containers: in the order of their names.
-        key: hash of how rows are read; bytes spooled under another one are stale.
-        class_names: what label numbers stand for, where the source says.
-        skipped: files that were left out.
-        warnings: what a person should know.
+        containers: sorted by name.
+        key: hash of how rows are read; spooled bytes with another key are stale.
+        class_names: class name of each label number, if the source has them.
+        skipped: files that were skipped.
+        warnings: warnings for the user.
         has_group: whether the group column was found.
         origin: see `Listing.origin`.
     """

@@ -1,6 +1,6 @@
-"""Find the files of a source: one, a folder of them, a pattern, or a prefix in an object store.
+"""Find the files of a source: a file, a folder, a pattern, or a prefix in an object store.
 
-What names of files say is read here too: patterns of many, splits, columns.
+Also parses file names: patterns, splits and partition columns.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ _SPLIT_WORD = re.compile(rf"({'|'.join(sorted(SPLIT_WORDS, key=len, reverse=True
 
 
 def is_pattern(source: Path) -> bool:
-    """Return True if a path is a pattern of names, and no file has that very name."""
+    """Return True if a path is a glob pattern and no file with that exact name exists."""
     return bool(_MAGIC_OR_BRACE.search(str(source))) and not source.exists()
 
 
 def is_open(pattern: str) -> bool:
-    """Return True if a pattern without braces may stand for any number of names."""
+    """Return True if a pattern without braces can match any number of names."""
     return bool(_MAGIC.search(pattern))
 
 
 def fixed_part(pattern: str) -> str:
-    """Return what stands before the first sign of a pattern; all of a plain name."""
+    """Return the part of a pattern before the first wildcard; all of a plain name."""
     match = _MAGIC_OR_BRACE.search(pattern)
     return pattern[: match.start()] if match else pattern
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Write out `{000..123}` and `{a,b}`, as a shell does.
+    """Expand `{000..123}` and `{a,b}`, as a shell does.
 
     Raises:
-        UsageError: if it stands for more than a million names.
+        UsageError: if a range expands to more than a million names.
     """
     begin = pattern.find("{")
     end = pattern.find("}", begin)
@@ -73,9 +73,9 @@ def expand_braces(pattern: str) -> list[str]:
         first, last, width = int(span[1]), int(span[2]), len(span[1])
         if abs(last - first) >= _MAX_EXPANDED:
             raise UsageError(
-                f"{{{inner}}} stands for more than a million names",
+                f"{{{inner}}} expands to more than a million names",
                 where=pattern,
-                fix="Give the folder, or a pattern with *.",
+                fix="Use the folder, or a pattern with *.",
             )
         words = [str(number).zfill(width) for number in range(first, last + 1)]
     else:
@@ -85,12 +85,12 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def splits_by_name(names: list[str], where: Path) -> list[Split | None]:
-    """Read splits off names of files, as in `train-00000-of-00004.parquet` or `val/0.tar`.
+    """Return splits from file names such as `train-00000-of-00004.parquet` or `val/0.tar`.
 
-    One file alone is no split: it was chosen.
+    The name of a single file is not read as a split.
 
     Raises:
-        DataError: if some names tell a split and others do not, or none tells train.
+        DataError: if only some names contain a split, or none contains train.
     """
     splits = [_split_of(name) for name in names]
     named = {split for split in splits if split is not None}
@@ -99,21 +99,21 @@ def splits_by_name(names: list[str], where: Path) -> list[Split | None]:
     others = [name for name, split in zip(names, splits, strict=True) if split is None]
     if others:
         raise DataError(
-            f"some files are named for a split and others are not: {name_some(others)}",
+            f"some files are named after a split and others are not: {name_some(others)}",
             where=str(where),
-            fix="Name them all, as in train-0 and test-0, or give a pattern of those you want.",
+            fix="Name all files after their split, such as train-0, or use a narrower pattern.",
         )
     if Split.TRAIN not in named:
         raise DataError(
-            f"files for {', '.join(sorted(named))}, but none for train",
+            f"there are files for {', '.join(sorted(named))} but none for train",
             where=str(where),
-            fix="Add those of train, or name the files without a split: val is then drawn.",
+            fix="Add the files of train, or remove the split from the names: val is then drawn.",
         )
     return splits
 
 
 def partition_values(name: str) -> dict[str, str]:
-    """Read `column=value` off the folders of a file's name, as Hive and Spark write them."""
+    """Return the partition values in a file's path (`column=value`, as in Hive and Spark)."""
     pairs = [part.partition("=") for part in name.split("/")[:-1] if "=" in part]
     return {key: unquote(value) for key, _, value in pairs if key}
 
@@ -129,14 +129,14 @@ def _split_of(name: str) -> Split | None:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that pictures lie in.
+    """A file that contains pictures.
 
     Attributes:
-        name: relative to the source, "/" between parts.
-        size_bytes: of it.
-        mtime_ns: when it was changed.
-        key: holds as long as the file is the same.
-        filesystem, path: what opens it.
+        name: path relative to the source, with "/" as separator.
+        size_bytes: size of the file.
+        mtime_ns: modification time.
+        key: identity; changes if the file changes.
+        filesystem, path: how to open it.
     """
 
     name: str
@@ -147,38 +147,40 @@ class SourceFile:
     path: str
 
     def open(self) -> Any:
-        """Open it for reading at any place; a pyarrow file.
+        """Open the file for random access; returns a pyarrow file.
 
         Raises:
-            DataError: if it is gone, or may not be read.
-            ResourceError: if the object store does not answer, or refuses.
+            DataError: if it does not exist or cannot be opened.
+            ResourceError: if the object store does not respond or denies access.
         """
         try:
             return self.filesystem.open_input_file(self.path)
         except FileNotFoundError:
             raise DataError(
-                "the file is gone", where=self.name, fix="Put it back, or run prepare again."
+                "the file no longer exists",
+                where=self.name,
+                fix="Restore it, or run prepare again.",
             ) from None
         except OSError as error:
             reason = error.strerror or str(error)
             raise DataError(
                 f"cannot be opened: {reason.partition(chr(10))[0][:200]}",
                 where=self.name,
-                fix="Look at its permissions and those of its folder.",
+                fix="Check the permissions of the file and its folder.",
             ) from None
 
     def open_ahead(self) -> io.BufferedReader:
-        """Open it for reading front to back: each read of an object store may take 100 ms."""
+        """Open the file for sequential reading; a read from an object store may take 100 ms."""
         return io.BufferedReader(self.open(), self.ahead_bytes)
 
     @property
     def place(self) -> ObjectPlace | None:
-        """Where it is in an object store; None: on this machine."""
+        """Address in an object store; None: a local file."""
         return _place_of(self.filesystem, self.path)
 
     @property
     def ahead_bytes(self) -> int:
-        """How much is read at once."""
+        """Size of the read-ahead buffer."""
         return _FAR_AHEAD_BYTES if self.is_far else _AHEAD_BYTES
 
     @property
@@ -187,10 +189,10 @@ class SourceFile:
         return self.place is not None
 
     def refuse_changed(self) -> None:
-        """Be sure that the file is still the one that was listed.
+        """Check that the file has not changed since it was listed.
 
         Raises:
-            DataError: if it is gone or was written to.
+            DataError: if it was removed or modified.
         """
         try:
             info = self.filesystem.get_file_info(self.path)
@@ -200,7 +202,7 @@ class SourceFile:
             raise DataError(
                 "changed while it was read",
                 where=self.name,
-                fix="Type the same command again when nothing writes to it.",
+                fix="Run the same command again when nothing writes to the file.",
             )
 
 
@@ -214,12 +216,12 @@ class FoundFiles:
 
 
 def find_files(source: Path, *, suffixes: tuple[str, ...], follow_symlinks: bool) -> FoundFiles:
-    """List the files with these endings in a folder or prefix, or those that a pattern names.
+    """List the files with these extensions in a folder or prefix, or those matching a pattern.
 
-    What begins with a dot or an underscore is left out, as Spark's and other writers' notes do.
+    Skips names that begin with a dot or an underscore, such as Spark's metadata files.
 
     Raises:
-        UsageError: if nothing is there.
+        UsageError: if no file is found.
     """
     skipped = Skipped()
     place = object_place(source)
@@ -242,29 +244,29 @@ def find_files(source: Path, *, suffixes: tuple[str, ...], follow_symlinks: bool
                 found.append(_local_file(entry, name))
     if not found:
         raise UsageError(
-            f"no file that ends in {' or '.join(suffixes)}",
+            f"no {' or '.join(suffixes)} file found",
             where=str(source),
-            why=f"Left out: {skipped.describe()}" if skipped.counts else None,
-            fix="Give --source a file, a folder of them, or a pattern in quotes.",
+            why=f"Skipped: {skipped.describe()}" if skipped.counts else None,
+            fix="Set --source to a file, a folder of such files, or a quoted pattern.",
         )
     return FoundFiles(root, sorted(found, key=lambda file: file.name), skipped)
 
 
 def cut_off(error: StoreAwayError, after: str) -> StoreAwayError:
-    """Add to why an object store gave no more of a file how far it was read."""
+    """Add how far a file was read to the error of an object store."""
     error.where = f"{error.where}: {after}"
-    error.why = f"{error.why} What was read to its end is kept."
-    error.fix = "Type the same command again: it goes on from there."
+    error.why = f"{error.why} Parts that were read completely are kept."
+    error.fix = "Run the same command again to resume."
     return error
 
 
 @contextlib.contextmanager
 def listing_named(place: ObjectPlace) -> Iterator[None]:
-    """Turn what a listing raises into an error that says what to do, and name the place given.
+    """Convert the errors of a listing to ones that name the address and a fix.
 
     Raises:
-        UsageError: if nothing is there, or the bucket is missing.
-        ResourceError: if the object store does not answer, or refuses.
+        UsageError: if the object, prefix or bucket does not exist.
+        ResourceError: if the object store does not respond or denies access.
     """
     try:
         yield
@@ -273,12 +275,12 @@ def listing_named(place: ObjectPlace) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise UsageError(
-            "nothing is there", where=str(place), fix="Look at the name of the object or prefix."
+            "does not exist", where=str(place), fix="Check the name of the object or prefix."
         ) from None
 
 
 def file_of(filesystem: FileSystem, root: str, name: str) -> SourceFile | None:
-    """Return a file by its name below a folder of a file system; None if it is not there."""
+    """Return a file by its name below a folder of a file system; None if it does not exist."""
     from pyarrow.fs import FileType
 
     path = f"{root}/{name}"
@@ -296,9 +298,9 @@ def _place_of(filesystem: FileSystem, path: str) -> ObjectPlace | None:
 
 def _unseen(error: OSError, name: str) -> DataError:
     return DataError(
-        f"cannot be looked at: {error.strerror or error}",
+        f"cannot be accessed: {error.strerror or error}",
         where=name,
-        fix="Look at its permissions and those of its folder.",
+        fix="Check the permissions of the file and its folder.",
     )
 
 
@@ -307,7 +309,7 @@ def _is_note(name: str) -> bool:
 
 
 def _local_paths(source: Path) -> tuple[Path, list[Path]]:
-    """Return the folder that names are relative to, and the files and folders to look at."""
+    """Return the folder that names are relative to, and the files and folders to list."""
     if source.is_dir():
         return source.resolve(), [source.resolve()]
     if not is_pattern(source):
@@ -323,9 +325,9 @@ def _local_paths(source: Path) -> tuple[Path, list[Path]]:
         found.update(dict.fromkeys(matches))
     if missing:
         raise UsageError(
-            f"{len(missing)} of the files that the pattern names are missing: {name_some(missing)}",
+            f"{len(missing)} of the files in the pattern do not exist: {name_some(missing)}",
             where=str(source),
-            fix="Add them, or write the numbers that are there.",
+            fix="Add them, or change the pattern to existing files.",
         )
     return root.resolve(), [root.resolve() / os.path.relpath(path, root) for path in found]
 
@@ -336,9 +338,9 @@ def _why_not(path: Path, root: Path, *, follow_symlinks: bool) -> str | None:
     except OSError as error:
         return f"file(s) that cannot be read: {error.strerror}"
     if not stat.S_ISREG(status.st_mode):  # a FIFO would block
-        return "neither file nor folder"
+        return "neither a file nor a folder"
     if path.is_symlink() and not follow_symlinks and not path.resolve().is_relative_to(root):
-        return "link(s) that leads out of the source (--follow-symlinks)"
+        return "link(s) that point outside the source (--follow-symlinks)"
     return None
 
 
@@ -378,9 +380,9 @@ def _remote_files(place: ObjectPlace, suffixes: tuple[str, ...]) -> list[SourceF
             files.append(_remote_file(filesystem, info, name))
     if not files:
         raise UsageError(
-            f"no object that ends in {' or '.join(suffixes)}",
+            f"no {' or '.join(suffixes)} object found",
             where=str(place),
-            fix="Give --source a prefix that holds some, or a pattern in quotes.",
+            fix="Set --source to a prefix that contains some, or a quoted pattern.",
         )
     return sorted(files, key=lambda file: file.name)
 

@@ -1,7 +1,7 @@
-"""From labels as a source has them, names or numbers, to class names.
+"""Convert the labels of a source, names or numbers, to class names.
 
-A store's classes are sorted by name. Numbers without names are written with leading zeros, as
-many as the largest needs: class k is then label k where the numbers are 0 to K - 1.
+A store's classes are sorted by name. Numbers without names are padded with zeros to the width of
+the largest, so that class k is label k if the numbers are 0 to K - 1.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from stepladder.errors import DataError
 
 
 def checked_label(value: Any, name: str, where: str) -> str | int:
-    """Return a label as it stands in a row.
+    """Return the label of a row, without surrounding whitespace.
 
     Raises:
         DataError: if it is null, empty or negative; names file, row and column.
@@ -23,23 +23,23 @@ def checked_label(value: Any, name: str, where: str) -> str | int:
         return value
     what = "null" if value is None else "empty" if isinstance(value, str) else f"{value!r:.40}"
     raise DataError(
-        f"column {name!r} is {what}; a label is a number of 0 or more, or a text",
+        f"column {name!r} is {what}; a label must be a non-negative integer or a string",
         where=where,
-        why="Hugging Face writes -1 where a test set has no labels." if value == -1 else None,
-        fix="Mend the row or take it out, or give a pattern that leaves its file out.",
+        why="Hugging Face writes -1 for the missing labels of a test set." if value == -1 else None,
+        fix="Fix or remove the row, or use a pattern that excludes the file.",
     )
 
 
 def encodable(text: str) -> str:
-    """Write half characters, which JSON can hold and UTF-8 cannot, as escapes."""
+    """Replace lone surrogates, which UTF-8 cannot encode, with escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Labels:
-    """Collects labels, then names them.
+    """Collects labels and returns their class names.
 
     Args:
-        class_names: what numbers stand for, where the source says.
+        class_names: class name of each label number, if the source has them.
     """
 
     def __init__(self, class_names: tuple[str, ...] | None) -> None:
@@ -47,10 +47,10 @@ class Labels:
         self._seen: dict[str | int, tuple[str | int, str]] = {}
 
     def add(self, label: str | int, where: str) -> str | int:
-        """Take in the label of a row, and give it back: one object for all that are equal.
+        """Add the label of a row and return it; equal labels share one object.
 
         Raises:
-            DataError: if it is a number without a name, where numbers have names.
+            DataError: if numbers have class names and this one has none.
         """
         found = self._seen.get(label)
         if found is not None:
@@ -58,10 +58,10 @@ class Labels:
         names = self._class_names
         if names is not None and isinstance(label, int) and label >= len(names):
             raise DataError(
-                f"label {label} has no name; the file names {len(names)} classes, 0 to "
+                f"label {label} has no class name; the file defines {len(names)} classes, 0 to "
                 f"{len(names) - 1}",
                 where=where,
-                fix="Mend the row or take it out, or give a pattern that leaves its file out.",
+                fix="Fix or remove the row, or use a pattern that excludes the file.",
             )
         self._seen[label] = (label, where)
         return label
@@ -70,16 +70,16 @@ class Labels:
         """Return the class name of each label.
 
         Raises:
-            DataError: if some are numbers and some are texts; names a row of each.
+            DataError: if some are numbers and some are strings; names a row of each.
         """
         numbers = [label for label in self._seen if isinstance(label, int)]
         texts = [label for label in self._seen if isinstance(label, str)]
         if numbers and texts:
             raise DataError(
-                f"labels are numbers in some rows and texts in others: {numbers[0]} in "
+                f"labels are numbers in some rows and strings in others: {numbers[0]} in "
                 f"{self._seen[numbers[0]][1]}, {texts[0]!r} in {self._seen[texts[0]][1]}",
                 where=source,
-                fix="Write them all in one way.",
+                fix="Write all labels as numbers, or all as strings.",
             )
         names = self._class_names
         width = len(str(max(numbers, default=0)))

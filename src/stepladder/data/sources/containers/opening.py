@@ -1,4 +1,4 @@
-"""Find out what a source is, and open it: files of pictures, or files that hold many."""
+"""Detect the format of a source and open it."""
 
 from __future__ import annotations
 
@@ -39,26 +39,24 @@ _PACKED_TARS = (
 )
 _OTHER_ARCHIVES = (".zip", ".7z", ".rar")
 _PARQUET_MAGIC = b"PAR1"
-_ADDRESSES = (
-    "Let Spark read it: --engine spark. Or give a path of this machine, or s3://BUCKET/PREFIX."
-)
+_ADDRESSES = "Let Spark read it: --engine spark. Or use a local path, or s3://BUCKET/PREFIX."
 
 
 def open_pictures(config: PrepareConfig) -> Pictures:
-    """Open a source of any kind, and take a first look at it.
+    """Open a source of any format and validate it.
 
     Raises:
         UsageError: if it is missing or ambiguous.
-        DataError: if it holds nothing that can be used.
+        DataError: if it contains no usable pictures.
     """
     place = supported_place(config.source, fix=_ADDRESSES)
     refuse_store(config.source)
     kind = config.source_format
     if kind is SourceFormat.TABLE:
         raise UsageError(
-            "a table is known to Spark alone by its name",
+            "only Spark can read a table by its name",
             where="prepare.engine",
-            fix="Add --engine spark, or give --source the files of the table.",
+            fix="Add --engine spark, or set --source to the files of the table.",
         )
     if kind is SourceFormat.AUTO:
         kind = find_format(config.source.expanduser())
@@ -66,20 +64,20 @@ def open_pictures(config: PrepareConfig) -> Pictures:
     if kind in {SourceFormat.FOLDER, SourceFormat.CSV}:
         if place is not None:
             raise UsageError(
-                "folders and tables of single pictures are not read from an object store",
+                "folders and CSV tables of picture files cannot be read from an object store",
                 where=shown(config.source),
-                fix="Copy them to this machine, pack them into Parquet or tars, or let Spark read "
-                "a folder of class folders: --engine spark.",
+                fix="Copy them to this machine, pack them into Parquet or tar files, or let Spark "
+                "read a folder of class folders: --engine spark.",
             )
         return FilePictures(config)
     return ContainerPictures(config, opener(config, kind))
 
 
 def refuse_store(source: Path) -> None:
-    """Refuse a store, of which the files alone would be seen: its splits and crops would be lost.
+    """Raise an error if the source is a store: its splits and crops would be lost.
 
     Raises:
-        UsageError: if it is one, here or in an object store.
+        UsageError: if it is a store, local or in an object store.
     """
     place = object_place(source)
     try:
@@ -92,10 +90,10 @@ def refuse_store(source: Path) -> None:
     except StoreAwayError:
         raise
     except (StepladderError, OSError, ValueError, RecursionError):
-        return  # there is none; what is wrong with the source itself is told by who reads it
+        return  # not a store; errors of the source itself are raised by its reader
     if isinstance(found, dict) and found.keys() >= {"shards", "encoding", "class_counts"}:
         raise UsageError(
-            "this is a store already",
+            "the source is already a store",
             where=shown(source),
             fix=f"Train on it: stepladder train --data.store {shown(source)}",
         )
@@ -109,25 +107,25 @@ def _read_object(place: ObjectPlace) -> bytes:
 
 
 def require_delta(config: PrepareConfig, kind: SourceFormat) -> None:
-    """Refuse a version of what has none.
+    """Check that --delta-version is used only with a Delta table.
 
     Raises:
-        UsageError: if one is named.
+        UsageError: if it is used with another format.
     """
     if config.delta_version is not None and kind is not SourceFormat.DELTA:
         raise UsageError(
-            "--delta-version is for a Delta table",
+            "--delta-version needs a Delta table",
             where=shown(config.source),
-            fix=f"Leave it out, or give the folder that holds {LOG_FOLDER}.",
+            fix=f"Omit it, or set --source to the folder that contains {LOG_FOLDER}.",
         )
 
 
 def opener(config: PrepareConfig, kind: SourceFormat) -> OpenSource:
-    """Return what opens files that hold many pictures each.
+    """Return a function that opens files with many pictures each.
 
     Raises:
         UsageError: if they are missing or ambiguous.
-        DataError: if they hold nothing that can be used.
+        DataError: if they contain no usable pictures.
     """
     if kind is SourceFormat.DELTA:
         return partial(open_delta, config)
@@ -137,10 +135,10 @@ def opener(config: PrepareConfig, kind: SourceFormat) -> OpenSource:
 
 
 def find_format(source: Path) -> SourceFormat:
-    """Tell what a source is, by names.
+    """Return the format of a source, by file names and the Parquet magic bytes.
 
-    A folder of folders of pictures is that, whatever lies beside them; else the files that hold
-    pictures say.
+    A folder with subfolders of pictures is a picture folder, whatever else it contains; otherwise
+    the container files in it decide.
     """
     place = object_place(source)
     if place is not None:
@@ -154,7 +152,7 @@ def find_format(source: Path) -> SourceFormat:
             is_parquet = file.read(4) == _PARQUET_MAGIC
         return SourceFormat.PARQUET if is_parquet else kind_of_name(source.name) or SourceFormat.CSV
     if not source.is_dir():
-        return SourceFormat.FOLDER  # which says that nothing is there
+        return SourceFormat.FOLDER  # its reader reports that the path does not exist
     if is_delta(source):
         return SourceFormat.DELTA
     return _of_folder(source)
@@ -169,19 +167,19 @@ def _of_folder(folder: Path) -> SourceFormat:
     if len(found) > 1:
         kinds = " and ".join(sorted(found))
         raise UsageError(
-            f"files of several kinds are here: {kinds}",
+            f"the folder contains files of several formats: {kinds}",
             where=str(folder),
-            fix=f"Say which: --source-format {min(found)}",
+            fix=f"Choose one: --source-format {min(found)}",
         )
     return found.pop() if found else SourceFormat.FOLDER
 
 
 def _first_below(folder: Path) -> SourceFormat | None:
-    """Tell what the first folder holds that has files that can be told; pictures come first."""
+    """Return the format of the first folder with files of a known format; pictures first."""
     folders, names = _entries(folder)
     if any(map(_is_picture, names)):
         return SourceFormat.FOLDER
-    kinds = chain(map(_first_below, folders), map(kind_of_name, names))  # no further than need be
+    kinds = chain(map(_first_below, folders), map(kind_of_name, names))  # lazy
     return next((kind for kind in kinds if kind), None)
 
 
@@ -190,7 +188,7 @@ def _is_picture(name: str) -> bool:
 
 
 def _entries(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return the folders and the names of the files in a folder, links and hidden ones left out."""
+    """Return the subfolders and file names of a folder, without linked folders and hidden files."""
     try:
         with os.scandir(folder) as scan:
             found = sorted(
@@ -206,7 +204,7 @@ def _entries(folder: Path) -> tuple[list[Path], list[str]]:
 def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
-    except OSError:  # a link that leads to itself
+    except OSError:  # a link to itself
         return False
 
 
@@ -232,7 +230,7 @@ def _of_objects(place: ObjectPlace) -> SourceFormat:
 
 
 def kind_of_name(name: str) -> SourceFormat | None:
-    """Tell what a file is by its ending; None: no file that holds many pictures."""
+    """Return the format of a file by its extension; None if it is not a container."""
     lower = name.lower()
     if lower.endswith(PARQUET_SUFFIXES):
         return SourceFormat.PARQUET
@@ -242,9 +240,9 @@ def kind_of_name(name: str) -> SourceFormat | None:
 
 def _archive_refused(where: str) -> UsageError:
     return UsageError(
-        "an archive of this kind is not read",
+        "this archive format is not supported",
         where=where,
-        fix="Unpack it and give the folder, or pack the pictures as .tar or .tar.gz.",
+        fix="Unpack it and pass the folder, or pack the pictures as .tar or .tar.gz.",
     )
 
 

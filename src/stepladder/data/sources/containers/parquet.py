@@ -1,4 +1,4 @@
-"""Rows of pictures out of a Parquet file, part by part; damage is told by file and row."""
+"""Read rows of pictures from a Parquet file in parts; errors name the file and row."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ else:
     RecordBatch = FileMetaData = ParquetFile = Any
 
 MIN_PART_BYTES = 256 << 20
-_COPY_AGAIN = "Copy or write the file again, or give a pattern without it."
+_COPY_AGAIN = "Copy or write the file again, or use a pattern that excludes it."
 
 
 def open_parquet(file: SourceFile) -> ParquetFile:
-    """Open a Parquet file; pages are read as they are needed, their checksums compared.
+    """Open a Parquet file; pages are read on demand and their checksums are verified.
 
     Raises:
-        DataError: if it is gone, is no Parquet file, or its footer is damaged.
+        DataError: if it does not exist, is not a Parquet file, or its footer is damaged.
     """
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
@@ -65,9 +65,9 @@ class RowSource:
 
     Attributes:
         file: the file.
-        columns: of the table.
-        constants: values of columns that are folders of the file's name, or of a Delta log.
-        split: of the file's name.
+        columns: columns of the table.
+        constants: values of partition columns, from folder names or a Delta log.
+        split: split in the file's name, or None.
         keep: see `DeltaFile.keep`.
         config: options.
     """
@@ -80,18 +80,18 @@ class RowSource:
     keep: list[bool] | None = None
 
     def key_of(self, rows: range) -> str:
-        """Hash what decides how rows are read and does not lie in the file.
+        """Hash everything outside the file that affects how its rows are read.
 
-        A Delta table deletes rows by its log alone; what names say depends on those of other files.
+        A Delta table deletes rows in its log only; splits depend on the names of other files.
         """
         deleted = b"" if self.keep is None else bytes(self.keep[rows.start : rows.stop])
         digest = hashlib.sha256(repr((self.split, sorted(self.constants.items()))).encode())
-        digest.update(deleted.rstrip(b"\1"))  # rows beyond its end count
+        digest.update(deleted.rstrip(b"\1"))  # rows beyond its end are kept
         return digest.hexdigest()
 
 
 def parts_of(source: RowSource, metadata: FileMetaData) -> list[Container]:
-    """Cut a file into parts of whole row groups, so that a prepare that was killed goes on."""
+    """Divide a file into parts of whole row groups, so that an interrupted prepare can resume."""
     parts: list[Container] = []
     groups: list[int] = []
     sizes: list[int] = []
@@ -199,13 +199,13 @@ class ParquetPart(Container):
 
 
 def _picture_bytes(metadata: FileMetaData, group: int, columns: Columns) -> int:
-    """Tell about how many bytes the pictures of a row group have when they are unpacked."""
+    """Estimate the uncompressed size of the pictures in a row group."""
     row_group = metadata.row_group(group)
     is_list = columns.kind is ImageKind.NESTED or "list" in columns.types[columns.image]
     total = 0
     for at in range(row_group.num_columns):
         column = row_group.column(at)
         if column.path_in_schema.partition(".")[0] == columns.image:
-            # a list of uint8 has one value a byte, whatever Parquet packs them into
+            # uint8 lists: one byte per value, however Parquet encodes them
             total += column.num_values if is_list else column.total_uncompressed_size
     return total

@@ -1,4 +1,4 @@
-"""Pictures out of containers: each container is read once, in its order, and spooled by hash."""
+"""Read pictures from containers: each is read once, in file order, and spooled by hash."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _SPOOL_NAME = "spool"
 _MAX_AHEAD = 8
 
 OpenSource = Callable[[Path | None], Opened]
-"""Opens a source. Given the work folder, it keeps there what was left open, and finds it again."""
+"""Opens a source. Given a work folder, it saves resolved options there and reuses them."""
 
 
 class ContainerPictures(Pictures):
-    """Pictures that lie many to a file.
+    """Pictures in container files.
 
     Args:
-        config: what to make.
-        open_source: opens the containers; called at once without a work folder, so that what is
-            wrong with a source is told before anything is written.
+        config: options of prepare.
+        open_source: opens the containers; called once without a work folder, so that errors in
+            the source are raised before anything is written.
     """
 
     def __init__(self, config: PrepareConfig, open_source: OpenSource) -> None:
@@ -54,11 +54,11 @@ class ContainerPictures(Pictures):
         earlier: Path,
         on_done: Callable[[int, int], None],
     ) -> HashedListing:
-        """Read the containers that an earlier run has not spooled; `earlier` is of no use here.
+        """Read the containers that an earlier run has not spooled; `earlier` is not used.
 
         Raises:
-            DataError: if a container is damaged, or a row has no usable label.
-            ResourceError: if the disk has no room for the pictures' bytes.
+            DataError: if a container is damaged or a row has no valid label.
+            ResourceError: if the disk has not enough space for the pictures.
         """
         del earlier
         opened = self._open_source(work.root)
@@ -75,7 +75,7 @@ class ContainerPictures(Pictures):
             sum(one.picture_bytes for one in containers if one.key not in kept),
             work.root,
             what="unpacking the pictures of the source",
-            fix="Free space, or give --out on another disk: pictures are unpacked beside it.",
+            fix="Free space, or use --out on another disk: pictures are unpacked next to it.",
         )
         rows = ContainerRows(self._config, opened)
         counter = _Counter(containers, on_done)
@@ -114,11 +114,11 @@ class ContainerPictures(Pictures):
 
 @dataclass(frozen=True)
 class SpoolReader:
-    """Reads pictures out of a spool.
+    """Reads pictures from a spool.
 
     Attributes:
-        buckets: of the spool.
-        out: the store that is made, for errors.
+        buckets: files of the spool.
+        out: the store that is written, for errors.
     """
 
     buckets: Buckets
@@ -128,21 +128,21 @@ class SpoolReader:
         """Read a picture's bytes.
 
         Raises:
-            ResourceError: if they are not those that were put there.
+            ResourceError: if they differ from those that were spooled.
         """
         size_bytes, offset, bucket = row.hashed.stamp
         data = self.buckets.read(bucket, offset, size_bytes)
         if hashlib.sha256(data).digest() != row.sha256:
             raise ResourceError(
-                f"bytes of {row.path} changed on the disk while the store was made",
+                f"the spooled bytes of {row.path} changed on disk while the store was written",
                 where=str(self.out),
-                fix="Look at the disk, and type the same command again: they are read anew.",
+                fix="Check the disk, then run the same command again to read the picture again.",
             )
         return data
 
 
 class _Counter:
-    """Tells how many rows are done, and of how many as far as is known."""
+    """Reports how many rows are done, and the total as far as it is known."""
 
     def __init__(self, containers: list[Container], on_done: Callable[[int, int], None]) -> None:
         self._total = sum(container.num_rows or 0 for container in containers)
@@ -161,7 +161,7 @@ def hash_items(config: PrepareConfig, items: list[Item]) -> list[tuple[Item, byt
     """Return pictures of a container with their sha256.
 
     Raises:
-        UsageError: if they are pixels, and the store is to keep files as they are.
+        UsageError: if a picture is raw pixels and the store keeps original files.
     """
     where = shown(config.source)
     for item in items:
@@ -170,25 +170,25 @@ def hash_items(config: PrepareConfig, items: list[Item]) -> list[tuple[Item, byt
 
 
 def refuse_pixels(config: PrepareConfig, picture: bytes, *, where: str) -> None:
-    """Raise an error if a picture is pixels, and the store is to keep files as they are."""
+    """Raise an error if a picture is raw pixels and the store keeps original files."""
     is_kept = config.encoding is Encoding.JPEG and config.jpeg_size is JpegSize.ORIGINAL
     if is_kept and picture.startswith(NPY_MAGIC):
         raise UsageError(
-            "the source holds pixels, and a store of original JPEGs keeps files as they are",
+            "the source contains raw pixels, which cannot be stored as original JPEGs",
             where=where,
-            fix="Choose --encoding pixels, or --jpeg-size resized.",
+            fix="Use --encoding pixels, or --jpeg-size resized.",
         )
 
 
 class ContainerRows:
-    """Collects rows into a listing: paths that are unique, labels that are names."""
+    """Collects rows into a listing with unique paths and class names."""
 
     def __init__(self, config: PrepareConfig, opened: Opened) -> None:
         self._config = config
         self._opened = opened
         self._labels = Labels(opened.class_names)
         self._paths: set[str] = set()
-        # of a row no more than is needed: there may be many millions
+        # store as little as possible per row: there may be many millions
         self._pictures: list[Picture] = []
         self._numbers: list[int | None] = []
         self._hashes: list[Hashed] = []
@@ -197,7 +197,7 @@ class ContainerRows:
         self._num_renamed = 0
 
     def add(self, container: Container, kept: Kept) -> None:
-        """Take in the rows of a container."""
+        """Add the rows of a container."""
         self._skipped.merge(kept.skipped)
         for spooled in kept.rows:
             item = spooled.item
@@ -214,7 +214,7 @@ class ContainerRows:
         """Return all rows.
 
         Raises:
-            DataError: if there are none, or of one class only, or labels of two kinds.
+            DataError: if there are no rows, only one class, or both numbers and strings as labels.
         """
         names = self._labels.names(shown(self._config.source))
         pictures = self._pictures
@@ -232,10 +232,10 @@ class ContainerRows:
         )
         if not pictures:
             raise DataError(
-                "no pictures in it",
+                "the source contains no pictures",
                 where=shown(self._config.source),
-                why=f"Left out: {self._skipped.describe()}" if self._skipped.counts else None,
-                fix="Give --source files that hold pictures.",
+                why=f"Skipped: {self._skipped.describe()}" if self._skipped.counts else None,
+                fix="Set --source to files that contain pictures.",
             )
         require_classes(listing, shown(self._config.source))
         return HashedListing(listing, self._hashes)
@@ -257,15 +257,15 @@ class ContainerRows:
         where = shown(self._config.source)
         if self._num_renamed:
             yield (
-                f"{where}: {self._num_renamed} pictures have a path that is absolute or stands "
-                "in an earlier row too: they are named FILE#ROW"
+                f"{where}: renamed {self._num_renamed} pictures to FILE#ROW: their path is not "
+                "relative, or is the same as in an earlier row"
             )
         if self._skipped.counts:
-            yield f"{where}: left out {self._skipped.describe()}"
+            yield f"{where}: skipped {self._skipped.describe()}"
 
 
 def _is_relative(path: str) -> bool:
-    """Return True if a path may reach a store: relative, and never upwards."""
+    """Return True if a path may be written to a store: relative, without ".." parts."""
     parts = PurePosixPath(path.replace("\\", "/")).parts
     is_rooted = path.startswith(("/", "\\")) or "://" in path or path[1:2] == ":"
     return bool(parts) and not is_rooted and ".." not in parts and path.isprintable()

@@ -1,9 +1,9 @@
-"""Bytes of pictures on disk between the two passes of prepare, in files by their sha256.
+"""Keep pictures on disk between the two passes of prepare, in buckets by their sha256.
 
-A container gives its pictures in its own order, and a store wants them in that of their hashes:
-they are spooled in the first pass, so that the second finds those of one file of the store near
-each other. Beside them lies a record for each container that was read to its end; a prepare that
-was killed begins after the last one.
+Containers are read in file order, and a store is written in the order of hashes. The first pass
+spools the pictures, so that the second finds the pictures of one shard close together. The spool
+also has a record of each container that was read completely; an interrupted prepare resumes after
+the last one.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _CHECKED_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """A picture that was hashed.
+    """A hashed picture.
 
     Attributes:
-        item: the picture, its bytes left out.
-        sha256: of the bytes; empty where the item has a reason.
-        size_bytes: of them.
-        bucket, offset: where they lie in a spool, if there is one.
+        item: the picture without its bytes.
+        sha256: hash of the bytes; empty if the item has a reason.
+        size_bytes: number of bytes.
+        bucket, offset: position in the spool, if there is one.
     """
 
     item: Item
@@ -50,7 +50,7 @@ class Spooled:
 
 @dataclass(frozen=True)
 class Kept:
-    """What one container gave: its rows, and what was left out of it."""
+    """The rows of one container, and what was skipped."""
 
     rows: list[Spooled]
     skipped: Skipped
@@ -58,7 +58,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class ContainerRecords:
-    """A folder with a record for each container that was read to its end.
+    """A folder with a record of each container that was read completely.
 
     Attributes:
         folder: the folder.
@@ -68,11 +68,11 @@ class ContainerRecords:
 
     @classmethod
     def open(cls, folder: Path, *, key: str) -> ContainerRecords:
-        """Open a folder, or make it.
+        """Open a folder, or create it.
 
         Args:
             folder: the folder.
-            key: hash of how containers are read. What lies there under another key is removed.
+            key: hash of how containers are read. Records with another key are removed.
         """
         stamp = folder / "key"
         if not stamp.is_file() or stamp.read_text() != key:
@@ -82,7 +82,7 @@ class ContainerRecords:
         return cls(folder)
 
     def write(self, key: str, kept: Kept) -> None:
-        """Record all rows of a container, in one step; several may at once."""
+        """Record all rows of a container atomically; safe to call concurrently."""
         record = self.path(key)
         temporary = record.with_name(f"{record.name}.{uuid.uuid4().hex}.tmp")
         with temporary.open("w", encoding="utf-8", errors="surrogatepass") as file:
@@ -92,7 +92,7 @@ class ContainerRecords:
         temporary.replace(record)
 
     def read(self, key: str) -> Kept | None:
-        """Return what was recorded of a container; None if it was not, or only in part."""
+        """Return the record of a container; None if it is missing or incomplete."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             with self.path(key).open(encoding="utf-8", errors="surrogatepass") as file:
                 head = json.loads(next(file, ""))
@@ -102,7 +102,7 @@ class ContainerRecords:
         return None
 
     def num_rows(self, key: str) -> int | None:
-        """Count the rows of a container by its record's first line; None if there is none."""
+        """Return the number of rows in the record of a container; None if there is no record."""
         try:
             with self.path(key).open(encoding="utf-8", errors="surrogatepass") as file:
                 return int(json.loads(next(file, ""))["num_rows"])
@@ -110,14 +110,14 @@ class ContainerRecords:
             return None
 
     def forget_all_but(self, keys: Iterable[str]) -> None:
-        """Remove what was recorded of other containers."""
+        """Remove the records of other containers."""
         wanted = {self.path(key) for key in keys}
         for record in self.folder.glob("*.jsonl*"):
             if record not in wanted:
                 record.unlink()
 
     def path(self, key: str) -> Path:
-        """Return the place of a container's record."""
+        """Return the path of a container's record."""
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.jsonl"
 
 
@@ -140,11 +140,11 @@ def _from_json(value: list[Any]) -> Spooled:
 
 
 class Buckets:
-    """The files of a spool, opened; a pickle of them opens them again in another process.
+    """The open files of a spool; unpickling opens them again in another process.
 
     Args:
-        folder: where they are; those that are missing are made.
-        num_digits: of a sha256, that choose the file.
+        folder: folder of the files; missing files are created.
+        num_digits: number of hexadecimal digits of a sha256 that select the file.
 
     Raises:
         ResourceError: if too many files are open.
@@ -162,7 +162,7 @@ class Buckets:
             raise ResourceError(
                 f"cannot open {len(names)} files at once ({error.strerror})",
                 where=str(folder),
-                fix="Allow more open files: ulimit -n 1024",
+                fix="Raise the limit on open files: ulimit -n 1024",
             ) from None
 
     def __reduce__(self) -> tuple[type[Buckets], tuple[Path, int]]:
@@ -175,7 +175,7 @@ class Buckets:
         self._handles = []
 
     def read(self, bucket: int, offset: int, size_bytes: int) -> bytes:
-        """Read bytes, in any thread; fewer at the end of a file."""
+        """Read bytes; thread-safe. Returns fewer at the end of a file."""
         return os.pread(self._handles[bucket], size_bytes, offset)
 
     def write(self, bucket: int, data: bytes, offset: int) -> None:
@@ -186,19 +186,19 @@ class Buckets:
             view, offset = view[written:], offset + written
 
     def cut(self, ends: Sequence[int]) -> None:
-        """Cut each file at an end."""
+        """Truncate each file to a size."""
         for handle, end in zip(self._handles, ends, strict=True):
             os.ftruncate(handle, end)
 
 
 class Spool:
-    """Files of pictures' bytes in a folder, and records of what is whole.
+    """Files of picture bytes in a folder, and records of complete containers.
 
     Args:
-        folder: of the spool; made if it is missing.
-        key: hash of how containers are read. What lies there under another key is removed.
-        num_bytes: all pictures, about: a bucket should fit in memory, so that reading it in the
-            order of hashes costs no seeks.
+        folder: folder of the spool; created if it is missing.
+        key: hash of how containers are read. Records with another key are removed.
+        num_bytes: approximate size of all pictures. It sets the number of buckets: a bucket should
+            fit in memory, so that reading it in the order of hashes needs no seeks.
     """
 
     def __init__(self, folder: Path, *, key: str, num_bytes: int) -> None:
@@ -209,13 +209,13 @@ class Spool:
         self._ends = [0] * 16**num_digits
 
     def close(self) -> None:
-        """Close its files; they stay where they are."""
+        """Close the files without removing them."""
         self.buckets.close()
 
     def take_over(self, keys: Sequence[str], pool: Executor, *, ahead: int) -> dict[str, Kept]:
-        """Return what an earlier run spooled of these containers, every byte of it compared.
+        """Return what an earlier run spooled for these containers, after checking every hash.
 
-        What belongs to none of them, or is damaged, is forgotten.
+        Records of other containers and damaged ones are removed.
         """
         found = {}
         for key in keys:
@@ -241,7 +241,7 @@ class Spool:
         return Spooled(without_data(item), sha256, len(item.data), bucket, offset)
 
     def finish(self, key: str, kept: Kept) -> None:
-        """Record that all rows of a container are here."""
+        """Record that all rows of a container are spooled."""
         self._records.write(key, kept)
 
     def _is_whole(self, rows: Sequence[Spooled], pool: Executor, ahead: int) -> bool:

@@ -1,4 +1,4 @@
-"""Open Parquet files and Delta tables whose rows hold pictures."""
+"""Open Parquet files and Delta tables of pictures."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class _TableFile:
-    """A Parquet file, and what is known of its rows without opening it."""
+    """A Parquet file, and what is known about its rows without opening it."""
 
     file: SourceFile
     values: Mapping[str, Any]
@@ -59,12 +59,12 @@ class _TableFile:
 
 
 def open_tables(config: PrepareConfig, kind: SourceFormat) -> Opened:
-    """Open Parquet files: plain ones, those of Hugging Face, a folder that Petastorm wrote.
+    """Open Parquet files: plain, written by Hugging Face, or written by Petastorm.
 
     Raises:
-        UsageError: if there are none, they are not of the kind named, columns cannot be told, or
-            pyarrow is too old.
-        DataError: if one is damaged, or its columns are not those of the first.
+        UsageError: if no file is found, the format is not the given one, the columns cannot be
+            determined, or pyarrow is too old.
+        DataError: if one is damaged, or its columns differ from those of the first.
     """
     require_safe_pyarrow()
     source = config.source.expanduser()
@@ -79,16 +79,16 @@ def open_tables(config: PrepareConfig, kind: SourceFormat) -> Opened:
 
 
 def open_delta(config: PrepareConfig, work: Path | None) -> Opened:
-    """Open a Delta table at the version that the config names, or the latest.
+    """Open a Delta table at the version in the config, or the latest.
 
-    The latest is found once: its number is kept in the work folder, so that a prepare that was
-    killed goes on with the version it began with.
+    The latest version is determined once and saved in the work folder, so that an interrupted
+    prepare resumes with the same version.
 
     Raises:
         MissingExtraError: if deltalake is not installed.
-        UsageError: if there is no table, no such version, or pyarrow is too old.
+        UsageError: if the table or version does not exist, or pyarrow is too old.
         DataError: if it cannot be read.
-        ResourceError: if the object store that it lies in does not answer.
+        ResourceError: if its object store does not respond.
     """
     require_safe_pyarrow()
     source = config.source.expanduser()
@@ -110,7 +110,7 @@ def open_delta(config: PrepareConfig, work: Path | None) -> Opened:
         raise DataError(
             f"version {table.version} of the Delta table has no rows",
             where=shown(source),
-            fix="Give another: --delta-version N",
+            fix="Choose another version: --delta-version N",
         )
     found = FoundFiles(Path(root), [one.file for one in files])
     opened = _open_files(config, found, files, SourceFormat.DELTA)
@@ -129,7 +129,7 @@ def _pinned(source: Path, version: int | None, work: Path | None) -> DeltaVersio
         if began_with is None:
             raise
         table = read_version(source, None)
-        told = f"{shown(source)}: version {began_with}, with which this prepare began, is gone"
+        told = f"{shown(source)}: version {began_with}, which this prepare started with, is gone"
         table = replace(table, warnings=(*table.warnings, told))
     pin.write_text(str(table.version))
     return table
@@ -160,8 +160,8 @@ def _open_files(
     is_guessed = columns.kind is ImageKind.FLAT and not (columns.height or config.pixel_height)
     warnings = (
         (
-            f"{shown(config.source)}: column {columns.image!r} is taken as square pixels, rows "
-            "from the top, channels last (--pixel-height, --pixel-width)",
+            f"{shown(config.source)}: column {columns.image!r} is read as square pictures, row by "
+            "row from the top, channels last (--pixel-height, --pixel-width)",
         )
         if is_guessed
         else ()
@@ -178,7 +178,7 @@ def _open_files(
 
 
 def _footers(files: list[_TableFile]) -> Iterator[tuple[pa.Schema, FileMetaData]]:
-    """Read schema and footer of each file; of far ones many at once, as each takes requests."""
+    """Yield the schema and footer of each file; remote files are read in parallel."""
 
     def read(one: _TableFile) -> tuple[pa.Schema, FileMetaData]:
         with open_parquet(one.file) as parquet:
@@ -190,13 +190,13 @@ def _footers(files: list[_TableFile]) -> Iterator[tuple[pa.Schema, FileMetaData]
 
 
 def _key(config: PrepareConfig, columns: Columns) -> str:
-    """Hash all that decides what is made of a row."""
+    """Hash everything that affects how rows are converted."""
     facts = [repr(columns), config.pixel_height, config.pixel_width, config.max_pixels]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _folder_values(names: list[str]) -> list[dict[str, Any]]:
-    """Read `column=value` off folders' names; a column of whole numbers is one of numbers."""
+    """Return the `column=value` pairs of folder names; columns of digits become integers."""
     texts = [partition_values(name) for name in names]
     columns = {column for row in texts for column in row}
     numbers = {
@@ -218,7 +218,7 @@ def _folder_values(names: list[str]) -> list[dict[str, Any]]:
 
 
 def _require_unischema(source: Path) -> None:
-    """Check that Petastorm wrote a folder. Its schema is a pickle, which is not opened."""
+    """Check that Petastorm wrote a folder, without loading its pickled schema."""
     import pyarrow as pa
     from pyarrow.parquet import read_schema
 
@@ -231,16 +231,16 @@ def _require_unischema(source: Path) -> None:
         metadata = {}
     if _UNISCHEMA not in metadata:
         raise UsageError(
-            "no Unischema of Petastorm is here",
+            "not a Petastorm dataset: there is no Unischema",
             where=shown(source),
-            fix="Give the folder that holds _common_metadata, or --source-format parquet.",
+            fix="Pass the folder that contains _common_metadata, or use --source-format parquet.",
         )
 
 
 def _require_hugging_face(has_features: bool, columns: Columns, config: PrepareConfig) -> None:
     if not has_features and columns.kind is not ImageKind.STRUCT:
         raise UsageError(
-            "no image column of Hugging Face, a struct of bytes and path, is here",
+            "no Hugging Face image column (a struct of bytes and path)",
             where=shown(config.source),
-            fix="Leave --source-format out, or give parquet.",
+            fix="Omit --source-format, or use --source-format parquet.",
         )

@@ -1,9 +1,8 @@
-"""Read a tar member by member, front to back. Nothing is written to disk, no name is followed.
+"""Read a tar member by member, sequentially, without writing to disk.
 
-Our own and not `tarfile`'s walk: that one ends in silence where a file is cut short between two
-members or has a hole of zeros, and reads a header of any length into memory. What follows the end
-mark is read too: zeros lie in the middle of a file that a copy or a download left unfinished, and
-pictures may lie behind them.
+`tarfile` is not used: it stops silently where a file is truncated between two members or has a hole
+of zeros, and reads headers of any length into memory. The data after the end mark is checked too:
+an incomplete copy or download may have zeros in the middle, with pictures after them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _SKIP_BYTES: Final = 1 << 20
 _END_MARK_BYTES: Final = 2 * BLOCK
 _USUAL_RECORD: Final = 20 * BLOCK
 _MAX_RECORD: Final = 1 << 20
-_COPY_AGAIN: Final = "Copy or download the file again, or give a pattern without it."
+_COPY_AGAIN: Final = "Copy or download the file again, or use a pattern that excludes it."
 _ZEROS: Final = bytes(BLOCK)
 _REGULAR: Final = {tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE}
 _NAMED: Final = {tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE}
@@ -40,16 +39,16 @@ _WITHOUT_DATA: Final = {
     tarfile.DIRTYPE,
     tarfile.FIFOTYPE,
 }
-_SPARSE: Final = "GNU.sparse."  # how pax marks a file that is stored without its holes
+_SPARSE: Final = "GNU.sparse."  # pax key prefix of sparse files
 _SPARSE_NAME: Final = f"{_SPARSE}name"
-_MORE_AT: Final = 482  # in the header of GNU's own form: another block of its map follows
+_MORE_AT: Final = 482  # in a GNU sparse header: another block of the map follows
 _MORE_AT_NEXT: Final = 504  # in such a block
 _MAX_DIGITS: Final = 20
 _NUMBER: Final = re.compile(rb"\d{1,18}")
 
 
 class TarStream:
-    """A tar, and how far it was read.
+    """A tar and the current position in it.
 
     Args:
         file: the tar, open.
@@ -68,7 +67,7 @@ class TarStream:
             self._unit = "unpacked bytes"
 
     def read(self, size: int) -> bytes:
-        """Read so many bytes.
+        """Read exactly size bytes.
 
         Raises:
             DataError: if there are fewer.
@@ -77,7 +76,7 @@ class TarStream:
         if len(data) < size:
             if self.offset == 0 and not data:
                 raise self.damaged("is empty", 0)
-            raise self.damaged("ends in the middle: it is cut short", self.offset + len(data))
+            raise self.damaged("is truncated", self.offset + len(data))
         self.offset += size
         return data
 
@@ -87,20 +86,20 @@ class TarStream:
         except StoreAwayError as error:
             raise cut_off(error, self._after(self.offset)) from None
         except (EOFError, zlib.error, OSError) as error:
-            raise self.damaged(f"is cut short or damaged ({error})", self.offset) from None
+            raise self.damaged(f"is truncated or damaged ({error})", self.offset) from None
 
     def skip(self, size: int) -> None:
-        """Read so many bytes and forget them."""
+        """Skip size bytes."""
         while size > 0:
             size -= len(self.read(min(size, _SKIP_BYTES)))
 
     def finish(self) -> None:
-        """Be sure that a tar ends at the block of zeros that was just read.
+        """Check that a tar ends at the block of zeros that was just read.
 
-        Of one that gzip packed, its checksum is compared at the end.
+        Reading to the end also verifies the checksum of a gzip file.
 
         Raises:
-            DataError: if anything but zeros follows, or more of them than fill a record.
+            DataError: if anything but zeros follows, or more zeros than fill a record.
         """
         end = self.offset - BLOCK
         while data := self._read(_SKIP_BYTES):
@@ -115,10 +114,10 @@ class TarStream:
 
     def _goes_on(self, end: int) -> DataError:
         return self.damaged(
-            f"has a block of zeros, its end mark, and more data behind it, at byte {self.offset}",
+            f"has more data after its end mark (a block of zeros), at byte {self.offset}",
             end,
-            why="A copy or a download that is not whole looks so, and so do tars joined by cat.",
-            fix=f"{_COPY_AGAIN} Tars are joined by: tar --concatenate",
+            why="The copy or download is incomplete, or tars were joined with cat.",
+            fix=f"{_COPY_AGAIN} To join tars: tar --concatenate",
         )
 
     def _many_zeros(self, end: int) -> DataError:
@@ -126,20 +125,20 @@ class TarStream:
         least = "at least " if num_zeros > _MAX_RECORD + _END_MARK_BYTES else ""
         cut = "unpack it first" if self._is_packed else f"truncate -s {end + _END_MARK_BYTES} FILE"
         return self.damaged(
-            f"ends in {least}{num_zeros} zeros, which is more than fills a record",
+            f"ends in {least}{num_zeros} zero bytes, more than the padding of a record",
             end,
-            why="A copy or a download that is not whole may look so.",
-            fix=f"Copy or download the file again. If it is whole, cut the zeros off: {cut}",
+            why="The copy or download may be incomplete.",
+            fix=f"Copy or download the file again. If it is complete, cut off the zeros: {cut}",
         )
 
     def small(self, size: int, start: int) -> bytes:
-        """Read a header's own data, which is never large."""
+        """Read the data of an extended header, up to the maximum size."""
         if size > _MAX_HEADER_BYTES:
             raise self.damaged(
-                f"has a header of {size} bytes",
+                f"has an extended header of {size} bytes",
                 start,
-                why=f"Names and notes take {_MAX_HEADER_BYTES} at most.",
-                fix=f"{_COPY_AGAIN} If it is whole, pack it without extended attributes and "
+                why=f"The maximum is {_MAX_HEADER_BYTES} bytes.",
+                fix=f"{_COPY_AGAIN} If it is complete, pack it without extended attributes and "
                 "comments: tar --format=gnu --no-xattrs",
             )
         data = self.read(size)
@@ -147,7 +146,7 @@ class TarStream:
         return data
 
     def header(self, block: bytes, start: int) -> tarfile.TarInfo:
-        """Take a header apart.
+        """Parse a header.
 
         Raises:
             DataError: if it is damaged.
@@ -155,7 +154,7 @@ class TarStream:
         try:
             header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except (tarfile.HeaderError, ValueError) as error:
-            raise self.damaged(f"is no tar, or is damaged ({error})", start) from None
+            raise self.damaged(f"is not a tar, or is damaged ({error})", start) from None
         if header.size < 0:
             raise self.damaged("has a member of negative size", start)
         return header
@@ -163,7 +162,7 @@ class TarStream:
     def damaged(
         self, what: str, offset: int, *, why: str | None = None, fix: str = _COPY_AGAIN
     ) -> DataError:
-        """Return the error that tells of damage at a place."""
+        """Return the error for damage at an offset."""
         where = f"{self._where}: {self._after(offset)}"
         return DataError(what, where=where, why=why, fix=fix)
 
@@ -172,10 +171,9 @@ class TarStream:
 
 
 def _fills_record(num_bytes: int, num_zeros: int) -> bool:
-    """Return True if a tar's size explains the zeros at its end.
+    """Return True if the zeros at the end of a tar are the padding of its last record.
 
-    A writer fills its last record: of 10,240 bytes as a rule, and of a power of two where it was
-    told so.
+    Records have 10,240 bytes by default; options of the writer make them powers of two.
     """
     records = [_USUAL_RECORD, *(BLOCK << power for power in range(12))]
     return any(
@@ -190,9 +188,9 @@ class Member:
     """A regular file of a tar.
 
     Attributes:
-        name: relative, "/" between parts.
-        size_bytes: of it.
-        data: its bytes; None if there are more of them than wanted.
+        name: relative path, with "/" as separator.
+        size_bytes: size of the file.
+        data: its bytes; None if it is larger than the limit.
     """
 
     name: str
@@ -207,20 +205,20 @@ def read_members(
     max_bytes: int,
     skipped: Skipped,
 ) -> Iterator[Member]:
-    """Yield the regular files of a tar, or of one packed by gzip, in order.
+    """Yield the regular files of a tar or a gzipped tar in file order.
 
     Args:
         file: the tar, open.
         where: its name, for errors.
         max_bytes: largest member that is read.
-        skipped: told of links, devices, files stored sparse, and names that lead out of a folder.
+        skipped: collects links, devices, sparse files and names outside the folder.
 
     Raises:
-        DataError: if the tar is damaged or cut short; names it and the place in bytes.
-        ResourceError: if the object store does not answer, or refuses.
+        DataError: if the tar is damaged or truncated; names it and the offset in bytes.
+        ResourceError: if the object store does not respond or denies access.
     """
     stream = TarStream(file, where)
-    facts: dict[str, str] = {}  # what headers before a member say of it
+    facts: dict[str, str] = {}  # from extended headers before a member
     while True:
         start = stream.offset
         block = stream.read(BLOCK)
@@ -255,7 +253,7 @@ def _skip_blocks(stream: TarStream, size: int) -> None:
 
 
 def _size(stream: TarStream, header: tarfile.TarInfo, block: bytes, facts: dict[str, str]) -> int:
-    """Tell how many bytes of a member follow, once the map of a sparse one was passed over."""
+    """Return the number of data bytes of a member, after skipping the map of a sparse file."""
     if header.type in _WITHOUT_DATA:
         return 0
     more_at = _MORE_AT if header.type == tarfile.GNUTYPE_SPARSE else None
@@ -270,16 +268,16 @@ def _why_not(header: tarfile.TarInfo, name: str, facts: dict[str, str]) -> str |
     if header.isdir():
         return None
     if header.type == tarfile.GNUTYPE_SPARSE or any(key.startswith(_SPARSE) for key in facts):
-        return "file(s) that a tar holds without their holes (pack them without --sparse)"
+        return "sparse file(s) in a tar (pack them without --sparse)"
     if header.type not in _REGULAR:
-        return "member(s) of a tar that are no plain files"
+        return "member(s) of a tar that are not regular files"
     if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
-        return "member(s) of a tar whose names lead out of it"
+        return "member(s) of a tar with a name outside the folder"
     return None
 
 
 def _pax(stream: TarStream, size: int, start: int) -> dict[str, str]:
-    """Read what counts of a pax header: lines of `LENGTH KEY=VALUE`.
+    """Return the supported fields of a pax header: lines of `LENGTH KEY=VALUE`.
 
     Source: POSIX.1-2001, pax, "Extended Header".
     """
@@ -293,7 +291,7 @@ def _pax(stream: TarStream, size: int, start: int) -> dict[str, str]:
             raise stream.damaged("has a damaged pax header", start)
         key, _, value = data[at + len(length) + 1 : end - 1].partition(b"=")
         if key == b"size" and not _NUMBER.fullmatch(value):
-            raise stream.damaged(f"gives {_text(value[:40])!r} as the size of a member", start)
+            raise stream.damaged(f"has {_text(value[:40])!r} as the size of a member", start)
         if key in {b"path", b"size"} or key.startswith(_SPARSE.encode()):
             found[_text(key)] = _text(value)
         at = end

@@ -1,4 +1,4 @@
-"""Samples of WebDataset: members of a tar that share a name up to the first dot.
+"""Read WebDataset samples: members of a tar that share a name up to the first dot.
 
 Source: WebDataset documentation, "The WebDataset Format".
 """
@@ -27,17 +27,17 @@ from stepladder.data.sources.walk import Skipped
 from stepladder.errors import DataError
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
-_BYTES_PER_PIXEL = 8  # 16-bit RGBA, not compressed at all
+_BYTES_PER_PIXEL = 8  # 16-bit RGBA, uncompressed
 _BYTES_AROUND = 1 << 20
 _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)")
 _IMAGES = frozenset(
     {"jpg", "jpeg", "png", "npy", "webp", "gif", "bmp", "tif", "tiff", "ppm", "img", "image"}
-)  # all but the first four end in quarantine.csv, with a reason
+)  # all but the first four are written to quarantine.csv with a reason
 
 
 @dataclass
 class _Sample:
-    """Members that share a key; the first of a name counts."""
+    """Members that share a key; of duplicate names the first is used."""
 
     key: str
     fields: dict[str, Member] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class TarContainer(Container):
                 match = _NAME.fullmatch(member.name)
                 if match is None:
                     name = f"{self.name}/{member.name}"
-                    skipped.add(name, "member(s) of a tar without an ending")
+                    skipped.add(name, "member(s) of a tar without a file extension")
                     continue
                 key, ending = match[1], match[2].lower()
                 if sample is None or sample.key != key:
@@ -88,7 +88,7 @@ class TarContainer(Container):
                     sample = _Sample(key)
                 if ending in sample.fields:
                     name = f"{self.name}/{member.name}"
-                    skipped.add(name, "member(s) of a tar whose name is there already")
+                    skipped.add(name, "member(s) of a tar with a duplicate name")
                 else:
                     sample.fields[ending] = member
         if sample is not None:
@@ -107,7 +107,7 @@ class TarContainer(Container):
         if member is None:
             reason = f"no picture among {', '.join(sorted(sample.fields))}"[:200]
         elif member.data is None:
-            reason = f"is {member.size_bytes} bytes, larger than any picture allowed"
+            reason = f"is {member.size_bytes} bytes, larger than the maximum size of a picture"
         elif not member.data:
             reason = "is empty (0 bytes)"
         return Item(
@@ -127,14 +127,14 @@ class TarContainer(Container):
         found = [ending for ending in sample.fields if ending.rpartition(".")[2] in _IMAGES]
         if len(found) > 1:
             raise DataError(
-                f"several pictures: {', '.join(found)}",
+                f"several pictures in one sample: {', '.join(found)}",
                 where=where,
-                fix=f"Name the one that is meant: --image-column {found[0]}",
+                fix=f"Choose one: --image-column {found[0]}",
             )
         return found[0] if found else None
 
     def _label(self, sample: _Sample, facts: dict[str, Any], where: str) -> str | int:
-        """Return the label: of the column that was named, else where WebDataset usually has it."""
+        """Return the label from the named column, or from the usual WebDataset fields."""
         name = self._config.label_column
         is_named = name != PrepareConfig.label_column
         before, after = ("", name.lower().lstrip(".")) if is_named else ("cls", "txt")
@@ -150,19 +150,19 @@ class TarContainer(Container):
             f"no label: {looked_for}{name!r} in a .json, nor a .{after}",
             where=where,
             why=f"It has {', '.join(sorted(sample.fields))}.{of_json}"[:300],
-            fix="Name the key of the JSON: --label-column NAME",
+            fix="Name the key in the .json: --label-column NAME",
         )
 
 
 def _label_of(member: Member, ending: str, where: str) -> str | int:
-    """Read a label that is a member of its own: a number in .cls, a name in any other."""
+    """Read a label stored as a member: a number in .cls, a name in any other."""
     text = _text(member, where).strip()
     is_number = ending.rpartition(".")[2] == "cls"
     return checked_label(_number(text, where) if is_number else text, ending, where)
 
 
 def _facts(sample: _Sample, where: str) -> dict[str, Any]:
-    """Read the JSON of a sample; empty if there is none."""
+    """Return the JSON of a sample; empty if it has no .json."""
     member = sample.fields.get("json")
     if member is None:
         return {}
@@ -170,7 +170,7 @@ def _facts(sample: _Sample, where: str) -> dict[str, Any]:
         value = json.loads(_text(member, where))
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"its .json is damaged ({str(error)[:100]})", where=where, fix="Mend it in the tar."
+            f"the .json is invalid ({str(error)[:100]})", where=where, fix="Fix it in the tar."
         ) from None
     return value if isinstance(value, dict) else {}
 
@@ -180,9 +180,9 @@ def _number(text: str, where: str) -> int:
         return int(text)
     except ValueError:
         raise DataError(
-            f"its .cls holds {text[:40]!r}, not a whole number",
+            f"the .cls contains {text[:40]!r}, which is not an integer",
             where=where,
-            fix="Write class numbers there, or class names as .txt.",
+            fix="Write class numbers in .cls, or class names in .txt.",
         ) from None
 
 
@@ -192,11 +192,11 @@ def _text(member: Member, where: str) -> str:
         raise DataError(
             f"{member.name} is {member.size_bytes} bytes, too large for a label",
             where=where,
-            fix="Mend it in the tar.",
+            fix="Fix it in the tar.",
         )
     try:
         return data.decode()
     except UnicodeDecodeError:
         raise DataError(
-            f"{member.name} is not UTF-8 text", where=where, fix="Mend it in the tar."
+            f"{member.name} is not UTF-8 text", where=where, fix="Fix it in the tar."
         ) from None

@@ -63,7 +63,7 @@ def test_paths_that_are_absolute_or_repeat_are_replaced_and_told(shop: Any) -> N
     result = shop.make(shop.table("t.parquet", columns))
     wanted = {*paths} - {paths[3], paths[4]} | {f"t.parquet#{row}" for row in (3, 4, 5)}
     assert set(shop.labels(result.folder)) == wanted
-    assert any("3 pictures have a path" in warning for warning in result.warnings)
+    assert any("renamed 3 pictures" in warning for warning in result.warnings)
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.uint8(), pa.dictionary(pa.int8(), pa.int32())])
@@ -131,7 +131,7 @@ def test_pixels_without_sides_are_square_and_that_is_told(shop: Any) -> None:
     flat = pa.array([array.tobytes() for array in arrays], pa.binary(2700))
     columns = {"pixels": flat, "label": [KINDS[seed % 2] for seed in range(20)]}
     result = shop.make(shop.table("t.parquet", columns))
-    assert any("square pixels" in warning for warning in result.warnings)
+    assert any("square pictures" in warning for warning in result.warnings)
     path, (_, _, picture) = next(iter(shop.rows(result.folder).items()))
     png = shop.encode(arrays[int(path.partition("#")[2])])
     np.testing.assert_array_equal(picture, decode_picture(png, size=SIZE, fit=Fit.PAD))
@@ -141,7 +141,7 @@ def test_pixels_are_not_kept_as_original_jpegs(shop: Any) -> None:
     pixels, _ = pixel_columns(shop, "npy")
     columns = {"pixels": pixels, "label": [KINDS[seed % 2] for seed in range(20)]}
     source = shop.table("t.parquet", columns)
-    with pytest.raises(UsageError, match="the source holds pixels") as caught:
+    with pytest.raises(UsageError, match="the source contains raw pixels") as caught:
         shop.make(source, encoding=Encoding.JPEG)
     assert "--encoding pixels, or --jpeg-size resized" in str(caught.value)
     resized = shop.make(source, "b", encoding=Encoding.JPEG, jpeg_size=JpegSize.RESIZED)
@@ -286,18 +286,21 @@ def test_petastorm_is_read_and_its_pickle_is_not(shop: Any, kind: SourceFormat) 
 
 def test_what_is_no_petastorm_is_not_taken_for_it(shop: Any) -> None:
     shop.table("t/0.parquet", {"image": [shop.photo(0)], "label": ["a"]})
-    with pytest.raises(UsageError, match="no Unischema of Petastorm"):
+    with pytest.raises(UsageError, match="not a Petastorm dataset: there is no Unischema"):
         shop.make(shop.folder / "t", source_format=SourceFormat.PETASTORM)
 
 
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"x": [1], "label": ["a"]}, "no column that holds pictures"),
+        ({"x": [1], "label": ["a"]}, "no column of pictures"),
         ({"image": [b"x"], "kind_of": ["a"]}, "--label-column"),
-        ({"first": [b"x"], "second": [b"x"], "label": ["a"]}, "which column holds pictures"),
-        ({"image": [b"x"], "label": [0.5]}, "a label is a whole number or a text"),
-        ({"image": [b"x"], "label": [[1]]}, "a label is a whole number or a text"),
+        (
+            {"first": [b"x"], "second": [b"x"], "label": ["a"]},
+            "several columns may contain pictures",
+        ),
+        ({"image": [b"x"], "label": [0.5]}, "a label must be an integer or a string"),
+        ({"image": [b"x"], "label": [[1]]}, "a label must be an integer or a string"),
     ],
 )
 def test_columns_that_cannot_be_told_are_listed(
@@ -340,7 +343,7 @@ def test_a_store_is_no_source(shop: Any) -> None:
     made = shop.make(shop.table("in/all.parquet", columns)).folder
     publish_as_delta(made)
     for kind in (SourceFormat.AUTO, SourceFormat.PARQUET, SourceFormat.DELTA):
-        with pytest.raises(UsageError, match="this is a store already"):
+        with pytest.raises(UsageError, match="the source is already a store"):
             shop.make(made, "again", source_format=kind)
 
 

@@ -89,7 +89,7 @@ def test_a_zip_unpacks_to_no_more_than_a_picture() -> None:
     assert from_array_file(zipped(pixels), max_pixels=400) == saved(pixels)
     bomb = zipped(np.zeros((20_000, 1000, 3), np.uint8))
     assert len(bomb) < 100_000
-    with pytest.raises(BadPictureError, match="unpacks to over"):
+    with pytest.raises(BadPictureError, match="unpacks to more than"):
         from_array_file(bomb, max_pixels=10_000)
 
 

@@ -53,13 +53,15 @@ def test_a_header_of_zeros_among_members_is_told_with_the_byte() -> None:
     data = bytearray(packed())
     at = 20 * 3 * BLOCK  # a member is a header and two blocks
     data[at : at + BLOCK] = bytes(BLOCK)
-    with pytest.raises(DataError, match=f"more data behind it, at byte {at + BLOCK}") as caught:
+    with pytest.raises(
+        DataError, match=f"more data after its end mark .*, at byte {at + BLOCK}"
+    ) as caught:
         read(bytes(data))
     assert caught.value.where == f"t.tar: after {at} bytes"
 
 
 def test_a_tar_joined_to_another_by_cat_is_told_with_what_joins_them() -> None:
-    with pytest.raises(DataError, match="more data behind it") as caught:
+    with pytest.raises(DataError, match="more data after its end mark") as caught:
         read(packed() + packed())
     assert "tar --concatenate" in str(caught.value.fix)
 
@@ -68,7 +70,7 @@ def test_a_tar_joined_to_another_by_cat_is_told_with_what_joins_them() -> None:
 def test_a_tar_that_goes_over_into_zeros_is_told(num_zeros: int) -> None:
     whole = packed()
     data = whole[: end_of(whole) - 3 * BLOCK] + bytes(num_zeros // BLOCK * BLOCK)
-    with pytest.raises(DataError, match="zeros, which is more than fills a record") as caught:
+    with pytest.raises(DataError, match="zero bytes, more than the padding of a record") as caught:
         read(data)
     cut = end_of(data) + 2 * BLOCK
     assert f"truncate -s {cut} FILE" in str(caught.value.fix)
@@ -93,7 +95,7 @@ def test_a_prepare_of_half_a_tar_fails_and_leaves_no_store(shop: Any) -> None:
     source = shop.tar("t.tar", members)
     data = source.read_bytes()
     source.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
-    with pytest.raises(DataError, match=r"cut short|zeros"):
+    with pytest.raises(DataError, match=r"truncated|zero bytes"):
         shop.make(source)
     assert not (shop.folder / "store").exists()
 
@@ -132,7 +134,7 @@ def test_a_member_stored_sparse_is_told_by_its_name_and_the_rest_is_read(
     skipped = Skipped()
     assert [member.name for member in read(data, skipped)] == ["a.txt", "z.txt"]
     [reason] = skipped.counts
-    assert "without their holes" in reason
+    assert "sparse file(s) in a tar" in reason
     assert skipped.examples[reason] == ["t.tar/m.jpg"]
 
 
@@ -175,7 +177,7 @@ def test_a_long_note_in_a_header_is_read_past() -> None:
 
 
 def test_a_header_beyond_a_mebibyte_is_told_as_what_it_is() -> None:
-    with pytest.raises(DataError, match="has a header of 1048") as caught:
+    with pytest.raises(DataError, match="has an extended header of 1048") as caught:
         read(pax(("comment", "n" * (1 << 20))))
     assert "extended attributes" in str(caught.value.fix)
 

@@ -59,7 +59,7 @@ def test_shards_come_by_pattern_folder_and_split(shop: Any) -> None:
     assert whole.manifest.class_counts == {"train": (10, 10), "val": (5, 5)}
     braces = shop.make(f"{shop.folder}/in/{{train-000,train-001,val-002}}.tar", "b")
     assert shop.contents(braces.folder) == shop.contents(whole.folder)
-    with pytest.raises(UsageError, match="2 of the files that the pattern names are missing"):
+    with pytest.raises(UsageError, match="2 of the files in the pattern do not exist"):
         shop.make(f"{shop.folder}/in/train-{{000..003}}.tar", "c")
 
 
@@ -80,7 +80,9 @@ def test_an_image_column_chooses_among_several(shop: Any) -> None:
             (f"{row}.cls", str(row % 2).encode()),
         ]
     source = shop.tar("pairs.tar", members)
-    with pytest.raises(DataError, match=r"several pictures: left\.jpg, right\.jpg") as caught:
+    with pytest.raises(
+        DataError, match=r"several pictures in one sample: left\.jpg, right\.jpg"
+    ) as caught:
         shop.make(source)
     assert caught.value.where == "pairs.tar: sample 0"
     found = shop.labels(shop.make(source, image_column="left.jpg").folder)
@@ -130,9 +132,9 @@ def test_names_that_lead_out_links_and_devices_are_left_out_and_told(
     assert not list(target.iterdir())
     assert sorted(shop.folder.iterdir()) == sorted([*before, shop.folder / "store"])
     told = " ".join(result.warnings)
-    assert "3 member(s) of a tar whose names lead out of it" in told
+    assert "3 member(s) of a tar with a name outside the folder" in told
     assert "2 link(s) in a tar" in told
-    assert "2 member(s) of a tar that are no plain files" in told
+    assert "2 member(s) of a tar that are not regular files" in told
     # a sample that comes again later is another one; its name says where it was
     assert "h.tar#20" in shop.labels(result.folder)
 
