@@ -123,8 +123,8 @@ def _in_range(job: CheckedJob, call: LossCall) -> Answer | None:
 
 def _hint(low: int, high: int, num_classes: int) -> str:
     if low < 0 <= high < num_classes:
-        return f"If {low} means unlabelled, use ignore_index={low} in the loss; else map it to a class."
-        return f"Use a model with {high + 1} outputs, or map the labels to 0 … {num_classes - 1}."
+        return f"If {low} means unlabelled, use ignore_index={low}; else map it to a class."
+    return f"Use a model with {high + 1} outputs, or map the labels to 0 … {num_classes - 1}."
 
 
 def _targets(job: CheckedJob, split: Split) -> tuple[Tensor | None, Tensor, str | None]:

@@ -46,7 +46,7 @@ def not_finite_all(job: CheckedJob) -> Answer:
         return answer
     if not num_numbers:
         return not_applicable("the data are integers, or cannot be read by index")
-        return passed(f"all {num_numbers} values are finite", coverage=", ".join(coverages) or None)
+    return passed(f"all {num_numbers} values are finite", coverage=", ".join(coverages) or None)
 
 
 def _losses(job: CheckedJob) -> Answer | None:

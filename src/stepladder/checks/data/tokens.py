@@ -93,8 +93,8 @@ def tokens(job: CheckedJob) -> Answer:
             wrong = outside.high if outside.high >= outside.num_rows else outside.low
             return found(
                 "tokens_out_of_vocabulary",
-                f"{split.value} has id {wrong}, but the embedding table has {outside.num_rows} rows, "
-                f"0 to {outside.num_rows - 1}",
+                f"{split.value} has id {wrong}, but the embedding table has {outside.num_rows} "
+                f"rows, 0 to {outside.num_rows - 1}",
                 fix="Set num_embeddings to the size of the tokeniser's vocabulary, with special "
                 "tokens; for position embeddings, to the longest sequence.",
                 coverage=coverage,

@@ -111,7 +111,8 @@ def look(
 
     Args:
         has_graph: keep gradients.
-        is_as_begun: a frozen trunk has the initial weights of the run, so its features may be cached.
+        is_as_begun: a frozen trunk has the initial weights of the run, so its features may be
+            cached.
     """
     holding = holding_features(job, model) if is_as_begun else nullcontext()
     seen: list[Any] = []

@@ -55,7 +55,9 @@ def chance_level(job: CheckedJob) -> Answer:
     if ties:
         return not_applicable("the output layer shares its weights with an embedding")
     if _has_other_terms(torch.cat(guesses.losses), torch.cat(guesses.entropies)):
-        return not_applicable("the loss has other terms or weights in addition to its cross-entropy")
+        return not_applicable(
+            "the loss has other terms or weights in addition to its cross-entropy"
+        )
     return _judge(job, guesses)
 
 

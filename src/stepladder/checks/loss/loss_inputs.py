@@ -121,8 +121,8 @@ def _of_nll(scores: Tensor, num: int) -> _Fault | None:
         return _Fault("softmax_wrong_dim", what, _OWN_DIM)
     kind = "probabilities" if _are_shares(scores, 1) else "logits"
     what = (
-    f"the input of nll_loss is {kind}, not log-probabilities: logsumexp of a row is "
-    f"{float(off.median()):.2f} instead of 0"
+        f"the input of nll_loss is {kind}, not log-probabilities: logsumexp of a row is "
+        f"{float(off.median()):.2f} instead of 0"
     )
     fix = "Use cross_entropy on logits, or log_softmax(scores, dim=1) before nll_loss."
     return _Fault("nll_without_log_softmax", what, fix)

@@ -47,14 +47,15 @@ def loss_reduction(job: CheckedJob) -> Answer:
         if abs(ratio / factor - 1) < TOLERANCE:
             return found(
                 "loss_reduction_mismatch",
-                f"the loss of an example {what}: in a batch of {num} it is {ratio:.2f} times that in "
-                f"a batch of {half}",
+                f"the loss of an example {what}: in a batch of {num} it is {ratio:.2f} times that "
+                f"in a batch of {half}",
                 fix=_FIX,
                 coverage=seen,
                 ratio=ratio,
             )
     return passed(
-        f"the loss of an example in a batch of {num} is {ratio:.4f} times that in a batch of {half}",
+        f"the loss of an example in a batch of {num} is {ratio:.4f} times that in a batch of "
+        f"{half}",
         coverage=seen,
         ratio=ratio,
     )

@@ -33,8 +33,8 @@ def loss_sign(job: CheckedJob) -> Answer:
     if share is not None and share >= WRONG_FRAC:
         return found(
             "loss_maximised",
-            f"for {percent(share, 0)} of the examples, the loss falls as the output moves away from "
-            "its target",
+            f"for {percent(share, 0)} of the examples, the loss falls as the output moves away "
+            "from its target",
             fix=_FIX,
             coverage=seen_text,
             wrong_frac=share,
@@ -50,13 +50,15 @@ def loss_sign(job: CheckedJob) -> Answer:
             slopes=[*slopes],
         )
     if share is None and not slopes:
-        return not_applicable("outputs cannot be compared with targets, and no weight has a gradient")
+        return not_applicable(
+            "outputs cannot be compared with targets, and no weight has a gradient"
+        )
     if share is None:
         said = "outputs cannot be compared with targets; a small step lowers the loss by"
     else:
         pulled = percent(1 - share, 0)
         said = f"{pulled} of outputs are pulled to their targets; a small step lowers the loss by"
-        first = f"{slopes[-1]:.2f}" if slopes else "an unknown fraction"
+    first = f"{slopes[-1]:.2f}" if slopes else "an unknown fraction"
     return passed(
         f"{said} {first} of the decrease predicted by its gradient",
         coverage=seen_text,
@@ -87,7 +89,9 @@ def _share_away(outputs: Tensor, pull: Tensor, targets: Tensor) -> float | None:
         is_inside = int(targets.min()) >= 0 and int(targets.max()) < outputs.shape[1]
         if not is_inside:
             return None
-        own = pull.gather(1, targets.unsqueeze(1)).squeeze(1)  # (n,), negative if the score is raised
+        own = pull.gather(1, targets.unsqueeze(1)).squeeze(
+            1
+        )  # (n,), negative if the score is raised
         return float((own > 0).float().mean())
     if outputs.numel() != targets.numel():
         return None
@@ -96,7 +100,9 @@ def _share_away(outputs: Tensor, pull: Tensor, targets: Tensor) -> float | None:
     is_binary = bool(((wanted == 0) | (wanted == 1)).all())
     if is_binary and bool(((outputs < 0) | (outputs > 1)).any()):
         values = outputs.sigmoid()  # binary logits
-    along = (pull * (values - wanted)).reshape(num, -1).sum(1)  # (n,), positive if the distance is lowered
+    along = (
+        (pull * (values - wanted)).reshape(num, -1).sum(1)
+    )  # (n,), positive if the distance is lowered
     return float((along < 0).float().mean())
 
 

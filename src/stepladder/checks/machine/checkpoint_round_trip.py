@@ -75,15 +75,15 @@ def checkpoint_round_trip(job: CheckedJob) -> Answer:
         if not _repeats(job, whole, batch):
             return found(
                 "not_reproducible",
-                f"{NUM_BEFORE + NUM_AFTER} steps without a restart differ when repeated with the same "
-                "seed, so a resumed run cannot be compared with them",
+                f"{NUM_BEFORE + NUM_AFTER} steps without a restart differ when repeated with the "
+                "same seed, so a resumed run cannot be compared with them",
                 fix="Draw from torch's global generator, or from one seeded with (seed, epoch, "
                 "ids).",
                 severity=Severity.WARNING,
             )
         return _incomplete(
-            f"after {NUM_BEFORE} steps, a restart and {NUM_AFTER} more, {lost[0]} differs from that "
-            f"after {NUM_BEFORE + NUM_AFTER} steps without a restart",
+            f"after {NUM_BEFORE} steps, a restart and {NUM_AFTER} more, {lost[0]} differs from "
+            f"that after {NUM_BEFORE + NUM_AFTER} steps without a restart",
             first,
             differences=lost[:20],
         )
@@ -193,8 +193,8 @@ def _compared(job: CheckedJob, outputs: Tensor, first: Reached, *, num_examples:
     """Compare the outputs of two processes on the same examples, unless they are random."""
     if first.is_drawn:
         return _Fresh(
-            words="a new process on the CPU loads the checkpoint; outputs were not compared, as they "
-            "are random"
+            words="a new process on the CPU loads the checkpoint; outputs were not compared, as "
+            "they are random"
         )
     largest = float((outputs - first.outputs).abs().max())
     scale = max(1.0, float(first.outputs.abs().max()))

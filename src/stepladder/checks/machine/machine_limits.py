@@ -30,7 +30,9 @@ _FEW_FILES: Final = 256
 _EPOCH_OF_PLAUSIBLE_TIME: Final = 1_704_067_200  # 2024-01-01
 _COARSE_S: Final = 1e-3
 _SHM: Final = Path("/dev/shm")
-_SHM_BYTES_A_RANK: Final = 64_000_000  # the default of a whole Docker container: too little for several ranks
+_SHM_BYTES_A_RANK: Final = (
+    64_000_000  # the default of a whole Docker container: too little for several ranks
+)
 
 
 def machine_limits(job: CheckedJob) -> Answer:
@@ -67,7 +69,9 @@ def _core_problems(job: CheckedJob) -> list[tuple[str, str]]:
         what = f"device.threads is {wanted}, but the process may use {cores} cores"
         found_here.append((what, "Omit --device.threads: the default is one thread per core."))
     if job.recipe.loader.threads > _MANY_READERS * cores:
-        what = f"loader.threads is {job.recipe.loader.threads}, but the process may use {cores} cores"
+        what = (
+            f"loader.threads is {job.recipe.loader.threads}, but the process may use {cores} cores"
+        )
         found_here.append((what, "Omit --loader.threads: the default is one thread per core."))
     return found_here
 
@@ -108,7 +112,7 @@ def _gpu_problems(job: CheckedJob) -> list[tuple[str, str]]:
         why = f"torch, built for CUDA {torch.version.cuda}, cannot use it"
         fix = "Update the driver, or install a torch built for an older CUDA."
     return [
-    (f"this machine has a {there[0].name}{driver}, but {why}: training would use the CPU", fix)
+        (f"this machine has a {there[0].name}{driver}, but {why}: training would use the CPU", fix)
     ]
 
 

@@ -51,7 +51,10 @@ _NUM_ROWS = 16
 _NUM_VALUES = 16  # of each tensor
 _CLOSE = 1e-5  # relative to a number, or to the largest in its tensor: rounding may differ
 _LIMIT_S = 60.0
-_MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")  # there are no other ranks: a Task must not wait for them
+_MEETING_PLACE = (
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)  # there are no other ranks: a Task must not wait for them
 
 Numbers = tuple[float, ...]
 

@@ -37,10 +37,12 @@ _NUM_EPOCHS = 4
 _FRESH_S = 10.0  # that must be left for another interpreter
 _SEED_FIX = "Seed build_model with recipe.seed only, not by rank: the run seeds each rank itself."
 _DATA_FIX = (
-"Return the same examples in the same order on every rank: stepladder splits each batch by "
-"rank. Sort what comes from a set, as its order differs between processes."
+    "Return the same examples in the same order on every rank: stepladder splits each batch by "
+    "rank. Sort what comes from a set, as its order differs between processes."
 )
-_DRAW_FIX = "Draw from torch's or NumPy's global generator, or from one seeded by (seed, rank, row)."
+_DRAW_FIX = (
+    "Draw from torch's or NumPy's global generator, or from one seeded by (seed, rank, row)."
+)
 _AUGMENT_FIX = "Seed the draws of each example by (seed, epoch, id), not by its place in the batch."
 
 
@@ -108,8 +110,8 @@ def _differing(first: View, second: View) -> _Differing | None:
     ]
     if weights:
         return _Differing(
-            words=f"{len(weights)} of {len(first.weights)} initial weights differ between ranks 0 and "
-            f"1, such as {weights[0]}: each rank would train a different model",
+            words=f"{len(weights)} of {len(first.weights)} initial weights differ between ranks 0 "
+            f"and 1, such as {weights[0]}: each rank would train a different model",
             fix=_SEED_FIX,
         )
     splits = other_keys(first.data, second.data)

@@ -75,7 +75,7 @@ def gradients_reach(job: CheckedJob) -> Answer:
     unused = f"; it does not depend on {len(missing)}: {_listed(missing)}" if missing else ""
     num = len(learning) - len(missing)
     return passed(
-    f"{num} of {len(learning)} weights get a gradient from the loss{unused}", reached=num
+        f"{num} of {len(learning)} weights get a gradient from the loss{unused}", reached=num
     )
 
 
@@ -297,8 +297,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="gradients_reach",
-    reason="Weights without a gradient, or that are not in the optimiser, keep their random values; "
-    "the rest is trained without any error.",
+    reason="Weights without a gradient, or that are not in the optimiser, keep their random "
+    "values; the rest is trained without any error.",
     source="PyTorch, documentation of nn.ModuleList and of autograd mechanics; TrainCheck (Jiang "
     "et al. 2025, OSDI)",
     severity=Severity.ERROR,

@@ -99,8 +99,8 @@ def _out_of_scale(layers: list[_Layer]) -> tuple[str, str] | None:
                 )
         if layer.kind == "relu" and layer.idle_frac > DEAD_FRAC:
             return (
-                f"{percent(layer.idle_frac, 0)} of the units of {layer.name} are 0 for all examples, "
-                "so they get no gradient",
+                f"{percent(layer.idle_frac, 0)} of the units of {layer.name} are 0 for all "
+                "examples, so they get no gradient",
                 "Initialise biases to zero, and weights with mean 0.",
             )
         if layer.kind == "tanh" and layer.idle_frac > FULL_FRAC:

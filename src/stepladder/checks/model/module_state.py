@@ -123,7 +123,9 @@ def _in_evaluation(job: CheckedJob, model: nn.Module) -> Answer:
     """Compare evaluation before and after one pass in training mode."""
     batch = training_sample(job, NUM_EXAMPLES)
     num = len(_tensors(model))
-    said = f"all {num} weights and buffers are initialised, and losses are finite in evaluation mode"
+    said = (
+        f"all {num} weights and buffers are initialised, and losses are finite in evaluation mode"
+    )
     if batch.ids.numel() < 2:
         return passed(f"all {num} weights and buffers are initialised")
     before = _losses(job, job.model().eval(), batch)

@@ -61,14 +61,15 @@ def nonlinearity(job: CheckedJob) -> Answer:
         first, second = inner[0]
         return found(
             "no_nonlinearity",
-            f"there is no activation between {first} and {second}: together they are one linear layer",
+            f"there is no activation between {first} and {second}: together they are one linear "
+            "layer",
             fix="Add an activation, such as nn.ReLU(), between them, or remove one of them.",
             severity=Severity.WARNING,
             pairs=[list(pair) for pair in inner],
         )
     if error is None:
         return passed("no two linear layers are adjacent; linearity in inputs cannot be tested")
-        return passed(f"the model is not linear: it differs by {error:.1g} of its spread", error=error)
+    return passed(f"the model is not linear: it differs by {error:.1g} of its spread", error=error)
 
 
 def _fill_constants_(model: nn.Module) -> None:

@@ -72,7 +72,8 @@ def learning_rate(job: CheckedJob) -> Answer:
     is_safe = ratio.median < SAFE_RATIO and own.last <= ROSE * own.first
     if own.is_finite and (own.last <= FELL_FRAC * own.first or is_safe):
         return passed(
-            f"{said}; in {own.num_steps} steps the loss changes from {own.first:.3g} to {own.last:.3g}",
+            f"{said}; in {own.num_steps} steps the loss changes from {own.first:.3g} to "
+            f"{own.last:.3g}",
             **numbers,
         )
     return _against_lower(job, own, train, said, numbers)
@@ -147,7 +148,9 @@ def _measure(job: CheckedJob, batches: list[Batch]) -> _Ratio | None:
             ratios.append(moved)
         if not ratios:
             return _Ratio(median=math.inf, largest=math.inf)
-        late = torch.tensor(ratios[len(ratios) // 2 :]).mean(0)  # Adam's first steps are the largest
+        late = torch.tensor(ratios[len(ratios) // 2 :]).mean(
+            0
+        )  # Adam's first steps are the largest
         moving = late[late > 0]
         if not len(moving):
             return None

@@ -185,8 +185,8 @@ def _learning_rate(
         said = "is not finite" if not own.is_finite else f"ends at {own.last:.3g}"
         return (
             "learning_rate_too_high",
-            f"at a learning rate of {lr:g} the loss of one batch starts at {own.first:.3g} and {said}; "
-            f"at {lr * at:g} it falls to {tries.courses[at].last:.3g}",
+            f"at a learning rate of {lr:g} the loss of one batch starts at {own.first:.3g} and "
+            f"{said}; at {lr * at:g} it falls to {tries.courses[at].last:.3g}",
             f"Use --batch.lr {job.recipe.batch.lr * at:g}.",
             None if rose else Severity.WARNING,
         )
@@ -324,8 +324,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="overfit_one_batch",
-    reason="A model that cannot overfit a few examples will not learn the rest: something is broken "
-    "between inputs, loss and weights.",
+    reason="A model that cannot overfit a few examples will not learn the rest: something is "
+    "broken between inputs, loss and weights.",
     source="Karpathy 2019, A Recipe for Training Neural Networks; the loss floor of a second "
     "softmax is ln(1 + (C - 1)/e), as scores then differ by 1 at most",
     severity=Severity.ERROR,

@@ -92,15 +92,16 @@ def _judge(moves: _Moves, names: list[str], still: list[str]) -> Answer:
     if moves.outside:
         return found(
             "parameters_not_in_optimizer",
-            f"{len(moves.outside)} weights were added to the model after the optimiser was created, "
-            f"so they are not trained: {listed(moves.outside)}",
+            f"{len(moves.outside)} weights were added to the model after the optimiser was "
+            f"created, so they are not trained: {listed(moves.outside)}",
             fix="Create all layers in build_model, not in the first forward pass.",
             coverage=steps,
             names=[*moves.outside],
         )
     if moves.first_bad is not None:
         return not_applicable(
-            f"the loss or its gradient is not finite at step {moves.first_bad}, so the step is skipped"
+            f"the loss or its gradient is not finite at step {moves.first_bad}, so the step is "
+            "skipped"
         )
     held = [name for name in still if moves.sizes.get(name, 0.0) > 0]
     if held:

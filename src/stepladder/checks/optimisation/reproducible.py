@@ -111,7 +111,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="reproducible",
-    reason="Runs that are not reproducible cannot be compared: any difference may be due to chance.",
+    reason="Runs that are not reproducible cannot be compared: any difference may be due to "
+    "chance.",
     source="Godbole et al. 2023, Deep Learning Tuning Playbook; PyTorch, notes on reproducibility",
     severity=Severity.WARNING,
     tier=Tier.FULL,

@@ -46,9 +46,7 @@ def seeds(job: CheckedJob) -> Answer:
         fault = look(job)
         if fault is not None:
             return found(fault.name, fault.evidence, fix=fault.fix, severity=fault.severity)
-    return passed(
-        "data, initial weights and augmentation depend on the seed, and on nothing else"
-    )
+    return passed("data, initial weights and augmentation depend on the seed, and on nothing else")
 
 
 # --- before the first step
@@ -101,8 +99,8 @@ def _rows(job: CheckedJob) -> _Fault | None:
         return None
     return _Fault(
         "seeds_wrong",
-        "examples differ when they are read again with the same seeds: the dataset uses an unseeded "
-        "generator",
+        "examples differ when they are read again with the same seeds: the dataset uses an "
+        "unseeded generator",
         "Draw from the global generator of torch, NumPy or Python, which the run seeds, or from "
         "one seeded by (seed, epoch, row).",
         Severity.WARNING,
@@ -190,8 +188,8 @@ def _augmentation(job: CheckedJob) -> _Fault | None:
     if not _equal(first, _augmented(job, batch, epoch=0, state=1)):
         return _Fault(
             "seeds_wrong",
-            "augment() draws from the global random state, not from (seed, epoch, ids), so a resumed "
-            "run is augmented differently",
+            "augment() draws from the global random state, not from (seed, epoch, ids), so a "
+            "resumed run is augmented differently",
             _FIX_AUGMENT,
             Severity.WARNING,
         )
