@@ -81,12 +81,12 @@ def _of_samples(job: CheckedJob, train: Labels, val: Labels) -> Answer:
         (
             train,
             val,
-            "none of {num} validation examples has class {names}, but {share} of train does",
+            "none of {num} validation examples is of {names}, but {share} of train are",
         ),
         (
             val,
             train,
-            "none of {num} training examples has class {names}, but {share} of validation does",
+            "none of {num} training examples is of {names}, but {share} of validation are",
         ),
     ):
         lacking = _lacking(one, other)

@@ -74,7 +74,7 @@ def metric_of_two(job: CheckedJob) -> Answer | None:
         f"{name} of {len(scores)} examples in batches of {', '.join(map(str, _SIZES))} is "
         f"{given:.4f}, but the loss expects {'logits' if kind.is_logits else 'probabilities'}, "
         f"and with a threshold of {border:g} it is {right:.4f}"
-        + (f" ({wrong:.4f} with {wrong_border:g})" if is_wrong_border else ""),
+        + (f" ({wrong:.4f} with a threshold of {wrong_border:g})" if is_wrong_border else ""),
         fix=_FIX_BORDER if is_wrong_border else _FIX_SUMS,
         given=given,
         recomputed=right,

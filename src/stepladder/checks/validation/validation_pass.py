@@ -161,8 +161,7 @@ def _not_the_same(
     return found(
         "train_mode_in_validation",
         f"{_apart(once, twice)[0]} of the same {len(batch.ids)} examples differ with another "
-        "random state: "
-        "the model is random in evaluation mode",
+        "random state: metrics() or the model draws random numbers in evaluation mode",
         fix="Pass training=self.training to functional dropout; seed sampling if it is intended.",
         severity=Severity.WARNING,
     )
