@@ -98,7 +98,9 @@ def _fix(*, has_test: bool) -> str:
             "Draw validation from the same source as test: what is best on this validation split "
             "may not be best on test."
         )
-    return "Split train and validation at random, by scene or group. Ignore it if it is intended."
+    return (
+        "Split train and validation at random, by scene or group, unless they are meant to differ."
+    )
 
 
 def _words(one: _Compared) -> str:

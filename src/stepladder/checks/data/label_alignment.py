@@ -105,8 +105,8 @@ def _slipped(job: CheckedJob, train: Probed) -> Answer | None:
             return found(
                 "labels_misaligned",
                 f"labels of train are shifted: they belong to the example {abs(shift)} "
-                f"row{'s' if abs(shift) > 1 else ''} {'before' if shift > 0 else 'after'}; a probe reaches {_of(other)} with labels "
-                f"shifted back, and {_of(train)} now",
+                f"row{'s' if abs(shift) > 1 else ''} {'before' if shift > 0 else 'after'}; a probe "
+                f"reaches {_of(other)} with labels shifted back, and {_of(train)} now",
                 fix="Check for an off-by-one error where inputs and labels are paired.",
                 accuracy=train.accuracy,
                 slipped_accuracy=other.accuracy,

@@ -119,7 +119,7 @@ CHECK = Check(
     name="worker_draws",
     reason="If all examples are changed in the same way, augmentation helps far less.",
     source="PyTorch documentation, Randomness in multi-process data loading; Stack Overflow "
-    "67180955 (NumPy draws alike in all workers)",
+    "67180955 (NumPy draws the same numbers in all workers)",
     severity=Severity.WARNING,
     tier=Tier.FULL,
     faults=("same_draws_in_workers",),

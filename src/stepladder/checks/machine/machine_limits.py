@@ -130,7 +130,7 @@ def _system_problems() -> list[tuple[str, str]]:
 
 
 def rank_problems(environ: Mapping[str, str], *, shm_bytes: float) -> list[tuple[str, str]]:
-    """Find what keeps the ranks of this machine from working: too little /dev/shm, a used port.
+    """Find what keeps the ranks of this machine from working: a full /dev/shm, a used port.
 
     Args:
         environ: environment variables; without WORLD_SIZE there is one rank, which needs neither.

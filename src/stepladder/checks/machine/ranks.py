@@ -2,8 +2,8 @@
 
     python -m stepladder.checks.machine.ranks FOLDER RANK NUM_LOOKS
 
-FOLDER has config.yaml and task.json. NUM_LOOKS views of what rank RANK begins with are written to
-views.json, or the error to error.txt.
+FOLDER has config.yaml and task.json. Model and data of rank RANK are built NUM_LOOKS times; samples
+of them are written to views.json, or the error to error.txt.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ CHECK = Check(
     reason="If examples of a batch influence each other, results depend on the batch, and "
     "inference on one example fails.",
     source="Karpathy 2019, A Recipe for Training Neural Networks: use backprop to chart "
-    "dependencies; here by changing the others, which token ids and pixels allow too",
+    "dependencies; here by changing other examples, which also works for token ids",
     severity=Severity.ERROR,
     tier=Tier.FAST,
     faults=("samples_not_independent",),
