@@ -1,1 +1,1 @@
-"""Is the job sound? One function a check; each fires on its own broken example."""
+"""Checks of a job before training. Each check must fire on its own broken example."""

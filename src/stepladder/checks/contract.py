@@ -1,4 +1,4 @@
-"""What a check is, and how it answers."""
+"""The interface of a check, and its answers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Tier(StrEnum):
     """When a check runs.
 
-    FAST: before each training; it takes no training step and a second at most.
-    FULL: with `stepladder check`, and once for a job and a machine before a climb.
+    FAST: before each training; without training steps, within a second.
+    FULL: with `stepladder check`, and once per job and machine before a climb.
     """
 
     FAST = "fast"
@@ -28,11 +28,11 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a check says; `passed`, `found`, `not_applicable` and `could_not_run` make it.
+    """The answer of a check, from `passed`, `found`, `not_applicable` or `could_not_run`.
 
     Attributes:
-        severity: below that of the check where what was found is less bad; None: the check's.
-        where: the file and line of the user's Task; None: not of one line.
+        severity: if it is lower than that of the check; None: the check's.
+        where: the file and line of the user's Task; None: not a single line.
     """
 
     outcome: Outcome
@@ -47,10 +47,10 @@ class Answer:
 
 
 def passed(evidence: str, *, coverage: str | None = None, **numbers: Json) -> Answer:
-    """Say that nothing is wrong, and what was measured.
+    """Return the answer that nothing is wrong, with what was measured.
 
     Args:
-        coverage: what was looked at, where that was not all.
+        coverage: what was checked, if not everything.
         numbers: the evidence for programs.
     """
     return Answer(outcome=Outcome.PASSED, evidence=evidence, coverage=coverage, numbers=numbers)
@@ -66,14 +66,14 @@ def found(
     coverage: str | None = None,
     **numbers: Json,
 ) -> Answer:
-    """Say that something is wrong.
+    """Return the answer that something is wrong.
 
     Args:
-        fault: a name of `FAULTS` that the check lists.
-        evidence: what was seen, in one sentence with its numbers.
+        fault: a name in `FAULTS` that the check lists.
+        evidence: what was found, in one sentence with its numbers.
         fix: what to do, in one line.
-        severity: where it is less bad than the check's own.
-        examples: ids or paths that show it.
+        severity: if it is lower than the check's.
+        examples: ids or paths of examples.
     """
     return Answer(
         outcome=Outcome.FAILED,  # the runner makes it WARNED below an error
@@ -88,15 +88,15 @@ def found(
 
 
 def not_applicable(reason: str) -> Answer:
-    """Say that the check has nothing to look at here, and why."""
+    """Return the answer that the check does not apply to this job, and why."""
     return Answer(outcome=Outcome.NOT_APPLICABLE, evidence=reason)
 
 
 def could_not_run(reason: str, *, fix: str) -> Answer:
-    """Say that what the check stands for could not be looked at, and why; it is not passed.
+    """Return the answer that the check could not run, and why; it did not pass.
 
     Args:
-        fix: what to do so that it can run, in one line.
+        fix: how to make it run, in one line.
     """
     return Answer(outcome=Outcome.COULD_NOT_RUN, evidence=reason, fix=fix)
 
@@ -106,17 +106,17 @@ class Check:
     """One check.
 
     Attributes:
-        name: what a person types and reads; that of its file.
+        name: that of its file; users type it.
         reason: why it matters, in one sentence.
-        source: where the rule comes from.
-        severity: how bad it is where something is found.
+        source: of the rule.
+        severity: of what it finds.
         tier: when it runs.
         faults: names of `FAULTS` that it can find.
-        run: looks at a job; may raise, which counts as "could not run".
-        broken: makes the example that it must fire on.
-        least_s: seconds that must be left for it to begin, by a rough guess.
-        needs_loss: it compares losses or gradients: where the first loss is NaN or infinite it is
-            not applicable, and `not_finite` says why.
+        run: checks a job; an exception counts as "could not run".
+        broken: returns the example that it must fire on.
+        least_s: seconds that must be left for it to start, roughly.
+        needs_loss: it compares losses or gradients: if the first loss is NaN or infinite, it is
+        not applicable, and `not_finite` reports why.
     """
 
     name: str

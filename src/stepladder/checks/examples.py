@@ -1,4 +1,4 @@
-"""Small jobs to try checks on: a sound one, from which each check makes its broken one."""
+"""Small jobs to test checks with: a sound one, and broken ones derived from it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ NUM_EXAMPLES = {Split.TRAIN: 256, Split.VAL: 128, Split.TEST: 128}
 
 
 class SoundPictures(Task):
-    """Tell four patterns apart in noise: pictures (n, 3, 12, 12), about mean 0 and deviation 1.
+    """Classify four noisy patterns: pictures (n, 3, 12, 12), about mean 0 and deviation 1.
 
-    A small convolutional net reaches more than 90 % within a few epochs. Nothing about it is
-    wrong; broken examples override one method.
+    A small convolutional network reaches more than 90 % in a few epochs. It has no faults; broken
+    examples override one method.
     """
 
     def build_model(self, recipe: Recipe) -> nn.Module:  # noqa: ARG002
@@ -49,7 +49,7 @@ class SoundPictures(Task):
         )
 
     def data(self, split: Split) -> Dataset[Any]:
-        """Draw a split: all three from one distribution, mixed."""
+        """Draw a split: all three from one distribution, shuffled."""
         pictures, labels = draw(split)
         return labelled(pictures, labels)
 
@@ -80,14 +80,14 @@ def draw(split: Split) -> tuple[Tensor, Tensor]:
 
 
 def labelled(pictures: Tensor, labels: Tensor) -> Dataset[Any]:
-    """Return a Dataset that names its labels as torchvision's do."""
+    """Return a Dataset with `targets`, like those of torchvision."""
     data = TensorDataset(pictures, labels)
     data.targets = labels.numpy()  # type: ignore[attr-defined]
     return data
 
 
 def sound_recipe(**changes: Any) -> Recipe:
-    """Return the recipe of the sound example; groups given by name replace those it has."""
+    """Return the recipe of the sound example; groups passed by name replace its own."""
     recipe = Recipe(
         train=TrainMode.ALL,
         batch=BatchConfig(global_batch_size=16, lr=0.003),
@@ -102,7 +102,7 @@ class Example:
     """A job to run a check on.
 
     Attributes:
-        run_dir: where it would be written; None: in a folder of the test.
+        run_dir: the run folder; None: in a folder of the test.
     """
 
     task: Task = field(default_factory=SoundPictures)
@@ -110,5 +110,5 @@ class Example:
     run_dir: Path | None = None
 
     def config(self, folder: Path) -> JobConfig:
-        """Return the whole job, to be written below a folder unless it names one itself."""
+        """Return the whole job, with its run folder in a given folder unless it has its own."""
         return JobConfig(recipe=self.recipe, run=RunConfig(dir=self.run_dir or folder / "run"))

@@ -1,4 +1,4 @@
-"""The job that checks look at: built once, looked at by all, left as it was."""
+"""The job that checks inspect: built once, shared by all checks, and not changed."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class CheckedJob:
-    """A job, with what several checks need, made when it is first asked for and then kept.
+    """A job, with lazily computed values that several checks share.
 
-    Whatever a check does happens on copies: models from `model()` are its own.
+    Checks work on copies: each call of `model()` returns a new one.
 
     Attributes:
         config: the whole job, resolved.
         task: a shallow copy of the user's.
         task_name: "image_classification", or "FILE.py:NAME".
         sources: the splits.
-        device: that the run would take.
-        deadline: `time.perf_counter()` at which all checks must have ended; infinite: none.
-        given: the model as `make_model` gave it, where it is built already; never changed.
+        device: of the run.
+        deadline: `time.perf_counter()` by which all checks must end; infinite: none.
+        given: the model from `make_model`, if it is already built; never changed.
     """
 
     config: JobConfig
@@ -74,7 +74,7 @@ class CheckedJob:
 
     @property
     def run_dir(self) -> Path:
-        """The folder that the run would be written to; it may not exist."""
+        """The run folder; it may not exist."""
         return self.config.run.dir
 
     def left_s(self) -> float:
@@ -82,7 +82,7 @@ class CheckedJob:
         return self.deadline - time.perf_counter()
 
     def remember(self, name: str, make: Callable[[], T]) -> T:
-        """Return what was made under this name, or make it now."""
+        """Return the value that is cached under a name, or compute it now."""
         if name not in self._kept:
             self._kept[name] = make()
         return cast("T", self._kept[name])
@@ -90,9 +90,9 @@ class CheckedJob:
     # --- the model
 
     def model(self) -> nn.Module:
-        """Return a model of one's own, with the weights that the run begins with, in its first stage.
+        """Return a new model with the initial weights of the run, in its first stage.
 
-        In training mode, but for what the stage freezes.
+        In training mode, except for what the stage freezes.
         """
         try:
             model, frozen = copy.deepcopy(self._built)
@@ -115,7 +115,7 @@ class CheckedJob:
         return model, frozen
 
     def _copy_of_given(self) -> nn.Module | None:
-        """Copy the model that is built already; None where there is none, or it is compiled."""
+        """Copy the model that is already built; None without one, or if it is compiled."""
         if self.given is None or self.recipe.device.compile:
             return None
         try:
@@ -130,7 +130,7 @@ class CheckedJob:
 
     @contextmanager
     def subject(self, **changes: Any) -> Iterator[Subject]:
-        """Give a model with the run's own optimiser and step, to take real steps with.
+        """Yield a model with the run's optimiser and step, to take real steps with.
 
         Args:
             changes: groups of the recipe that are replaced, such as `augment=...`.
@@ -166,7 +166,7 @@ class CheckedJob:
     def train_batches(self, num_batches: int) -> list[Batch]:
         """Return the first training batches of the run, before augmentation, on the device.
 
-        Fewer where an epoch has fewer.
+        Fewer if an epoch has fewer.
         """
         kept: list[Batch] = self.remember("train_batches", list)
         if len(kept) < num_batches:
@@ -221,16 +221,16 @@ class CheckedJob:
         return batch.to(self.device, memory_format=layout)
 
     def describe(self, split: Split, row: int) -> str:
-        """Name an example for people: "val/cat/001.jpg", or "val row 3"."""
+        """Return a readable name of an example: "val/cat/001.jpg", or "val row 3"."""
         source = self.source(split)
         name = f"row {row}" if source is None else source.describe(row)
         return name if name.startswith(f"{split.value}/") else f"{split.value} {name}"
 
-    # --- what the first batch shows
+    # --- the first batch
 
     @cached_property
     def first_batch(self) -> Batch:
-        """The first training batch as the model gets it."""
+        """The first training batch, augmented."""
         return self.augmented(self.train_batches(1)[0])
 
     @cached_property
@@ -252,13 +252,13 @@ class CheckedJob:
 
     @property
     def loss_call(self) -> LossCall | None:
-        """The call of a loss function, where there is just one; else None."""
+        """The call of a loss function, if there is exactly one; else None."""
         losses = [call for call in self.calls if call.is_loss]
         return losses[0] if len(losses) == 1 else None
 
     @cached_property
     def num_classes(self) -> int | None:
-        """Classes of a classifier: columns of the scores that go into its cross-entropy."""
+        """Number of classes of a classifier: columns of the input of its cross-entropy."""
         call = self.loss_call
         named = ("cross_entropy", "nll_loss")
         if call is None or call.name not in named or call.scores.dim() < 2:
@@ -266,9 +266,9 @@ class CheckedJob:
         return int(call.scores.shape[1])
 
     def labels(self, split: Split) -> np.ndarray | None:
-        """Class of each row of a split, int64 (n,); None where rows have no class that is known.
+        """Return the class of each row of a split, int64 (n,); None if it is not known.
 
-        Those of test are not given: no check reads them.
+        None for test: no check reads its labels.
         """
         source = self.source(split)
         if source is None or split is Split.TEST:
@@ -281,7 +281,7 @@ def open_job(config: JobConfig, task: Task, *, task_name: str) -> CheckedJob:
 
     Raises:
         DataError: if there is nothing to train on.
-        ResourceError: if its device is not there.
+        ResourceError: if its device is not available.
     """
     task = copy.copy(task)
     return CheckedJob(

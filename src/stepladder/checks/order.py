@@ -64,7 +64,7 @@ from stepladder.checks.validation import (
 )
 
 CHECKS: tuple[Check, ...] = (
-    labels.CHECK,  # first: with a label out of range, the loss itself fails
+    labels.CHECK,  # first: the loss raises for a label out of range
     missing_classes.CHECK,
     validation_size.CHECK,
     batch_mixing.CHECK,
@@ -104,7 +104,7 @@ CHECKS: tuple[Check, ...] = (
     overfit_one_batch.CHECK,
     input_independent.CHECK,
     learning_rate.CHECK,
-    validation_pass.CHECK,  # from here on seconds each: a short budget ends among them
+    validation_pass.CHECK,  # from here on, seconds each: a short budget ends among them
     duplicates.CHECK,
     label_alignment.CHECK,
     baselines.CHECK,

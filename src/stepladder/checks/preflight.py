@@ -1,4 +1,4 @@
-"""The fast checks, before a training's first step: at most a twentieth of what it will take."""
+"""Run the fast checks before the first step, within a twentieth of the time of the training."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from stepladder.data.reading.examples import ArrivalSource
 from stepladder.measuring.probe import untouched
 from stepladder.records.findings import CheckReport
 
-_LEAST_S = 0.1  # below that nothing worth while can be looked at
-_PATIENCES = 4  # early stopping ends a run after about as many of them
+_LEAST_S = 0.1  # with less, there is nothing useful to check
+_PATIENCES = 4  # early stopping ends a run after about this many
 
 
 def check_before_training(
     job: CheckedJob, *, key: Callable[[], str], folder: Path
 ) -> CheckReport | None:
-    """Look at a job with the fast checks, or give what lies in its folder already.
+    """Run the fast checks on a job, or return the report in its folder.
 
-    They take at most 10 s and at most a twentieth of the training, as one forward pass predicts it.
-    A training for which that is less than a tenth of a second is not looked at.
+    They take at most 10 s and at most a twentieth of the training time, which is predicted from one
+    forward pass. If that is less than a tenth of a second, nothing is checked.
 
     Args:
-        job: with its model, as `make_model` gave it.
-        key: gives the identity of job, code and machine.
+        job: with its model, from `make_model`.
+        key: returns the identity of job, code and machine.
         folder: of the run.
 
     Returns:
-        What was found; None: it was not looked at.
+        The report; None: nothing was checked.
     """
     if isinstance(job.sources.train, ArrivalSource):
-        return None  # an example that is looked at would be gone
+        return None  # an example that is read would be lost
     started = time.perf_counter()
     try:
         limit_s = min(FAST_S, FAST_FRAC * predicted_s(job))
-    except Exception:  # the first step would fail as well: the checks may say why
+    except Exception:  # the first step would fail as well: the checks may report why
         limit_s = FAST_S
     if limit_s < _LEAST_S:
         return None
@@ -53,13 +53,13 @@ def check_before_training(
     if kept is not None:
         return kept
     left_s = limit_s - (time.perf_counter() - started)
-    if left_s < _LEAST_S:  # on a busy machine: a list of checks without one that ran says nothing
+    if left_s < _LEAST_S:  # on a busy machine: a report without a check that ran is useless
         return None
     return run_checks(job, CHECKS, tier=Tier.FAST, key=identity, limit_s=left_s)
 
 
 def predicted_s(job: CheckedJob) -> float:
-    """Predict what training takes at the least, in seconds, from the forward pass of one batch."""
+    """Predict the minimum training time in seconds from the forward pass of one batch."""
     batch = job.train_batches(1)[0]
     assert job.given is not None
     with untouched(job.given), torch.no_grad():
@@ -76,7 +76,7 @@ def predicted_s(job: CheckedJob) -> float:
 
 
 def expected_epochs(recipe: Recipe) -> float:
-    """Guess how many epochs pass examples through the whole model."""
+    """Estimate how many epochs pass examples through the whole model."""
     if recipe.features.cached:
         return 1.0
     stopping, longest = recipe.stopping, recipe.schedule.max_epochs

@@ -1,4 +1,4 @@
-"""checks.json of a run folder: written whole, read back and added to where its key still holds."""
+"""Read, write and extend checks.json in a run folder, while its key is valid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHECKS_FILE: Final = "checks.json"
 
 
 def read_checks(run: Path) -> CheckReport | None:
-    """Read what was found for a run; None where nothing was, or it cannot be read."""
+    """Read the report of a run; None if it does not exist, or cannot be read."""
     try:
         return from_json(CheckReport, read_json(run / CHECKS_FILE))
     except (DataError, OSError):
@@ -26,7 +26,7 @@ def read_checks(run: Path) -> CheckReport | None:
 
 
 def write_checks(run: Path, report: CheckReport) -> Path:
-    """Write checks.json into a run's folder, which is made if need be, and give its path."""
+    """Write checks.json to a run's folder, which is created if needed, and return its path."""
     run.mkdir(parents=True, exist_ok=True)
     path = run / CHECKS_FILE
     write_json(path, report)
@@ -34,26 +34,25 @@ def write_checks(run: Path, report: CheckReport) -> Path:
 
 
 def find_kept(run: Path, *, key: str, tier: Tier) -> CheckReport | None:
-    """Return the findings that lie in a folder if they are of this key, and of all checks of a tier.
+    """Return the report in a folder if it has this key and all checks of a tier.
 
-    They may be of more.
+    It may have more.
     """
     report = find_some(run, key=key)
     return None if report is None or missing(report, tier) else report
 
 
 def find_some(run: Path, *, key: str) -> CheckReport | None:
-    """Return the findings that lie in a folder if they are of this key, of however many checks."""
+    """Return the report in a folder if it has this key, even if it is incomplete."""
     report = read_checks(run)
     is_known = report is not None and report.key == key and report.tier in tuple(Tier)
     return report if is_known else None
 
 
 def missing(report: CheckReport, tier: Tier) -> tuple[Check, ...]:
-    """Return the checks of a tier, those of FAST with FULL, that a report says nothing of.
+    """Return the checks of a tier (FULL includes FAST) that are missing from a report.
 
-    One that could not run is among them: what was in its way may be gone, as a file that is there
-    now.
+    Checks that could not run are included: the cause may be fixed by now.
     """
     covered = {check.name for check in _of_tier(Tier(report.tier))} - set(report.left_out)
     could_run = (one for one in report.findings if one.outcome is not Outcome.COULD_NOT_RUN)
@@ -62,9 +61,9 @@ def missing(report: CheckReport, tier: Tier) -> tuple[Check, ...]:
 
 
 def together(kept: CheckReport, new: CheckReport) -> CheckReport:
-    """Put findings of one key together: new ones go before kept ones, and none is lost.
+    """Merge two reports with one key: new findings replace kept ones, and none is lost.
 
-    The time is that of both looks.
+    The time is the total of both.
     """
     if kept == new:
         return kept
@@ -81,7 +80,7 @@ def together(kept: CheckReport, new: CheckReport) -> CheckReport:
 
 
 def add_checks(run: Path, report: CheckReport) -> CheckReport:
-    """Write a report into a run's folder with what lies there of the same key, and give both."""
+    """Merge a report into the one in a run's folder, if it has the same key; return the result."""
     kept = find_some(run, key=report.key)
     whole = report if kept is None else together(kept, report)
     write_checks(run, whole)

@@ -1,4 +1,4 @@
-"""Run checks on a job, in their order, within the time they are given."""
+"""Run checks on a job, in order, within a time limit."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from stepladder.task.blame import EXIT_FIX, exit_words, task_line
 _OUTCOMES = {
     Severity.ERROR: Outcome.FAILED,
     Severity.WARNING: Outcome.WARNED,
-    Severity.INFO: Outcome.PASSED,  # told, and no alarm
+    Severity.INFO: Outcome.PASSED,  # reported, but not an alarm
 }
 NO_LOSS = "the first training loss is not finite: see not_finite"
 FULL_S = 55.0
 FAST_S = 10.0
-FAST_FRAC = 0.05  # of the run that is predicted
-RAISED = "raised"  # the number of a finding that names what the user's code raised
-_FIX = "Training would probably meet it too: `stepladder train --dry-run --debug`."
-_SLOWEST = 5.0  # times that what is left may take longer than guessed
+FAST_FRAC = 0.05  # of the predicted time of the run
+RAISED = "raised"  # key in the numbers of a finding: the exception that the user's code raised
+_FIX = "Training would probably fail too. See `stepladder train --dry-run --debug`."
+_SLOWEST = 5.0  # maximum ratio of actual to guessed time for the remaining checks
 
 
 def run_checks(
@@ -37,14 +37,14 @@ def run_checks(
     limit_s: float | None = None,
     on_finding: Callable[[Finding], None] = lambda _: None,
 ) -> CheckReport:
-    """Look at a job with every check of a tier; FULL has those of FAST as well.
+    """Run all checks of a tier on a job; FULL includes those of FAST.
 
-    Random states are as before afterwards, and no weight of the user's changes.
+    Random states are restored, and the user's weights are not changed.
 
     Args:
-        key: identity of job, code and machine, kept with the findings.
-        limit_s: seconds for all; those that find none left are listed, not passed.
-        on_finding: told of each finding as it comes.
+        key: identity of job, code and machine, stored with the findings.
+        limit_s: seconds for all checks; checks without time left are listed, not passed.
+        on_finding: called with each finding.
     """
     started = time.perf_counter()
     job.deadline = started + limit_s if limit_s is not None else float("inf")
@@ -70,25 +70,28 @@ def run_checks(
 
 
 def run_check(check: Check, job: CheckedJob) -> Finding:
-    """Run one check; one that raises could not run, and says why."""
+    """Run one check; a check that raises counts as "could not run"."""
     started = time.perf_counter()
     try:
         with untouched():
             answer = check.run(job) if not _lacks_loss(check, job) else not_applicable(NO_LOSS)
-    except (Exception, SystemExit) as error:  # a user's code: it must not pass, nor end the rest
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # from user code: the check must not pass, and the others continue
         answer = _raised(error, job)
     return _finding(check, answer, time.perf_counter() - started)
 
 
 def could_not_for_raising(finding: Finding) -> bool:
-    """Return True if a check could not run because the user's code raised; training would as well."""
+    """Return True if a check could not run because user code raised, as training would."""
     return finding.outcome is Outcome.COULD_NOT_RUN and RAISED in finding.numbers
 
 
 def budget_for_rest(report: CheckReport, checks: Sequence[Check]) -> str | None:
-    """Return about the time that the checks left out need, as one types it: `3m`; None without any.
+    """Estimate the --budget for the checks left out, such as `3m`; None without any.
 
-    By their own guesses, as much too low as those of the checks that ran were.
+    Their guessed times are scaled by the actual over the guessed time of the checks that ran.
     """
     if not report.left_out:
         return None
@@ -105,16 +108,16 @@ def budget_for_rest(report: CheckReport, checks: Sequence[Check]) -> str | None:
 
 
 def _raised(error: BaseException, job: CheckedJob) -> Answer:
-    """Say what kept a check from running, with the line of the Task that it came from."""
+    """Return why a check could not run, with the line of the Task that raised."""
     cause = error.__cause__ if isinstance(error, StepladderError) else None
     line = None if is_out_of_memory(error) else task_line(cause or error, job.task)
     what = str(error).strip().partition("\n")[0][:300]
     words = f"{type(error).__name__}: {what}" if what else type(error).__name__
     where = line.place if line else None
-    fix = f"Mend that line, in {line.method}: {line.code}" if line else _FIX
+    fix = f"Fix this line in {line.method}: {line.code}" if line else _FIX
     if isinstance(error, SystemExit):
         words, fix = f"{type(job.task).__name__} {exit_words(error)}", EXIT_FIX
-    elif isinstance(error, StepladderError):  # it says itself what to do
+    elif isinstance(error, StepladderError):  # it has its own fix
         words = error.what
         fix = error.fix or fix
         where, more = error.where or where, where
@@ -132,12 +135,12 @@ def _raised(error: BaseException, job: CheckedJob) -> Answer:
 
 
 def _lacks_loss(check: Check, job: CheckedJob) -> bool:
-    """Return True if a check would compare numbers of which there are none."""
+    """Return True if a check needs a finite first loss, and it is not finite."""
     if not check.needs_loss:
         return False
     try:
         return not is_loss_finite(job)
-    except Exception:  # a loss that fails: the check itself meets it, and says so
+    except Exception:  # a loss that raises: the check itself reports it
         return False
 
 

@@ -1,4 +1,4 @@
-"""Findings in words."""
+"""Format findings as text."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _MAX_NAMES: Final = 4
 
 
 def listed(names: Iterable[str]) -> str:
-    """List names of weights within a sentence; of many, the first."""
+    """Join the first few names of weights for a sentence."""
     names = [*names]
     return ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
 
 
 def finding_lines(finding: Finding) -> str:
-    """Write a finding: outcome, check and evidence, and below what to do and who shows it."""
+    """Format a finding: outcome, check and evidence, then fix and examples on their own lines."""
     where = f"{finding.where}: " if finding.where else ""
     seen = f" ({finding.coverage})" if finding.coverage else ""
     lines = [
@@ -50,10 +50,10 @@ def finding_lines(finding: Finding) -> str:
 
 
 def folded(findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
-    """Put checks together that could not run for one reason; any other finding stands alone.
+    """Group checks that could not run for the same reason; other findings are not grouped.
 
-    Where a loss raises, every check that calls it says so. Reasons that differ only by numbers, as
-    the sizes of the batches, are one.
+    If a loss raises, every check that calls it reports it. Reasons that differ only in numbers,
+    such as batch sizes, are the same.
     """
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for idx, finding in enumerate(findings):
@@ -65,12 +65,12 @@ def folded(findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
 
 
 def group_name(group: Sequence[Finding]) -> str:
-    """Name a group of `folded`: the check, or how many there are."""
+    """Return the name of a group of `folded`: the check, or the number of checks."""
     return group[0].check if len(group) == 1 else f"{len(group)} checks"
 
 
 def group_lines(group: Sequence[Finding]) -> str:
-    """Write a group of `folded` as `finding_lines` does, with the names of its checks below."""
+    """Format a group of `folded` like `finding_lines`, with the names of its checks below."""
     lines = finding_lines(replace(group[0], check=group_name(group)))
     if len(group) == 1:
         return lines
@@ -80,7 +80,7 @@ def group_lines(group: Sequence[Finding]) -> str:
 
 
 def total_line(report: CheckReport) -> str:
-    """Count the outcomes, in one line."""
+    """Return the counts of outcomes, in one line."""
     counts = Counter(finding.outcome for finding in report.findings)
     words = {
         Outcome.FAILED: "failed",
@@ -97,11 +97,11 @@ def total_line(report: CheckReport) -> str:
 
 
 def sentence(finding: Finding) -> str:
-    """Write an alarm as one sentence for a run's warnings."""
+    """Format an alarm as one sentence for a run's warnings."""
     text = f"check {finding.check} {WORDS[finding.outcome].lower()}: {finding.evidence}"
     return f"{text}. {finding.fix}" if finding.fix else text
 
 
 def _seconds(seconds: float) -> str:
-    """Write seconds, with a digit more below ten."""
+    """Format seconds, with one more digit below ten."""
     return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)

@@ -121,10 +121,10 @@ def test_copies(kind: type[Task], fault: str | None, outcome: Outcome, tmp_path:
 
 def test_test_examples_that_are_in_validation_are_named_with_their_twins(tmp_path: Path) -> None:
     finding = look(duplicates.CHECK, ChosenOnTest(), tmp_path)
-    assert "in val too" in finding.evidence
+    assert "also in val" in finding.evidence
     assert finding.examples[0] == "test row 0 = val row 0"
     groups = look(duplicates.CHECK, GroupsOfTest(), tmp_path)
-    assert "groups of test are in val too" in groups.evidence
+    assert "groups of test are also in val" in groups.evidence
 
 
 def test_copies_name_both_sides_and_labels_that_contradict(tmp_path: Path) -> None:
@@ -257,10 +257,10 @@ class MovesInputs(SoundPictures):
 @pytest.mark.parametrize(
     ("kind", "outcome", "word"),
     [
-        (Rolled, Outcome.FAILED, "1 rows before"),
-        (ValApart, Outcome.FAILED, "of validation"),
-        (Renumbered, Outcome.FAILED, "number their classes otherwise"),
-        (AllApart, Outcome.WARNED, "groups"),
+        (Rolled, Outcome.FAILED, "1 row before"),
+        (ValApart, Outcome.FAILED, "a probe fitted to validation fails too"),
+        (Renumbered, Outcome.FAILED, "number their classes differently"),
+        (AllApart, Outcome.WARNED, "clusters"),
         (MovesInputs, Outcome.FAILED, "augmentation"),
     ],
 )

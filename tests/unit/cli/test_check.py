@@ -165,7 +165,7 @@ def test_a_task_that_raises_ends_with_6_and_names_its_line(
     printed = capsys.readouterr().out
     place = f"{tmp_path / 'mine.py'}:{line_of(text, 'KeyError')}"
     assert f"{place}: KeyError: 'column'" in printed
-    assert "→ Mend that line, in loss: raise KeyError('column')" in printed
+    assert "→ Fix this line in loss: raise KeyError('column')" in printed
     assert printed.count("KeyError: 'column'") == 1, "one row for all"
     report = read_checks(tmp_path / "run")
     assert report is not None

@@ -1,4 +1,4 @@
-"""Batches hold several classes, and epochs have orders of their own."""
+"""Batches mix several classes, and each epoch has a different order."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from stepladder.data.order.order_choice import order_of
 from stepladder.data.reading.examples import ArrivalSource
 from stepladder.records.findings import Severity
 
-_WINDOW = 32  # examples at the least, in which classes are counted: a batch of 2 says little
+_WINDOW = 32  # minimum number of examples to count classes in: a batch of 2 says little
 _MAX_WINDOWS = 200
-_NUM_WINDOWS = 4  # that are read where classes are not known without
-_POOR = 0.5  # of the classes' entropy that shuffled windows would have
+_NUM_WINDOWS = 4  # windows read where the labels are not known in advance
+_POOR = 0.5  # of the class entropy that shuffled windows would have
 _NUM_ARRIVED = 8  # batches of a stream
 _NUM_SHUFFLES = 8
 _ONE_EPOCH = 1
@@ -35,7 +35,7 @@ Ints = NDArray[np.int64]
 
 
 def batch_mixing(job: CheckedJob) -> Answer:
-    """Count the classes in a row of batches, and compare the order of two epochs."""
+    """Count the classes in consecutive batches, and compare the order of two epochs."""
     if isinstance(job.sources.train, ArrivalSource):
         return _of_stream(job)
     order = _order(job)
@@ -46,20 +46,22 @@ def batch_mixing(job: CheckedJob) -> Answer:
     if answer is not None:
         return answer
     if job.recipe.schedule.max_epochs <= _ONE_EPOCH:
-        return passed("one epoch is trained, in one order")
+        return passed("training has one epoch, so there is only one order")
     if np.array_equal(first, order.samples(1, 0, num)) and num > 1:
         return found(
             "no_shuffle",
-            f"epochs 0 and 1 have the same order ({num} examples compared): each batch is met with "
-            "the same neighbours again and again",
+            f"epochs 0 and 1 have the same order ({num} examples compared): every epoch repeats "
+            "the same batches",
             fix="Shuffle: --data.order global.",
             severity=Severity.WARNING,
         )
-    return passed(f"the first {num} examples of epochs 0 and 1 come in two orders, classes mixed")
+    return passed(
+        f"the first {num} examples of epochs 0 and 1 are in different orders, with mixed classes"
+    )
 
 
 def _by_labels(job: CheckedJob, first: Ints, size: int) -> Answer | None:
-    """Look at the classes of examples in the order of an epoch: of all, or of those read first."""
+    """Check the classes of examples in epoch order: of all, or of those read first."""
     known = class_labels(job, Split.TRAIN)
     if known is None:
         return None
@@ -71,7 +73,7 @@ def _by_labels(job: CheckedJob, first: Ints, size: int) -> Answer | None:
 
 
 def _order(job: CheckedJob) -> Order:
-    """Return the order that the run's reader takes."""
+    """Return the order that the run's reader uses."""
     return order_of(job.recipe.data, job.sources.train, seed=job.recipe.seed)
 
 
@@ -87,9 +89,9 @@ def _unmixed(labels: Ints, pool: Ints, size: int) -> Answer | None:
         return None
     return found(
         "unmixed_batches",
-        f"{size} examples in a row hold {np.exp(seen):.1f} classes in effect, and shuffled they "
-        f"would hold {np.exp(shuffled):.1f}: the data are sorted",
-        fix="Shuffle: --data.order global, or a dataset that mixes what it reads.",
+        f"{size} consecutive examples hold {np.exp(seen):.1f} classes on average; shuffled, they "
+        f"would hold {np.exp(shuffled):.1f}: the data are sorted by class",
+        fix="Shuffle: --data.order global, or shuffle in the dataset.",
         classes_in_a_row=float(np.exp(seen)),
         classes_shuffled=float(np.exp(shuffled)),
     )
@@ -107,10 +109,10 @@ def _entropy_within(labels: Ints, size: int) -> float:
 
 
 def _of_stream(job: CheckedJob) -> Answer:
-    """Look at what an IterableDataset gives first, twice."""
+    """Compare the first examples of two passes over an IterableDataset."""
     first = job.train_batches(_NUM_ARRIVED)
     if not first:
-        return not_applicable("the stream gave nothing")
+        return not_applicable("the stream is empty")
     targets = [batch.targets for batch in first]
     if all(isinstance(part, Tensor) and not part.is_floating_point() for part in targets):
         labels = torch.cat([part.reshape(-1) for part in targets]).cpu().numpy()
@@ -120,13 +122,16 @@ def _of_stream(job: CheckedJob) -> Answer:
     if job.recipe.schedule.max_epochs > _ONE_EPOCH and _is_repeated(job, first):
         return found(
             "no_shuffle",
-            f"the stream begins two epochs with the same {len(merge(first).ids)} examples in the "
+            f"two epochs of the stream begin with the same {len(merge(first).ids)} examples in the "
             "same order",
-            fix="Let __iter__ draw another order each time, as from a buffer of some thousand.",
+            fix="Shuffle in __iter__ with a different seed each epoch, such as through a shuffle "
+            "buffer of a few thousand examples.",
             severity=Severity.WARNING,
             coverage=f"the first {len(first)} batches",
         )
-    return passed("the stream begins with mixed examples", coverage=f"{len(first)} batches")
+    return passed(
+        "the first batches of the stream are mixed", coverage=f"the first {len(first)} batches"
+    )
 
 
 def _one_class(job: CheckedJob, labels: Ints) -> Answer | None:
@@ -137,15 +142,15 @@ def _one_class(job: CheckedJob, labels: Ints) -> Answer | None:
         return None
     return found(
         "unmixed_batches",
-        f"the first {len(labels)} examples of the stream are all of class {labels[0]}, of "
-        f"{num_classes}: the data are sorted",
-        fix="Mix files of all classes in __iter__, or shuffle through a buffer.",
+        f"the first {len(labels)} examples of the stream are all of class {labels[0]} (of "
+        f"{num_classes} classes): the data are sorted by class",
+        fix="Interleave files of all classes in __iter__, or use a shuffle buffer.",
         coverage=f"the first {len(labels)} examples",
     )
 
 
 def _is_repeated(job: CheckedJob, first: list[Batch]) -> bool:
-    """Return True if the stream, begun again, gives the same batches."""
+    """Return True if a second pass over the stream yields the same batches."""
     source = job.sources.train
     assert isinstance(source, ArrivalSource)
     again = source.arrivals()
@@ -161,7 +166,7 @@ def _is_repeated(job: CheckedJob, first: list[Batch]) -> bool:
 
 
 def broken() -> Example:
-    """Pictures sorted by class, read as they lie."""
+    """Pictures sorted by class and read in file order."""
 
     class Sorted(SoundPictures):
         def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
@@ -176,7 +181,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="batch_mixing",
-    reason="Batches of one class teach a model to say that class, and then the next one.",
+    reason="With batches of a single class, a model learns to predict that class, then the next.",
     source="Bottou 2012, Stochastic Gradient Descent Tricks (shuffle the examples)",
     severity=Severity.ERROR,
     tier=Tier.FAST,

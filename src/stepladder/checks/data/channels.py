@@ -1,4 +1,4 @@
-"""Pictures lie as convolutions read them: channels first, and not merely reshaped to look so."""
+"""Pictures have channels first, by a permute and not by a reshape."""
 
 from __future__ import annotations
 
@@ -16,41 +16,39 @@ from stepladder.training.output.wording import percent
 
 _COLOURS = (1, 3, 4)
 _MIN_SIDE = 9
-_FAR = 1.3  # neighbours differ so many times as much as numbers one picture's channels apart
-_SAME_FRAC = 0.9  # of the examples that must show it
+_FAR = 1.3  # neighbours differ this many times as much as values num_channels steps away
+_SAME_FRAC = 0.9  # of the examples must show it
 _LEAST_PICTURES = 12
-_SURE = 4.0  # standard errors over pictures, of each of four differences
+_SURE = 4.0  # standard errors over pictures, for each of four differences
 
 
-_FIX = (
-    "Put channels first by permute(0, 3, 1, 2): reshape and view leave numbers in their old order."
-)
+_FIX = "Move channels first with permute(0, 3, 1, 2); reshape and view do not reorder the values."
 
 
 def channels(job: CheckedJob) -> Answer:
-    """Look at the shape of what the first convolution is given, and at neighbours in it."""
+    """Check the input shape of the first convolution, and how neighbouring values differ."""
     layers = first_layers(job, Split.TRAIN)
     first = layers[0] if layers else None
     if first is None or first.given is None or first.given.dim() != 4:
-        return not_applicable("the first layer is given no pictures")
+        return not_applicable("the input of the first layer is not pictures")
     if not isinstance(first.layer, nn.Conv2d):
-        return not_applicable("the first layer is no convolution")
+        return not_applicable("the first layer is not a convolution")
     x = first.given.float()
     shape = "x".join(str(length) for length in x.shape[1:])
     if _is_channels_last(x):
         return found(
             "channel_order",
-            f"the first convolution is given {shape}: it takes the {x.shape[1]} rows of a picture "
-            f"for channels and slides over {x.shape[3]} colours",
-            fix="Put channels first: inputs.permute(0, 3, 1, 2), not reshape or view.",
+            f"the input of the first convolution is {shape}, which looks like channels last: it "
+            f"treats the {x.shape[1]} rows of a picture as channels",
+            fix="Move channels first with inputs.permute(0, 3, 1, 2), not with reshape or view.",
         )
     return _interleaved(x, shape) or passed(
-        f"the first convolution is given {shape}, channels first"
+        f"the input of the first convolution is {shape}, channels first"
     )
 
 
 def _interleaved(x: Tensor, shape: str) -> Answer | None:
-    """Tell channels that follow each other where one is read."""
+    """Find channels that are interleaved within one channel."""
     num = x.shape[1]
     if num < 3 or min(x.shape[2:]) < max(_MIN_SIDE, 2 * num + 2):
         return None
@@ -58,9 +56,9 @@ def _interleaved(x: Tensor, shape: str) -> Answer | None:
     if least > _SURE:
         return found(
             "channel_order",
-            f"along rows and along columns, numbers {num} and {2 * num} apart are more alike than "
-            f"those nearer and farther, in {len(x)} pictures alike ({least:.0f} standard errors): "
-            f"{num} channels follow each other where one is read",
+            f"along rows and columns, values {num} and {2 * num} steps apart are more alike than "
+            f"closer ones, in {len(x)} pictures ({least:.0f} standard errors): {num} channels are "
+            "interleaved in one",
             fix=_FIX,
             standard_errors=least,
         )
@@ -70,14 +68,15 @@ def _interleaved(x: Tensor, shape: str) -> Answer | None:
     if share >= _SAME_FRAC and ratio > _FAR:
         return found(
             "channel_order",
-            f"in {percent(share, 0)} of {len(x)} pictures a number differs {ratio:.1f} times as "
-            "much from the next one in its row as from the third after it: three colours follow "
-            "each other in a channel",
+            f"in {percent(share, 0)} of {len(x)} pictures, neighbours in a row differ {ratio:.1f} "
+            "times as much as values three steps apart: three colours are interleaved in one "
+            "channel",
             fix=_FIX,
             ratio=ratio,
         )
     return passed(
-        f"the first convolution is given {shape}, channels first, neighbours alike", ratio=ratio
+        f"the input of the first convolution is {shape}, channels first, with similar neighbours",
+        ratio=ratio,
     )
 
 
@@ -87,15 +86,14 @@ def _is_channels_last(x: Tensor) -> bool:
 
 
 def _combed(x: Tensor, num: int) -> float:
-    """Return how surely numbers are most alike in steps of as many as there are channels.
+    """Return how surely values are most alike at distances of num and 2 * num.
 
-    Pixels that lie channels last and are read channels first repeat so along rows; and as a row of
-    the picture fills as many rows of what is read, along columns too. Noise adds as much to the
-    differences at all distances, so that it hides nothing; a texture that repeats by chance does
-    not do so in all pictures, both ways, at once and twice the distance.
+    Channels-last pixels that are read as channels first repeat with this period along rows, and
+    along columns too. Noise adds the same amount to the differences at all distances. A texture
+    that repeats by chance does not do so in all pictures, in both directions and at both distances.
 
     Returns:
-        The least of four means over pictures, in their standard errors.
+        The smallest of four means over pictures, in standard errors.
 
     Shapes: x (n, num, h, w).
     """
@@ -117,13 +115,13 @@ def _combed(x: Tensor, num: int) -> float:
 
 
 def _striped(x: Tensor) -> tuple[float, float]:
-    """Compare steps of one with steps of three along rows.
+    """Compare differences one step apart with differences three steps apart along rows.
 
-    In a picture, what is nearer is more alike, and in noise nothing is. Pixels that lie channels
-    last and are read channels first repeat every three numbers.
+    In a picture, closer pixels are more alike. Channels-last pixels that are read as channels first
+    repeat every three values.
 
     Returns:
-        Median over pictures of the ratio of the differences, and the share of pictures in which
+        The median ratio of the differences over pictures, and the fraction of pictures in which
         it is above the limit.
     """
     one = (x[..., 1:-2] - x[..., :-3]).abs().mean(dim=(1, 2, 3))
@@ -134,7 +132,7 @@ def _striped(x: Tensor) -> tuple[float, float]:
 
 
 def broken() -> Example:
-    """Photographs, channels last, brought to the wanted shape by a view."""
+    """Channels-last photographs that a view gives the shape of channels first."""
 
     class Viewed(SoundPictures):
         def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
@@ -149,8 +147,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="channels",
-    reason="A convolution that takes rows for channels, or colours for neighbours, learns badly "
-    "and says nothing.",
+    reason="A convolution that treats rows as channels, or colours as neighbours, learns badly "
+    "without any error.",
     source="PyTorch documentation, Conv2d: (n, c, h, w); numbers measured on photographs",
     severity=Severity.WARNING,
     tier=Tier.FAST,

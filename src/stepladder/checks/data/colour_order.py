@@ -1,4 +1,4 @@
-"""Colours come in the order that their files have: red, green, blue."""
+"""Colour channels are in the order of the files: red, green, blue."""
 
 from __future__ import annotations
 
@@ -26,14 +26,19 @@ from stepladder.models.trunk import Trunk
 from stepladder.records.findings import Severity
 from stepladder.training.output.wording import percent
 
-_READ_S = 0.5  # for the files of a split
-_MIN_TELLING = 10  # pictures that must all agree: by chance that happens once in 1024
-_COLOUR_STD = 4.0  # of red less blue over pictures, of 255: with less they are grey, or of one cast
-_TELLING = 0.3  # of that deviation: what a picture must differ in from the typical one
-_FOLLOWS = 0.8  # of a channel's variance over pictures that its colour must explain
+_READ_S = 0.5  # seconds to read the files of a split
+_MIN_TELLING = 10  # pictures that must all agree: by chance, 1 in 1024
+_COLOUR_STD = (
+    4.0  # of red minus blue over pictures, out of 255: below, they are grey or have one cast
+)
+_TELLING = 0.3  # of that deviation: how much a picture must differ from the median
+_FOLLOWS = 0.8  # of a channel's variance over pictures must be explained by its colour
 _CLEAR = 0.25  # of the other order's error
-_NEARER = 0.9  # of the distance to what a pretrained BatchNorm has seen
-_FIX = "Turn pictures to RGB where they are read: cv2.cvtColor(image, cv2.COLOR_BGR2RGB), or [::-1]"
+_NEARER = 0.9  # of the distance to the statistics of a pretrained BatchNorm
+_FIX = (
+    "Convert pictures to RGB where they are read: cv2.cvtColor(image, cv2.COLOR_BGR2RGB), "
+    "or image[:, :, ::-1]"
+)
 
 Floats = NDArray[np.float64]
 
@@ -49,9 +54,9 @@ class Colours:
     """How the channels of examples follow the colours of their files.
 
     Attributes:
-        order: of the channels; unknown where pictures do not tell.
-        num_telling: pictures that do.
-        red, blue: share of the first channel's variance over pictures that these colours explain.
+        order: of the channels; unknown if the pictures do not determine it.
+        num_telling: number of pictures that determine it.
+        red, blue: fraction of the first channel's variance over pictures explained by the colour.
     """
 
     order: _Order
@@ -61,26 +66,26 @@ class Colours:
 
 
 def colour_order(job: CheckedJob) -> Answer:
-    """Compare the colours that the first layer is given with those of the files, over pictures.
+    """Compare the colours in the first layer's input with those of the files, over pictures.
 
-    The mean of each channel is fitted to the mean red, green and blue of the files, so that any
-    normalisation is undone.
+    The mean of each channel is fitted to the mean red, green and blue of the files, so
+    normalisation makes no difference.
     """
     seen = {split: _look(job, split) for split in (Split.TRAIN, Split.VAL)}
     known = {split: it for split, it in seen.items() if it.order is not _Order.UNKNOWN}
     if not known:
         return not_applicable(
-            "no files are known for the examples, or their colours do not tell the order"
+            "the files of the examples are not known, or their colours do not determine the order"
         )
     swapped = [split for split, it in known.items() if it.order is _Order.BGR]
     if not swapped:
         words = "; ".join(_words(split, it) for split, it in known.items())
-        return passed(f"red comes first: {words}", num_telling=_num(known))
+        return passed(f"channels are RGB: {words}", num_telling=_num(known))
     words = "; ".join(_words(split, known[split]) for split in swapped)
     severity, more = _how_bad(job, swapped, is_mixed=len(swapped) < len(known))
     return found(
         "channel_order",
-        f"blue comes first where files have red: {words}{more}",
+        f"channels are BGR, files are RGB: {words}{more}",
         fix=f"{_FIX}.",
         severity=severity,
         num_telling=_num({split: known[split] for split in swapped}),
@@ -94,8 +99,8 @@ def _num(seen: dict[Split, Colours]) -> int:
 def _words(split: Split, seen: Colours) -> str:
     return (
         f"in {split.value}, red explains {percent(max(0.0, seen.red), 0)} and blue "
-        f"{percent(max(0.0, seen.blue), 0)} of the first channel's differences between pictures, "
-        f"and each of {seen.num_telling} coloured ones says the same"
+        f"{percent(max(0.0, seen.blue), 0)} of the first channel's variance over pictures, "
+        f"and all {seen.num_telling} coloured pictures agree"
     )
 
 
@@ -119,18 +124,18 @@ def _look(job: CheckedJob, split: Split) -> Colours:
 
 
 def _given(job: CheckedJob, split: Split) -> Tensor | None:
-    """Return the pictures (n, 3, h, w) that the first layer is given; None: it is given none."""
+    """Return the pictures (n, 3, h, w) in the first layer's input, or None."""
     layers = first_layers(job, split)
     given = layers[0].given if layers else None
     return given if given is not None and given.dim() == 4 and given.shape[1] == 3 else None
 
 
 def compare(channels: Floats, files: Floats) -> Colours:
-    """Tell the order of channels from their means and those of the files' colours.
+    """Determine the order of channels from their means and the mean colours of the files.
 
     Args:
         channels: mean of each channel of each example, after any affine normalisation.
-        files: mean red, green and blue; rows of NaN are left out.
+        files: mean red, green and blue; rows of NaN are ignored.
 
     Shapes: both (n, 3).
     """
@@ -164,10 +169,10 @@ def compare(channels: Floats, files: Floats) -> Colours:
 
 
 def _errors(channels: Floats, files: Floats) -> Floats:
-    """Fit each channel by a rising line to its colour, and give squares of what is left.
+    """Fit a rising line from each colour to its channel, and return the squared residuals.
 
     Returns:
-        As shares of the channel's variance, (n, 3): their mean over pictures is 1 where the line
+        Fractions of the channel's variance, (n, 3): their mean over pictures is 1 if the line
         explains nothing.
     """
     x, y = files - files.mean(axis=0), channels - channels.mean(axis=0)
@@ -179,40 +184,40 @@ def _errors(channels: Floats, files: Floats) -> Floats:
 def _how_bad(
     job: CheckedJob, swapped: list[Split], *, is_mixed: bool
 ) -> tuple[Severity | None, str]:
-    """Say how bad a swapped order is, and why: pretrained weights know one order only."""
+    """Return the severity of a swapped order, and why: pretrained weights expect one order."""
     if is_mixed:
-        return Severity.ERROR, "; the other split has red first"
+        return Severity.ERROR, "; the other split is RGB"
     parts = job.task.split(job.model())
     is_ours = parts is not None and isinstance(parts[0], Trunk)
     if is_ours and job.recipe.model.weights is not WeightsSource.NONE:
-        return Severity.ERROR, "; the trunk's weights were learnt with red first"
+        return Severity.ERROR, "; the pretrained weights of the trunk expect RGB"
     nearer = _red_first_is_nearer(job, swapped[0])
     if nearer is None:
         return None, ""
     if nearer < _NEARER:
-        return Severity.ERROR, "; the first layer's pretrained BatchNorm has seen red first"
+        return Severity.ERROR, "; the first layer's pretrained BatchNorm expects RGB"
     if nearer > 1 / _NEARER:
-        return Severity.INFO, "; so had the first layer's pretrained BatchNorm seen it"
+        return Severity.INFO, "; the first layer's pretrained BatchNorm expects BGR too"
     return None, ""
 
 
 def _red_first_is_nearer(job: CheckedJob, split: Split) -> float | None:
-    """Compare both orders with what a pretrained first BatchNorm has seen.
+    """Compare both orders with the statistics of a pretrained first BatchNorm.
 
     Returns:
-        The distance with red first, as a share of that with blue first; None: no such layer.
+        The distance with channels flipped, relative to that without; None: no such layer.
     """
     layers, given = first_layers(job, split), _given(job, split)
     if given is None or len(layers) < 2 or learnt_norm(layers[1]) is None:
         return None
-    modules = dict(job.model().named_modules())  # the pass that was looked at moved the statistics
+    modules = dict(job.model().named_modules())  # the recorded pass changed the statistics
     layer, norm = (modules[it.name] for it in layers[:2])
     as_given, turned = (_distance(layer, norm, x) for x in (given, given.flip(1)))
     return turned / max(as_given, 1e-12)
 
 
 def _distance(layer: nn.Module, norm: Any, pictures: Tensor) -> float:
-    """Return how far a layer's outputs lie from running statistics, in their own deviations."""
+    """Return the distance of a layer's outputs from running statistics, in standard deviations."""
     with torch.no_grad():
         outputs = layer(pictures).float().transpose(0, 1).flatten(1)  # (channels, n * h * w)
     spread = norm.running_var.clamp_min(1e-12)
@@ -222,7 +227,7 @@ def _distance(layer: nn.Module, norm: Any, pictures: Tensor) -> float:
 
 
 class _Encoded(Dataset[tuple[Tensor, Tensor]]):
-    """Pictures as PNG, decoded as OpenCV does: blue first."""
+    """PNG pictures, decoded to BGR as by OpenCV."""
 
     def __init__(self, split: Split) -> None:
         pictures, self.labels = draw(split)
@@ -247,7 +252,7 @@ def _png(pixels: Tensor) -> bytes:
 
 
 def broken() -> Example:
-    """Pictures that are decoded with blue first, as OpenCV does."""
+    """Pictures that are decoded to BGR, as by OpenCV."""
 
     class BlueFirst(SoundPictures):
         def data(self, split: Split) -> Dataset[Any]:
@@ -258,8 +263,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="colour_order",
-    reason="Pretrained weights take red for blue, and weights that learnt it are wrong wherever "
-    "pictures are read in the usual order.",
+    reason="Pretrained weights mistake red for blue, and weights trained on BGR are wrong wherever "
+    "pictures are read as RGB.",
     source="OpenCV documentation, imread: channels in B G R order; sign test, Arbuthnot 1710",
     severity=Severity.WARNING,
     tier=Tier.FAST,

@@ -1,4 +1,4 @@
-"""A dataset that draws random numbers draws the same ones under the same seed."""
+"""A dataset that draws random numbers draws the same ones with the same seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
-from stepladder.checks.evidence.workers import can_fork, random_dataset, read_in_workers
+from stepladder.checks.evidence.workers import (
+    NO_FORK,
+    can_fork,
+    random_dataset,
+    read_in_workers,
+)
 from stepladder.checks.examples import Example, SoundPictures, draw
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
@@ -20,28 +25,30 @@ _NUM_ROWS = 8
 
 
 def dataset_random(job: CheckedJob) -> Answer:
-    """Read a few examples in two processes that are seeded alike, and compare."""
+    """Read a few examples in two processes with the same seed, and compare."""
     data = random_dataset(job)
     if data is None:
-        return not_applicable("the training dataset draws nothing when an example is read")
+        return not_applicable(
+            "the training dataset draws no random numbers when it reads an example"
+        )
     if not can_fork():
-        return not_applicable("processes cannot be forked here")
+        return not_applicable(NO_FORK)
     rows = list(range(min(_NUM_ROWS, len(job.sources.train))))
     first, second = (read_in_workers(data, rows, num_workers=1, seed=0) for _ in range(2))
     num = sum(a != b for a, b in zip(first, second, strict=True))
     if num == 0:
-        return passed(f"{len(rows)} examples are the same in two processes with one seed")
+        return passed(f"{len(rows)} examples are the same in two processes with the same seed")
     return found(
         "not_reproducible",
-        f"{num} of {len(rows)} examples differ between two processes that are seeded alike: the "
-        "dataset draws from the system or the clock, so that no run can be repeated",
-        fix="Draw from torch's or NumPy's global state, or from a generator made of (seed, row).",
+        f"{num} of {len(rows)} examples differ between two processes with the same seed: the "
+        "dataset's random numbers are not seeded, so runs are not reproducible",
+        fix="Draw from torch's or NumPy's global generator, or from one seeded by (seed, row).",
         num_different=num,
     )
 
 
 class _FromSystem(Dataset[tuple[Tensor, Tensor]]):
-    """Pictures with noise that nothing seeds."""
+    """Pictures with unseeded noise."""
 
     def __init__(self, pictures: Tensor, labels: Tensor) -> None:
         self.pictures, self.labels = pictures, labels
@@ -68,7 +75,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="dataset_random",
-    reason="A result that cannot be repeated can neither be checked nor compared.",
+    reason="A result that is not reproducible can neither be checked nor compared.",
     source="PyTorch documentation, Reproducibility",
     severity=Severity.WARNING,
     tier=Tier.FULL,

@@ -1,4 +1,4 @@
-"""The splits are from one distribution: a classifier cannot tell them apart."""
+"""The splits come from one distribution: a classifier cannot distinguish them."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from stepladder.stats.two_samples import (
     separation,
 )
 
-MIN_AUC = 0.65  # of the lower bound: less is seldom of consequence
-MAX_P = 1e-3  # corrected for the pairs that are compared
+MIN_AUC = 0.65  # minimum of the lower bound: a smaller shift seldom matters
+MAX_P = 1e-3  # corrected for the number of pairs
 LEAST_EXAMPLES = 20  # of each split
 _NUM_PARTS = 32
-_NEAR = 0.75  # cosine of features, their mean taken off, from which on two shots count as one
+_NEAR = 0.75  # cosine of centred features from which two shots count as one
 _NUM_NAMED = 3  # of each split
 _SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Compared:
-    """Two splits, and how well a classifier tells their examples apart.
+    """Two splits, and how well a classifier distinguishes their examples.
 
     Attributes:
-        telling: examples that give it away, of both.
+        telling: the most typical examples of either split.
     """
 
     first: Split
@@ -51,17 +51,17 @@ class _Compared:
 
 
 def distribution(job: CheckedJob) -> Answer:
-    """Train a classifier to tell validation from test, and train from validation.
+    """Train a classifier to distinguish validation from test, and train from validation.
 
     Labels of test are not read.
     """
     pairs = [(Split.VAL, Split.TEST)]
-    if random_dataset(job) is None:  # what is augmented as it is read differs from what is not
+    if random_dataset(job) is None:  # augmented examples differ from others
         pairs.append((Split.TRAIN, Split.VAL))
     compared = [one for pair in pairs if (one := _compare(job, *pair)) is not None]
     if not compared:
         return not_applicable(
-            f"there are no two splits of {LEAST_EXAMPLES} and more examples that numbers describe"
+            f"fewer than two splits have {LEAST_EXAMPLES} examples or more with numeric inputs"
         )
     corrected = holm([one.apart.p for one in compared])
     shifted = [
@@ -95,18 +95,20 @@ def distribution(job: CheckedJob) -> Answer:
 def _fix(*, has_test: bool) -> str:
     if has_test:
         return (
-            "Take validation from where test comes from: what is best on this validation need "
-            "not be best on test."
+            "Draw validation from the same source as test: what is best on this validation split "
+            "may not be best on test."
         )
-    return "Split train and validation at random by scene or group, or know that they differ."
+    return (
+        "Split train and validation at random, by scene or group, unless they are meant to differ."
+    )
 
 
 def _words(one: _Compared) -> str:
     auc = one.apart.auc
-    what = "their features" if one.by_trunk else "their inputs"
+    what = "features" if one.by_trunk else "inputs"
     return (
-        f"by {what} a classifier tells {one.first.value} from {one.second.value} with an AUC of "
-        f"{auc.estimate:.2f} (at least {auc.low:.2f})"
+        f"a classifier on {what} distinguishes {one.first.value} from {one.second.value} with an "
+        f"AUC of {auc.estimate:.2f} (at least {auc.low:.2f})"
     )
 
 
@@ -166,7 +168,7 @@ def _separate(
 
 
 def _thinned(side: Described) -> NDArray[np.int64]:
-    """Keep one of each group of shots that look alike: a scene tells its split, not a shift."""
+    """Keep one of each group of similar shots: a scene reveals its split without any shift."""
     if not side.by_trunk:
         return np.arange(len(side.rows))
     unit = side.directions()
@@ -178,7 +180,7 @@ def _thinned(side: Described) -> NDArray[np.int64]:
 
 
 def broken() -> Example:
-    """Test pictures with a cast of colour, as of another camera."""
+    """Test pictures with a colour cast, as from another camera."""
 
     class OtherCamera(SoundPictures):
         def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
@@ -191,7 +193,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="distribution",
-    reason="What is chosen on validation is best for test only if both are drawn alike.",
+    reason="What is chosen on validation is best for test only if both have one distribution.",
     source="Lopez-Paz and Oquab 2017, arXiv:1610.06545; Rabanser et al. 2019, Failing Loudly, "
     "arXiv:1810.11953",
     severity=Severity.ERROR,

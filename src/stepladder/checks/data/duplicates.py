@@ -1,4 +1,4 @@
-"""No example is there many times, and none of one split is in another as well."""
+"""No example occurs many times, or in more than one split."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from stepladder.data.prepare.near_duplicates import count_near
 from stepladder.records.findings import Severity
 from stepladder.training.output.wording import percent
 
-_WRONG_FRAC = 0.05  # of a held-out split that is in train too: its accuracy means little
-_WORTH_FRAC = 0.01  # public test sets have up to 3 %, of which the accuracy is seldom told apart
+_WRONG_FRAC = 0.05  # of a held-out split is in train too: its accuracy means little
+_WORTH_FRAC = 0.01  # public test sets have up to 3 %, which seldom changes the accuracy visibly
 _LEAST = 2
-_NEARLY_ALL = 0.5  # of train that is one example, or blank
-_SAME_FEATURES = 0.98  # cosine of features, their mean taken off
-_SAME_CLASS_FRAC = 0.7  # of pairs that are near within train
+_NEARLY_ALL = 0.5  # of train is one example, or blank
+_SAME_FEATURES = 0.98  # cosine of centred features
+_SAME_CLASS_FRAC = 0.7  # of similar pairs within train
 _MAX_NAMED = 6
 _PAIRS = ((Split.TRAIN, Split.VAL), (Split.TRAIN, Split.TEST), (Split.VAL, Split.TEST))
 
 
 def duplicates(job: CheckedJob) -> Answer:
-    """Compare examples with each other, byte for byte, and pictures by how they look."""
+    """Compare examples byte for byte, and pictures by similarity."""
     train = contents(job, Split.TRAIN)
     if train is None:
-        return not_applicable("examples hold no tensors, or come in a stream")
+        return not_applicable("examples have no tensors, or the dataset is a stream")
     answers = [_leak(job, train, split) for split in (Split.VAL, Split.TEST)]
     answers += [_chosen_on_test(job)]
     answers += [_groups(job, *pair) for pair in _PAIRS]
@@ -45,18 +45,18 @@ def duplicates(job: CheckedJob) -> Answer:
         return min(alarms, key=lambda answer: answer.severity is not None)
     num_copies = sum(len(group) - 1 for group in copies_within(train))
     if not train.is_telling and num_copies > _WORTH_FRAC * len(train.rows):
-        return not_applicable("examples are small, and equal ones no wonder")
+        return not_applicable("examples are so small that equal ones are expected")
     held_out = [split.value for split in (Split.VAL, Split.TEST) if contents(job, split)]
     return passed(
-        f"of {len(train.rows)} training examples {num_copies} are copies of others; none to speak "
-        f"of is in {' or '.join(held_out) or 'another split'}",
+        f"{num_copies} of {len(train.rows)} training examples are duplicates; next to none are in "
+        f"{' or '.join(held_out) or 'another split'}",
         coverage=coverage(len(train.rows), train.num_all, Split.TRAIN),
         num_copies=num_copies,
     )
 
 
 def _leak(job: CheckedJob, train: Contents, split: Split) -> Answer | None:
-    """Tell held-out examples that are in train, or look just like one of it."""
+    """Find held-out examples that are in train, or nearly identical to one of train."""
     held_out = contents(job, split)
     if held_out is None:
         return None
@@ -66,9 +66,9 @@ def _leak(job: CheckedJob, train: Contents, split: Split) -> Answer | None:
     if len(pairs) >= _LEAST and len(pairs) >= _WORTH_FRAC * num:
         return found(
             "split_leakage",
-            f"{len(pairs)} of {num} {split.value} examples ({percent(len(pairs) / num)}) are in "
-            "train too, byte for byte: the accuracy on them is that of learning by heart",
-            fix="Drop them from train, or split again by content; seeds and paths do not do it.",
+            f"{len(pairs)} of {num} {split.value} examples ({percent(len(pairs) / num)}) are also "
+            "in train, byte for byte: the accuracy on them measures memorisation",
+            fix="Drop them from train, or deduplicate by content before splitting.",
             severity=None if len(pairs) >= _WRONG_FRAC * num else Severity.WARNING,
             examples=_named(job, split, pairs),
             coverage=seen,
@@ -80,9 +80,9 @@ def _leak(job: CheckedJob, train: Contents, split: Split) -> Answer | None:
         return None
     return found(
         "split_leakage",
-        f"{len(near)} of {num} {split.value} pictures ({percent(len(near) / num)}) look nearly "
-        "like one of train: their accuracy is optimistic",
-        fix="Keep shots of one scene on one side, as by --prepare.group-by.",
+        f"{len(near)} of {num} {split.value} pictures ({percent(len(near) / num)}) are near "
+        "duplicates of a training picture: the accuracy on them is optimistic",
+        fix="Keep shots of one scene in one split, for example with --prepare.group-by.",
         severity=Severity.WARNING,
         examples=_named(job, split, near),
         coverage=seen,
@@ -92,7 +92,7 @@ def _leak(job: CheckedJob, train: Contents, split: Split) -> Answer | None:
 
 
 def _chosen_on_test(job: CheckedJob) -> Answer | None:
-    """Tell test examples that are in validation, by which training is stopped."""
+    """Find test examples that are also in validation, which early stopping uses."""
     val, test = contents(job, Split.VAL), contents(job, Split.TEST)
     if val is None or test is None:
         return None
@@ -101,9 +101,9 @@ def _chosen_on_test(job: CheckedJob) -> Answer | None:
         return None
     return found(
         "split_leakage",
-        f"{len(pairs)} of {num} test examples ({percent(len(pairs) / num)}) are in val too, byte "
-        "for byte: what is stopped or chosen by val is chosen on them",
-        fix="Keep apart what is chosen by and what is reported: drop them from val.",
+        f"{len(pairs)} of {num} test examples ({percent(len(pairs) / num)}) are also in val, byte "
+        "for byte: early stopping and model selection use test examples",
+        fix="Drop them from val.",
         severity=Severity.WARNING,
         examples=_named(job, Split.TEST, pairs, of=Split.VAL),
         coverage=_coverage(test, Split.TEST) or _coverage(val, Split.VAL),
@@ -128,7 +128,7 @@ def _named(
 def _near(
     job: CheckedJob, train: Contents, held_out: Contents, split: Split
 ) -> list[tuple[int, int]]:
-    """Return (held-out row, train row) of pictures that look alike, or have the same features."""
+    """Return (held-out row, train row) of pictures with similar pixels or features."""
     pairs: dict[int, int] = {}
     sides = described(job, Split.TRAIN), described(job, split)
     if sides[0] is not None and sides[1] is not None and sides[0].by_trunk:
@@ -153,9 +153,9 @@ def _near_within(
 
 
 def _is_of_one_class(train: Contents, pairs: dict[int, int]) -> bool:
-    """Return True if what is near within train is of one class, as shots of one scene are.
+    """Return True if similar examples within train have one class, as shots of one scene do.
 
-    Where it is not, pictures of this kind are near each other by nature.
+    If they do not, pictures of this kind are all similar to each other.
     """
     if train.targets is None or len(pairs) < _LEAST:
         return True
@@ -173,7 +173,7 @@ def _near_looks(held_out: _Side, train: _Side) -> dict[int, int]:
 
 
 def _near_places(held_out: NDArray[np.uint8], train: NDArray[np.uint8], start: int) -> list[int]:
-    """Find which looks are near one of train, by halves of those that hold any."""
+    """Find thumbnails that are similar to one of train, by bisection."""
     if not count_near(held_out, train).num_near:
         return []
     if len(held_out) == 1:
@@ -191,7 +191,7 @@ def _closest(one: NDArray[np.uint8], train: NDArray[np.uint8]) -> int:
 
 
 def _near_features(held_out: _Side, train: _Side) -> dict[int, int]:
-    """Return held-out rows whose features are nearly those of a row of train, with that row."""
+    """Return {held-out row: train row} of examples with nearly the same features."""
     if not len(held_out[0]) or not len(train[0]):
         return {}
     cosine = held_out[1] @ train[1].T  # (held out, train)
@@ -204,7 +204,7 @@ def _near_features(held_out: _Side, train: _Side) -> dict[int, int]:
 
 
 def _groups(job: CheckedJob, of: Split, split: Split) -> Answer | None:
-    """Tell groups, where the data name them as `group_ids`, that are on both sides."""
+    """Find groups, if the data have `group_ids`, that are in both splits."""
     sides = [
         getattr(getattr(job.source(side), "data", None), "group_ids", None) for side in (of, split)
     ]
@@ -216,8 +216,8 @@ def _groups(job: CheckedJob, of: Split, split: Split) -> Answer | None:
         return None
     return found(
         "split_leakage",
-        f"{len(both)} of the {len(held_out)} groups of {split.value} are in {of.value} too",
-        fix="Split by group: each on one side.",
+        f"{len(both)} of {len(held_out)} groups of {split.value} are also in {of.value}",
+        fix="Split by group, so that each group is in one split.",
         severity=Severity.WARNING,
         examples=tuple(f"group {name}" for name in both[:_MAX_NAMED]),
         num_groups=len(both),
@@ -225,19 +225,19 @@ def _groups(job: CheckedJob, of: Split, split: Split) -> Answer | None:
 
 
 def _within(job: CheckedJob, train: Contents) -> Answer | None:
-    """Tell a train split that is, to a good part, one example, copies or blanks."""
+    """Find a train split with many duplicates or blank examples."""
     num = len(train.rows)
     groups = copies_within(train)
     num_blank = sum(train.is_constant)
     largest = len(groups[0]) if groups else 0
     seen = coverage(num, train.num_all, Split.TRAIN)
     if num >= _LEAST and max(largest, num_blank) > _NEARLY_ALL * num:
-        what = "are one and the same" if largest >= num_blank else "hold one value only"
+        what = "are identical" if largest >= num_blank else "are blank (a single value)"
         rows = groups[0] if largest >= num_blank else np.flatnonzero(train.is_constant).tolist()
         return found(
             "duplicated_inputs",
             f"{max(largest, num_blank)} of {num} training inputs {what}",
-            fix="Look at how an example is read: is the index used, is the file there?",
+            fix="Check how the dataset reads an example: it may ignore the index, or miss a file.",
             examples=tuple(job.describe(Split.TRAIN, int(row)) for row in rows[:_MAX_NAMED]),
             coverage=seen,
             num_alike=max(largest, num_blank),
@@ -246,12 +246,14 @@ def _within(job: CheckedJob, train: Contents) -> Answer | None:
     num_conflicts = _conflicts(train, groups)
     if max(num_copies, num_blank, num_conflicts) < max(_LEAST, _WORTH_FRAC * num):
         return None
-    blank = f", {num_blank} hold one value only" if num_blank else ""
-    conflict = f"; {num_conflicts} groups have two labels" if num_conflicts else ""
+    blank = f", {num_blank} are blank (a single value)" if num_blank else ""
+    conflict = (
+        f"; {num_conflicts} groups of duplicates have different labels" if num_conflicts else ""
+    )
     return found(
         "duplicated_inputs",
-        f"{num_copies} of {num} training inputs are copies of others{blank}{conflict}",
-        fix="Drop copies and blanks, unless they are to weigh more.",
+        f"{num_copies} of {num} training inputs are duplicates{blank}{conflict}",
+        fix="Drop duplicates and blank examples, unless duplicates are meant as weights.",
         severity=Severity.WARNING,
         examples=tuple(
             " = ".join(job.describe(Split.TRAIN, row) for row in group[:3])
@@ -272,7 +274,7 @@ def _conflicts(train: Contents, groups: list[list[int]]) -> int:
 
 
 def broken() -> Example:
-    """A quarter of validation taken from train."""
+    """A validation split of which a quarter is from train."""
 
     class Leaky(SoundPictures):
         def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
@@ -288,7 +290,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="duplicates",
-    reason="Held-out examples that are in train test memory, not learning.",
+    reason="Held-out examples that are also in train measure memorisation, not generalisation.",
     source="Barz and Denzler 2020, Do We Train on Test Data?, J. Imaging 6(6)",
     severity=Severity.ERROR,
     tier=Tier.FULL,

@@ -1,4 +1,4 @@
-"""Inputs reach the first layer about mean 0 and deviation 1, or as its weights know them."""
+"""Inputs of the first layer have about mean 0 and deviation 1, or what its weights expect."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
 from stepladder.records.findings import Severity
 
-_FAR_STD = 10.0  # 0..255 has some 60; a network still learns from 10, slowly
-_FAR_MEAN = 10.0  # deviations that the mean lies from 0
-_PICTURE_STD = 2.5  # shares 0..1 over a deviation of 0.2, the smallest in use, have at most this
+_FAR_STD = 10.0  # 0..255 has about 60; with 10 a network still learns, slowly
+_FAR_MEAN = 10.0  # distance of the mean from 0, in standard deviations
+_PICTURE_STD = (
+    2.5  # values in 0..1 divided by 0.2, the smallest deviation in use, have at most this
+)
 _FLAT_STD = 0.02
 _DENSE_FRAC = 0.5
-_RATIO = 10.0  # of a BatchNorm's variance: domains differ by 3, 0..1 for normalised by 20
+_RATIO = 10.0  # of a BatchNorm's variance: domains differ by 3, unnormalised 0..1 by 20
 _OTHER_SCALE = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Scale:
-    """Statistics of what the first layer is given.
+    """Statistics of the first layer's input.
 
     Attributes:
-        channel_mean, channel_std: of each channel, (c,); of each feature, for a linear layer.
-        dense_frac: share of numbers that are not 0.
+        channel_mean, channel_std: of each channel, (c,); of each feature for a linear layer.
+        dense_frac: fraction of values that are not 0.
     """
 
     mean: float
@@ -47,26 +49,26 @@ class _Scale:
     dense_frac: float
 
     def __str__(self) -> str:
-        return f"mean {self.mean:.3g}, deviation {self.std:.3g}, {self.low:.3g} to {self.high:.3g}"
+        return f"mean {self.mean:.3g}, std {self.std:.3g}, range {self.low:.3g} to {self.high:.3g}"
 
 
 def input_scale(job: CheckedJob) -> Answer:
-    """Look at the numbers that the first layer with weights is given."""
+    """Check the scale of the input of the first layer with weights."""
     layers = first_layers(job, Split.TRAIN)
     if not layers or layers[0].given is None:
-        return not_applicable("the first layer is given no floating-point numbers")
+        return not_applicable("the input of the first layer is not floating-point")
     first = layers[0]
     if first.is_norm:
         return not_applicable("the first layer normalises its input itself")
     scale = _measure(first)
     if scale is None:
-        return not_applicable("inputs have two values only, as of masks or one-hot codes")
+        return not_applicable("inputs have two values only, such as masks or one-hot codes")
     seen = f"{len(first.given)} training examples" if first.given is not None else None
     answer = _against_weights(layers, scale) or _against_rule(first, scale)
     answer = answer or _against_val(job, scale)
     if answer is None:
         return passed(
-            f"the first layer is given {scale}", coverage=seen, mean=scale.mean, std=scale.std
+            f"input of the first layer: {scale}", coverage=seen, mean=scale.mean, std=scale.std
         )
     fault, evidence, fix, severity = answer
     return found(
@@ -83,12 +85,14 @@ def input_scale(job: CheckedJob) -> Answer:
 
 
 _Wrong = tuple[str, str, str, Severity]
-_NORMALISE = "Subtract the training data's mean and divide by its deviation, channel by channel."
-_ONCE = "Normalise once: look for a transform in the data and another in the model."
+_NORMALISE = (
+    "Subtract the mean of the training data and divide by its standard deviation, per channel."
+)
+_ONCE = "Normalise once: remove the transform from either the dataset or the model."
 
 
 def _against_weights(layers: list[LayerInput], scale: _Scale) -> _Wrong | None:
-    """Compare with what a pretrained first layer's own BatchNorm has seen."""
+    """Compare with the statistics of a pretrained BatchNorm after the first layer."""
     norm = learnt_norm(layers[1]) if len(layers) > 1 else None
     given = layers[1].given if norm is not None else None
     if norm is None or given is None or norm.running_var is None or not _is_picture(layers[0]):
@@ -98,11 +102,11 @@ def _against_weights(layers: list[LayerInput], scale: _Scale) -> _Wrong | None:
     if 1 / _RATIO <= ratio <= _RATIO:
         return None
     seen = (
-        f"the first layer is given {scale}: its output varies {ratio:.3g} times as much as in the "
-        "training that its weights come from"
+        f"input of the first layer: {scale}; the variance of its output is {ratio:.3g} times that "
+        "in pretraining"
     )
-    if scale.low >= 0:  # dark pixels lie below 0 where a mean was subtracted
-        fix = "Normalise with the mean and deviation that the weights were trained with."
+    if scale.low >= 0:  # dark pixels are below 0 if a mean was subtracted
+        fix = "Normalise with the mean and standard deviation used in pretraining."
         return "unnormalised_input", seen, fix, Severity.ERROR
     if float(scale.channel_std.max()) < _FLAT_STD or scale.std > _PICTURE_STD:
         return "double_normalisation", seen, _ONCE, Severity.ERROR
@@ -111,8 +115,8 @@ def _against_weights(layers: list[LayerInput], scale: _Scale) -> _Wrong | None:
 
 def _against_rule(first: LayerInput, scale: _Scale) -> _Wrong | None:
     seen = (
-        f"the first layer is given {scale}, and in a channel a deviation of "
-        f"{float(scale.channel_std.max()):.3g} at most"
+        f"input of the first layer: {scale}; largest std of a channel: "
+        f"{float(scale.channel_std.max()):.3g}"
     )
     is_dense = scale.dense_frac > _DENSE_FRAC
     if _is_picture(first):
@@ -130,8 +134,8 @@ def _against_rule(first: LayerInput, scale: _Scale) -> _Wrong | None:
         return None
     worst = int(torch.where(is_far, scale.channel_std + scale.channel_mean.abs(), 0).argmax())
     evidence = (
-        f"{int(is_far.sum())} of {len(is_far)} input channels lie far from mean 0 and deviation 1, "
-        f"such as channel {worst}: mean {float(scale.channel_mean[worst]):.3g}, deviation "
+        f"{int(is_far.sum())} of {len(is_far)} input channels are far from mean 0 and std 1, "
+        f"such as channel {worst}: mean {float(scale.channel_mean[worst]):.3g}, std "
         f"{float(scale.channel_std[worst]):.3g}"
     )
     return "unnormalised_input", evidence, _NORMALISE, Severity.WARNING
@@ -147,13 +151,13 @@ def _against_val(job: CheckedJob, train: _Scale) -> _Wrong | None:
     is_near = abs(val.mean - train.mean) < _OTHER_SCALE * max(val.std, train.std)
     if 1 / _OTHER_SCALE <= ratio <= _OTHER_SCALE and is_near:
         return None
-    evidence = f"in training the first layer is given {train}; in validation {val}"
-    fix = "Give validation the same normalisation as training."
+    evidence = f"input of the first layer in training: {train}; in validation: {val}"
+    fix = "Normalise validation as training."
     return "unnormalised_input", evidence, fix, Severity.WARNING
 
 
 def _measure(first: LayerInput) -> _Scale | None:
-    """Take statistics; None where inputs have two values at the most."""
+    """Compute statistics; None if inputs have at most two values."""
     assert first.given is not None
     x = first.given.float()
     if x.numel() == 0 or x.layout is not torch.strided:
@@ -182,7 +186,7 @@ def _is_picture(first: LayerInput) -> bool:
 
 
 def broken() -> Example:
-    """Pictures of 0 to 255, as they come from a file."""
+    """Pictures with values of 0 to 255, as in a file."""
 
     class Raw(SoundPictures):
         def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
@@ -194,8 +198,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="input_scale",
-    reason="Inputs far from mean 0 and deviation 1 slow learning down or end it, and pretrained "
-    "weights are of no use on inputs that they do not know.",
+    reason="Inputs far from mean 0 and standard deviation 1 slow learning down or prevent it, and "
+    "pretrained weights are useless on inputs of another scale.",
     source="LeCun et al. 1998, Efficient BackProp, 4.3; thresholds measured on photographs",
     severity=Severity.WARNING,
     tier=Tier.FAST,

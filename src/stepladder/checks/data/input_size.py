@@ -1,4 +1,4 @@
-"""Pictures are about as large as the model was made for."""
+"""Pictures have about the size that the model was designed for."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from stepladder.training.output.wording import percent
 
 _BY_CLASS = ("cross_entropy", "nll_loss")
 _SIZE_NAMES = ("input_size", "image_size", "img_size")  # as (c, h, w) or (h, w)
-_TIMES = 8.0  # the pixels: people fine-tune at up to 5 times (512 for 224), with gain
-_POOLED = 20 * 49  # places that one average hides: 20 times those of a model for pictures of 224
-_LARGE = 400 * 400  # below that a large map is meant
+_TIMES = 8.0  # the pixels: fine-tuning at up to 5 times (512 for 224) is common, and helps
+_POOLED = 20 * 49  # positions in one average: 20 times those of a model for 224 pixels
+_LARGE = 400 * 400  # below that a large map is intended
 
 
 def input_size(job: CheckedJob) -> Answer:
-    """Compare the size of pictures with the model's own, or with what its pooling reduces."""
+    """Compare the size of pictures with that of the model, or with the size of its last map."""
     call = loss_view(job).call
     if call is None or call.name not in _BY_CLASS or call.scores.dim() != 2:
-        return not_applicable("not a classifier: large inputs may have large outputs")
+        return not_applicable("the model is not a classifier, so large inputs may be intended")
     batch = few_examples(job, Split.TRAIN)
     if batch is None or not isinstance(batch.inputs, Tensor) or batch.inputs.dim() != 4:
-        return not_applicable("inputs are no pictures")
+        return not_applicable("inputs are not pictures")
     model = job.model().eval()
     own = _own_size(model)
     one = take(batch, torch.arange(1))._replace(targets=torch.zeros_like(batch.targets[:1]))
@@ -49,16 +49,16 @@ def input_size(job: CheckedJob) -> Answer:
                 hook.remove()
     height, width = _size(job, one.inputs)
     numbers: dict[str, Any] = {"height": height, "width": width, "flops_per_example": flops}
-    cost = f"{flops / 1e9:.2g} GFLOP an example forwards"
+    cost = f"a forward pass takes {flops / 1e9:.2g} GFLOP per example"
     times = height * width / own[0] / own[1] if own else None
     if times is not None and own is not None and times > _TIMES:
         return found(
             "input_too_large",
-            f"pictures are {width}x{height}, {times:.0f} times the pixels of {own[1]}x{own[0]}, "
-            f"for which the model was made; {cost}, of which about {percent(1 - 1 / times, 0)} can "
-            "be saved",
-            fix=f"Prepare pictures at about {own[0]}: --prepare.size {own[0]}, or resize in the "
-            "dataset.",
+            f"pictures are {width}x{height}, {times:.0f} times the pixels of the model's input "
+            f"size {own[1]}x{own[0]}; {cost}, of which about {percent(1 - 1 / times, 0)} can be "
+            "saved",
+            fix=f"Resize pictures to about {own[0]}: --prepare.size {own[0]}, or a transform of "
+            "the dataset.",
             **numbers,
         )
     places = max((num for _, num in seen), default=0)
@@ -66,17 +66,18 @@ def input_size(job: CheckedJob) -> Answer:
         name = max(seen, key=lambda pair: pair[1])[0]
         return found(
             "input_too_large",
-            f"pictures are {width}x{height}, and {name} averages {places} places into one: the "
-            f"layers before it see a small part of a picture at a time; {cost}",
-            fix="Resize pictures so that the last map is some 7x7, or let the model reduce more.",
+            f"pictures are {width}x{height}, and {name} pools {places} positions into one: the "
+            f"receptive fields before it are a small part of a picture; {cost}",
+            fix="Resize pictures so that the last feature map is about 7x7, or downsample more in "
+            "the model.",
             **numbers,
         )
-    made_for = f", the model was made for {own[1]}x{own[0]}" if own else ""
+    made_for = f", the input size of the model is {own[1]}x{own[0]}" if own else ""
     return passed(f"pictures are {width}x{height}{made_for}; {cost}", **numbers)
 
 
 def _own_size(model: nn.Module) -> tuple[int, int] | None:
-    """Return (height, width) that the model, its trunk or its timm config names."""
+    """Return the (height, width) in the model, its trunk or its timm config."""
     for module in model.modules():
         facts = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None)
         named = facts.get("input_size") if isinstance(facts, dict) else None
@@ -87,7 +88,7 @@ def _own_size(model: nn.Module) -> tuple[int, int] | None:
 
 
 def _size(job: CheckedJob, inputs: Tensor) -> tuple[int, int]:
-    """Return (height, width) as the first convolution sees it; else that of the data."""
+    """Return (height, width) of the first convolution's input; else that of the data."""
     layers = first_layers(job, Split.TRAIN)
     given = layers[0].given if layers else None
     x = given if given is not None and given.dim() == 4 else inputs
@@ -113,7 +114,7 @@ def _watch_pools(model: nn.Module, seen: list[tuple[str, int]]) -> list[Any]:
 
 
 def broken() -> Example:
-    """A net for small pictures is given large ones."""
+    """Large pictures for a network with few layers."""
 
     class Large(SoundPictures):
         def build_model(self, recipe: Recipe) -> nn.Module:  # noqa: ARG002
@@ -129,8 +130,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="input_size",
-    reason="Time grows with the pixels, and beyond the size that a model was made for accuracy "
-    "seldom does.",
+    reason="Time grows with the number of pixels, and accuracy seldom does beyond the input size "
+    "of the model.",
     source="Tan and Le 2019, EfficientNet, arXiv:1905.11946; a case of 20 times the pixels",
     severity=Severity.WARNING,
     tier=Tier.FAST,

@@ -1,4 +1,4 @@
-"""Labels belong to their inputs: a probe reads more off them than off labels dealt at random."""
+"""Labels belong to their inputs: a probe predicts them better than permuted labels."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from stepladder.training.output.wording import percent
 
 _LEAST_TRAIN = 48
 _LEAST_VAL = 32
-_CLEAR_GAIN = 0.15  # over chance, of what is to prove that a probe can read these inputs
-_SHIFTS = (-2, -1, 1, 2)  # rows by which labels slip
+_CLEAR_GAIN = 0.15  # above chance, to prove that a probe can learn from these inputs
+_SHIFTS = (-2, -1, 1, 2)  # offsets of labels, in rows
 _NUM_AUGMENTED = 256
 _AUGMENT_S = 1.5
-_MOVED = 0.2  # of the distance to its own input, from which on an input is another's
-_STRONG = 0.5  # of the way from chance to 1, of a probe whose loss is telling
+_MOVED = 0.2  # of the distance to its own input: below, an input is that of another example
+_STRONG = 0.5  # of the way from chance to 1: a probe whose failure is informative
 _SLACK = 4.0  # standard errors
 _MAX_GROUPS = 20
 _LEAST_OF_GROUP = 10
-_CLEARER = 0.1  # than of one cloud: see `Clusters.clearness`
-_SAME_SIZES = 0.1  # of the examples that may lie in other groups, by sizes alone
+_CLEARER = 0.1  # than in a single cluster: see `Clusters.clearness`
+_SAME_SIZES = 0.1  # of the examples may be in other groups, by sizes alone
 _INDEPENDENT = 0.05
 
-_FIX = "Look at whatever sorts, shuffles or filters inputs and labels apart from each other."
+_FIX = "Check the code that sorts, shuffles or filters inputs and labels separately."
 
 
 def label_alignment(job: CheckedJob) -> Answer:
-    """Probe the labels of train and validation, each the other's control."""
+    """Fit probes to the labels of train and validation, each a control of the other."""
     train = probed(job, Split.TRAIN)
     if train is None or len(train.rows) < _LEAST_TRAIN:
-        return not_applicable("there are too few examples with a class or number each")
+        return not_applicable("there are too few examples with a class or a number as target")
     val = probed(job, Split.VAL)
     if train.is_clear:
         return _augmented(job, train) or _of_val(train, val) or _fine(train, val)
@@ -56,20 +56,20 @@ def label_alignment(job: CheckedJob) -> Answer:
     if answer is not None:
         return answer
     return not_applicable(
-        f"a probe reads nothing off {len(train.rows)} training inputs ({_of(train)}), and there is "
-        "no control that shows whether it could"
+        f"a probe learns nothing from {len(train.rows)} training inputs ({_of(train)}), and no "
+        "control shows that it could"
     )
 
 
 def _of(one: Probed) -> str:
-    return f"balanced accuracy {one.accuracy:.2f}, {one.chance:.2f} with dealt labels"
+    return f"balanced accuracy {one.accuracy:.2f}, {one.chance:.2f} with permuted labels"
 
 
 def _fine(train: Probed, val: Probed | None) -> Answer:
-    more = f"; of validation: {_of(val)}" if val is not None else ""
+    more = f"; validation: {_of(val)}" if val is not None else ""
     return passed(
-        f"a probe reads labels off {len(train.rows)} training inputs it has not seen: {_of(train)}"
-        f"{more}",
+        f"a probe predicts the labels of {len(train.rows)} training inputs, cross-validated: "
+        f"{_of(train)}{more}",
         accuracy=train.accuracy,
         chance=train.chance,
         p=train.p,
@@ -77,15 +77,15 @@ def _fine(train: Probed, val: Probed | None) -> Answer:
 
 
 def _of_train(train: Probed, val: Probed | None) -> Answer | None:
-    """Tell labels of train that mean nothing, where those of validation do, from fewer examples."""
+    """Find random labels in train, if those of validation can be learnt from fewer examples."""
     if val is None or not val.is_clear or val.accuracy < val.chance + _CLEAR_GAIN:
         return None
     if len(val.rows) < _LEAST_VAL or len(train.rows) < len(val.rows):
         return None
     return found(
         "labels_misaligned",
-        f"a probe reads labels off {len(val.rows)} validation inputs ({_of(val)}) and none off "
-        f"{len(train.rows)} of train ({_of(train)})",
+        f"a probe learns the labels of {len(val.rows)} validation inputs ({_of(val)}) but not "
+        f"those of {len(train.rows)} training inputs ({_of(train)})",
         fix=_FIX,
         train_accuracy=train.accuracy,
         val_accuracy=val.accuracy,
@@ -94,7 +94,7 @@ def _of_train(train: Probed, val: Probed | None) -> Answer | None:
 
 
 def _slipped(job: CheckedJob, train: Probed) -> Answer | None:
-    """Tell labels that fit the examples some rows away."""
+    """Find labels that are shifted by a few rows."""
     known = class_labels(job, Split.TRAIN)
     if known is None or len(known.rows) != len(job.sources.train) or not known.is_all:
         return None
@@ -104,10 +104,10 @@ def _slipped(job: CheckedJob, train: Probed) -> Answer | None:
         if other.is_clear and other.accuracy > other.chance + _CLEAR_GAIN:
             return found(
                 "labels_misaligned",
-                f"labels of train belong to the example {abs(shift)} rows "
-                f"{'before' if shift > 0 else 'after'}: so a probe has {_of(other)}, and as they "
-                f"are {_of(train)}",
-                fix="Look for an offset by one where inputs and labels are put together.",
+                f"labels of train are shifted: they belong to the example {abs(shift)} "
+                f"row{'s' if abs(shift) > 1 else ''} {'before' if shift > 0 else 'after'}; a probe "
+                f"reaches {_of(other)} with labels shifted back, and {_of(train)} now",
+                fix="Check for an off-by-one error where inputs and labels are paired.",
                 accuracy=train.accuracy,
                 slipped_accuracy=other.accuracy,
                 shift=shift,
@@ -116,9 +116,9 @@ def _slipped(job: CheckedJob, train: Probed) -> Answer | None:
 
 
 def _of_groups(train: Probed) -> Answer | None:
-    """Tell labels that have nothing to do with groups that are as many, and as large, as classes.
+    """Find labels that are independent of clusters with the number and sizes of the classes.
 
-    Groups of other numbers or sizes may be anything, such as days or cameras, and prove nothing.
+    Clusters of other numbers or sizes may be anything, such as days or cameras.
     """
     _, sizes = np.unique(train.labels, return_counts=True)
     num = len(sizes)
@@ -137,8 +137,8 @@ def _of_groups(train: Probed) -> Answer | None:
         return None
     return found(
         "labels_misaligned",
-        f"{len(train.rows)} training inputs form {num} groups, of the sizes of the {num} classes, "
-        f"and labels are spread over them as if dealt ({_of(train)})",
+        f"{len(train.rows)} training inputs form {num} clusters with the sizes of the {num} "
+        f"classes, but labels are independent of the clusters ({_of(train)})",
         fix=_FIX,
         severity=Severity.WARNING,
         clearness=groups.clearness,
@@ -148,11 +148,11 @@ def _of_groups(train: Probed) -> Answer | None:
 
 
 def _of_val(train: Probed, val: Probed | None) -> Answer | None:
-    """Tell labels of validation that mean nothing, or that are numbered otherwise."""
+    """Find random labels in validation, or labels with another numbering."""
     if val is None or len(val.rows) < _LEAST_VAL or train.vectors.shape[1] != val.vectors.shape[1]:
         return None
     if train.accuracy < train.chance + _STRONG * (1 - train.chance):
-        return None  # a weak probe that fails elsewhere tells nothing
+        return None  # the failure of a weak probe means nothing
     predicted = _predict(train, val)
     hits = _balanced(predicted, val.labels)
     noise = _SLACK * math.sqrt(train.accuracy * (1 - train.accuracy) / len(val.rows) + 1e-4)
@@ -167,19 +167,19 @@ def _of_val(train: Probed, val: Probed | None) -> Answer | None:
     if val.is_clear and renamed > train.chance + _STRONG * (train.accuracy - train.chance):
         return found(
             "labels_misaligned",
-            f"a probe of train is right in {percent(hits, 0)} of validation, and in "
-            f"{percent(renamed, 0)} once its classes are renamed: the splits number their classes "
-            "otherwise",
-            fix="Make the list of classes once, and use it for every split.",
+            f"a probe fitted to train has a balanced accuracy of {percent(hits, 0)} on validation, "
+            f"and of {percent(renamed, 0)} with its classes renumbered: the splits number "
+            "their classes differently",
+            fix="Make the mapping from class names to numbers once, and use it for every split.",
             **numbers,
         )
     if val.is_clear:
-        return None  # its labels fit its inputs: a shift, which is told elsewhere
+        return None  # its labels fit its inputs: a distribution shift, which another check reports
     return found(
         "labels_misaligned",
-        f"a probe reads labels off {len(train.rows)} training inputs ({_of(train)}), and is right "
-        f"in {percent(hits, 0)} of validation, whose own labels tell it nothing either "
-        f"({_of(val)})",
+        f"a probe learns the labels of {len(train.rows)} training inputs ({_of(train)}), but its "
+        f"balanced accuracy on validation is {percent(hits, 0)}, and a probe fitted to "
+        f"validation fails too ({_of(val)})",
         fix=_FIX,
         **numbers,
     )
@@ -199,7 +199,7 @@ def _balanced(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
 
 
 def _renamed(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rename predicted classes, one to one, so that they meet most labels: largest first."""
+    """Renumber predicted classes one to one to match most labels, greedily."""
     kinds = itertools.product(np.unique(predicted).tolist(), np.unique(labels).tolist())
     counted = [(int(((predicted == a) & (labels == b)).sum()), a, b) for a, b in kinds]
     names: dict[int, int] = {}
@@ -210,7 +210,7 @@ def _renamed(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray
 
 
 def _augmented(job: CheckedJob, train: Probed) -> Answer | None:
-    """Tell an augmentation that moves inputs among examples, and not their targets along."""
+    """Find an augmentation that permutes inputs within a batch but not their targets."""
     num_moved = num_wrong = num = 0
     rows = train.rows[:: max(1, len(train.rows) // _NUM_AUGMENTED)]
     for batch in read_chunks(job, Split.TRAIN, rows, seconds=_AUGMENT_S):
@@ -222,7 +222,7 @@ def _augmented(job: CheckedJob, train: Probed) -> Answer | None:
         if sides[0] is None or sides[1] is None or sides[0].shape != sides[1].shape:
             return None
         if labels[0] is None or labels[1] is None:
-            return None  # shares of classes, as of MixUp
+            return None  # soft labels, as in MixUp
         apart = np.linalg.norm(sides[1][:, None] - sides[0][None], axis=2)  # (after, before)
         nearest = apart.argmin(axis=1)
         is_moved = apart.min(axis=1) < _MOVED * np.diag(apart)
@@ -233,9 +233,9 @@ def _augmented(job: CheckedJob, train: Probed) -> Answer | None:
         return None
     return found(
         "labels_misaligned",
-        f"after augmentation {num_moved} of {num} inputs are those of another of the batch, "
-        f"and {num_wrong} of them have kept their old label",
-        fix="Let augment move inputs and targets of an example together.",
+        f"after augmentation {num_moved} of {num} inputs belong to another example of the batch, "
+        f"and {num_wrong} of them have a wrong label",
+        fix="Permute inputs and targets together in augment().",
         num_moved=num_moved,
         num_wrong=num_wrong,
     )
@@ -247,7 +247,7 @@ def _marks(batch: Batch) -> NDArray[np.int64] | None:
 
 
 def broken() -> Example:
-    """Training labels shuffled apart from their pictures."""
+    """Training labels shuffled separately from their pictures."""
 
     class Apart(SoundPictures):
         def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
@@ -260,7 +260,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="label_alignment",
-    reason="A model learns labels that do not belong to their inputs by heart, and the loss falls.",
+    reason="A model memorises labels that do not belong to their inputs, and the loss still falls.",
     source="Alain and Bengio 2016, arXiv:1610.01644 (linear probes); Ojala and Garriga 2010, JMLR "
     "11 (permutation tests)",
     severity=Severity.ERROR,

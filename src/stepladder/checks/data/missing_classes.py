@@ -1,4 +1,4 @@
-"""Validation has every class that train has."""
+"""Validation has all classes of train."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from stepladder.config.choices import Split
 from stepladder.records.findings import Severity
 from stepladder.training.output.wording import percent
 
-_EXPECTED = 1.0  # examples of a class that validation would have, were it a fair draw from train
+_EXPECTED = 1.0  # examples of a class in validation, if it were a random sample of train
 _MAX_NAMED = 6
-_HARDLY_EVER = 1e-4  # chance that a split as large is without one of the classes
+_HARDLY_EVER = 1e-4  # probability that a random split of this size lacks one of the classes
 _MAX_DRAWN = 1024
-_READ_S = 0.3  # for the rows of a split
+_READ_S = 0.3  # seconds to read the rows of a split
 
 
 def missing_classes(job: CheckedJob) -> Answer:
     """Compare the classes of validation with those of train. Labels of test are not read."""
     train, val = class_labels(job, Split.TRAIN), class_labels(job, Split.VAL)
     if train is None or val is None:
-        return not_applicable("there is no validation split whose examples have one class each")
+        return not_applicable("there is no validation split with one class per example")
     if not val.is_all:
         return _of_samples(job, train, val)
     counts = np.bincount(train.values[train.values >= 0])
@@ -37,8 +37,8 @@ def missing_classes(job: CheckedJob) -> Answer:
     if unknown and train.is_all:
         return found(
             "missing_classes",
-            f"validation has {len(unknown)} classes that train lacks: {_names(job, unknown)}",
-            fix="Split so that every class is in train, or leave these out of validation.",
+            f"validation has {len(unknown)} classes that are not in train: {_names(job, unknown)}",
+            fix="Split again so that every class is in train, or drop these from validation.",
             num_classes=len(counts),
             missing=[class_name(job, label) for label in unknown],
         )
@@ -49,27 +49,27 @@ def missing_classes(job: CheckedJob) -> Answer:
     if telling:
         return found(
             "missing_classes",
-            f"validation lacks {len(missing)} of the {num} classes of train: "
-            f"{_names(job, missing)}; nothing is known of the accuracy on them",
-            fix="Put examples of each class into validation: split by class.",
+            f"validation has no examples of {len(missing)} of the {num} classes of train: "
+            f"{_names(job, missing)}; the accuracy on them is not measured",
+            fix="Use a stratified split, so that validation has examples of each class.",
             num_classes=num,
             missing=[class_name(job, label) for label in missing],
         )
     if len(missing):
         return passed(
-            f"validation lacks {len(missing)} of {num} classes, each too rare for its size to tell",
+            f"validation lacks {len(missing)} of {num} classes, which are too rare to expect there",
             num_classes=num,
         )
     return passed(f"validation has all {num} classes of train", num_classes=num)
 
 
 def _of_samples(job: CheckedJob, train: Labels, val: Labels) -> Answer:
-    """Compare samples where classes are known by reading only; then read on, in random order.
+    """Compare samples if labels are not known in advance; then read more, in random order.
 
-    An even sample of labels that repeat may meet the same class again and again: it raises a
-    suspicion, and rows drawn at random settle it. What they do not show is rare, at the least.
+    An evenly spaced sample of periodic labels may hit the same class every time, so a suspicion
+    is confirmed with rows drawn at random.
     """
-    unknown = not_applicable("the classes of validation are not all known without reading it")
+    unknown = not_applicable("the labels of validation are not all known without reading it")
     if not _seem_lacking(train, val) and not _seem_lacking(val, train):
         return unknown
     train, val = (
@@ -78,11 +78,15 @@ def _of_samples(job: CheckedJob, train: Labels, val: Labels) -> Answer:
     )
     seen = coverage(len(val.rows), len(job.source(Split.VAL) or ()), Split.VAL)
     for one, other, words in (
-        (train, val, "none of {num} validation examples is of {names}, to which {share} of train "),
+        (
+            train,
+            val,
+            "none of {num} validation examples is of {names}, but {share} of train are",
+        ),
         (
             val,
             train,
-            "none of {num} training examples is of {names}, to which {share} of validation ",
+            "none of {num} training examples is of {names}, but {share} of validation are",
         ),
     ):
         lacking = _lacking(one, other)
@@ -93,8 +97,8 @@ def _of_samples(job: CheckedJob, train: Labels, val: Labels) -> Answer:
             )
             return found(
                 "missing_classes",
-                f"{said}belong",
-                fix="Split at random, or by class, so that each class is in every split.",
+                said,
+                fix="Split at random or stratified, so that each class is in every split.",
                 coverage=seen,
                 missing=[class_name(job, label) for label in lacking],
             )
@@ -102,14 +106,14 @@ def _of_samples(job: CheckedJob, train: Labels, val: Labels) -> Answer:
 
 
 def _seem_lacking(one: Labels, other: Labels) -> bool:
-    """Return True if a class is met in one and not in the other, which should have some of it."""
+    """Return True if a class of one is missing from the other, where it is expected."""
     kinds, counts = np.unique(one.values[one.values >= 0], return_counts=True)
     expected = counts / max(1, counts.sum()) * len(other.values)
     return bool((~np.isin(kinds, other.values) & (expected >= _EXPECTED)).any())
 
 
 def _lacking(one: Labels, other: Labels) -> list[int]:
-    """List classes that a fair draw as large as the other would hardly ever be without."""
+    """List missing classes that a random sample of the other's size would almost surely have."""
     kinds, counts = np.unique(one.values[one.values >= 0], return_counts=True)
     share = counts / max(1, counts.sum())
     is_sure = len(kinds) * (1 - share) ** len(other.values) < _HARDLY_EVER
@@ -117,7 +121,7 @@ def _lacking(one: Labels, other: Labels) -> list[int]:
 
 
 def _drawn(job: CheckedJob, split: Split) -> Labels:
-    """Read the classes of examples in random order, as many as there is time for."""
+    """Read the classes of examples in random order, as many as time allows."""
     source = job.source(split)
     assert source is not None
     rows = np.random.default_rng(0).permutation(len(source))[:_MAX_DRAWN]
@@ -147,7 +151,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="missing_classes",
-    reason="Of a class that validation lacks, neither stopping nor any accuracy knows anything.",
+    reason="A class that is missing from validation counts neither in early stopping nor in the "
+    "accuracy.",
     source="Kohavi 1995, A Study of Cross-Validation and Bootstrap (stratification)",
     severity=Severity.WARNING,
     tier=Tier.FAST,

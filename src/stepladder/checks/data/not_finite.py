@@ -1,4 +1,4 @@
-"""No NaN and no infinity in inputs or targets that the loss cannot bear, nor in the loss."""
+"""No NaN or infinity in inputs, in targets that make the loss non-finite, or in the loss."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def not_finite(job: CheckedJob) -> Answer:
     if answer is not None:
         return answer
     return passed(
-        f"all of {num_numbers} numbers are finite" if num_numbers else "data are whole numbers",
+        f"all {num_numbers} values are finite" if num_numbers else "the data are integers",
         coverage=", ".join(coverage) or None,
     )
 
@@ -43,7 +43,7 @@ def not_finite(job: CheckedJob) -> Answer:
 def _of_loss(job: CheckedJob) -> Answer | None:
     try:
         return lost_loss(job)
-    except Exception:  # a loss that fails is for others to tell
+    except Exception:  # other checks report a loss that fails
         return None
 
 
@@ -58,7 +58,7 @@ def _some(job: CheckedJob, split: Split) -> tuple[tuple[Batch, ...], str | None]
 
 
 def broken() -> Example:
-    """One picture in twenty holds a NaN, as after a division by a deviation of 0."""
+    """A NaN in one picture of twenty, as after a division by a standard deviation of 0."""
 
     class Holes(SoundPictures):
         def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
@@ -71,7 +71,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="not_finite",
-    reason="One NaN makes the loss NaN, and from then on no weight can learn.",
+    reason="One NaN makes the loss NaN, and then all weights.",
     source="Karpathy 2019, A Recipe for Training Neural Networks: become one with the data",
     severity=Severity.ERROR,
     tier=Tier.FAST,

@@ -1,4 +1,4 @@
-"""As `not_finite`, over as much of the data as time allows."""
+"""Like `not_finite`, over as much of the data as time allows."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def not_finite_all(job: CheckedJob) -> Answer:
         coverages += [seen] if seen else []
     try:
         answer = _losses(job)
-    except Exception:  # a loss that fails out of training: other checks meet and tell that
+    except Exception:  # other checks report a loss that fails
         answer = None
     if answer is not None:
         return answer
     if not num_numbers:
-        return not_applicable("data are whole numbers, or cannot be read by row")
-    return passed(f"all of {num_numbers} numbers are finite", coverage=", ".join(coverages) or None)
+        return not_applicable("the data are integers, or cannot be read by index")
+    return passed(f"all {num_numbers} values are finite", coverage=", ".join(coverages) or None)
 
 
 def _losses(job: CheckedJob) -> Answer | None:
-    """Take the loss of as many training examples as time allows: a few may be beyond it."""
+    """Compute the loss of as many training examples as time allows."""
     if not by_row(job, Split.TRAIN) or not is_loss_finite(job):
-        return None  # `not_finite` tells that of the first batch
+        return None  # `not_finite` reports the first batch
     source, model = job.sources.train, job.model().eval()
     lost: list[int] = []
     num, seconds = 0, min(_MAX_S, job.left_s() / 10)
@@ -65,9 +65,9 @@ def _losses(job: CheckedJob) -> Answer | None:
         return None
     return found(
         "loss_not_finite",
-        f"before any step the loss of {len(lost)} of {num} training examples is not finite: the "
-        "first batch with one of them ends the training",
-        fix="Look at these examples: a softmax over nothing, a division by 0, log(0).",
+        f"the loss of {len(lost)} of {num} training examples is not finite before the first step: "
+        "training stops at the first batch with one of them",
+        fix="Check these examples for a softmax over an empty set, a division by 0, or log(0).",
         examples=tuple(job.describe(Split.TRAIN, row) for row in lost[:6]),
         coverage=coverage(num, len(source), Split.TRAIN),
         num=len(lost),
@@ -83,7 +83,7 @@ def _has_floats(job: CheckedJob, split: Split) -> bool:
 
 
 def broken() -> Example:
-    """One picture in all holds an infinity."""
+    """An infinity in a single training picture."""
 
     class OneHole(SoundPictures):
         def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
@@ -97,7 +97,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="not_finite_all",
-    reason="One NaN makes the loss NaN, and from then on no weight can learn.",
+    reason="One NaN makes the loss NaN, and then all weights.",
     source="Karpathy 2019, A Recipe for Training Neural Networks: become one with the data",
     severity=Severity.ERROR,
     tier=Tier.FULL,

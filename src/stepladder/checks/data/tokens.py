@@ -1,4 +1,4 @@
-"""Token ids lie in the vocabulary, and padding does not count in the loss."""
+"""Token ids are in the vocabulary, and padding does not count in the loss."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from stepladder.records.findings import Severity
 from stepladder.training.output.wording import percent
 
 _MAX_EXAMPLES = 64
-_MIN_PADDED_FRAC = 0.05  # of the targets; less moves the loss by less than its noise
-_MIN_ENDING_FRAC = 0.25  # of the rows, that end alike if the end is padding
+_MIN_PADDED_FRAC = 0.05  # of the targets; less changes the loss by less than its noise
+_MIN_ENDING_FRAC = 0.25  # of the rows end with the same id if it is padding
 
 
 @dataclass(kw_only=True)
 class _Lookup:
-    """The ids that one table was asked for."""
+    """The ids that were looked up in one embedding table."""
 
     num_rows: int
     low: int
@@ -40,7 +40,7 @@ class _Lookup:
 
 
 class _OutOfTableError(Exception):
-    """Ends a forward pass before an id beyond its table reaches the device."""
+    """Stop a forward pass before an id out of range reaches the device."""
 
 
 @dataclass(kw_only=True)
@@ -53,7 +53,7 @@ class _Seen:
 
 
 def _noting(seen: _Seen) -> EachCall:
-    """Note ids before a table is read: on CUDA one beyond it ends the process's device."""
+    """Record ids before a lookup: on CUDA an id out of range makes the device unusable."""
 
     def note(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if func not in (F.embedding, F.embedding_bag):
@@ -78,25 +78,25 @@ def _noting(seen: _Seen) -> EachCall:
 
 
 def tokens(job: CheckedJob) -> Answer:
-    """Look at the ids that tables of vectors are asked for, and at padding in the targets."""
+    """Check the ids that embedding tables look up, and padding in the targets."""
     for split in (Split.TRAIN, Split.VAL):
         batch, coverage = _batch(job, split)
         if batch is None:
             continue
         if not any(_is_ids(value) for value in tensors_of(batch.inputs)):
-            return not_applicable("inputs hold no token ids")
+            return not_applicable("inputs have no token ids")
         seen = _look(job, batch)
         if not seen.lookups:
-            return not_applicable("the model looks nothing up in a table")
+            return not_applicable("the model has no embedding lookups")
         outside = seen.outside
         if outside is not None:
             wrong = outside.high if outside.high >= outside.num_rows else outside.low
             return found(
                 "tokens_out_of_vocabulary",
-                f"an id of {split.value} is {wrong}, and its table has {outside.num_rows} rows, 0 "
-                f"to {outside.num_rows - 1}",
-                fix="Make the table as large as the tokeniser's vocabulary (its special tokens "
-                "too), and that of positions as long as the longest sequence.",
+                f"{split.value} has id {wrong}, but the embedding table has {outside.num_rows} "
+                f"rows, 0 to {outside.num_rows - 1}",
+                fix="Set num_embeddings to the size of the tokeniser's vocabulary, with special "
+                "tokens; for position embeddings, to the longest sequence.",
                 coverage=coverage,
                 id=wrong,
                 num_rows=outside.num_rows,
@@ -107,7 +107,7 @@ def tokens(job: CheckedJob) -> Answer:
                 return answer
             largest = max(seen.lookups, key=lambda one: one.num_rows)
     return passed(
-        f"ids run from {largest.low} to {largest.high}, the table has {largest.num_rows} rows",
+        f"ids range from {largest.low} to {largest.high}; the table has {largest.num_rows} rows",
         coverage=coverage,
         high=largest.high,
         num_rows=largest.num_rows,
@@ -137,14 +137,14 @@ def _look(job: CheckedJob, batch: Batch) -> _Seen:
             job.task.loss(job.model().eval(), batch)
         except _OutOfTableError:
             pass
-        except Exception as error:  # what else fails is for other checks to tell
+        except Exception as error:  # other checks report other failures
             if not seen.lookups:
                 raise error from None
     return seen
 
 
 def _padding(job: CheckedJob, batch: Batch, seen: _Seen) -> Answer | None:
-    """Tell padding that counts: the loss has a gradient where a target is padding."""
+    """Find padding that counts: the loss has a gradient where a target is padding."""
     targets = batch.targets
     if not isinstance(targets, Tensor) or not _is_ids(targets) or targets.dim() != 2:
         return None
@@ -162,8 +162,8 @@ def _padding(job: CheckedJob, batch: Batch, seen: _Seen) -> Answer | None:
     return found(
         "tokens_out_of_vocabulary",
         f"{percent(share, 0)} of the targets are padding (id {padding}) and count in the loss, "
-        f"{percent(float(weight[is_padding].sum() / weight.sum()), 0)} of its gradient",
-        fix=f"Give the loss ignore_index={padding}, or leave padded places out of its mean.",
+        f"with {percent(float(weight[is_padding].sum() / weight.sum()), 0)} of its gradient",
+        fix=f"Pass ignore_index={padding} to the loss, or mask padding in its mean.",
         severity=Severity.WARNING,
         padding_frac=share,
         padding_id=padding,
@@ -171,9 +171,9 @@ def _padding(job: CheckedJob, batch: Batch, seen: _Seen) -> Answer | None:
 
 
 def _weight_by_place(job: CheckedJob, batch: Batch) -> Tensor | None:
-    """Return the size of the loss's gradient at the scores of each place, (n, t).
+    """Return the absolute gradient of the loss at the scores of each position, (n, t).
 
-    None where the loss is no cross-entropy of torch over just these places.
+    None if the loss is not a cross-entropy of torch over exactly these positions.
     """
     targets: Tensor = batch.targets
     kept: list[Tensor] = []
@@ -196,7 +196,7 @@ def _weight_by_place(job: CheckedJob, batch: Batch) -> Tensor | None:
 
 
 def _ending(targets: Tensor) -> int | None:
-    """Return the id that rows end with in runs of various lengths, and that stands nowhere else."""
+    """Return the id that ends rows in runs of various lengths and occurs nowhere else."""
     last = targets[:, -1]
     values, counts = torch.unique(last, return_counts=True)
     padding = int(values[counts.argmax()])
@@ -209,7 +209,7 @@ def _ending(targets: Tensor) -> int | None:
 
 
 def _endings(targets: Tensor, padding: int) -> Tensor:
-    """Mark the run of an id that each row ends with, bool (n, t)."""
+    """Mark the run of an id at the end of each row, bool (n, t)."""
     is_it = (targets == padding).int()
     return is_it.flip(1).cumprod(1).flip(1).bool()
 
@@ -219,7 +219,7 @@ def _is_ids(value: Tensor) -> bool:
 
 
 def broken() -> Example:
-    """A tokeniser of 40 ids before a table of 32 rows."""
+    """A tokeniser with 40 ids for an embedding table of 32 rows."""
 
     class Sentences(SoundPictures):
         def build_model(self, recipe: Recipe) -> nn.Module:  # noqa: ARG002
@@ -235,8 +235,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="tokens",
-    reason="An id beyond its table ends training on a GPU without a line that says why; padding "
-    "in the loss teaches a model to write padding.",
+    reason="An id out of range crashes training on a GPU without a useful message; padding in the "
+    "loss teaches a model to predict padding.",
     source="PyTorch documentation, Embedding and CrossEntropyLoss (ignore_index)",
     severity=Severity.ERROR,
     tier=Tier.FAST,

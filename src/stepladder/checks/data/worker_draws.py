@@ -1,4 +1,4 @@
-"""Examples of one batch, and of several workers, are augmented by draws of their own."""
+"""Examples of one batch, and of different workers, are augmented independently."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ from torch.utils.data import Dataset
 
 from stepladder.checks.contract import Answer, Check, Tier, found, not_applicable, passed
 from stepladder.checks.evidence.sample import clone, same_tensors, take, tensors_of
-from stepladder.checks.evidence.workers import can_fork, random_dataset, read_in_workers
+from stepladder.checks.evidence.workers import (
+    NO_FORK,
+    can_fork,
+    random_dataset,
+    read_in_workers,
+)
 from stepladder.checks.examples import Example, SoundPictures, draw
 from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
 from stepladder.records.findings import Severity
 
-_NUM_READS = 8  # by each worker, of one example
+_NUM_READS = 8  # reads of one example by each worker
 _NUM_ALIKE = 8  # copies of an example in a batch
 _NUM_EPOCHS = 4
 
 _EACH_FIX = "Draw for each example from (seed, epoch, its id), not once for the batch."
 _WORKER_FIX = (
-    "Draw from torch's or NumPy's global state, which each worker has a seed of its own for, or "
-    "make the generator in the worker."
+    "Draw from torch's or NumPy's global generator, which is seeded per worker, or create the "
+    "generator in the worker, seeded with torch.utils.data.get_worker_info().seed."
 )
 
 
@@ -34,37 +39,37 @@ def worker_draws(job: CheckedJob) -> Answer:
     if alike:
         return found(
             "same_draws_in_workers",
-            f"augment gives {_NUM_ALIKE} copies of one example, under ids of their own, the same "
-            f"draw, and another one in another epoch ({_NUM_EPOCHS} looked at): a whole batch is "
-            "changed alike",
+            f"augment() changes {_NUM_ALIKE} copies of one example, with different ids, in the "
+            f"same way, and differently in other epochs ({_NUM_EPOCHS} compared): it draws once "
+            "for a batch",
             fix=_EACH_FIX,
         )
     data = random_dataset(job)
     if data is None:
-        what = "are not augmented" if alike is None else "get draws of their own"
-        return passed(f"examples of a batch {what}; the dataset draws nothing")
+        what = "are not augmented" if alike is None else "are augmented independently"
+        return passed(f"examples of a batch {what}; the dataset draws no random numbers")
     if not can_fork():
-        return not_applicable("worker processes cannot be forked here")
+        return not_applicable(NO_FORK)
     seen = read_in_workers(data, [0] * (2 * _NUM_READS), num_workers=2, seed=0)
     first, second = seen[0::2], seen[1::2]
     if first != second or len(set(first)) == 1:
         return passed(
-            f"two worker processes read one example {_NUM_READS} times each, and drew otherwise",
+            f"two worker processes that read one example {_NUM_READS} times drew different numbers",
             num_different=sum(a != b for a, b in zip(first, second, strict=True)),
         )
     return found(
         "same_draws_in_workers",
-        f"two worker processes read one example {_NUM_READS} times each, and drew the same in the "
-        "same order: the dataset's generator was made before they were",
+        f"two worker processes that read one example {_NUM_READS} times drew the same numbers in "
+        "the same order: the dataset's generator was created before the workers",
         fix=_WORKER_FIX,
     )
 
 
 def _augments_alike(job: CheckedJob) -> bool | None:
-    """Return True if augment draws once for a batch; None: it changes nothing, or draws nothing.
+    """Return True if augment draws once for a batch; None if it changes or draws nothing.
 
-    What it does to one example under several ids is compared over epochs: a fixed change, such as
-    a normalisation, is the same in each.
+    Copies of one example with different ids are compared over epochs: a fixed change, such as
+    normalisation, is the same in each.
     """
     batches = job.train_batches(1)
     if not batches or len(batches[0].ids) == 0 or isinstance(batches[0].inputs, str):
@@ -84,7 +89,7 @@ def _augments_alike(job: CheckedJob) -> bool | None:
 
 
 class _OwnGenerator(Dataset[tuple[Tensor, Tensor]]):
-    """Pictures with noise from a generator that is made once."""
+    """Pictures with noise from a generator that is created once."""
 
     def __init__(self, pictures: Tensor, labels: Tensor) -> None:
         self.pictures, self.labels = pictures, labels
@@ -99,7 +104,7 @@ class _OwnGenerator(Dataset[tuple[Tensor, Tensor]]):
 
 
 def broken() -> Example:
-    """A dataset with a generator of its own, which every worker gets a copy of."""
+    """A dataset with its own generator, which is copied to every worker."""
 
     class Seeded(SoundPictures):
         def data(self, split: Split) -> Dataset[Any]:
@@ -112,10 +117,9 @@ def broken() -> Example:
 
 CHECK = Check(
     name="worker_draws",
-    reason="Where all examples are changed alike, augmentation is worth a fraction of what it "
-    "costs.",
+    reason="If all examples are changed in the same way, augmentation helps far less.",
     source="PyTorch documentation, Randomness in multi-process data loading; Stack Overflow "
-    "67180955 (NumPy draws alike in all workers)",
+    "67180955 (NumPy draws the same numbers in all workers)",
     severity=Severity.WARNING,
     tier=Tier.FULL,
     faults=("same_draws_in_workers",),

@@ -1,1 +1,1 @@
-"""What several checks measure once: samples, features, gradients, short trainings."""
+"""Measurements shared by several checks: samples, features, gradients, short trainings."""

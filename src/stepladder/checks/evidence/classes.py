@@ -1,4 +1,4 @@
-"""Which classes examples have, as the loss is given them."""
+"""Classes of examples, as passed to the loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stepladder.config.choices import Split
 from stepladder.measuring.probe import untouched
 
 Ints = NDArray[np.int64]
-_FEW = 4  # examples, to see what reaches the loss
+_FEW = 4  # examples to record what is passed to the loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Labels:
     """Classes of examples of a split.
 
     Attributes:
-        rows: which, (n,).
+        rows: of the examples, (n,).
         values: class of each, (n,).
         is_all: whether these are all examples of the split.
     """
@@ -37,12 +37,12 @@ class Labels:
 
 @dataclass(frozen=True, kw_only=True)
 class LossView:
-    """What reaches a loss function for a few training examples, even where it then raises.
+    """What is passed to a loss function for a few training examples, even if it then raises.
 
     Attributes:
         calls: of loss functions, softmax and sigmoid.
-        targets: of the same examples, as the data give them; None: no single tensor.
-        error: what the loss raised; None: nothing.
+        targets: of the same examples, from the dataset; None: not a single tensor.
+        error: what the loss raised, or None.
     """
 
     calls: tuple[LossCall, ...]
@@ -51,7 +51,7 @@ class LossView:
 
     @property
     def call(self) -> LossCall | None:
-        """The call that is given just the targets of the data, where there is one."""
+        """The call with exactly the targets of the dataset, or None."""
         if self.targets is None:
             return None
         for call in self.calls:
@@ -61,9 +61,9 @@ class LossView:
 
 
 def loss_view(job: CheckedJob) -> LossView:
-    """See what reaches the loss for a few examples, on the CPU: there a bad label does no harm.
+    """Record what is passed to the loss for a few examples, on the CPU.
 
-    On CUDA a label out of range would end the use of the device for the whole process.
+    On CUDA a label out of range would make the device unusable for the whole process.
     """
     return job.remember("loss view", lambda: _look(job))
 
@@ -77,17 +77,17 @@ def _look(job: CheckedJob) -> LossView:
     with untouched(), torch.no_grad(), loss_calls() as calls:
         try:
             job.task.loss(model, few)
-        except Exception as raised:  # whatever it is, the calls before it are what is looked at
+        except Exception as raised:  # the calls before the error are what is needed
             error = raised
     targets = few.targets if isinstance(few.targets, Tensor) else None
     return LossView(calls=tuple(calls), targets=targets, error=error)
 
 
 def class_labels(job: CheckedJob, split: Split) -> Labels | None:
-    """Return the classes of a split's examples: all where the data names them, else of a sample.
+    """Return the classes of a split: of all examples if the dataset lists them, else of a sample.
 
-    What the data names is taken only where it is what an example is read with. None where examples
-    have no single class, and for test, whose labels no check reads.
+    The dataset's list is used only if it agrees with the examples. None if examples do not have a
+    single class, and for test, whose labels no check reads.
     """
     if split is Split.TEST:
         return None
@@ -110,7 +110,7 @@ def _labels(job: CheckedJob, split: Split) -> Labels | None:
 
 
 def class_name(job: CheckedJob, label: int) -> str:
-    """Name a class as the task or its data do; else by its number."""
+    """Return the name of a class from the task or its data; else its number."""
     for owner in (job.task, job.sources.train, getattr(job.sources.train, "data", None)):
         names = getattr(owner, "classes", None)
         if isinstance(names, (list, tuple)) and 0 <= label < len(names):
@@ -128,7 +128,7 @@ def _are_classes(targets: object) -> bool:
 
 
 def _same(given: Tensor, targets: Tensor) -> bool:
-    """Return True if two hold the same numbers, whatever their shapes and formats."""
+    """Return True if two tensors have the same values, whatever their shapes and dtypes."""
     if given.numel() != targets.numel():
         return False
     return torch.equal(given.reshape(-1).double(), targets.reshape(-1).double())

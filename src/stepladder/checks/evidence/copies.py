@@ -1,4 +1,4 @@
-"""Examples by what they hold: which are copies of each other, and which hold nothing."""
+"""Examples by content: which are copies of each other, and which are blank."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from stepladder.config.choices import Split
 from stepladder.data.batch import Batch
 from stepladder.data.prepare.near_duplicates import LOOK_LENGTH, look
 
-LEAST_NUMBERS = 32  # of an example; with fewer, or few values, equal ones are no wonder
+LEAST_NUMBERS = (
+    32  # values in an example; with fewer, or few distinct ones, equal examples are expected
+)
 _LEAST_VALUES = 8
 _OVER_CHANCE = 5.0
 _MAX_EXAMPLES = 100_000
 _MAX_S = 4.0  # a split
-_MIN_LOOK_SIDE = 32  # of a picture: five colours a side say little of smaller ones
+_MIN_LOOK_SIDE = 32  # of a picture: a thumbnail of 5x5 says little about smaller ones
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What a split's examples hold.
+    """The contents of a split's examples.
 
     Attributes:
-        rows: those that were read, in order, (n,).
+        rows: that were read, in order, (n,).
         digests: of the inputs of each.
-        is_constant: of each, whether its inputs are one value only.
+        is_constant: whether the inputs of each have a single value.
         looks: uint8 (n, 75), see `stepladder.data.prepare.near_duplicates`; None: no pictures.
         num_all: examples of the split.
         targets: digests of the targets of each; None: of test.
-        is_telling: whether inputs are large and various enough that equal ones are no accident.
+        is_telling: whether inputs are large and varied enough that equal ones are no coincidence.
     """
 
     rows: Ints
@@ -49,7 +51,7 @@ class Contents:
 
 
 class _Content(NamedTuple):
-    """What one example holds; see `Contents`."""
+    """The content of one example; see `Contents`."""
 
     digest: bytes
     is_constant: bool
@@ -58,7 +60,7 @@ class _Content(NamedTuple):
 
 
 def contents(job: CheckedJob, split: Split) -> Contents | None:
-    """Read a split, as much as time allows; None where it has no rows, or holds no tensors."""
+    """Read as much of a split as time allows; None if it has no rows or no tensors."""
     if not by_row(job, split):
         return None
     return job.remember(f"contents.{split.value}", lambda: _read(job, split))
@@ -90,7 +92,7 @@ def _read(job: CheckedJob, split: Split) -> Contents | None:
 
 
 def _is_telling(batch: Batch) -> bool:
-    """Return True if two examples with equal inputs are worth a word."""
+    """Return True if two examples with equal inputs are worth reporting."""
     values = [value for value in tensors_of(batch.inputs) if value.layout is torch.strided]
     if not values:
         return False
@@ -113,12 +115,12 @@ def _content(batch: Batch, place: int, split: Split) -> _Content:
 def _is_constant(part: Tensor) -> bool:
     plain = part.reshape(-1)
     if len(plain) == 0 or bool(plain[0] != plain[-1]):
-        return len(plain) == 0  # as for nearly every picture, without a look at the rest
+        return len(plain) == 0  # true for nearly every picture, without comparing the rest
     return bool((plain == plain[0]).all())
 
 
 def _look(parts: list[Tensor]) -> Tensor | None:
-    """Shrink a picture to its look; None where it is none, or small."""
+    """Shrink a picture to a thumbnail; None if it is small, or not a picture."""
     picture = parts[0] if len(parts) == 1 else None
     if picture is None or picture.dim() != 3:
         return None
@@ -137,7 +139,7 @@ def _look(parts: list[Tensor]) -> Tensor | None:
 
 
 def copies_within(contents: Contents) -> list[list[int]]:
-    """Return groups of two and more rows with equal inputs, constant ones left out."""
+    """Return groups of two or more rows with equal inputs, without constant ones."""
     groups: dict[bytes, list[int]] = defaultdict(list)
     each = zip(contents.rows.tolist(), contents.digests, contents.is_constant, strict=True)
     for row, digest, is_constant in each:
@@ -147,10 +149,10 @@ def copies_within(contents: Contents) -> list[list[int]]:
 
 
 def copies_between(train: Contents, held_out: Contents) -> list[tuple[int, int]]:
-    """Return (held-out row, train row) of equal inputs, constant ones left out.
+    """Return (held-out row, train row) of equal inputs, without constant ones.
 
-    Where inputs are small, targets have to be equal as well, and more pairs have to be there than
-    equal ones within the held-out split foretell.
+    If inputs are small, targets must be equal as well, and there must be more pairs than expected
+    from equal examples within the held-out split.
     """
     train_keys, held_out_keys = _keys(train), _keys(held_out)
     if train_keys is None or held_out_keys is None:
@@ -169,7 +171,7 @@ def copies_between(train: Contents, held_out: Contents) -> list[tuple[int, int]]
 
 
 def _keys(contents: Contents) -> list[bytes] | None:
-    """Return what has to be equal; None: of test, whose targets are not read, nothing tells."""
+    """Return the keys to compare; None for small inputs of test, whose targets are not read."""
     if contents.is_telling:
         return contents.digests
     if contents.targets is None:

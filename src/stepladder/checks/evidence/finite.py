@@ -1,4 +1,4 @@
-"""Examples that hold NaN or infinity, and whether the job's own loss bears them."""
+"""Examples with NaN or infinity, and whether the job's loss tolerates them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _MAX_NAMED = 6
 
 @dataclass(kw_only=True)
 class Gaps:
-    """Examples with numbers that are not finite.
+    """Examples with values that are not finite.
 
     Attributes:
-        num_examples, num_numbers: looked at; whole numbers do not count.
-        rows: examples with gaps in their inputs or targets.
+        num_examples, num_numbers: that were checked; integers do not count.
+        rows: examples with NaN or infinity in their inputs or targets.
         in_inputs, in_targets: how many of them.
-        tried: some of them, to try the loss on.
+        tried: some of them, to test the loss with.
     """
 
     num_examples: int = 0
@@ -37,7 +37,7 @@ class Gaps:
     tried: Batch | None = None
 
     def add(self, batch: Batch) -> None:
-        """Look at a batch."""
+        """Count the values of a batch that are not finite."""
         num = len(batch.ids)
         self.num_examples += num
         bad_inputs, bad_targets = self._bad(batch.inputs, num), self._bad(batch.targets, num)
@@ -62,9 +62,9 @@ class Gaps:
 
 
 def first_gaps(job: CheckedJob, split: Split, gaps: Gaps, *, coverage: str | None) -> Answer | None:
-    """Tell examples with gaps, if the job's own loss of them is not finite either.
+    """Report examples with NaN or infinity, if their loss is not finite either.
 
-    A loss that is finite leaves them out on purpose, as for missing labels.
+    A finite loss ignores them on purpose, for example as missing labels.
     """
     if gaps.tried is None or _is_borne(job, split, gaps.tried):
         return None
@@ -72,9 +72,9 @@ def first_gaps(job: CheckedJob, split: Split, gaps: Gaps, *, coverage: str | Non
     places = " and ".join(f"the {name} of {num}" for num, name in parts if num)
     return found(
         "not_finite_data",
-        f"NaN or infinity stands in {places} of {gaps.num_examples} {split.value} examples, and "
-        "their loss is not finite",
-        fix="Look for a division by 0, the logarithm of 0 or an empty cell; fill or drop it.",
+        f"NaN or infinity in {places} of {gaps.num_examples} {split.value} examples, and their "
+        "loss is not finite",
+        fix="Check for division by 0, log(0) or empty cells; fill or drop these values.",
         examples=tuple(job.describe(split, row) for row in gaps.rows[:_MAX_NAMED]),
         coverage=coverage,
         num_bad=len(gaps.rows),
@@ -88,7 +88,7 @@ def is_loss_finite(job: CheckedJob) -> bool:
 
 
 def lost_loss(job: CheckedJob) -> Answer | None:
-    """Tell a first training loss that is not finite, whatever it comes from; None: it is."""
+    """Report a first training loss that is not finite, with its origin; None if it is finite."""
     if is_loss_finite(job):
         return None
     gaps, augmented = Gaps(), Gaps()
@@ -103,25 +103,25 @@ def lost_loss(job: CheckedJob) -> Answer | None:
     if augmented.rows and not gaps.rows:
         return found(
             "not_finite_data",
-            f"{said}: augment() puts NaN or infinity into {len(augmented.rows)} of them",
-            fix="Look for a division by 0 or the logarithm of 0 in augment().",
+            f"{said}: augment() introduces NaN or infinity in {len(augmented.rows)} of them",
+            fix="Check augment() for division by 0 or log(0).",
         )
     return found(
         "loss_not_finite",
-        f"{said}, and their inputs and targets are",
-        fix="Look for the logarithm or root of 0, a division by 0 or exp of a large number in "
-        "model and loss; torch.autograd.set_detect_anomaly(True) names it.",
+        f"{said}, although their inputs and targets are",
+        fix="Check model and loss for log(0), sqrt(0), division by 0 or exp of large values; "
+        "torch.autograd.set_detect_anomaly(True) finds the line.",
         num_lost=num_lost,
     )
 
 
 def _is_borne(job: CheckedJob, split: Split, batch: Batch) -> bool:
-    """Return True if the loss of examples with gaps is finite."""
-    model = job.model().eval()  # in training mode a BatchNorm would refuse a single example
+    """Return True if the loss of examples with NaN or infinity is finite."""
+    model = job.model().eval()  # in training mode, BatchNorm raises for a single example
     ready = job.augmented(batch) if split is Split.TRAIN else batch
     with untouched(), torch.no_grad():
         try:
             losses = job.loss(model, ready)
-        except Exception:  # a loss that refuses them does not bear them
+        except Exception:  # a loss that raises does not tolerate them
             return False
     return bool(torch.isfinite(losses).all())

@@ -1,4 +1,4 @@
-"""What the first layers of a model are given: after whatever normalisation the model has."""
+"""Inputs of the first layers of a model, after any normalisation in the model."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NUM_EXAMPLES = 32
 
 @dataclass(frozen=True, kw_only=True)
 class LayerInput:
-    """A layer with weights, or a norm, and what it is given.
+    """A layer with weights, or a norm, and its input.
 
     Attributes:
-        given: its first argument, detached; None: that is no floating-point tensor.
+        given: its first argument, detached; None: it is not a floating-point tensor.
     """
 
     name: str
@@ -37,19 +37,19 @@ class LayerInput:
 
     @property
     def is_norm(self) -> bool:
-        """Whether it normalises what it is given."""
+        """Whether it normalises its input."""
         return isinstance(self.layer, NORMS)
 
 
 class _SeenEnoughError(Exception):
-    """Ends a forward pass whose rest is not looked at."""
+    """Stop a forward pass after the layers that are needed."""
 
 
 def first_layers(job: CheckedJob, split: Split) -> list[LayerInput]:
-    """Return the first layers that a few examples meet, in the order in which they are called.
+    """Return the first layers that are called for a few examples, in call order.
 
-    Train is augmented and goes through the loss, other splits through metrics(). The pass ends
-    after the third layer, before the loss; what the model raises before that is left out as well.
+    Train is augmented and passed to the loss, other splits to metrics(). The pass stops at the
+    third layer, before the loss; errors of the model after the first layer are ignored.
     """
     return job.remember(f"first layers.{split.value}", lambda: _look(job, split))
 
@@ -78,7 +78,7 @@ def _look(job: CheckedJob, split: Split) -> list[LayerInput]:
     with untouched(), torch.no_grad(), job.autocast():
         try:
             (job.task.loss if split is Split.TRAIN else job.task.metrics)(model, batch)
-        except Exception as error:  # a loss that fails is for other checks to tell
+        except Exception as error:  # other checks report a loss that fails
             if not seen:
                 raise error from None
         finally:
@@ -88,7 +88,7 @@ def _look(job: CheckedJob, split: Split) -> list[LayerInput]:
 
 
 def few_examples(job: CheckedJob, split: Split) -> Batch | None:
-    """Return up to 32 examples, evenly spread over a split; of train augmented, as in the run."""
+    """Return up to 32 examples, evenly spaced over a split; train is augmented as in the run."""
     seen = spread_sample(job, split)
     if seen is not None:
         whole = merge(list(seen.batches))
@@ -103,7 +103,7 @@ def few_examples(job: CheckedJob, split: Split) -> Batch | None:
 
 
 def learnt_norm(layer: LayerInput) -> BatchNorm | None:
-    """Return a BatchNorm whose running statistics come from an earlier training; else None."""
+    """Return a BatchNorm with running statistics from an earlier training; else None."""
     norm = layer.layer
     if not isinstance(norm, BatchNorm) or norm.running_var is None or norm.running_mean is None:
         return None

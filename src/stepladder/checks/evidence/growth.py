@@ -1,4 +1,4 @@
-"""When the gradients of one batch grow from call to call: what earlier calls gave is in them."""
+"""Gradients of one batch that grow from call to call: earlier gradients are not cleared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GROWTH: Final = 2.0  # first to last; kept gradients grow to 5, dropout moves th
 
 
 def is_growing(norms: Sequence[float]) -> bool:
-    """Whether the norm rises at every call, to at least twice the first one.
+    """Return True if the norm rises at every call, to at least twice the first one.
 
     Source: measured with weights held: kept gradients grow as 1, 2, 3, 4, 5.
     """
@@ -20,5 +20,5 @@ def is_growing(norms: Sequence[float]) -> bool:
 
 
 def norms_in_words(norms: Sequence[float]) -> str:
-    """Write norms one behind the other."""
+    """Format norms as a list."""
     return ", ".join(f"{norm:.3g}" for norm in norms)

@@ -1,4 +1,4 @@
-"""What a model says before it has learnt anything, and whether its hits are luck."""
+"""Predictions of an untrained model, and whether its accuracy is due to chance."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from stepladder.checks.job import CheckedJob
 from stepladder.stats.estimates import binomial_sem
 from stepladder.training.output.wording import percent
 
-MAX_P = 1e-3  # of so many hits, were the head's classes named at random
-_NUM_SEM = 2.0  # standard errors above the commonest class
+MAX_P = 1e-3  # of as many hits, if the classes of the head were permuted
+_NUM_SEM = 2.0  # standard errors above the most frequent class
 _NUM_BATCHES = 4
 _NUM_DEALS = 2000
-_MAX_CLASSES = 1000  # beyond, hits are not looked at
+_MAX_CLASSES = 1000  # with more, hits are not tested
 _PRODUCTS = frozenset(
     {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "einsum"}
 )
@@ -30,14 +30,14 @@ _PRODUCTS = frozenset(
 
 @dataclass
 class Guesses:
-    """What a fresh model says of some examples.
+    """Predictions of an untrained model for some examples.
 
     Attributes:
         losses: of each example.
         entropies: cross-entropy of each, from the scores alone.
-        shares: of each class in what the model says, summed.
+        shares: summed predicted probabilities of each class.
         counts: of each class among the labels.
-        hits: (predicted, label) of each example; none where labels are more than one an example.
+        hits: (predicted, label) of each example; empty with several labels per example.
     """
 
     losses: list[Tensor] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Guesses:
     hits: list[Tensor] = field(default_factory=list)
 
     def add(self, call: LossCall, losses: Tensor) -> None:
-        """Take in a batch: its call of cross-entropy, and its losses."""
+        """Add a batch: its call of cross-entropy, and its losses."""
         assert call.targets is not None
         scores = call.scores.float().movedim(1, -1)  # (n, ..., c)
         labels = call.targets.long()
@@ -63,9 +63,9 @@ class Guesses:
 
 
 def guess(job: CheckedJob) -> Guesses | None:
-    """Pass some training batches through a fresh model.
+    """Pass some training batches through an untrained model.
 
-    None where the loss is not one cross-entropy in each, or leaves labels out in all.
+    None if the loss is not one call of cross-entropy, or all batches have ignored labels.
     """
     model = job.model()
     guesses = Guesses()
@@ -86,7 +86,7 @@ def guess(job: CheckedJob) -> Guesses | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Hits:
-    """How many examples are classified rightly, in words and for programs."""
+    """How many examples are classified correctly, in words and for programs."""
 
     words: str = ""
     are_no_luck: bool = False
@@ -94,10 +94,10 @@ class Hits:
 
 
 def hits_of(guesses: Guesses) -> Hits:
-    """Count hits, and compare them with those of the same guesses under other names.
+    """Count hits, and compare them with those of the same predictions with permuted classes.
 
-    Rows of a fresh head are drawn alike, so that every order of its classes was as likely. With
-    few classes luck alone may give any number: then none is too many.
+    Rows of an untrained head have one distribution, so every permutation of its classes is equally
+    likely. With few classes any number of hits may be due to chance.
     """
     if not guesses.hits or len(guesses.counts) > _MAX_CLASSES:
         return Hits()
@@ -109,15 +109,15 @@ def hits_of(guesses: Guesses) -> Hits:
     p = _luck(predicted, labels, num_classes=len(guesses.counts))
     is_more = accuracy > majority + _NUM_SEM * binomial_sem(majority, num)
     return Hits(
-        words=f"; {percent(accuracy, 0)} are classified rightly, {percent(majority, 0)} by the "
-        "commonest class alone",
+        words=f"; its accuracy is {percent(accuracy, 0)}, that of the most frequent class "
+        f"{percent(majority, 0)}",
         are_no_luck=is_more and p < MAX_P,
         numbers={"accuracy": accuracy, "majority": majority, "luck_p": p},
     )
 
 
 def _luck(predicted: NDArray[np.int64], labels: NDArray[np.int64], *, num_classes: int) -> float:
-    """Return the share of orders of the classes with as many hits as this one, by drawing some."""
+    """Estimate the fraction of permutations of the classes with at least as many hits."""
     random = np.random.default_rng(0)
     hits = int((predicted == labels).sum())
     as_many = sum(
@@ -132,7 +132,7 @@ def _luck(predicted: NDArray[np.int64], labels: NDArray[np.int64], *, num_classe
 
 @contextmanager
 def noting_ties() -> Iterator[list[int]]:
-    """Note in the block where scores come from the weights of an embedding."""
+    """Record in the block which products use the weights of an embedding."""
     ties: list[int] = []
     tables: set[int] = set()
 

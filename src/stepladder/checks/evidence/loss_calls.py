@@ -1,4 +1,4 @@
-"""What a task hands to torch's loss functions: seen from outside, nothing is changed."""
+"""Record what a task passes to torch's loss functions, without changing anything."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LossCall:
     Attributes:
         name: of the function, such as cross_entropy.
         scores: its first argument, detached.
-        targets: its second, detached; None: it has none, as softmax.
+        targets: its second, detached; None: it has none, like softmax.
         options: keyword arguments, such as reduction, and `dim` of softmax.
     """
 
@@ -52,12 +52,12 @@ class LossCall:
 
     @property
     def is_loss(self) -> bool:
-        """Whether it is a loss, not a function that turns scores into shares."""
+        """Whether it is a loss, not a function that turns scores into probabilities."""
         return self.name not in _NOT_LOSSES
 
 
 class EachCall(TorchFunctionMode):
-    """Show each call of a torch function to `show` before it is made."""
+    """Pass each call of a torch function to `show` before it is made."""
 
     def __init__(self, show: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class EachCall(TorchFunctionMode):
 
 @contextmanager
 def loss_calls() -> Iterator[list[LossCall]]:
-    """Record the calls of loss functions, softmax and sigmoid in the block, in their order."""
+    """Record the calls of loss functions, softmax and sigmoid in the block, in order."""
     calls: list[LossCall] = []
 
     def note(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""One pass of a batch through a job's loss, and what can be seen on the way."""
+"""One pass of a batch through a job's loss, with its outputs and loss calls."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _MAX_HELD = 64  # batches
 
 @contextmanager
 def holding_features(job: CheckedJob, model: nn.Module) -> Iterator[None]:
-    """Let a frozen trunk compute each batch once in the block, and give the same again.
+    """Cache the features of a frozen trunk in the block, by batch.
 
-    For models that begin as the run does: a frozen trunk is then the same in all of them, so that
-    features are shared between blocks. A trunk that learns, or draws, is left alone.
+    For models with the initial weights of the run: a frozen trunk is then the same in all of them,
+    so features are shared between blocks. A trunk that is trained, or draws, is not cached.
     """
     trunk = _frozen_trunk(job, model)
     if trunk is None:
@@ -45,7 +45,7 @@ def holding_features(job: CheckedJob, model: nn.Module) -> Iterator[None]:
             return held[id(x)][1]
         features = forward(x)
         if len(held) < _MAX_HELD:
-            held[id(x)] = (x, features)  # with x, so that no other value gets its id
+            held[id(x)] = (x, features)  # with x, so that no other object gets its id
         return features
 
     trunk.forward = once
@@ -62,7 +62,7 @@ def _frozen_trunk(job: CheckedJob, model: nn.Module) -> nn.Module | None:
     try:
         parts = job.task.split(model)
     except (AttributeError, AssertionError, TypeError, KeyError, IndexError):
-        return None  # another model than the Task's own
+        return None  # not the Task's own model
     if parts is None:
         return None
     trunk = parts[0]
@@ -73,12 +73,12 @@ def _frozen_trunk(job: CheckedJob, model: nn.Module) -> nn.Module | None:
 
 @dataclass(kw_only=True)
 class Pass:
-    """What one pass gave.
+    """The results of one pass.
 
     Attributes:
-        losses: of each example, with their graph where one was kept.
-        outputs: what the whole model gave, in its first tensor; None: it was not called just
-            once, or gives no tensor with one row an example.
+        losses: of each example, with their graph if it was kept.
+        outputs: the first tensor that the whole model returned; None: it was not called exactly
+        once, or returns no tensor with one row per example.
         calls: of loss functions, softmax and sigmoid.
     """
 
@@ -88,7 +88,7 @@ class Pass:
 
     @property
     def shares_of_output(self) -> LossCall | None:
-        """The softmax or sigmoid whose scores, or whose result, are what the model gives."""
+        """The softmax or sigmoid whose input or result is the model's output."""
         for call in reversed(self.calls):
             if not call.is_loss and self.outputs is not None:
                 result = result_of(call)
@@ -105,13 +105,14 @@ def look(
     has_graph: bool = False,
     is_as_begun: bool = True,
 ) -> Pass:
-    """Pass a batch through the job's loss; what is random is drawn alike each time.
+    """Pass a batch through the job's loss, with the same random state each time.
 
-    The model stays in the mode that it has. Random states come back.
+    The mode of the model is kept, and random states are restored.
 
     Args:
         has_graph: keep gradients.
-        is_as_begun: a frozen trunk is as the run begins with it, so that its features may be held.
+        is_as_begun: a frozen trunk has the initial weights of the run, so its features may be
+            cached.
     """
     holding = holding_features(job, model) if is_as_begun else nullcontext()
     seen: list[Any] = []
@@ -120,7 +121,7 @@ def look(
         with holding, untouched(), torch.set_grad_enabled(has_graph), loss_calls() as calls:
             torch.manual_seed(_SEED)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what torch warns of, checks find
+                warnings.simplefilter("ignore")  # checks find what torch warns about
                 losses = job.loss(model, batch)
     finally:
         hook.remove()
@@ -132,7 +133,7 @@ def look(
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """Return the first floating-point tensor of what a model gives; None: there is none."""
+    """Return the first floating-point tensor in a model's output, or None."""
     if isinstance(value, Tensor):
         return value if value.is_floating_point() else None
     items = list(value.values()) if isinstance(value, Mapping) else value
@@ -145,7 +146,7 @@ def first_tensor(value: Any) -> Tensor | None:
 
 
 def result_of(call: LossCall) -> Tensor:
-    """Compute what a call of softmax, log_softmax or sigmoid gave."""
+    """Compute the result of a call of softmax, log_softmax or sigmoid."""
     scores = call.scores.float()
     if call.name == "sigmoid":
         return scores.sigmoid()
@@ -154,7 +155,7 @@ def result_of(call: LossCall) -> Tensor:
 
 
 def dim_of(call: LossCall) -> int:
-    """Return the dimension of a softmax, from 0; where none was named, what torch then takes."""
+    """Return the dimension of a softmax, from 0; torch's default if none was given."""
     dim = call.options.get("dim")
     rank = call.scores.dim()
     if dim is None:
@@ -163,20 +164,19 @@ def dim_of(call: LossCall) -> int:
 
 
 def is_same(a: Tensor, b: Tensor) -> bool:
-    """Return True if two tensors hold the same numbers, to rounding, in the same shape."""
+    """Return True if two tensors have the same shape and values, up to rounding."""
     if a.shape != b.shape:
         return False
     return bool(torch.allclose(a.detach().float(), b.detach().float(), rtol=1e-4, atol=1e-6))
 
 
 def own_pair(job: CheckedJob) -> tuple[CheckedJob, nn.Module]:
-    """Build a model anew, with a copy of the Task that may hold parts of it.
+    """Build another model, with a copy of the Task that may hold parts of it.
 
-    A copy of a model is not what the Task holds: where one weight has to be the same object in
-    both, they must be made together.
+    If a weight has to be the same object in the model and in the Task, both must be built together.
 
     Returns:
-        The job with that Task, and the model as it begins, in its first stage.
+        The job with that Task, and the initial model, in its first stage.
     """
     own = replace(job, task=copy.copy(job.task))
     with untouched():
@@ -189,7 +189,7 @@ def own_pair(job: CheckedJob) -> tuple[CheckedJob, nn.Module]:
 
 @contextmanager
 def seeing_modules() -> Iterator[dict[nn.Module, bool]]:
-    """Note every module that is called in the block, and whether gradients were kept there."""
+    """Record each module that is called in the block, and whether gradients were enabled."""
     seen: dict[nn.Module, bool] = {}
 
     def note(module: nn.Module, _: Any) -> None:

@@ -1,4 +1,4 @@
-"""The colours that examples have in the files, or in the stored bytes, that they are read from."""
+"""Colours of examples in the files or stored bytes that they are read from."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from stepladder.data.reading.datasets import DatasetSource
 from stepladder.data.store.store import StoreSplit
 
 _SUFFIXES: Final = frozenset(Image.registered_extensions()) - {".pdf", ".mpg", ".mpeg", ".h5"}
-_MAX_DEPTH = 6  # of wrappers round the dataset that knows its files
+_MAX_DEPTH = 6  # of wrappers around the dataset with the list of files
 _MAX_COLUMNS = 4  # lists of files that a dataset holds, such as pictures and masks
-_DRAFT_SIDE = 64  # to which JPEG files are decoded: colours are all that is wanted
+_DRAFT_SIDE = 64  # JPEG files are decoded to this size: only colours are needed
 _KEYS = ("path", "file", "filename", "file_name", "image_path", "bytes", "image")
 
 Floats = NDArray[np.float64]
@@ -30,11 +30,11 @@ Origin = Callable[[int], Path | bytes | Pixels | None]
 
 
 def origins(data: Any, *, depth: int = _MAX_DEPTH) -> list[Origin]:
-    """Say where each row of a split comes from; several where a dataset lists several files.
+    """Return where each row of a split comes from; several if a dataset lists several files.
 
-    Looks through Subset, ConcatDataset and wrappers that hold a dataset of the same length, and
-    for lists of paths or of encoded pictures, alone or in tuples such as (path, label). A row of a
-    store is what its own reader makes of it, always RGB.
+    Searches Subset, ConcatDataset and wrappers that hold a dataset of the same length for lists of
+    paths or of encoded pictures, alone or in tuples such as (path, label). A row of a store is read
+    with its own reader, always as RGB.
     """
     if depth == 0 or data is None:
         return []
@@ -55,7 +55,7 @@ def _of_wrapper(data: DatasetSource | Subset[Any] | ConcatDataset[Any], depth: i
 
 
 def _listed(data: Any) -> list[Origin]:
-    """Read a dataset's own lists of files, as many as its examples."""
+    """Find a dataset's lists of files of its own length."""
     held, length = _attributes(data), _length(data)
     columns = [column for value in held for column in _columns(value, length)]
     roots = [Path(value) for value in held if isinstance(value, (str, Path)) and _is_folder(value)]
@@ -64,7 +64,7 @@ def _listed(data: Any) -> list[Origin]:
 
 
 def _held(data: Any, depth: int) -> list[Origin]:
-    """Look into what a dataset holds: another one, as long."""
+    """Search a dataset's attributes for another dataset of the same length."""
     length = _length(data)
     inner = [
         value
@@ -78,7 +78,7 @@ def colours(origin: Origin, rows: Sequence[int], *, seconds: float) -> Floats:
     """Return the mean red, green and blue of rows, 0 to 255; NaN where there is no picture.
 
     Args:
-        seconds: after which the rest is left out, too.
+        seconds: after which the remaining rows are NaN, too.
 
     Shapes: (n, 3).
     """
@@ -97,7 +97,7 @@ def _mean(picture: Path | bytes | Pixels | None) -> Floats | float:
     if isinstance(picture, np.ndarray):
         return np.asarray(picture.reshape(-1, 3).mean(axis=0), dtype=np.float64)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of files that are odd: others tell of them
+        warnings.simplefilter("ignore")  # about damaged files, which are reported elsewhere
         try:
             file = io.BytesIO(picture) if isinstance(picture, bytes) else picture
             with Image.open(file) as image:
@@ -143,7 +143,7 @@ def _attributes(data: Any) -> list[Any]:
 def _is_folder(path: str | Path) -> bool:
     try:
         return Path(path).is_dir()
-    except (OSError, ValueError):  # a text that can be no path
+    except (OSError, ValueError):  # a string that cannot be a path
         return False
 
 
@@ -155,7 +155,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _columns(value: Any, length: int | None) -> Iterator[Any]:
-    """Yield what may be a list of files: lists, arrays, and columns of a table such as pandas'."""
+    """Yield candidates for lists of files: lists, arrays, and columns of a DataFrame."""
     if _length(value) != length or not length:
         return
     is_names = isinstance(value, np.ndarray) and value.ndim >= 1 and value.dtype.kind in "OU"
@@ -167,7 +167,7 @@ def _columns(value: Any, length: int | None) -> Iterator[Any]:
 
 
 def _named(column: Any, roots: list[Path]) -> Origin | None:
-    """Read a list as one of files; None if its first or its last entry is no picture."""
+    """Read a list as a list of files; None if its first or last entry is not a picture."""
 
     def find(row: int) -> Path | bytes | None:
         return _picture(column[row], roots)

@@ -20,21 +20,21 @@ from stepladder.data.batch import Batch
 from stepladder.measuring.subject import Subject
 
 _RATES = ("p", "drop_prob", "drop_rate", "dropout", "dropout_p", "attn_dropout")
-_FEW_WEIGHTS = 1_000_000  # that learn: a step of so few is faster in one thread
+_FEW_WEIGHTS = 1_000_000  # trainable: a step of so few is faster in one thread
 
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """How a short training went.
+    """The course of a short training.
 
     Attributes:
-        losses: mean loss of each step's examples, before the step; then that of the end.
+        losses: mean loss of each step's examples, before the step; then the final one.
         is_finite: whether all losses and gradients were.
-        accuracy: share of examples whose highest score is their class at the end; None: unknown.
-        spread: deviation of the outputs over the examples at the end, as a share of their size;
-            None: the model as a whole gives no row for each example.
+        accuracy: final accuracy on the examples; None: unknown.
+        spread: standard deviation of the final outputs over examples, relative to their size;
+        None: the model does not return a row for each example.
         num_steps: that were taken.
-        is_whole: whether all steps that were asked for were taken, or the goal reached.
+        is_whole: whether all requested steps were taken, or the goal was reached.
     """
 
     losses: Sequence[float] = field(default_factory=list)
@@ -46,12 +46,12 @@ class Course:
 
     @property
     def first(self) -> float:
-        """Loss before any step."""
+        """Loss before the first step."""
         return self.losses[0]
 
     @property
     def last(self) -> float:
-        """Loss at the end; infinite where it was not finite."""
+        """Final loss; infinite if it was not finite."""
         last = self.losses[-1]
         return last if self.is_finite and math.isfinite(last) else math.inf
 
@@ -72,15 +72,15 @@ def practise(
     is_plain: bool = True,
     is_enough: Callable[[nn.Module, int], bool] | None = None,
 ) -> Course:
-    """Train a model of one's own on the same batches again and again.
+    """Train a new model repeatedly on the same batches.
 
     Args:
-        batches: as the model gets them, on the device.
-        lr_factor: times the recipe's learning rate.
-        budget_s: no step begins after so many seconds.
+        batches: augmented, on the device.
+        lr_factor: multiplies the recipe's learning rate.
+        budget_s: no step begins after this many seconds.
         goal: stop once the mean loss of a step is at most this.
         is_plain: no dropout, weight decay or clipping.
-        is_enough: asked with the model after each step, and its number from 1; ends the training.
+        is_enough: called with the model and the number of steps after each step; True stops.
     """
     changes: dict[str, Any] = {"augment": AugmentConfig()}
     if is_plain:
@@ -117,7 +117,7 @@ def short_subject(job: CheckedJob, **changes: Any) -> Iterator[Subject]:
 
 
 def short_device(job: CheckedJob) -> DeviceConfig:
-    """Return the device for a few steps: nothing compiled, one thread where little learns."""
+    """Return the device for a few steps: not compiled, one thread for few trainable weights."""
     device = replace(job.recipe.device, compile=False)
     learning = sum(w.numel() for w in job.model().parameters() if w.requires_grad)
     if device.threads == 0 and learning < _FEW_WEIGHTS:
@@ -152,7 +152,7 @@ def _train(
 
 
 def _ended(job: CheckedJob, model: nn.Module, batches: Sequence[Batch], course: Course) -> Course:
-    """Add what the trained model gives."""
+    """Add the results of the trained model."""
     seen = [look(job, model, batch) for batch in batches]
     last = float(torch.cat([one.losses.float() for one in seen]).mean())
     outputs = [one.outputs for one in seen if one.outputs is not None]

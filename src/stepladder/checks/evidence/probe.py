@@ -1,4 +1,4 @@
-"""A probe of a split's labels: what kernel ridge regression reads off inputs it has not seen."""
+"""A probe of a split's labels: cross-validated kernel ridge regression on its inputs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stepladder.checks.job import CheckedJob
 from stepladder.config.choices import Split
 from stepladder.stats.ridge import kernel, permutation_p, probe_accuracies
 
-MAX_PROBED = 384  # examples: the time grows with the cube
+MAX_PROBED = 384  # examples: the time grows with their cube
 NUM_DEALT = 200
 _LEAST_OF_CLASS = 4
-_NUM_BINS = 4  # of a number to be predicted
+_NUM_BINS = 4  # of a regression target
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -25,14 +25,14 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """What a probe finds in a split.
+    """The result of a probe on a split.
 
     Attributes:
-        rows, vectors, labels: the examples, (n,), (n, d), (n,); a number to be predicted is cut
-            into quarters.
-        accuracy: balanced, of examples left out one at a time.
-        chance: its mean where labels are dealt at random.
-        p: chance that dealt labels do as well.
+        rows, vectors, labels: of the examples, (n,), (n, d), (n,); a regression target is binned
+        into quartiles.
+        accuracy: balanced, with leave-one-out cross-validation.
+        chance: its mean with permuted labels.
+        p: probability of at least this accuracy with permuted labels.
     """
 
     rows: Ints
@@ -45,12 +45,12 @@ class Probed:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the labels belong to their inputs, beyond doubt."""
+        """Whether the labels clearly belong to their inputs."""
         return self.p <= 0.01
 
 
 def probed(job: CheckedJob, split: Split, *, max_examples: int = MAX_PROBED) -> Probed | None:
-    """Probe a split's labels; None where there are none, or too few."""
+    """Probe a split's labels; None if it has none, or too few."""
     name = f"probe.{split.value}.{max_examples}"
     return job.remember(name, lambda: _probe(described(job, split), max_examples))
 
@@ -84,7 +84,7 @@ def probe(vectors: Floats, labels: Ints, *, rows: Ints, by_trunk: bool) -> Probe
 
 
 def labels_of(targets: Tensor | None) -> Ints | None:
-    """Return a class of each example: its label, or the quarter that its number lies in."""
+    """Return a class for each example: its label, or the quartile of its number."""
     if targets is None or targets.is_complex():
         return None
     values = targets.squeeze(-1) if targets.dim() == 2 and targets.shape[1] == 1 else targets

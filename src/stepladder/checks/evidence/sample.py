@@ -1,4 +1,4 @@
-"""Small batches to look at: taken from training batches, whatever holds their tensors."""
+"""Small batches for checks, from training batches of any nested structure."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from stepladder.training.randomness import seed_everything
 
 MAX_EXAMPLES = 64
 LEAST_EXAMPLES = 4
-PASS_S = 0.5  # of one pass over a sample
-_NUM_TIMED = 3  # passes, the fastest counts: others may use the machine meanwhile
+PASS_S = 0.5  # for one pass over a sample
+_NUM_TIMED = 3  # passes, of which the fastest counts: the machine may be shared
 _HOLDERS = (Tensor, Mapping, list, tuple)
 
 
 def training_sample(job: CheckedJob, num_examples: int, *, is_augmented: bool = True) -> Batch:
     """Return the first training examples of an epoch, augmented as in the run, on the device.
 
-    Fewer where an epoch has fewer, or a pass over so many would take too long.
+    Fewer if an epoch has fewer, or a pass over so many would take too long.
 
     Args:
         num_examples: at most `MAX_EXAMPLES`.
-        is_augmented: False: as they are stored, unless the loss needs what augmenting makes of
-            them, such as two views.
+        is_augmented: False: not augmented, unless the loss needs what augment() returns, such as
+        two views.
     """
     wanted = num_examples
     if num_examples > LEAST_EXAMPLES:
@@ -43,18 +43,18 @@ def training_sample(job: CheckedJob, num_examples: int, *, is_augmented: bool = 
 
 
 def example_seconds(job: CheckedJob) -> float:
-    """Return the seconds of one example's pass through the loss, without gradients."""
+    """Return the seconds that the loss of one example takes, without gradients."""
     return job.remember("example_s", lambda: _example_s(job))
 
 
 def _example_s(job: CheckedJob) -> float:
-    """Time the pass of one example through the loss, in a few."""
+    """Time the loss of a few examples, per example."""
     first = job.augmented(job.train_batches(1)[0])
     few = take(first, torch.arange(min(2, first.ids.numel())))
     model = job.model().eval()
     took_s = []
     with untouched(), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what torch warns of, checks find
+        warnings.simplefilter("ignore")  # checks find what torch warns about
         job.loss(model, few)  # the first one is slower
         for _ in range(_NUM_TIMED):
             started = time.perf_counter()
@@ -74,18 +74,18 @@ def _read(job: CheckedJob, num_examples: int, *, is_augmented: bool) -> Batch:
 
 
 def _takes(job: CheckedJob, batch: Batch) -> bool:
-    """Return True if the loss takes a batch that was not augmented."""
+    """Return True if the loss accepts a batch that was not augmented."""
     few = take(batch, torch.arange(min(LEAST_EXAMPLES, batch.ids.numel())))
     try:
         with untouched(), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return bool(job.loss(job.model().eval(), few).isfinite().all())
-    except Exception:  # of the user's code: it is made for what augmenting gives
+    except Exception:  # of the user's code: it expects what augment() returns
         return False
 
 
 def take(batch: Batch, rows: Tensor) -> Batch:
-    """Return some examples of a batch, by position, in the order asked for."""
+    """Return some examples of a batch by position, in the given order."""
 
     def pick(value: Tensor) -> Tensor:
         return value[rows.to(value.device)]
@@ -94,7 +94,7 @@ def take(batch: Batch, rows: Tensor) -> Batch:
 
 
 def merge(batches: list[Batch]) -> Batch:
-    """Put batches behind each other."""
+    """Concatenate batches."""
     if len(batches) == 1:
         return batches[0]
     inputs = _cat([batch.inputs for batch in batches])
@@ -103,7 +103,7 @@ def merge(batches: list[Batch]) -> Batch:
 
 
 def each_tensor(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Change every tensor in a value made of tensors, dicts, lists and tuples."""
+    """Apply a function to each tensor in nested dicts, lists and tuples."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
@@ -116,7 +116,7 @@ def each_tensor(change: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """List the tensors in a value made of tensors, dicts, lists and tuples."""
+    """List the tensors in nested dicts, lists and tuples."""
     found: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -133,19 +133,19 @@ def clone(batch: Batch) -> Batch:
 
 
 def augmented_again(job: CheckedJob, batch: Batch, *, epoch: int, state: int) -> Batch:
-    """Augment a copy of a batch by a copy of the Task, after random states were seeded."""
+    """Augment a copy of a batch with a copy of the Task, from a given random state."""
     with untouched():
         seed_everything(state)
         return copy.copy(job.task).augment(clone(batch), seed=job.recipe.seed, epoch=epoch)
 
 
 def same_tensors(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    """Return whether two lists hold the same tensors, to the bit."""
+    """Return True if two lists hold bitwise equal tensors."""
     return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
 def digest_of(tensors: Iterable[Tensor]) -> bytes:
-    """Return what identifies tensors by their types, shapes and numbers."""
+    """Return a digest of tensors: of their dtypes, shapes and values."""
     result = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         plain = tensor.detach().cpu().contiguous().reshape(-1)

@@ -1,4 +1,4 @@
-"""Examples that checks of the data look at: evenly spread over a split, read once, shared."""
+"""Examples for data checks: evenly spaced over a split, read once, and shared."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ FAST_EXAMPLES = 128
 FAST_S = 0.25  # for reading a sample in a fast check
 _MAX_BYTES = 64_000_000  # of a sample that is held
 _CHUNK = 16
-_MAX_WIDTH = 768  # numbers that describe an example
-_GROUND = 12  # side to which pictures are pooled, where that is narrow enough
-_MAX_DESCRIBED = 128  # by a trunk: a pass of 32 pictures takes some 0.4 s on two cores
+_MAX_WIDTH = 768  # length of a vector that describes an example
+_GROUND = 12  # side to which pictures are pooled, if that is narrow enough
+_MAX_DESCRIBED = 128  # by a trunk: a pass of 32 pictures takes about 0.4 s on two cores
 _MAX_POOLED = 768
-_DESCRIBE_FRAC = 1 / 8  # of the time that is left, a split
+_DESCRIBE_FRAC = 1 / 8  # of the time left, per split
 _HUGE = 1e9
 _SEED = 20_000
 
@@ -58,7 +58,7 @@ class Sample:
 
     @property
     def coverage(self) -> str | None:
-        """Say what was looked at, where that is not all."""
+        """Return how many examples were checked; None: all of them."""
         return coverage(len(self.rows), self.num_all, self.split)
 
 
@@ -69,7 +69,7 @@ class Described:
     Attributes:
         rows: which, (n,).
         vectors: float32 (n, d).
-        targets: of each, as read; None: of test, or no single tensor.
+        targets: of each; None: of test, or not a single tensor.
         by_trunk: whether they are features of a pretrained trunk, not the inputs themselves.
         num_all: examples of the split.
     """
@@ -82,26 +82,26 @@ class Described:
     num_all: int
 
     def directions(self, *, like: Described | None = None) -> Floats:
-        """Scale vectors to length 1 after the mean (of `like`, or their own) is taken off."""
+        """Subtract the mean (of `like`, or their own) and scale vectors to length 1."""
         centred = self.vectors - (like or self).vectors.mean(axis=0)
         unit: Floats = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
         return unit
 
 
 def coverage(num: int, num_all: int, split: Split) -> str | None:
-    """Write how many of a split's examples were looked at; None: all of them."""
+    """Return how many of a split's examples were checked, in words; None: all of them."""
     return None if num >= num_all else f"{num} of {num_all} {split.value} examples"
 
 
 def spread_rows(num_all: int, num: int) -> Ints:
-    """Return the rows of `num` examples, evenly spread; all where there are fewer."""
+    """Return `num` evenly spaced rows; all if there are fewer."""
     return np.unique(np.linspace(0, num_all - 1, min(num, num_all)).astype(np.int64))
 
 
 def read_chunks(job: CheckedJob, split: Split, rows: Ints, *, seconds: float) -> Iterator[Batch]:
-    """Yield rows in parts until a time is up; one part at the least.
+    """Yield rows in parts until the time is up; at least one part.
 
-    Rows come in an order that covers the split at any time: a stop leaves a thinner sample.
+    Each part covers the whole split, so an early stop leaves a sparser sample.
     """
     ends = time.perf_counter() + seconds
     num_parts = max(1, math.ceil(len(rows) / _CHUNK))
@@ -112,15 +112,15 @@ def read_chunks(job: CheckedJob, split: Split, rows: Ints, *, seconds: float) ->
 
 
 def by_row(job: CheckedJob, split: Split) -> bool:
-    """Return True if a split is there and can be read by row."""
+    """Return True if a split exists and can be read by row."""
     source = job.source(split)
     return source is not None and not isinstance(source, ArrivalSource)
 
 
 def spread_sample(job: CheckedJob, split: Split) -> Sample | None:
-    """Read a small sample of a split once, for all fast checks; None where there is no way to rows.
+    """Read a small sample of a split once, for all fast checks; None if it has no rows.
 
-    Targets of test are left out: no check reads them.
+    Targets of test are dropped: no check reads them.
     """
     if not by_row(job, split):
         return None
@@ -141,9 +141,9 @@ def _read_sample(job: CheckedJob, split: Split) -> Sample:
 
 
 def described(job: CheckedJob, split: Split) -> Described | None:
-    """Describe a sample of a split by vectors, once: by its trunk where that knows pictures.
+    """Describe a sample of a split by vectors, once: by a pretrained trunk if there is one.
 
-    None where inputs cannot be told in numbers, or not by row.
+    None if inputs are not numeric, or cannot be read by row.
     """
     if not by_row(job, split):
         return None
@@ -177,7 +177,7 @@ def _describe(job: CheckedJob, split: Split) -> Described | None:
 
 
 def _read_by_loss(job: CheckedJob, batch: Batch) -> Any:
-    """Return the inputs without those that the loss never reads, as an index that came along."""
+    """Return the inputs without those that the loss never reads, such as an index."""
     parts = tensors_of(batch.inputs)
     if len(parts) < 2:
         return batch.inputs
@@ -188,9 +188,9 @@ def _read_by_loss(job: CheckedJob, batch: Batch) -> Any:
 
 
 def _which_are_read(job: CheckedJob) -> tuple[bool, ...]:
-    """Deal each tensor of the inputs otherwise among examples, and see whether losses change.
+    """Permute each tensor of the inputs over examples, and check whether losses change.
 
-    One for which that cannot be told, such as one that is the same for all, counts as read.
+    A tensor for which this is unknown, such as one that is the same for all, counts as read.
     """
     whole = job.train_batches(1)[0]
     batch = take(whole, torch.arange(min(_CHUNK, len(whole.ids))))
@@ -202,7 +202,7 @@ def _which_are_read(job: CheckedJob) -> tuple[bool, ...]:
             _is_constant(part) or not torch.equal(_losses_dealt(job, model, batch, place), before)
             for place, part in enumerate(parts)
         )
-    except Exception:  # a loss that refuses what is dealt, or fails: all counts
+    except Exception:  # a loss that raises: all count as read
         return (True,) * len(parts)
     return is_read if any(is_read) else (True,) * len(parts)
 
@@ -210,7 +210,7 @@ def _which_are_read(job: CheckedJob) -> tuple[bool, ...]:
 def _losses_dealt(
     job: CheckedJob, model: torch.nn.Module, batch: Batch, dealt: int | None
 ) -> Tensor:
-    """Return the losses where each example has one tensor of its inputs from the one before it."""
+    """Return the losses with one tensor of the inputs shifted by one example."""
     places = itertools.count()
 
     def deal(value: Tensor) -> Tensor:
@@ -232,9 +232,9 @@ def _in_order(parts: list[Any], order: Ints) -> Tensor | None:
 
 
 def _pretrained_trunk(job: CheckedJob) -> torch.nn.Module | None:
-    """Return the trunk if it has learnt elsewhere: it is frozen at first, or has weights of its own.
+    """Return the trunk if it is pretrained: it is frozen at first, or its weights are named.
 
-    A frozen trunk whose weights are random would be no use to the job itself.
+    A frozen trunk with random weights would be useless to the job itself.
     """
     model = job.model()
     parts = job.task.split(model)
@@ -255,9 +255,9 @@ def _through(job: CheckedJob, trunk: torch.nn.Module, batch: Batch) -> Floats | 
 
 
 def vectors(inputs: Any) -> Floats | None:
-    """Turn inputs into a vector an example: pictures pooled, token ids counted, others as they are.
+    """Return one vector per example: pictures pooled, token ids counted, others flattened.
 
-    None where there is nothing in it that has numbers.
+    None if there are no numeric inputs.
 
     Returns:
         float32 (n, d).
@@ -269,7 +269,7 @@ def vectors(inputs: Any) -> Floats | None:
 
 
 def finite(vectors: Floats) -> Floats:
-    """Return vectors without NaN, infinity and numbers whose squares would be infinite."""
+    """Replace NaN and infinity, and clip values whose squares would be infinite."""
     bounded: Floats = np.nan_to_num(vectors, nan=0.0, posinf=_HUGE, neginf=-_HUGE)
     return bounded.clip(-_HUGE, _HUGE)
 
@@ -289,7 +289,7 @@ def _vector(value: Tensor) -> Tensor | None:
     elif x.dim() > 2:
         x = F.adaptive_avg_pool1d(x.flatten(1).unsqueeze(1), min(_MAX_WIDTH, x[0].numel()))
     x = x.flatten(1)
-    if x.shape[1] > _MAX_WIDTH:  # a random projection keeps distances about as they are
+    if x.shape[1] > _MAX_WIDTH:  # a random projection approximately preserves distances
         generator = torch.Generator().manual_seed(0)
         mixing = torch.randn(x.shape[1], _MAX_WIDTH, generator=generator).to(x.device)
         x = x @ mixing / math.sqrt(_MAX_WIDTH)

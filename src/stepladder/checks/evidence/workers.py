@@ -1,4 +1,4 @@
-"""Examples as worker processes would read them: real ones, forked from this process."""
+"""Examples as read by worker processes that are forked from this process."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from stepladder.config.choices import Split
 from stepladder.data.reading.datasets import DatasetSource
 from stepladder.measuring.probe import untouched
 
+NO_FORK = "worker processes cannot be forked here (no fork, CUDA in use, or not the main thread)"
 _TIMEOUT_S = 20.0
 
 
 class _Digests(Dataset[str]):
-    """Gives what identifies an example instead of the example: little to send."""
+    """Return a digest of an example instead of the example, so that little is sent."""
 
     def __init__(self, data: Any) -> None:
         self.data = data
@@ -31,7 +32,7 @@ class _Digests(Dataset[str]):
 
 
 def random_dataset(job: CheckedJob) -> Any | None:
-    """Return the training Dataset if reading an example again gives another one; else None."""
+    """Return the training Dataset if reading an example twice differs; else None."""
     source = job.source(Split.TRAIN)
     return source.data if isinstance(source, DatasetSource) and source.is_stochastic else None
 
@@ -44,13 +45,13 @@ def can_fork() -> bool:
 
 
 def read_in_workers(data: Any, rows: list[int], *, num_workers: int, seed: int) -> list[str]:
-    """Read rows in worker processes, one in turn each, and give what identifies each example.
+    """Read rows in worker processes in turn, and return a digest of each example.
 
-    Workers are seeded as torch's DataLoader does: each with the seed and its number.
+    Workers are seeded by torch's DataLoader: each with the seed and its number.
     """
     generator = torch.Generator().manual_seed(seed)
     with untouched(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of forks while threads run: workers use none of them
+        warnings.simplefilter("ignore")  # about forks with threads: workers use none of them
         loader: DataLoader[str] = DataLoader(
             _Digests(data),
             sampler=rows,

@@ -1,1 +1,1 @@
-"""Checks of the loss: what goes in, what comes out."""
+"""Checks of the loss: its inputs and its values."""

@@ -1,4 +1,4 @@
-"""Before it has learnt anything, a classifier guesses: its loss is near ln C, its hits are luck."""
+"""An untrained classifier performs at chance: its loss is near ln C, its accuracy is chance."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from stepladder.config.choices import ClassWeights, Split
 from stepladder.config.recipe import Recipe
 from stepladder.records.findings import Severity
 
-LOW, HIGH = 0.9, 1.15  # of ln C; default initialisations lie within 0.99 to 1.04
-NUM_SEM = 2.0  # standard errors by which the band is wider
-_OTHER_TERMS = 1e-3  # of its size, by which a loss may differ from its cross-entropy
+LOW, HIGH = 0.9, 1.15  # of ln C; default initialisations are within 0.99 to 1.04
+NUM_SEM = 2.0  # standard errors added to the band
+_OTHER_TERMS = 1e-3  # relative difference allowed between a loss and its cross-entropy
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Reference:
-    """What guessing costs.
+    """The loss of guessing.
 
     Attributes:
         loss: in nats.
-        words: what that is, with its number.
+        words: what it is, with its value.
     """
 
     loss: float
@@ -39,11 +39,11 @@ class _Reference:
 
 
 def chance_level(job: CheckedJob) -> Answer:
-    """Compare the first loss and the first hits with guessing.
+    """Compare the first loss and the first accuracy with chance.
 
-    The loss is to be ln C for C classes, or the entropy of the classes' shares where the head
-    begins with those (its bias at their logarithms). Hits are to be luck: a head that is fresh
-    would have as many with its classes named in any other order.
+    The expected loss is ln C for C classes, or the entropy of the class frequencies if the bias of
+    the head is initialised with their logarithms. The accuracy should not depend on the order of
+    the classes of an untrained head.
     """
     reason = _why_not(job)
     if reason is not None:
@@ -51,11 +51,13 @@ def chance_level(job: CheckedJob) -> Answer:
     with noting_ties() as ties:
         guesses = guess(job)
     if guesses is None:
-        return not_applicable("no batch has one cross-entropy over all its labels")
+        return not_applicable("no batch has a single cross-entropy over all its labels")
     if ties:
-        return not_applicable("scores come from the weights of an embedding")
+        return not_applicable("the output layer shares its weights with an embedding")
     if _has_other_terms(torch.cat(guesses.losses), torch.cat(guesses.entropies)):
-        return not_applicable("the loss has other terms or weights beside its cross-entropy")
+        return not_applicable(
+            "the loss has other terms or weights in addition to its cross-entropy"
+        )
     return _judge(job, guesses)
 
 
@@ -75,19 +77,19 @@ def _judge(job: CheckedJob, guesses: Guesses) -> Answer:
     if is_near and not hits.are_no_luck:
         return passed(f"{evidence}{hits.words}", coverage=seen, **numbers)
     if is_head_read(job, len(guesses.counts)):
-        return not_applicable("the head has weights that were learnt before")
+        return not_applicable("the head has pretrained weights")
     if is_near:
         return found(
             "loss_off_chance",
-            f"before any step{hits.words}: hardly any other order of the classes gives so many",
-            fix="Look for weights of an earlier training, and for the label among the inputs.",
+            f"the model is better than chance before the first step{hits.words}",
+            fix="Check for weights of an earlier training, and for labels among the inputs.",
             coverage=seen,
             **numbers,
         )
     return found(
         "loss_off_chance",
-        f"{evidence}; guessing gives {LOW} to {HIGH}",
-        fix="Look at the scale of the inputs, the initialisation of the last layer, and the "
+        f"{evidence}; an untrained model should be at {LOW} to {HIGH}",
+        fix="Check the scale of the inputs, the initialisation of the last layer, and the "
         "reduction of the loss.",
         coverage=seen,
         **numbers,
@@ -95,13 +97,13 @@ def _judge(job: CheckedJob, guesses: Guesses) -> Answer:
 
 
 def _why_not(job: CheckedJob) -> str | None:
-    """Say why the first loss of this job need not be ln C, or None."""
+    """Return why the first loss of this job may differ from ln C, or None."""
     loss = job.recipe.loss
     call = job.loss_call
     if job.num_classes is None or call is None or call.targets is None:
-        return "the loss is not one cross-entropy over classes"
+        return "the loss is not a single cross-entropy over classes"
     if float(call.scores.float().std()) == 0.0:
-        return "all first scores are equal, as of a head that begins at zero"
+        return "all first scores are equal, as with a head initialised to zero"
     if loss.label_smoothing or call.options.get("label_smoothing"):
         return "labels are smoothed"
     if loss.class_weights is not ClassWeights.NONE or call.options.get("weight") is not None:
@@ -111,16 +113,16 @@ def _why_not(job: CheckedJob) -> str | None:
 
 def _why_not_labels(job: CheckedJob, targets: Tensor, *, ignored: int) -> str | None:
     if targets.is_floating_point():
-        return "targets are shares of classes"
+        return "targets are class probabilities"
     if loss_view(job).call is None:
-        return "the data's targets do not reach the loss as they are"
+        return "targets are not passed unchanged to the loss"
     if bool((targets == ignored).any()):
-        return "some labels are left out by ignore_index"
+        return "some labels are ignored by ignore_index"
     return None
 
 
 def _has_other_terms(losses: Tensor, entropies: Tensor) -> bool:
-    """Return True if losses are more than cross-entropies times one factor."""
+    """Return True if losses are not cross-entropies times a constant factor."""
     if losses.shape != entropies.shape:
         return False
     factor = float((losses * entropies).sum() / entropies.square().sum().clamp_min(1e-12))
@@ -129,7 +131,7 @@ def _has_other_terms(losses: Tensor, entropies: Tensor) -> bool:
 
 
 def _reference(job: CheckedJob, guesses: Guesses) -> _Reference:
-    """Return the loss of a guess: with all classes alike, or by their shares if the head says so."""
+    """Return the loss of guessing uniformly, or by class frequency if the head predicts that."""
     num = len(guesses.counts)
     even = _Reference(loss=math.log(num), words=f"ln {num} = {math.log(num):.3f}")
     known = class_labels(job, Split.TRAIN)
@@ -141,12 +143,12 @@ def _reference(job: CheckedJob, guesses: Guesses) -> _Reference:
     is_prior = np.abs(said - prior).sum() < 0.5 * np.abs(said - 1 / num).sum()
     if not is_prior or entropy <= 0:
         return even
-    words = f"{entropy:.3f}, the entropy of the classes' shares, with which the head begins"
+    words = f"{entropy:.3f}, the entropy of the class frequencies, which the head predicts"
     return _Reference(loss=entropy, words=words)
 
 
 def broken() -> Example:
-    """Scores a hundred times too large, as of a head drawn with deviation 1."""
+    """Scores that are too large, from a head initialised with a standard deviation of 1."""
 
     class LoudHead(SoundPictures):
         def build_model(self, recipe: Recipe) -> nn.Module:
@@ -162,8 +164,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="chance_level",
-    reason="A first loss far from that of guessing wastes the first epochs, or hides a fault of "
-    "inputs, head or loss.",
+    reason="A first loss far from that of guessing wastes the first epochs, or is a symptom of a "
+    "fault of inputs, head or loss.",
     source="Karpathy 2019, A Recipe for Training Neural Networks; band measured on default "
     "initialisations",
     severity=Severity.WARNING,

@@ -1,4 +1,4 @@
-"""What goes into a loss: raw scores, log-probabilities or probabilities, as the loss expects."""
+"""The input of a loss is what it expects: logits, log-probabilities or probabilities."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.findings import Severity
 
 NUM_EXAMPLES = 16
-SUM_TOLERANCE = 1e-3  # of 1, for rows of a softmax in 16 bits
-LEAST_COLUMNS = 10  # as many biases are not all above 0 by chance
-OFF_NORMAL = 0.05  # logsumexp of log-probabilities is 0; of raw scores about ln C
+SUM_TOLERANCE = 1e-3  # from 1, for rows of a softmax in 16 bits
+LEAST_COLUMNS = 10  # so many biases are not all positive by chance
+OFF_NORMAL = 0.05  # logsumexp of log-probabilities is 0; of logits about ln C
 _WITH_SOFTMAX = ("cross_entropy", "log_softmax")
-_OWN_DIM = "Name the dimension of the classes: dim=1 for scores (n, C)."
+_OWN_DIM = "Use the class dimension: dim=1 for scores of shape (n, C)."
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class _Fault:
 
 
 def loss_inputs(job: CheckedJob) -> Answer:
-    """Look at what the losses of one forward pass are given."""
+    """Check the inputs of the losses in one forward pass."""
     batch = training_sample(job, NUM_EXAMPLES)
     seen = look(job, job.model(), batch)
     losses = [call for call in seen.calls if call.is_loss or call.name == "log_softmax"]
     if not seen.calls:
-        return not_applicable("the loss calls none of torch's loss functions, softmax or sigmoid")
+        return not_applicable("the loss does not call a loss function, softmax or sigmoid of torch")
     num = batch.ids.numel()
     for idx, call in enumerate(seen.calls):
         fault = _fault(seen, idx, call, num)
@@ -52,8 +52,8 @@ def loss_inputs(job: CheckedJob) -> Answer:
                 shape=list(call.scores.shape),
             )
     names = sorted({call.name for call in losses})
-    what = " and ".join(names) if names else "no loss of torch's"
-    return passed(f"{what} gets what it expects", coverage=f"{num} training examples")
+    what = " and ".join(names) if names else "the softmax or sigmoid"
+    return passed(f"the input of {what} is as expected", coverage=f"{num} training examples")
 
 
 def _fault(seen: Pass, idx: int, call: LossCall, num: int) -> _Fault | None:
@@ -62,7 +62,7 @@ def _fault(seen: Pass, idx: int, call: LossCall, num: int) -> _Fault | None:
     before = seen.calls[:idx]
     scores = call.scores.float()
     if not call.is_loss and _is_over_batch(seen, call, num):
-        what = f"{call.name} runs over dimension 0 of {tuple(call.scores.shape)}, the examples"
+        what = f"{call.name} is over dimension 0 of {tuple(call.scores.shape)}, which is the batch"
         return _Fault("softmax_wrong_dim", what, _OWN_DIM)
     if call.name in _WITH_SOFTMAX:
         return _of_softmax_loss(call, scores, before, num)
@@ -74,7 +74,7 @@ def _fault(seen: Pass, idx: int, call: LossCall, num: int) -> _Fault | None:
 
 
 def _is_over_batch(seen: Pass, call: LossCall, num: int) -> bool:
-    """Return True if a softmax over the examples makes the model's output, or is made of it."""
+    """Return True if a softmax over the batch is the model's output, or is applied to it."""
     if call.name == "sigmoid" or call.scores.dim() != 2 or dim_of(call) != 0:
         return False
     columns = call.scores.shape[1]
@@ -93,18 +93,18 @@ def _of_softmax_loss(
     if scores.dim() < 2 or scores.shape[1] < 2:
         return None
     dim = 1 if call.name == "cross_entropy" else dim_of(call)
-    fix = "Give the loss the model's raw scores: leave out softmax or sigmoid; apply it where "
-    fix += "probabilities are wanted."
+    fix = "Pass logits to the loss: remove the softmax or sigmoid from the model, and apply it "
+    fix += "only where probabilities are needed."
     if _are_shares(scores, dim):
-        what = f"{call.name} is given probabilities: each row lies in [0, 1] and sums to 1"
+        what = f"the input of {call.name} is probabilities: each row is in [0, 1] and sums to 1"
         return _Fault("softmax_before_loss", what, fix)
     if _is_made_by(before, scores, ("sigmoid",)):
-        return _Fault("softmax_before_loss", f"{call.name} is given the output of a sigmoid", fix)
+        return _Fault("softmax_before_loss", f"the input of {call.name} is a sigmoid", fix)
     if _is_over_examples(scores, num):
-        what = f"{call.name} is given scores that sum to 1 over the batch"
+        what = f"the input of {call.name} sums to 1 over the batch"
         return _Fault("softmax_wrong_dim", what, _OWN_DIM)
     if _lies_inside(scores):
-        what = f"all {scores.numel()} scores given to {call.name} lie between 0 and 1"
+        what = f"all {scores.numel()} scores passed to {call.name} are between 0 and 1"
         return _Fault("softmax_before_loss", what, fix, Severity.WARNING)
     return None
 
@@ -117,26 +117,26 @@ def _of_nll(scores: Tensor, num: int) -> _Fault | None:
     if is_normal:
         return None
     if num > 2 and scores.dim() == 2 and float(scores.logsumexp(0).abs().max()) < OFF_NORMAL:
-        what = "nll_loss is given log-probabilities that are normalised over the batch"
+        what = "the input of nll_loss is log-probabilities that are normalised over the batch"
         return _Fault("softmax_wrong_dim", what, _OWN_DIM)
-    kind = "probabilities" if _are_shares(scores, 1) else "raw scores"
+    kind = "probabilities" if _are_shares(scores, 1) else "logits"
     what = (
-        f"nll_loss is given {kind}: the logarithm of the summed exponentials of a row is "
-        f"{float(off.median()):.2f}, of log-probabilities it is 0"
+        f"the input of nll_loss is {kind}, not log-probabilities: logsumexp of a row is "
+        f"{float(off.median()):.2f} instead of 0"
     )
-    fix = "Use cross_entropy on raw scores, or log_softmax(scores, dim=1) before nll_loss."
+    fix = "Use cross_entropy on logits, or log_softmax(scores, dim=1) before nll_loss."
     return _Fault("nll_without_log_softmax", what, fix)
 
 
 def _of_binary(scores: Tensor, before: list[LossCall]) -> _Fault | None:
-    fix = "Give the loss the raw scores, or use binary_cross_entropy on probabilities."
+    fix = "Pass logits to the loss, or use binary_cross_entropy on probabilities."
     name = "binary_cross_entropy_with_logits"
     if _is_made_by(before, scores, ("sigmoid", "softmax")):
-        return _Fault("softmax_before_loss", f"{name} is given the output of a sigmoid", fix)
+        return _Fault("softmax_before_loss", f"the input of {name} is a sigmoid", fix)
     if scores.dim() == 2 and scores.shape[1] > 1 and _are_shares(scores, 1):
-        return _Fault("softmax_before_loss", f"{name} is given the output of a softmax", fix)
+        return _Fault("softmax_before_loss", f"the input of {name} is a softmax", fix)
     if _lies_inside(scores):
-        what = f"all {scores.numel()} scores given to {name} lie between 0 and 1"
+        what = f"all {scores.numel()} scores passed to {name} are between 0 and 1"
         return _Fault("softmax_before_loss", what, fix, Severity.WARNING)
     return None
 
@@ -152,7 +152,7 @@ def _is_over_examples(scores: Tensor, num: int) -> bool:
 
 
 def _lies_inside(scores: Tensor) -> bool:
-    """Return True if all scores lie in (0, 1) and differ; a ReLU would give exact zeros."""
+    """Return True if all scores are in (0, 1) and differ; a ReLU would give exact zeros."""
     if scores.dim() < 2 or scores.shape[1] < LEAST_COLUMNS:
         return False
     is_inside = bool((scores > 0).all()) and bool((scores < 1).all())
@@ -169,7 +169,7 @@ def _is_made_by(before: list[LossCall], scores: Tensor, names: tuple[str, ...]) 
 
 
 def broken() -> Example:
-    """A model that ends in a softmax, and a cross-entropy that has its own."""
+    """A model that ends in a softmax, with a cross-entropy that applies its own."""
 
     class Twice(SoundPictures):
         def build_model(self, recipe: Recipe) -> nn.Module:
@@ -180,7 +180,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="loss_inputs",
-    reason="Probabilities where scores are expected, or the reverse, still train, but stall far "
+    reason="With probabilities instead of logits, or the reverse, training works but stalls far "
     "above the loss that the model could reach.",
     source="Karpathy 2018, most common neural net mistakes; PyTorch, documentation of "
     "CrossEntropyLoss, NLLLoss and BCEWithLogitsLoss",

@@ -1,4 +1,4 @@
-"""A loss of one value an example, which does not depend on how many others are in the batch."""
+"""The loss has one value per example, which does not depend on the batch size."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from stepladder.records.findings import Severity
 
 NUM_EXAMPLES = 16
 LEAST_EXAMPLES = 4
-TOLERANCE = 1e-3  # of a loss; other batch sizes round otherwise
-_FIX = "Return one loss an example (reduction='none'); the mean over the batch is taken for you."
+TOLERANCE = 1e-3  # of a loss; rounding depends on the batch size
+_FIX = "Return one loss per example (reduction='none'); stepladder averages over the batch."
 
 
 def loss_reduction(job: CheckedJob) -> Answer:
-    """Compare the losses of the same examples in a batch and in half of it, in evaluation mode."""
+    """Compare the losses of the same examples in a batch and in half a batch."""
     batch = training_sample(job, NUM_EXAMPLES)
     num = batch.ids.numel()
     model = job.model().eval()
@@ -29,11 +29,11 @@ def loss_reduction(job: CheckedJob) -> Answer:
     if tuple(whole.losses.shape) != (num,):
         return found(
             "loss_reduction_mismatch",
-            f"loss() gives a tensor of shape {tuple(whole.losses.shape)} for {num} examples",
+            f"loss() returns a tensor of shape {tuple(whole.losses.shape)} for {num} examples",
             fix=_FIX,
         )
     if num < LEAST_EXAMPLES:
-        return not_applicable(f"{num} examples are too few to compare batches")
+        return not_applicable(f"{num} examples are too few to compare batch sizes")
     half = num // 2
     part = look(job, model, take(batch, torch.arange(half)))
     seen = f"{num} training examples"
@@ -42,32 +42,34 @@ def loss_reduction(job: CheckedJob) -> Answer:
         return _is_shared(whole.losses, part.losses, num / half, seen)
     ratio = _ratio(whole.losses[:half], part.losses)
     if ratio is None:
-        return passed("each example has a loss of its own", coverage=seen)
-    for factor, what in ((num / half, "grows with the batch"), (half / num, "shrinks with it")):
+        return passed("each example has its own loss", coverage=seen)
+    for factor, what in ((num / half, "grows with the batch size"), (half / num, "falls with it")):
         if abs(ratio / factor - 1) < TOLERANCE:
             return found(
                 "loss_reduction_mismatch",
-                f"the loss of the same example {what}: in a batch of {num} it is {ratio:.2f} "
-                f"times that in one of {half}",
+                f"the loss of an example {what}: in a batch of {num} it is {ratio:.2f} times that "
+                f"in a batch of {half}",
                 fix=_FIX,
                 coverage=seen,
                 ratio=ratio,
             )
     return passed(
-        f"an example's loss in a batch of {num} is {ratio:.4f} times that in one of {half}",
+        f"the loss of an example in a batch of {num} is {ratio:.4f} times that in a batch of "
+        f"{half}",
         coverage=seen,
         ratio=ratio,
     )
 
 
 def _is_shared(whole: Tensor, part: Tensor, factor: float, seen: str) -> Answer:
-    """Tell a sum that every example is given, an error, from a mean."""
+    """Distinguish a sum over the batch, which is an error, from a mean."""
     ratio = float(whole[0].double() / part[0].double())
     is_sum = ratio > (1 + factor) / 2
     what = "sum" if is_sum else "mean"
     return found(
         "loss_reduction_mismatch",
-        f"all examples of a batch have one loss, {float(whole[0]):.4g}: the {what} over the batch",
+        f"all examples of a batch have the same loss, {float(whole[0]):.4g}: the {what} over the "
+        "batch",
         fix=_FIX,
         severity=Severity.ERROR if is_sum else Severity.WARNING,
         coverage=seen,
@@ -81,7 +83,7 @@ def _is_equal(losses: Tensor) -> bool:
 
 
 def _is_equal_rows(outputs: Tensor | None) -> bool:
-    """Return True if all outputs are alike, so that losses may be; unknown ones may be alike too."""
+    """Return True if all outputs are equal, or unknown: losses may be equal then."""
     if outputs is None:
         return True
     values = outputs.double()
@@ -93,7 +95,7 @@ def _is_same(a: Tensor, b: Tensor) -> bool:
 
 
 def _ratio(whole: Tensor, part: Tensor) -> float | None:
-    """Return whole / part where it is one number for all examples, else None."""
+    """Return whole / part if it is the same for all examples, else None."""
     is_seen = part.abs() > 1e-12
     if int(is_seen.sum()) < 2:
         return None
@@ -104,7 +106,7 @@ def _ratio(whole: Tensor, part: Tensor) -> float | None:
 
 
 def broken() -> Example:
-    """The sum over the batch, given to each example."""
+    """The sum over the batch, returned for each example."""
 
     class Summed(SoundPictures):
         def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -116,8 +118,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="loss_reduction",
-    reason="A loss that is summed or averaged over the batch twice moves the learning rate with "
-    "the batch size, and tells nothing of single examples.",
+    reason="If the loss is summed or averaged over the batch twice, the effective learning rate "
+    "depends on the batch size, and losses of single examples are unknown.",
     source="Goyal et al. 2017, Accurate, Large Minibatch SGD, section 3, arXiv:1706.02677",
     severity=Severity.ERROR,
     tier=Tier.FAST,

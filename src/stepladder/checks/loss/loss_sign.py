@@ -1,4 +1,4 @@
-"""A loss that falls where outputs come nearer to their targets, and that its gradient can lower."""
+"""The loss falls as outputs approach their targets, and along its negative gradient."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from stepladder.training.output.wording import percent
 
 NUM_EXAMPLES = 16
 LEAST_EXAMPLES = 8
-WRONG_FRAC = 0.9  # of examples; embeddings, or outputs that mean something else, lie about a half
-STEPS = (1e-2, 3e-3, 1e-3)  # what of the loss a step is to take off, by its gradient
-AGAINST = -0.5  # of that: how far the loss must rise instead, at every one of them
-_FIX = "Turn the sign: minimise the negative log-likelihood or the error, not their opposite."
+WRONG_FRAC = 0.9  # of examples; for embeddings, or outputs of another kind, about a half
+STEPS = (1e-2, 3e-3, 1e-3)  # fraction of the loss that a step should remove, by its gradient
+AGAINST = -0.5  # of that: how much the loss must rise instead, for each step size
+_FIX = "Flip the sign of the loss: minimise the negative log-likelihood or the error."
 
 
 def loss_sign(job: CheckedJob) -> Answer:
-    """See whether the loss pulls outputs towards their targets, and a small step lowers it."""
+    """Check that the loss pulls outputs towards their targets, and that a small step lowers it."""
     batch = training_sample(job, NUM_EXAMPLES)
     seen_text = f"{batch.ids.numel()} training examples"
     model = job.model().eval()
@@ -33,8 +33,8 @@ def loss_sign(job: CheckedJob) -> Answer:
     if share is not None and share >= WRONG_FRAC:
         return found(
             "loss_maximised",
-            f"for {percent(share, 0)} of the examples the loss falls as the output moves away from "
-            "its target",
+            f"for {percent(share, 0)} of the examples, the loss falls as the output moves away "
+            "from its target",
             fix=_FIX,
             coverage=seen_text,
             wrong_frac=share,
@@ -43,22 +43,24 @@ def loss_sign(job: CheckedJob) -> Answer:
     if slopes and max(slopes) <= AGAINST:
         return found(
             "loss_maximised",
-            "small steps along the negative gradient raise the loss, by "
-            f"{-max(slopes):.2f} of what they should take off or more",
-            fix="Look for a gradient whose sign is turned, in a backward of one's own or a hook.",
+            "small steps along the negative gradient raise the loss, by at least "
+            f"{-max(slopes):.2f} of the expected decrease",
+            fix="Check custom backward functions and hooks for a flipped sign.",
             coverage=seen_text,
             slopes=[*slopes],
         )
     if share is None and not slopes:
-        return not_applicable("outputs cannot be compared with targets, and no weight learns")
+        return not_applicable(
+            "outputs cannot be compared with targets, and no weight has a gradient"
+        )
     if share is None:
-        said = "outputs cannot be compared with targets; a small step takes off"
+        said = "outputs cannot be compared with targets; a small step lowers the loss by"
     else:
         pulled = percent(1 - share, 0)
-        said = f"{pulled} of outputs are pulled to their targets; a small step takes off"
-    first = f"{slopes[-1]:.2f}" if slopes else "nothing known"
+        said = f"{pulled} of outputs are pulled to their targets; a small step lowers the loss by"
+    first = f"{slopes[-1]:.2f}" if slopes else "an unknown fraction"
     return passed(
-        f"{said} {first} of what its gradient says",
+        f"{said} {first} of the decrease predicted by its gradient",
         coverage=seen_text,
         wrong_frac=share,
         slopes=[*slopes],
@@ -66,7 +68,7 @@ def loss_sign(job: CheckedJob) -> Answer:
 
 
 def _wrong_frac(job: CheckedJob, model: nn.Module, batch: Batch) -> float | None:
-    """Return the share of examples whose output is pushed away; None where that cannot be told."""
+    """Return the fraction of examples whose output is pushed away from its target, or None."""
     targets = batch.targets
     if not isinstance(targets, Tensor) or batch.ids.numel() < LEAST_EXAMPLES:
         return None
@@ -87,7 +89,9 @@ def _share_away(outputs: Tensor, pull: Tensor, targets: Tensor) -> float | None:
         is_inside = int(targets.min()) >= 0 and int(targets.max()) < outputs.shape[1]
         if not is_inside:
             return None
-        own = pull.gather(1, targets.unsqueeze(1)).squeeze(1)  # (n,), below 0 where it is raised
+        own = pull.gather(1, targets.unsqueeze(1)).squeeze(
+            1
+        )  # (n,), negative if the score is raised
         return float((own > 0).float().mean())
     if outputs.numel() != targets.numel():
         return None
@@ -95,13 +99,15 @@ def _share_away(outputs: Tensor, pull: Tensor, targets: Tensor) -> float | None:
     values = outputs
     is_binary = bool(((wanted == 0) | (wanted == 1)).all())
     if is_binary and bool(((outputs < 0) | (outputs > 1)).any()):
-        values = outputs.sigmoid()  # scores of yes or no
-    along = (pull * (values - wanted)).reshape(num, -1).sum(1)  # (n,), above 0 where it is lowered
+        values = outputs.sigmoid()  # binary logits
+    along = (
+        (pull * (values - wanted)).reshape(num, -1).sum(1)
+    )  # (n,), positive if the distance is lowered
     return float((along < 0).float().mean())
 
 
 def _slopes(job: CheckedJob, model: nn.Module, batch: Batch) -> list[float]:
-    """Return how much of its promise each small step keeps: 1 where the loss falls as it says."""
+    """Return the actual over the predicted decrease of the loss for each small step."""
     seen = look(job, model, batch, has_graph=True)
     if not seen.losses.requires_grad:
         return []
@@ -125,7 +131,7 @@ def _slopes(job: CheckedJob, model: nn.Module, batch: Batch) -> list[float]:
 
 
 def broken() -> Example:
-    """The log-likelihood, without its minus."""
+    """The log-likelihood instead of its negative."""
 
     class Likelihood(SoundPictures):
         def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -137,7 +143,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="loss_sign",
-    reason="With the wrong sign training runs, and unlearns.",
+    reason="With the wrong sign, training runs without errors but makes the model worse.",
     source="Armijo 1966, Minimization of functions having Lipschitz continuous first partial "
     "derivatives: a small step along the negative gradient lowers the function",
     severity=Severity.ERROR,

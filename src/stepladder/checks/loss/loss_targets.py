@@ -1,4 +1,4 @@
-"""What a loss is compared with: targets of its own shape and of its own kind."""
+"""Targets have the shape and the kind that the loss expects."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from stepladder.records.findings import Severity
 from stepladder.training.output.wording import percent
 
 NUM_EXAMPLES = 16
-LEAST_EXAMPLES = 4  # fewer can hardly be mixed up
-SAME = 1e-6  # of the loss: rounding of a sum in another order
-MOVED = 1e-4  # of the loss: other targets that matter move it by more
-SPREAD = 1e-3  # of the outputs, about their mean: equal outputs cannot tell targets apart
-MAX_CLASSES = 50  # as many whole numbers from 0 on look like classes
-OUT_OF_REACH_FRAC = 0.1  # of targets that the last activation cannot give
+LEAST_EXAMPLES = 4  # fewer are hard to permute
+SAME = 1e-6  # of the loss: rounding of a sum in a different order
+MOVED = 1e-4  # of the loss: different targets change it by more
+SPREAD = 1e-3  # of the outputs, relative to their mean: equal outputs do not distinguish targets
+MAX_CLASSES = 50  # integers from 0 to this look like classes
+OUT_OF_REACH_FRAC = 0.1  # of targets outside the range of the last activation
 _POINTWISE = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy")
 _BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 
@@ -39,10 +39,10 @@ class _Fault:
 
 
 def loss_targets(job: CheckedJob) -> Answer:
-    """Compare shapes and kinds of outputs and targets, and mix targets up to see who cares."""
+    """Compare shapes and kinds of outputs and targets, and permute the targets."""
     batch = training_sample(job, NUM_EXAMPLES)
     if not isinstance(batch.targets, Tensor):
-        return not_applicable("an example's target is not one tensor")
+        return not_applicable("targets are not a single tensor")
     model = job.model().eval()
     seen = look(job, model, batch)
     num = batch.ids.numel()
@@ -54,7 +54,7 @@ def loss_targets(job: CheckedJob) -> Answer:
     fault = fault or _broadcast(job, model, batch, seen)
     seen_text = f"{num} training examples"
     if fault is None:
-        return passed("targets have the shape and the kind of the loss", coverage=seen_text)
+        return passed("targets have the shape and kind that the loss expects", coverage=seen_text)
     return found(
         fault.name, fault.evidence, fix=fault.fix, severity=fault.severity, coverage=seen_text
     )
@@ -78,12 +78,12 @@ def _shapes(call: LossCall) -> _Fault | None:
     shapes = call.scores.shape, call.targets.shape
     whole: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     if whole.numel() == max(call.scores.numel(), call.targets.numel()):
-        return None  # one of them is repeated, no pairs are made
-    what = f"{call.name} compares outputs {scores} with targets {targets}: it broadcasts them to "
+        return None  # one of them is repeated, no pairs are formed
+    what = f"{call.name} broadcasts outputs of shape {scores} and targets of shape {targets} to "
     return _Fault(
         "target_broadcast",
-        f"{what}{tuple(whole)}, each output with each target",
-        "Give both one shape: outputs.squeeze(1), or targets.unsqueeze(1).",
+        f"{what}{tuple(whole)}: each output is compared with each target",
+        "Make both shapes equal: outputs.squeeze(1), or targets.unsqueeze(1).",
     )
 
 
@@ -93,8 +93,8 @@ def _of_classes(call: LossCall, targets: Tensor) -> _Fault | None:
     if scores.dim() >= 2 and scores.shape[1] == 1 and scores.shape[0] > 1:
         return _Fault(
             "loss_kind_mismatch",
-            f"{call.name} over one column of scores is 0 whatever the model says",
-            "For two classes use binary_cross_entropy_with_logits, for a number mse_loss.",
+            f"{call.name} over a single class is always 0",
+            "Use binary_cross_entropy_with_logits for two classes, mse_loss for regression.",
         )
     if wanted.shape == scores.shape:
         return _of_several(call.name, wanted)
@@ -104,32 +104,32 @@ def _of_classes(call: LossCall, targets: Tensor) -> _Fault | None:
         if bool((numbers.long() == wanted).all()) and bool((numbers != wanted).any()):
             return _Fault(
                 "loss_kind_mismatch",
-                f"{call.name} is given numbers such as {float(numbers.flatten()[0]):.3g}, cut to "
-                "whole ones, as classes",
-                "Use a loss for numbers, such as mse_loss.",
+                f"{call.name} uses numbers such as {float(numbers.flatten()[0]):.3g}, truncated to "
+                "integers, as classes",
+                "Use a regression loss, such as mse_loss.",
             )
     return None
 
 
 def _of_own(seen: Pass, batch: Batch) -> _Fault | None:
-    """Tell several classes that a loss of the Task's own multiplies with a log_softmax."""
+    """Find multi-hot targets that a custom loss multiplies with a log_softmax."""
     targets, inputs = batch.targets, batch.inputs
     if isinstance(inputs, Tensor) and inputs.shape == targets.shape:
-        return None  # it gives back what it was given: counts of a multinomial, as a rule
+        return None  # it reconstructs its input: usually counts of a multinomial
     for call in seen.calls:
         if call.name == "log_softmax" and call.scores.shape == targets.shape:
             fault = _of_several(call.name, targets)
             if fault is not None:
                 return replace(
                     fault,
-                    fix=f"{fault.fix} It is right where a multinomial likelihood is meant.",
+                    fix=f"{fault.fix} Ignore this for a multinomial likelihood.",
                     severity=Severity.WARNING,
                 )
     return None
 
 
 def _of_several(name: str, wanted: Tensor) -> _Fault | None:
-    """Tell examples of several classes, of which a softmax lets one win."""
+    """Find multi-hot targets, for which a softmax is wrong."""
     if not wanted.is_floating_point() or wanted.dim() != 2:
         return None
     is_hot = bool(((wanted == 0) | (wanted == 1)).all())
@@ -138,9 +138,8 @@ def _of_several(name: str, wanted: Tensor) -> _Fault | None:
         return None
     return _Fault(
         "loss_kind_mismatch",
-        f"{name} meets examples of several classes (up to {int(sums.max())}): its softmax lets one "
-        "class win",
-        "Use binary_cross_entropy_with_logits, one yes or no for each class.",
+        f"examples have several classes (up to {int(sums.max())}), but {name} assumes exactly one",
+        "Use binary_cross_entropy_with_logits, with one output per class.",
     )
 
 
@@ -152,14 +151,14 @@ def _of_binary(call: LossCall) -> _Fault | None:
         return None
     return _Fault(
         "loss_kind_mismatch",
-        f"{call.name} is given targets from {float(wanted.min()):g} to {float(wanted.max()):g}; "
-        "it means something for 0 to 1 only",
-        "For several classes use cross_entropy, for numbers mse_loss.",
+        f"targets of {call.name} range from {float(wanted.min()):g} to {float(wanted.max()):g}; it "
+        "expects 0 to 1",
+        "Use cross_entropy for several classes, mse_loss for regression.",
     )
 
 
 def _of_distance(seen: Pass, targets: Tensor) -> _Fault | None:
-    """Tell class numbers from amounts: integers 0, 1, 2 ... against one output an example."""
+    """Find class numbers used as regression targets: integers 0, 1, 2 ... for a single output."""
     if targets.is_floating_point() or targets.dim() != 1 or targets.dtype is torch.bool:
         return None
     if seen.outputs is None or seen.outputs.numel() != targets.numel():
@@ -172,15 +171,15 @@ def _of_distance(seen: Pass, targets: Tensor) -> _Fault | None:
         return None
     return _Fault(
         "loss_kind_mismatch",
-        f"whole numbers from 0 to {top}, as of classes, are compared with one output as amounts: "
-        f"class {top} would lie {top} times as far from 0 as class 1",
-        "For classes use cross_entropy on one score for each; for amounts give floating targets.",
+        f"integer targets from 0 to {top} look like classes, but are compared with a single output "
+        f"as numbers: class {top} is {top} times as far from 0 as class 1",
+        "Use cross_entropy with one output per class; for regression, use floating-point targets.",
         Severity.WARNING,
     )
 
 
 def _out_of_reach(seen: Pass, targets: Tensor) -> _Fault | None:
-    """Find targets that the model's last activation cannot give."""
+    """Find targets outside the range of the model's last activation."""
     outputs = seen.outputs
     if outputs is None or not targets.is_floating_point() or outputs.numel() != targets.numel():
         return None
@@ -194,17 +193,17 @@ def _out_of_reach(seen: Pass, targets: Tensor) -> _Fault | None:
     share = float(((targets < low) | (targets > high)).float().mean())
     if not (is_sigmoid or is_relu) or share <= OUT_OF_REACH_FRAC:
         return None
-    name = "a sigmoid, from 0 to 1" if is_sigmoid else "a ReLU, 0 or more"
+    name = "a sigmoid (0 to 1)" if is_sigmoid else "a ReLU (0 or more)"
     return _Fault(
         "loss_kind_mismatch",
-        f"the model ends in {name}, and {percent(share, 0)} of the targets lie outside",
-        "Leave the last activation out, or scale the targets into its range.",
+        f"the model ends in {name}, but {percent(share, 0)} of the targets are out of its range",
+        "Remove the last activation, or scale the targets into its range.",
         Severity.WARNING,
     )
 
 
 def _broadcast(job: CheckedJob, model: nn.Module, batch: Batch, seen: Pass) -> _Fault | None:
-    """Return each example another's target: a total loss that stays the same pairs all with all."""
+    """Permute targets: if the total loss is unchanged, each output is paired with each target."""
     num = batch.ids.numel()
     outputs, targets = seen.outputs, batch.targets
     assert isinstance(targets, Tensor)
@@ -225,9 +224,9 @@ def _broadcast(job: CheckedJob, model: nn.Module, batch: Batch, seen: Pass) -> _
         return None
     return _Fault(
         "target_broadcast",
-        f"outputs are {tuple(outputs.shape)}, targets {tuple(targets.shape)}, and the loss is the "
-        "same when every example has another's target: each output meets each target",
-        "Give both one shape: outputs.squeeze(1), or targets.unsqueeze(1).",
+        f"outputs have shape {tuple(outputs.shape)}, targets {tuple(targets.shape)}, and permuting "
+        "the targets does not change the loss: each output is compared with each target",
+        "Make both shapes equal: outputs.squeeze(1), or targets.unsqueeze(1).",
     )
 
 
@@ -242,7 +241,7 @@ def _other_row(targets: Tensor) -> int:
 
 
 def broken() -> Example:
-    """Regress a number: outputs (n, 1) less targets (n,) are (n, n)."""
+    """A regression whose outputs (n, 1) minus targets (n,) are (n, n)."""
 
     class Paired(SoundPictures):
         def build_model(self, recipe: Recipe) -> nn.Module:
@@ -262,8 +261,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="loss_targets",
-    reason="A loss that pairs each output with each target, or takes one kind of target for "
-    "another, trains towards something else.",
+    reason="A loss that pairs each output with each target, or expects another kind of target, "
+    "trains towards the wrong goal.",
     source="PyTorch, warning of mse_loss about broadcast; TheDeepChecker (Ben Braiek and Khomh "
     "2023, TOSEM)",
     severity=Severity.ERROR,

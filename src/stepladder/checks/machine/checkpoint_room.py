@@ -1,4 +1,4 @@
-"""The checkpoints that a run will keep have a place: a folder that takes files, and room."""
+"""The run folder is writable and has room for the checkpoints that the run will keep."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from stepladder.training.stage import enter_stage, frozen_names, stages_of
 
 
 def checkpoint_room(job: CheckedJob) -> Answer:
-    """Write a file where checkpoints will lie, and compare their bytes with what is free."""
+    """Write a file to the run folder, and compare the size of checkpoints with the free space."""
     place = next(path for path in (job.run_dir, *job.run_dir.absolute().parents) if path.is_dir())
-    fix = "Choose another --run.dir, or free some space (`stepladder clean` lists what may go)."
+    fix = "Choose another --run.dir, or free some space (`stepladder clean` lists what to delete)."
     try:
         file_system = probe(place)
     except ResourceError as error:
@@ -38,7 +38,7 @@ def checkpoint_room(job: CheckedJob) -> Answer:
         for learned, frozen in _weights_by_stage(job)
     )
     free = disk_free_bytes(place)
-    evidence = f"checkpoints need {needed / 1e6:,.1f} MB at most, {free / 1e6:,.0f} MB are free"
+    evidence = f"checkpoints need up to {needed / 1e6:,.1f} MB, {free / 1e6:,.0f} MB are free"
     if needed > free:
         return found(
             "no_room_for_checkpoints", evidence, fix=fix, needed_bytes=needed, free_bytes=free
@@ -47,7 +47,7 @@ def checkpoint_room(job: CheckedJob) -> Answer:
 
 
 def _weights_by_stage(job: CheckedJob) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
-    """Return what learns and what is frozen in each stage, by name."""
+    """Return the trainable and the frozen weights of each stage, by name."""
     model = job.model()
     parts = []
     for stage in stages_of(job.recipe.train, job.recipe.batch):
@@ -63,7 +63,7 @@ def _weights_by_stage(job: CheckedJob) -> list[tuple[dict[str, Tensor], dict[str
 
 
 class _Hoarding(Example):
-    """The sound job, but that it keeps more checkpoints than any disk holds."""
+    """The sound job, with more checkpoints than fit on any disk."""
 
     def config(self, folder: Path) -> JobConfig:
         config = super().config(folder)
@@ -71,13 +71,13 @@ class _Hoarding(Example):
 
 
 def broken() -> Example:
-    """More checkpoints are kept than any disk holds."""
+    """More checkpoints than fit on any disk."""
     return _Hoarding()
 
 
 CHECK = Check(
     name="checkpoint_room",
-    reason="A run whose disk fills up, or whose folder cannot be written, dies at its first save.",
+    reason="A run whose disk is full, or whose folder is not writable, fails at its first save.",
     source="reliability of long runs: a full disk at the first checkpoint",
     severity=Severity.ERROR,
     tier=Tier.FAST,

@@ -1,4 +1,4 @@
-"""Everything is in the file: saved and loaded, a run goes on as if it had never ended."""
+"""Checkpoints are complete: a resumed run continues as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ from stepladder.training.checkpoint.checkpoint import load_last
 
 NUM_BEFORE, NUM_AFTER = 3, 2  # steps before and after the restart
 _NUM_HELD_OUT = 8
-_CUDA_TOLERANCE = 1e-3  # on a GPU kernels may add in another order
-_FRESH_TOLERANCE = 1e-5  # another process may choose other threads or kernels
+_CUDA_TOLERANCE = 1e-3  # on a GPU, kernels may add in another order
+_FRESH_TOLERANCE = 1e-5  # another process may use other threads or kernels
 _MAX_FRESH_S = 120.0
-_FIX = "Keep it in the model's state_dict: register_buffer() for tensors, get_extra_state() else."
+_FIX = "Add it to the state_dict: register_buffer() for tensors, get_extra_state() for the rest."
 
 
 def checkpoint_round_trip(job: CheckedJob) -> Answer:
-    """Save after a few steps, load in a fresh process on the CPU, and go on beside a run that did.
+    """Save after a few steps, load in a new process on the CPU, resume, and compare.
 
-    - The model as the fresh process loads it, from config and checkpoint alone, says of a held-out
-      batch what the one in memory says.
-    - k + m steps give what k steps, a restart and m steps give: weights, optimiser, random states,
-      stopping, position; to the last bit on a CPU.
+    - The model that a new process loads, from config and checkpoint alone, has the same outputs on
+    a held-out batch as the one in memory.
+    - k steps, a restart and m steps have the same result as k + m steps: weights, optimiser, random
+    states, early stopping, position; bitwise equal on a CPU.
     """
     train = job.sources.train
     if isinstance(train, ArrivalSource):
-        return not_applicable("an IterableDataset has no resume promise")
+        return not_applicable("training on an IterableDataset cannot be resumed exactly")
     if is_stochastic(train):
-        return not_applicable("examples are random when they are read again: no resume is exact")
+        return not_applicable("the dataset reads examples at random, so no resume is exact")
     batch = _held_out(job)
     with tempfile.TemporaryDirectory(prefix="stepladder-check-") as temporary:
         root = Path(temporary)
@@ -66,7 +66,7 @@ def checkpoint_round_trip(job: CheckedJob) -> Answer:
         first = take_steps(job, before, until=NUM_BEFORE, batch=batch, saves=True)
         fresh = _load_fresh(job, before, batch, first)
         if fresh.problem is not None:
-            return _incomplete(f"a fresh process cannot use the checkpoint: {fresh.problem}", first)
+            return _incomplete(f"a new process cannot use the checkpoint: {fresh.problem}", first)
         second = take_steps(
             job, after, until=NUM_BEFORE + NUM_AFTER, batch=batch, loaded=load_last(before)
         )
@@ -75,20 +75,21 @@ def checkpoint_round_trip(job: CheckedJob) -> Answer:
         if not _repeats(job, whole, batch):
             return found(
                 "not_reproducible",
-                f"{NUM_BEFORE + NUM_AFTER} steps in one go, taken twice from one seed, do not end "
-                "alike: whether a restart loses anything cannot be told",
-                fix="Draw from what the run seeds: torch's global state, or (seed, epoch, ids).",
+                f"{NUM_BEFORE + NUM_AFTER} steps without a restart differ when repeated with the "
+                "same seed, so a resumed run cannot be compared with them",
+                fix="Draw from torch's global generator, or from one seeded with (seed, epoch, "
+                "ids).",
                 severity=Severity.WARNING,
             )
         return _incomplete(
-            f"after {NUM_BEFORE} steps, a restart and {NUM_AFTER} more, {lost[0]} is not as after "
-            f"{NUM_BEFORE + NUM_AFTER} steps in one go",
+            f"after {NUM_BEFORE} steps, a restart and {NUM_AFTER} more, {lost[0]} differs from "
+            f"that after {NUM_BEFORE + NUM_AFTER} steps without a restart",
             first,
             differences=lost[:20],
         )
     text = (
-        f"{NUM_BEFORE} steps, a restart and {NUM_AFTER} more give what {NUM_BEFORE + NUM_AFTER} "
-        f"in one go give, {'to the last bit' if job.device.type == 'cpu' else 'but for rounding'}"
+        f"{NUM_BEFORE} steps, a restart and {NUM_AFTER} more equal {NUM_BEFORE + NUM_AFTER} steps "
+        f"without a restart, {'bitwise' if job.device.type == 'cpu' else 'up to rounding'}"
     )
     return _alike(text, fresh, first)
 
@@ -96,8 +97,8 @@ def checkpoint_round_trip(job: CheckedJob) -> Answer:
 def _alike(text: str, fresh: _Fresh, first: Reached) -> Answer:
     if not fresh.is_told:
         return could_not_run(
-            f"{fresh.words}; here, {text}",
-            fix="Look what the Task's file does as it is imported, or give --budget more time.",
+            f"{fresh.words}; in this process, {text}",
+            fix="Check what the Task's file does on import, or use a longer --budget.",
         )
     return passed(
         f"{text}; {fresh.words}",
@@ -108,7 +109,7 @@ def _alike(text: str, fresh: _Fresh, first: Reached) -> Answer:
 
 
 def _repeats(job: CheckedJob, whole: Reached, batch: Batch) -> bool:
-    """Take the steps in one go once more, and compare."""
+    """Repeat the steps without a restart, and compare."""
     with tempfile.TemporaryDirectory(prefix="stepladder-check-") as folder:
         again = take_steps(job, Path(folder), until=NUM_BEFORE + NUM_AFTER, batch=batch)
     return not _differences(whole, again, is_exact=job.device.type == "cpu")
@@ -129,7 +130,7 @@ def _incomplete(evidence: str, first: Reached, **numbers: Any) -> Answer:
 
 
 def loose_tensors(model: nn.Module) -> list[str]:
-    """List tensors that modules hold as plain attributes, which no checkpoint sees."""
+    """List tensors that are plain attributes of modules, which are not saved in checkpoints."""
     return [
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules()
@@ -156,11 +157,11 @@ def _first(batch: Batch, num: int) -> Batch:
 
 
 def _load_fresh(job: CheckedJob, folder: Path, batch: Batch, first: Reached) -> _Fresh:
-    """Load the checkpoint in a process of its own, and compare what its model says."""
+    """Load the checkpoint in a new process, and compare the outputs of the model."""
     file = Path(job.task_name.rpartition(":")[0])
     if job.task_name != BUILT_IN and not file.is_file():
         return _Fresh(
-            words="the task lies in no file: it was not loaded in a fresh process",
+            words="not loaded in a new process, as the Task is not in a file",
             coverage="this process only",
         )
     on_cpu = batch.to(torch.device("cpu"))
@@ -178,35 +179,35 @@ def _load_fresh(job: CheckedJob, folder: Path, batch: Batch, first: Reached) -> 
         )
     except subprocess.TimeoutExpired:
         return _Fresh(
-            words=f"a fresh process had not loaded it after {limit_s:.0f} s", is_told=False
+            words=f"a new process did not load the checkpoint within {limit_s:.0f} s", is_told=False
         )
     if (folder / ERROR_FILE).exists():
         return _Fresh(problem=(folder / ERROR_FILE).read_text(encoding="utf-8")[:400])
     if not (folder / OUTPUTS_FILE).exists():
-        return _Fresh(problem=(result.stderr.strip().splitlines() or ["it ended"])[-1][:400])
+        return _Fresh(problem=(result.stderr.strip().splitlines() or ["it exited"])[-1][:400])
     fresh = torch.load(folder / OUTPUTS_FILE, weights_only=True)
     return _compared(job, fresh, first, num_examples=len(batch.ids))
 
 
 def _compared(job: CheckedJob, outputs: Tensor, first: Reached, *, num_examples: int) -> _Fresh:
-    """Compare what two processes say of the same examples, unless that is drawn anew each time."""
+    """Compare the outputs of two processes on the same examples, unless they are random."""
     if first.is_drawn:
         return _Fresh(
-            words="a fresh process on the CPU loads it; what the model says is drawn anew each "
-            "time, and was not compared"
+            words="a new process on the CPU loads the checkpoint; outputs were not compared, as "
+            "they are random"
         )
     largest = float((outputs - first.outputs).abs().max())
     scale = max(1.0, float(first.outputs.abs().max()))
     limit = _FRESH_TOLERANCE if job.recipe.device.precision.value == "fp32" else 0.1
     if not largest <= limit * scale:
-        return _Fresh(problem=f"its model says otherwise of a held-out batch, by {largest:.3g}")
+        return _Fresh(problem=f"outputs on a held-out batch differ by up to {largest:.3g}")
     return _Fresh(
-        words=f"a fresh process on the CPU says the same of {num_examples} held-out examples"
+        words=f"a new process on the CPU has the same outputs on {num_examples} held-out examples"
     )
 
 
 def _differences(a: Reached, b: Reached, *, is_exact: bool) -> list[str]:
-    """List what differs between two ends: tensors by group and name, then values."""
+    """List what differs between two results: tensors by group and name, then values."""
     differing = [
         f"{group} {name}"
         for group, members in a.tensors.items()
@@ -219,7 +220,7 @@ def _differences(a: Reached, b: Reached, *, is_exact: bool) -> list[str]:
         if a.state.get(name) != b.state.get(name)
     ]
     if not _same(a.outputs, b.outputs, is_exact=is_exact):
-        differing.append("what the model says of held-out examples")
+        differing.append("the output on held-out examples")
     return differing
 
 
@@ -232,7 +233,7 @@ def _same(a: Tensor, b: Tensor | None, *, is_exact: bool) -> bool:
 
 
 def broken() -> Example:
-    """A running scale that is a plain attribute: the state_dict does not have it."""
+    """A running scale that is a plain attribute and not in the state_dict."""
 
     class Scaled(nn.Module):
         def __init__(self, inner: nn.Module) -> None:
@@ -255,7 +256,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="checkpoint_round_trip",
-    reason="A checkpoint that lacks something is found out when the run has died, and it is gone.",
+    reason="An incomplete checkpoint is noticed only after a crash, when it is too late.",
     source="checkpoint contract, docs/design.md; faults of resuming in Lightning #1463, #18727 and "
     "Composer #3725",
     severity=Severity.ERROR,

@@ -1,9 +1,9 @@
-"""Load a checkpoint as a person does who has only its folder: in a process of its own, on the CPU.
+"""Load a checkpoint from nothing but its folder, in a new process, on the CPU.
 
     python -m stepladder.checks.machine.fresh_load FOLDER
 
-FOLDER holds config.yaml, checkpoints/ and batch.pt; what the model says of the batch is written to
-outputs.pt, or what went wrong to error.txt.
+FOLDER has config.yaml, checkpoints/ and batch.pt. The outputs of the model on the batch are written
+to outputs.pt, or the error to error.txt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ERROR_FILE: Final = "error.txt"
 
 
 def main(folder: Path, threads: int) -> None:
-    """Load the newest weights of a folder and look at its batch with them."""
+    """Load the newest weights of a folder and compute the outputs on its batch."""
     torch.set_num_threads(threads)
     try:
         outputs = _outputs(folder)
@@ -74,7 +74,7 @@ def _outputs(folder: Path) -> torch.Tensor:
 
 
 def _without_first_weights(recipe: Recipe) -> Recipe:
-    """What was trained lies in the file: neither the trunk's first weights nor a GPU is needed."""
+    """Return a recipe without pretrained weights or a GPU: the file has all weights."""
     return replace(
         recipe,
         model=replace(recipe.model, weights=WeightsSource.NONE),

@@ -1,4 +1,4 @@
-"""What the machine allows against what the job asks for: cores, memory, files, driver, clock."""
+"""The job's demands are within the machine's limits: cores, memory, files, driver, clock."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ from stepladder.measuring.reading.disk import measure_disk
 from stepladder.optim.table import spec_of
 from stepladder.records.findings import Severity
 
-_MANY_READERS: Final = 8  # threads a core: beyond, they take turns
+_MANY_READERS: Final = 8  # threads per core
 _FEW_FILES: Final = 256
 _EPOCH_OF_PLAUSIBLE_TIME: Final = 1_704_067_200  # 2024-01-01
 _COARSE_S: Final = 1e-3
 _SHM: Final = Path("/dev/shm")
-_SHM_BYTES_A_RANK: Final = 64_000_000  # what Docker gives a whole container: too little for several
+_SHM_BYTES_A_RANK: Final = (
+    64_000_000  # the default of a whole Docker container: too little for several ranks
+)
 
 
 def machine_limits(job: CheckedJob) -> Answer:
-    """Compare what this process may use, as its cgroup says, with what the job asks for."""
+    """Compare the resources of this process (by its cgroup) with what the job needs."""
     problems = [
         *_core_problems(job),
         *_memory_problems(job),
@@ -64,11 +66,13 @@ def _core_problems(job: CheckedJob) -> list[tuple[str, str]]:
     cores, wanted = num_cores(), job.recipe.device.threads
     found_here = []
     if wanted > cores:
-        what = f"{wanted} compute threads are asked for and {cores} cores are allowed"
-        found_here.append((what, "Leave --device.threads out: it takes as many as are allowed."))
+        what = f"device.threads is {wanted}, but the process may use {cores} cores"
+        found_here.append((what, "Omit --device.threads: the default is one thread per core."))
     if job.recipe.loader.threads > _MANY_READERS * cores:
-        what = f"{job.recipe.loader.threads} reading threads share {cores} cores"
-        found_here.append((what, "Leave --loader.threads out: it takes one a core."))
+        what = (
+            f"loader.threads is {job.recipe.loader.threads}, but the process may use {cores} cores"
+        )
+        found_here.append((what, "Omit --loader.threads: the default is one thread per core."))
     return found_here
 
 
@@ -79,7 +83,7 @@ def _memory_problems(job: CheckedJob) -> list[tuple[str, str]]:
     if job.recipe.data.where is Where.MEMORY and isinstance(train, PictureSource):
         held = decoded_bytes(train, fraction=job.recipe.data.fraction)
     numbers = spec_of(job.recipe.optimizer.name).state_numbers
-    weights = sum(  # those that learn: with a gradient, and what the optimiser keeps
+    weights = sum(  # trainable ones: with a gradient and optimiser state
         weight.nbytes * 2 + weight.itemsize * numbers(weight)
         if weight.requires_grad
         else weight.nbytes
@@ -89,10 +93,10 @@ def _memory_problems(job: CheckedJob) -> list[tuple[str, str]]:
     if held + on_host <= free:
         return []
     what = (
-        f"pictures ({held / 1e9:.1f} GB) and weights with their optimiser ({on_host / 1e9:.1f} GB) "
-        f"do not fit into {free / 1e9:.1f} GB"
+        f"pictures ({held / 1e9:.1f} GB) and weights with optimiser state "
+        f"({on_host / 1e9:.1f} GB) do not fit into {free / 1e9:.1f} GB of free memory"
     )
-    return [(what, "Read as you go (--data.where stream), or take a smaller model.")]
+    return [(what, "Stream the data (--data.where stream), or use a smaller model.")]
 
 
 def _gpu_problems(job: CheckedJob) -> list[tuple[str, str]]:
@@ -105,30 +109,32 @@ def _gpu_problems(job: CheckedJob) -> list[tuple[str, str]]:
     if torch.version.cuda is None:
         why, fix = "torch is built without CUDA", "Install a CUDA build of torch: pytorch.org."
     else:
-        why = f"torch for CUDA {torch.version.cuda} cannot use it"
+        why = f"torch, built for CUDA {torch.version.cuda}, cannot use it"
         fix = "Update the driver, or install a torch built for an older CUDA."
-    return [(f"there is a {there[0].name}{driver}, and {why}: the job would train on the CPU", fix)]
+    return [
+        (f"this machine has a {there[0].name}{driver}, but {why}: training would use the CPU", fix)
+    ]
 
 
 def _system_problems() -> list[tuple[str, str]]:
     found_here = []
     limit = _open_files()
     if limit is not None and limit < _FEW_FILES:
-        found_here.append((f"only {limit} files may be open at once", "Raise it: ulimit -n 4096."))
+        found_here.append((f"the limit of open files is {limit}", "Raise it: ulimit -n 4096."))
     if time.get_clock_info("perf_counter").resolution > _COARSE_S:
-        found_here.append(("the clock is too coarse to time steps", "Measure on another system."))
+        found_here.append(("the clock is too coarse to time steps", "Measure on another machine."))
     if time.time() < _EPOCH_OF_PLAUSIBLE_TIME:
-        what = f"the system's date is {time.strftime('%Y-%m-%d')}"
-        found_here.append((what, "Set the date: files and certificates are judged by it."))
+        what = f"the system date is {time.strftime('%Y-%m-%d')}"
+        found_here.append((what, "Set the date: file ages and certificates depend on it."))
     return found_here
 
 
 def rank_problems(environ: Mapping[str, str], *, shm_bytes: float) -> list[tuple[str, str]]:
-    """Say what keeps the ranks of this machine apart: too little /dev/shm, a port that is taken.
+    """Find what keeps the ranks of this machine from working: a full /dev/shm, a used port.
 
     Args:
         environ: environment variables; without WORLD_SIZE there is one rank, which needs neither.
-        shm_bytes: free in /dev/shm; infinite where there is none.
+        shm_bytes: free in /dev/shm; infinite if it does not exist.
     """
     num_ranks = int(environ.get("LOCAL_WORLD_SIZE") or environ.get("WORLD_SIZE") or 1)
     if num_ranks < 2:
@@ -137,17 +143,17 @@ def rank_problems(environ: Mapping[str, str], *, shm_bytes: float) -> list[tuple
     needed = num_ranks * _SHM_BYTES_A_RANK
     if shm_bytes < needed:
         what = (
-            f"{shm_bytes / 1e6:,.0f} MB are free in /dev/shm, and {num_ranks} ranks may take "
+            f"{shm_bytes / 1e6:,.0f} MB are free in /dev/shm, but {num_ranks} ranks may need "
             f"{needed / 1e6:,.0f} MB"
         )
-        found_here.append((what, "Give the container more: docker run --shm-size 1g."))
+        found_here.append((what, "Increase it for the container: docker run --shm-size 1g."))
     port = environ.get("MASTER_PORT", "")
     has_met = torch.distributed.is_available() and torch.distributed.is_initialized()
     is_host = environ.get("RANK", "0") == "0" and not has_met
     is_launched = "TORCHELASTIC_RUN_ID" in environ  # torchrun holds the port itself
     if port.isdigit() and is_host and not is_launched and not _is_free(int(port)):
         found_here.append(
-            (f"port {port}, at which ranks are to meet, is taken", "Set MASTER_PORT to another.")
+            (f"MASTER_PORT {port} is already in use", "Set MASTER_PORT to a free port.")
         )
     return found_here
 
@@ -188,20 +194,20 @@ def _disk_problems(job: CheckedJob) -> list[tuple[str, str]]:
 
 
 def disk_problem(rate: float, *, needed: float) -> list[tuple[str, str]]:
-    """Say that the disk is slower than the forward pass alone asks for; empty: it is not.
+    """Return a problem if the disk is slower than the forward pass needs, else an empty list.
 
     Args:
-        rate: bytes a second that the disk gives, nothing of the file in memory.
-        needed: bytes a second at which examples go through the model.
+        rate: bytes per second that the disk reads, uncached.
+        needed: bytes per second that the model consumes.
     """
     if rate >= needed:
         return []
-    what = f"the disk gives {rate / 1e6:,.0f} MB/s and the model takes {needed / 1e6:,.0f} MB/s"
-    return [(what, "Keep smaller pictures (prepare --encoding jpeg), or a faster disk.")]
+    what = f"the disk reads {rate / 1e6:,.0f} MB/s, but the model consumes {needed / 1e6:,.0f} MB/s"
+    return [(what, "Store smaller pictures (prepare --encoding jpeg), or use a faster disk.")]
 
 
 def _forward_rate(job: CheckedJob) -> tuple[int, float]:
-    """Time one forward pass: examples, and seconds."""
+    """Time one forward pass: return examples and seconds."""
     batch, model = job.augmented(job.train_batches(1)[0]), job.model()
     with untouched(), torch.no_grad():
         job.loss(model, batch)
@@ -211,15 +217,15 @@ def _forward_rate(job: CheckedJob) -> tuple[int, float]:
 
 
 def broken() -> Example:
-    """A thousand compute threads for a handful of cores."""
+    """A thousand compute threads for a few cores."""
     recipe = sound_recipe()
     return Example(recipe=replace(recipe, device=replace(recipe.device, threads=1000)))
 
 
 CHECK = Check(
     name="machine_limits",
-    reason="A job that asks for more than its container may use crawls, or is killed without a "
-    "word.",
+    reason="A job that needs more than its container may use is slow, or is killed without a "
+    "message.",
     source="cgroup v2 limits; DataLoader and CUDA faults of the field",
     severity=Severity.WARNING,
     tier=Tier.FAST,

@@ -1,9 +1,9 @@
-"""What a Task gives to one of several ranks: in a process of its own, with that rank's variables.
+"""Build a Task's model and data as one of several ranks, in a new process.
 
     python -m stepladder.checks.machine.ranks FOLDER RANK NUM_LOOKS
 
-FOLDER holds config.yaml and task.json; what rank RANK begins with is written to views.json, as
-often as it is looked at, or what went wrong to error.txt.
+FOLDER has config.yaml and task.json. Model and data of rank RANK are built NUM_LOOKS times; samples
+of them are written to views.json, or the error to error.txt.
 """
 
 from __future__ import annotations
@@ -49,20 +49,23 @@ NUM_DRAWS = 8
 TASK_FILE, VIEWS_FILE, ERROR_FILE = "task.json", "views.json", "error.txt"
 _NUM_ROWS = 16
 _NUM_VALUES = 16  # of each tensor
-_CLOSE = 1e-5  # of a number, or of the largest beside it: two processes may round otherwise
+_CLOSE = 1e-5  # relative to a number, or to the largest in its tensor: rounding may differ
 _LIMIT_S = 60.0
-_MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")  # nobody would come: a Task must not wait there
+_MEETING_PLACE = (
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)  # there are no other ranks: a Task must not wait for them
 
 Numbers = tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Some examples of a split, in numbers.
+    """Some examples of a split, as numbers.
 
     Attributes:
         length: examples of the split.
-        inputs, targets: of the rows looked at; empty where reading one again gives another.
+        inputs, targets: of the rows that were read; empty if reading is random.
     """
 
     length: int
@@ -72,12 +75,12 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What one rank begins with.
+    """The model and data of one rank.
 
     Attributes:
-        weights: some numbers of each parameter and buffer, by name.
-        data: train and val, where they are there.
-        draws: one training example, read again and again; empty where reading draws nothing.
+        weights: some values of each parameter and buffer, by name.
+        data: train and val, if they exist.
+        draws: one training example, read repeatedly; empty if reading is not random.
         later_draws: the same, after another example was read.
     """
 
@@ -88,29 +91,28 @@ class View:
 
 
 def can_look(job: CheckedJob) -> bool:
-    """Return True if a rank's process can be begun at all."""
+    """Return True if a process for a rank can be started."""
     return can_fork() or has_file(job)
 
 
 def has_file(job: CheckedJob) -> bool:
-    """Return True if the Task comes from a file that another interpreter can run, to the same Task.
+    """Return True if the Task is from a file that another interpreter can load.
 
-    One that was made in Python, perhaps with arguments, does not.
+    A Task that was constructed in Python, perhaps with arguments, is not.
     """
     was_loaded = type(job.task).__module__.startswith(USER_TASK)
     return was_loaded and Path(job.task_name.rpartition(":")[0]).is_file()
 
 
 def views_of(job: CheckedJob, rank: int, *, num_looks: int = 1, fresh: bool = False) -> list[View]:
-    """Return what a rank begins with, from a process that ends with it.
+    """Return the model and data of a rank, from a process of its own.
 
     Args:
-        num_looks: times that model and data are made in that process.
-        fresh: where the Task lies in a file, a new interpreter that runs it; else, and where that
-            cannot be, one forked from this.
+        num_looks: how often model and data are built in that process.
+        fresh: use a new interpreter if the Task is in a file; else fork this process.
 
     Raises:
-        RuntimeError: whatever went wrong there, in words.
+        RuntimeError: if it failed there, with the message.
         TimeoutError: if it took too long.
     """
     limit_s = min(_LIMIT_S, max(10.0, job.left_s() / 2))
@@ -119,7 +121,7 @@ def views_of(job: CheckedJob, rank: int, *, num_looks: int = 1, fresh: bool = Fa
 
 
 def alike(a: Numbers, b: Numbers) -> bool:
-    """Return True if two values are the same but for rounding; NaN equals itself."""
+    """Return True if two values are equal up to rounding; NaN equals NaN."""
     if len(a) != len(b):
         return False
     finite = (abs(x) for x in (*a, *b) if np.isfinite(x))
@@ -128,19 +130,19 @@ def alike(a: Numbers, b: Numbers) -> bool:
 
 
 def other_keys(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
-    """List the names that only one of two has."""
+    """List the names that are in only one of two mappings."""
     return [*(name for name in first if name not in second), *(n for n in second if n not in first)]
 
 
 def other_rows(first: Rows, second: Rows, *, names: tuple[str, str]) -> str | None:
-    """Say how two views of a split differ, or None; `names` are whose they are."""
+    """Return how two views of a split differ, or None; `names` are those of the views."""
     if first.length != second.length:
         return f"{names[0]} has {first.length} examples and {names[1]} has {second.length}"
     for what in ("inputs", "targets"):
         ours, theirs = getattr(first, what), getattr(second, what)
         num = sum(not alike(a, b) for a, b in zip(ours, theirs, strict=False))
         if num:
-            return f"of {len(ours)} examples looked at, {num} have other {what} in {names[1]}"
+            return f"{num} of {len(ours)} compared examples have different {what} in {names[1]}"
     return None
 
 
@@ -148,7 +150,7 @@ def other_rows(first: Rows, second: Rows, *, names: tuple[str, str]) -> str | No
 
 
 def look(task: Task, recipe: Recipe) -> View:
-    """Return what a process with a rank's variables makes of a Task, on the CPU."""
+    """Build a Task's model and data in a process with a rank's variables, on the CPU."""
     rank = int(os.environ["RANK"])
     recipe = replace(recipe, device=replace(recipe.device, compile=False))
     model = make_model(recipe, copy.copy(task), torch.device("cpu"))
@@ -180,7 +182,7 @@ def _open(task: Task, recipe: Recipe, split: Split) -> Source | None:
 
 
 def _rows(source: Source) -> Rows:
-    """Read a few rows; of a source that draws none, as they may differ by right."""
+    """Read a few rows; none of a random source, which may differ by design."""
     if isinstance(source, ArrivalSource):
         items = list(itertools.islice(source.arrivals(), _NUM_ROWS))
         seen = [source.collate([item]) for item in items]
@@ -212,7 +214,7 @@ def _of_value(value: Any) -> Numbers:
 
 
 def _numbers(tensor: Tensor) -> Numbers:
-    """Return some values of a tensor, evenly spread, and its mean."""
+    """Return some evenly spaced values of a tensor, and its mean."""
     if tensor.layout is not torch.strided or tensor.is_complex() or tensor.numel() == 0:
         return ()
     flat = tensor.detach().reshape(-1)
@@ -225,7 +227,7 @@ def _is_unset(tensor: Tensor) -> bool:
 
 
 def _variables(rank: int) -> dict[str, str]:
-    """Return the environment that torchrun gives a rank of one machine, but for where they meet."""
+    """Return the environment that torchrun sets for a rank, without the master's address."""
     kept = {name: value for name, value in os.environ.items() if name not in _MEETING_PLACE}
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": NUM_RANKS, "LOCAL_WORLD_SIZE": NUM_RANKS}
     return {**kept, **{name: str(value) for name, value in own.items()}}
@@ -244,27 +246,27 @@ def _forked(job: CheckedJob, rank: int, num_looks: int, limit_s: float) -> list[
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_tell, args=(theirs, job, rank, num_looks))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of forks while threads run: the child uses none of them
+        warnings.simplefilter("ignore")  # about forks with threads: the child uses none of them
         process.start()
     theirs.close()
     try:
         if not ours.poll(limit_s):
-            raise TimeoutError(f"rank {rank} took over {limit_s:.0f} s to make model and data")
+            raise TimeoutError(f"rank {rank} took over {limit_s:.0f} s to build model and data")
         seen = ours.recv()
     except EOFError:
-        raise RuntimeError(f"the process of rank {rank} ended without a word") from None
+        raise RuntimeError(f"the process of rank {rank} exited without a message") from None
     finally:
         process.kill()
         process.join()
         ours.close()
     if isinstance(seen, str):
-        raise RuntimeError(f"as rank {rank}: {seen}")  # noqa: TRY004  (its words, not its type)
+        raise RuntimeError(f"as rank {rank}: {seen}")  # noqa: TRY004  (its message, not its type)
     views: list[View] = seen
     return views
 
 
 def _tell(pipe: Connection, job: CheckedJob, rank: int, num_looks: int) -> None:
-    torch.set_num_threads(1)  # the threads of the process that was forked are not there
+    torch.set_num_threads(1)  # the threads of the parent process do not exist in a fork
     os.environ.update(_variables(rank))
     for name in _MEETING_PLACE:
         os.environ.pop(name, None)
@@ -293,19 +295,19 @@ def _fresh(job: CheckedJob, rank: int, num_looks: int, limit_s: float) -> list[V
                 env={**_variables(rank), "CUDA_VISIBLE_DEVICES": ""},
             )
         except subprocess.TimeoutExpired:
-            what = f"rank {rank} took over {limit_s:.0f} s to make model and data"
+            what = f"rank {rank} took over {limit_s:.0f} s to build model and data"
             raise TimeoutError(what) from None
         if (folder / ERROR_FILE).exists():
             why = (folder / ERROR_FILE).read_text(encoding="utf-8")
             raise RuntimeError(f"as rank {rank}: {why}")
         if not (folder / VIEWS_FILE).exists():
-            why = (result.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+            why = (result.stderr.strip().splitlines() or ["it exited without a message"])[-1]
             raise RuntimeError(f"as rank {rank}: {why[:300]}")
         return [from_json(View, view) for view in read_json(folder / VIEWS_FILE)]
 
 
 def main(folder: Path, rank: int, num_looks: int) -> None:
-    """Run the Task's file as a rank, and write what it begins with."""
+    """Load the Task's file as a rank, and write its views."""
     torch.set_num_threads(1)
     os.environ.update(_variables(rank))
     try:

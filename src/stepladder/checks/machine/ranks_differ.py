@@ -1,4 +1,4 @@
-"""Ranks begin with the same weights and the same data, and draw numbers of their own."""
+"""Ranks start with the same weights and data, but draw different random numbers."""
 
 from __future__ import annotations
 
@@ -31,22 +31,24 @@ from stepladder.data.reading.examples import ArrivalSource
 from stepladder.records.findings import Severity
 from stepladder.training.randomness import step_seed
 
-_MAX_POSITIONS = 100_000  # of an epoch whose order is looked at
+_MAX_POSITIONS = 100_000  # of an epoch whose order is checked
 _NUM_COPIES = 8  # of one example, augmented for each rank
 _NUM_EPOCHS = 4
 _FRESH_S = 10.0  # that must be left for another interpreter
-_SEED_FIX = "Seed by the recipe alone in build_model; the run gives each rank draws of its own."
+_SEED_FIX = "Seed build_model with recipe.seed only, not by rank: the run seeds each rank itself."
 _DATA_FIX = (
-    "Give every rank the same examples in the same order: the run cuts each batch by rank itself. "
-    "Sort what comes from a set, whose order differs between processes."
+    "Return the same examples in the same order on every rank: stepladder splits each batch by "
+    "rank. Sort what comes from a set, as its order differs between processes."
 )
-_DRAW_FIX = "Draw from torch's or NumPy's global state, or from a generator of (seed, rank, row)."
-_AUGMENT_FIX = "Draw for each example from (seed, epoch, its id), not from its place in the batch."
+_DRAW_FIX = (
+    "Draw from torch's or NumPy's global generator, or from one seeded by (seed, rank, row)."
+)
+_AUGMENT_FIX = "Seed the draws of each example by (seed, epoch, id), not by its place in the batch."
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Differing:
-    """What two ranks do not have in common.
+    """A difference between two ranks.
 
     Attributes:
         words: what it is.
@@ -58,22 +60,22 @@ class _Differing:
 
 
 def ranks_differ(job: CheckedJob) -> Answer:
-    """Make model and data as ranks 0 and 1 of 2 would, each in a process of its own, and compare.
+    """Build model and data as ranks 0 and 1 of 2, each in its own process, and compare.
 
-    Weights and data must be alike, the examples that each is given must be others, and so must
-    random draws.
+    Weights and data must be equal; the examples that each rank trains on, and random draws, must
+    differ.
     """
     is_several = int(os.environ.get("WORLD_SIZE") or 1) > 1
     severity = Severity.ERROR if is_several else None
     if not can_look(job):
-        return not_applicable("processes cannot be forked here, and the Task lies in no file")
+        return not_applicable("processes cannot be forked here, and the Task is not in a file")
     is_fresh = has_file(job) and job.left_s() > _FRESH_S
     views = [*views_of(job, 0), *views_of(job, 1, fresh=is_fresh)]
     differing = _differing(*views)
     if differing is not None:
         if _differing(*views_of(job, 0, num_looks=2)) is not None:
             return not_applicable(
-                "weights or data differ even where one rank makes them twice; `seeds` tells"
+                "weights or data differ even if one rank builds them twice: see `seeds`"
             )
         return found("ranks_differ", differing.words, fix=differing.fix, severity=severity)
     counts = _epoch(job)
@@ -81,17 +83,17 @@ def ranks_differ(job: CheckedJob) -> Answer:
         twice = int((counts > 1).sum())
         return found(
             "ranks_differ",
-            f"{twice} examples are given to both ranks in one epoch",
-            fix="This is a fault of stepladder: tell its authors, with the recipe.",
+            f"both ranks train on the same {twice} examples in one epoch",
+            fix="This is a bug in stepladder. Please report it, with the recipe.",
         )
     drawn = _draws_alike(*views) or _augments_alike(job)
     if drawn is not None:
         return found("seeds_wrong", drawn.words, fix=drawn.fix)
-    shared = "" if counts is None else f"; {counts.sum()} examples of an epoch go to one of them"
+    shared = "" if counts is None else f"; each of {counts.sum()} examples goes to one rank"
     return passed(
-        f"ranks 0 and 1 of {NUM_RANKS} begin with the same {len(views[0].weights)} weights and the "
+        f"ranks 0 and 1 of {NUM_RANKS} start with the same {len(views[0].weights)} weights and the "
         f"same data{shared}",
-        coverage=None if is_fresh or not has_file(job) else "without running the Task's file again",
+        coverage=None if is_fresh or not has_file(job) else "without loading the Task's file again",
         num_weights=len(views[0].weights),
     )
 
@@ -108,17 +110,17 @@ def _differing(first: View, second: View) -> _Differing | None:
     ]
     if weights:
         return _Differing(
-            words=f"{len(weights)} of {len(first.weights)} weights begin otherwise on rank 1 than "
-            f"on rank 0, such as {weights[0]}: each would train a model of its own",
+            words=f"{len(weights)} of {len(first.weights)} initial weights differ between ranks 0 "
+            f"and 1, such as {weights[0]}: each rank would train a different model",
             fix=_SEED_FIX,
         )
     splits = other_keys(first.data, second.data)
     if splits:
-        return _Differing(words=f"data({splits[0]}) is not there on every rank", fix=_DATA_FIX)
+        return _Differing(words=f"data({splits[0]}) does not exist on every rank", fix=_DATA_FIX)
     for split, rows in first.data.items():
         words = other_rows(rows, second.data[split], names=("rank 0", "rank 1"))
         if words is not None:
-            return _Differing(words=f"data({split}) differs by rank: {words}", fix=_DATA_FIX)
+            return _Differing(words=f"data({split}) differs between ranks: {words}", fix=_DATA_FIX)
     return None
 
 
@@ -126,10 +128,10 @@ def _differing(first: View, second: View) -> _Differing | None:
 
 
 def _epoch(job: CheckedJob) -> np.ndarray | None:
-    """Cut an epoch for two ranks as the run would; None: it comes in an order of its own.
+    """Split an epoch over two ranks as in the run; None for a stream.
 
     Returns:
-        How often each row is given to a rank, (num_examples,).
+        How often each row is assigned to a rank, (num_examples,).
     """
     if isinstance(job.sources.train, ArrivalSource):
         return None
@@ -139,7 +141,7 @@ def _epoch(job: CheckedJob) -> np.ndarray | None:
 
 
 def given(order: Order, global_batch_size: int, num_positions: int) -> np.ndarray:
-    """Count how often each row is given to a rank within the first positions of an epoch.
+    """Count how often each row is assigned to a rank in the first positions of an epoch.
 
     Shapes: int64 (num_examples,).
     """
@@ -153,10 +155,10 @@ def given(order: Order, global_batch_size: int, num_positions: int) -> np.ndarra
 
 
 def _draws_alike(first: View, second: View) -> _Differing | None:
-    """See whether reading one example draws the same on both ranks, by how often one has read.
+    """Check for draws that are the same on both ranks, and depend on the number of reads.
 
-    Draws by (row, count) are alike as well, and sound, as ranks read other rows: these are the
-    same after another example was read.
+    Draws seeded by (row, count) are the same too, but sound, as ranks read different rows: they do
+    not change after another example was read.
     """
     if not first.draws or _same(first.draws, second.draws) is False:
         return None
@@ -164,9 +166,9 @@ def _draws_alike(first: View, second: View) -> _Differing | None:
     if is_constant or _same(first.draws, first.later_draws):
         return None
     return _Differing(
-        words=f"ranks 0 and 1 read one example {len(first.draws)} times each, seeded otherwise, "
-        "and drew the same in the same order: the dataset seeds a generator of its own alike in "
-        "every process",
+        words=f"ranks 0 and 1, with different seeds, read one example {len(first.draws)} times and "
+        "drew the same numbers: the dataset has its own generator with the same seed in every "
+        "process",
         fix=_DRAW_FIX,
     )
 
@@ -176,7 +178,7 @@ def _same(first: tuple[tuple[float, ...], ...], second: tuple[tuple[float, ...],
 
 
 def _augments_alike(job: CheckedJob) -> _Differing | None:
-    """Augment copies of one example under the ids of either rank: they must come out otherwise."""
+    """Augment copies of one example with the ids of either rank: the results must differ."""
     batches = job.train_batches(1)
     if not batches or len(batches[0].ids) == 0:
         return None
@@ -188,8 +190,8 @@ def _augments_alike(job: CheckedJob) -> _Differing | None:
     if not draws or not all(same_tensors(*ranks) for ranks in outputs):
         return None
     return _Differing(
-        words=f"augment gives {_NUM_COPIES} copies of one example the same draws under other ids, "
-        f"in each of {_NUM_EPOCHS} epochs: every batch, and every rank, is changed alike",
+        words=f"augment() uses the same draws for {_NUM_COPIES} copies of one example with other "
+        f"ids, in each of {_NUM_EPOCHS} epochs: every batch and rank is augmented in the same way",
         fix=_AUGMENT_FIX,
     )
 
@@ -203,12 +205,12 @@ def _augmented(job: CheckedJob, batch: Batch, rank: int, epoch: int) -> list[Ten
 
 
 def _varies(tensors: list[Tensor]) -> bool:
-    """Return True if copies of one example came out otherwise."""
+    """Return True if copies of one example differ."""
     return any(tensor.dim() > 0 and bool((tensor != tensor[:1]).any()) for tensor in tensors)
 
 
 def broken() -> Example:
-    """First weights that are seeded with the rank as well."""
+    """Initial weights that are seeded by rank."""
 
     class ByRank(SoundPictures):
         def build_model(self, recipe: Recipe) -> nn.Module:
@@ -220,8 +222,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="ranks_differ",
-    reason="Ranks whose weights begin otherwise train models of their own, those whose data differ "
-    "leave examples out, and those that draw alike augment less than they seem to.",
+    reason="Ranks with different initial weights train different models, ranks with different data "
+    "miss examples, and ranks with the same draws augment less than they seem to.",
     source="Godbole et al. 2023, Deep Learning Tuning Playbook (seeds of several hosts); PyTorch, "
     "notes on DistributedDataParallel and on DistributedSampler",
     severity=Severity.WARNING,

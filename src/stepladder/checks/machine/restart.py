@@ -1,4 +1,4 @@
-"""A few real steps in a folder of their own, saved by training's own code, and taken up again."""
+"""Take a few real training steps in a separate folder, save them, and resume."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from stepladder.training.step import autocast
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """Where some steps led.
+    """The state after some steps.
 
     Attributes:
-        tensors: everything a checkpoint holds, by group and name: weights, optimiser, random
-            states, stopping.
+        tensors: all tensors of a checkpoint, by group and name: weights, optimiser, random
+        states, stopping.
         state: its other values.
-        outputs: on a held-out batch, in evaluation mode; or the losses, where a task shows none.
-        is_drawn: whether a second look at the batch gives others: something is drawn.
+        outputs: on a held-out batch, in evaluation mode; the losses if a task returns no outputs.
+        is_drawn: whether the outputs are random: a second pass differs.
         saved: name of the checkpoint; None: nothing was saved.
-        num_bytes: of it.
-        model: as it is then, on the device.
+        num_bytes: of the checkpoint.
+        model: after the steps, on the device.
     """
 
     tensors: dict[str, dict[str, Tensor]]
@@ -70,15 +70,15 @@ def take_steps(
     loaded: Loaded | None = None,
     saves: bool = False,
 ) -> Reached:
-    """Train until some step, from the start or from a checkpoint, as a process of its own would.
+    """Train up to some step, from the start or from a checkpoint, as a new process would.
 
-    Model, optimiser, reader and task are made anew. Nothing of the job is changed.
+    Model, optimiser, reader and task are built from scratch. The job is not changed.
 
     Args:
         folder: of this run; exists.
-        until: steps since the very beginning.
-        batch: held-out examples to look at afterwards, on the device.
-        loaded: checkpoint to go on from.
+        until: total number of steps.
+        batch: held-out examples to evaluate afterwards, on the device.
+        loaded: checkpoint to resume from.
         saves: write a checkpoint at the end.
     """
     config = short_config(job.config, folder, max_steps=until)
@@ -142,7 +142,7 @@ def _open(
 
 
 def short_config(config: JobConfig, folder: Path, *, max_steps: int) -> JobConfig:
-    """Return the same job for a few steps: read as it goes, in this folder, nothing sent anywhere."""
+    """Return the same job for a few steps: streaming, in this folder, without trackers."""
     recipe = config.recipe
     schedule = replace(
         recipe.schedule,
@@ -171,7 +171,7 @@ def short_config(config: JobConfig, folder: Path, *, max_steps: int) -> JobConfi
 
 
 def fresh_task(task: Task, recipe: Recipe) -> Task:
-    """Return the task as another process would have it: what it counts in itself begins anew."""
+    """Return the task as in another process, without its accumulated state."""
     if isinstance(task, ImageClassification):
         return task.as_read_by(recipe)
     try:
@@ -181,7 +181,7 @@ def fresh_task(task: Task, recipe: Recipe) -> Task:
 
 
 def outputs_of(task: Task, model: nn.Module, batch: Batch, job: CheckedJob) -> Tensor:
-    """Return what a model says of a batch, in evaluation mode, on the CPU in fp32."""
+    """Return a model's outputs on a batch, in evaluation mode, on the CPU in fp32."""
     flags = {module: module.training for module in model.modules()}
     model.eval()
     try:

@@ -1,1 +1,1 @@
-"""Checks of the model: its layers, its first weights, what reaches them."""
+"""Checks of the model: its layers, its initial weights, its gradients."""

@@ -1,4 +1,4 @@
-"""BatchNorm has enough examples to take a mean and a variance of."""
+"""BatchNorm has enough examples per forward pass for its statistics."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from stepladder.measuring.probe import untouched
 from stepladder.records.findings import Severity
 
 FEW = 4  # examples; Wu and He measure a loss of accuracy below 16, and a large one at 2
-_FIX = "Give each forward pass more examples ({option}), or use GroupNorm, or freeze BatchNorm."
+_FIX = "Use more examples per forward pass ({option}), GroupNorm, or a frozen BatchNorm."
 
 
 def batch_norm(job: CheckedJob) -> Answer:
-    """Count the examples of a forward pass, of a full batch and of an epoch's last one."""
+    """Count the examples in the forward passes of an epoch, including the last one."""
     model = job.model()
     layers = [m for m in model.modules() if isinstance(m, BatchNorm) and m.training]
     if not layers:
-        return not_applicable("no BatchNorm learns")
+        return not_applicable("the model has no BatchNorm in training mode")
     sizes = pass_sizes(job)
     smallest, usual = min(sizes), max(sizes)
     option = "--batch.micro-batch-size"
@@ -36,8 +36,8 @@ def batch_norm(job: CheckedJob) -> Answer:
     if smallest == 1 and _has_one_value(job, model, layers):
         return found(
             "batch_norm_tiny_batch",
-            "a forward pass of one example gives BatchNorm one value a channel, which stops "
-            f"training; an epoch has passes of {_listed(sizes)}",
+            "BatchNorm raises in training with one value per channel, and an epoch has forward "
+            f"passes of {_listed(sizes)} examples",
             fix=fix,
             severity=Severity.ERROR,
             **numbers,
@@ -45,16 +45,16 @@ def batch_norm(job: CheckedJob) -> Answer:
     if usual <= FEW:
         return found(
             "batch_norm_tiny_batch",
-            f"{len(layers)} BatchNorm layers take their statistics of {usual} "
+            f"{len(layers)} BatchNorm layers compute their statistics from {usual} "
             f"example{'s' if usual > 1 else ''} at a time",
             fix=fix,
             **numbers,
         )
-    return passed(f"BatchNorm sees {_listed(sizes)} examples at a time", **numbers)
+    return passed(f"BatchNorm has {_listed(sizes)} examples per forward pass", **numbers)
 
 
 def pass_sizes(job: CheckedJob) -> set[int]:
-    """List the sizes of the forward passes of an epoch of training."""
+    """Return the sizes of the forward passes in a training epoch."""
     batch = job.recipe.batch
     num = max(1, round(len(job.sources.train) * job.recipe.data.fraction))
     size = min(batch.global_batch_size, num)
@@ -70,7 +70,7 @@ def _listed(sizes: set[int]) -> str:
 
 
 def _has_one_value(job: CheckedJob, model: nn.Module, layers: Sequence[nn.Module]) -> bool:
-    """Return True if a layer gets one value a channel from one example, as after pooling."""
+    """Return True if a layer gets one value per channel and example, as after pooling."""
     counts: list[int] = []
 
     def note(_: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -88,7 +88,7 @@ def _has_one_value(job: CheckedJob, model: nn.Module, layers: Sequence[nn.Module
 
 
 def broken() -> Example:
-    """BatchNorm in a training of two examples a step."""
+    """BatchNorm with two examples per step."""
 
     class Normed(SoundPictures):
         def build_model(self, recipe: Recipe) -> nn.Module:
@@ -103,8 +103,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="batch_norm",
-    reason="The statistics of very few examples are mostly noise: training is worse than without "
-    "the layer, and validation, which uses their running mean, worse still.",
+    reason="Statistics of very few examples are mostly noise: training is worse than without the "
+    "layer, and validation, which uses running statistics, even worse.",
     source="Wu and He 2018, Group Normalization, figure 1, arXiv:1803.08494",
     severity=Severity.WARNING,
     tier=Tier.FAST,

@@ -1,4 +1,4 @@
-"""Each weight that is to learn gets a gradient, and each that gets one is known to the model."""
+"""Each trainable weight gets a gradient, and each weight with a gradient is in the model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Named = list[tuple[str, nn.Parameter]]
 
 
 def gradients_reach(job: CheckedJob) -> Answer:
-    """Follow the graph of one loss to the weights that it reaches."""
+    """Follow the graph of a loss to the weights that it depends on."""
     batch = training_sample(job, NUM_EXAMPLES)
     job, model = own_pair(job)
     versions = {id(weight): weight._version for weight in model.parameters()}
@@ -41,7 +41,7 @@ def gradients_reach(job: CheckedJob) -> Answer:
     if not losses.requires_grad:
         return _without_graph(learning)
     reached = {id(leaf): leaf for leaf in leaves_of(losses)}
-    lost = _lost_gradients(job, losses, learning)  # before weights are changed to see what matters
+    lost = _lost_gradients(job, losses, learning)  # before _matter changes weights
     answer = _strangers(job, model, reached, called)
     if answer is not None:
         return answer
@@ -57,28 +57,30 @@ def gradients_reach(job: CheckedJob) -> Answer:
     if frozen:
         return found(
             "frozen_by_accident",
-            f"{len(frozen)} weights are frozen as they were drawn, at random: {_listed(frozen)}",
-            fix="Let them learn (requires_grad_(True)); if random features are meant, name trunk "
-            "and head by split() and use --train head.",
+            f"{len(frozen)} weights are frozen with random initial values: {_listed(frozen)}",
+            fix="Train them (requires_grad_(True)). If random features are intended, return trunk "
+            "and head from split() and use --train head.",
             severity=Severity.WARNING,
             names=[name for name, _ in frozen],
         )
     if lost:
         return found(
             "loss_not_finite",
-            f"the loss is finite, and the gradient of {len(lost)} of {len(learning)} weights is "
+            f"the loss is finite, but the gradient of {len(lost)} of {len(learning)} weights is "
             f"not: {_listed(lost)}",
-            fix="Look for the root, norm or power of 0, and for a where() that hides a NaN; "
-            "torch.autograd.set_detect_anomaly(True) names it.",
+            fix="Check for sqrt, norm or power of 0, and for a where() that hides a NaN; "
+            "torch.autograd.set_detect_anomaly(True) finds the line.",
             names=[name for name, _ in lost],
         )
-    unused = f"; {len(missing)} change nothing here: {_listed(missing)}" if missing else ""
+    unused = f"; it does not depend on {len(missing)}: {_listed(missing)}" if missing else ""
     num = len(learning) - len(missing)
-    return passed(f"the loss reaches {num} of {len(learning)} weights{unused}", reached=num)
+    return passed(
+        f"{num} of {len(learning)} weights get a gradient from the loss{unused}", reached=num
+    )
 
 
 def _lost_gradients(job: CheckedJob, losses: Tensor, learning: Named) -> Named:
-    """Name weights whose gradient is NaN or infinite; in half precision scaling looks after it."""
+    """Return weights with a NaN or infinite gradient; none in fp16, which skips such steps."""
     if job.recipe.device.precision in (Precision.FP16, Precision.FP16_MASTER):
         return []
     weights = [weight for _, weight in learning]
@@ -97,7 +99,7 @@ def _values(grad: Tensor) -> Tensor:
 
 
 def leaves_of(losses: Tensor) -> Iterator[Tensor]:
-    """Yield the leaves that the graph of a tensor ends in."""
+    """Yield the leaves of the graph of a tensor."""
     waiting, seen = [losses.grad_fn], set()
     while waiting:
         node = waiting.pop()
@@ -112,15 +114,15 @@ def leaves_of(losses: Tensor) -> Iterator[Tensor]:
 
 def _without_graph(learning: Named) -> Answer:
     if not learning:
-        return not_applicable("no weight is to learn")
+        return not_applicable("the model has no trainable weights")
     return found(
         "frozen_by_accident",
-        f"the loss has no gradient: none of {len(learning)} weights learns",
-        fix="Look for no_grad, detach, .data, .item() or argmax between model and loss.",
+        f"the loss has no gradient: none of {len(learning)} weights is trained",
+        fix="Check for no_grad, detach, .data, .item() or argmax between model and loss.",
     )
 
 
-# --- weights that learn unknown to the model
+# --- weights with a gradient that are not in the model
 
 
 def _strangers(
@@ -144,20 +146,20 @@ def _strangers(
     if any(id(module) in of_task for module in hidden) or _held_by(job.task, strangers):
         return found(
             "parameters_not_in_optimizer",
-            f"{len(strangers)} weights that the loss reaches belong to the Task, not to the model: "
-            "the optimiser does not know them",
-            fix="Make them in build_model, as a part of the model that it returns.",
+            f"{len(strangers)} weights in the loss belong to the Task, not to the model, so the "
+            "optimiser does not have them",
+            fix="Create them in build_model, as part of the model that it returns.",
             num=len(strangers),
         )
     held = any(_held_by(module, strangers) for module in model.modules())
     if not hidden and not held:
-        return None  # made on the way, as inputs that ask for a gradient
+        return None  # temporary, such as inputs that require a gradient
     names = sorted({type(module).__name__ for module in hidden}) or ["tensors"]
     return found(
         "unregistered_modules",
-        f"{len(strangers)} weights of {', '.join(names)} are used, and the model does not list "
-        "them: they do not learn and are not saved",
-        fix="Hold layers in nn.ModuleList or nn.ModuleDict, weights in nn.ParameterList.",
+        f"{len(strangers)} weights of {', '.join(names)} are used but not registered in the model: "
+        "they are neither trained nor saved",
+        fix="Use nn.ModuleList or nn.ModuleDict for layers, nn.ParameterList for weights.",
         num=len(strangers),
     )
 
@@ -186,28 +188,28 @@ def _modules_in(values: Iterable[Any]) -> Iterator[nn.Module]:
             yield from _modules_in(value.values())
 
 
-# --- weights that should learn and get no gradient
+# --- trainable weights without a gradient
 
 
 def _cut_off(missing: Named, called: Mapping[nn.Module, bool]) -> Answer:
     owners = {id(w): m for m in called for w in m.parameters(recurse=False)}
     without = [(name, w) for name, w in missing if id(w) in owners and not called[owners[id(w)]]]
     is_meant = len(without) == len(missing)
-    how = "computed under no_grad" if is_meant else "cut off by detach, .data or the like"
+    how = "as they are used under no_grad" if is_meant else "because of detach, .data or similar"
     return found(
         "frozen_by_accident",
         f"the loss depends on {len(missing)} weights that get no gradient, {how}: "
         f"{_listed(missing)}",
-        fix="Leave no_grad out; if they are to stay as they are, say so: requires_grad_(False)."
+        fix="Remove no_grad. If they should not be trained, use requires_grad_(False)."
         if is_meant
-        else "Take the detach (or .data, .numpy(), torch.tensor(...)) out of the way to the loss.",
+        else "Remove detach (or .data, .numpy(), torch.tensor(...)) between weights and loss.",
         severity=Severity.WARNING if is_meant else None,
         names=[name for name, _ in missing],
     )
 
 
 def _matter(job: CheckedJob, model: nn.Module, batch: Batch, weights: list[nn.Parameter]) -> bool:
-    """Return True if the loss changes when some weights do; unused branches do not matter."""
+    """Return True if the loss changes with some weights; unused branches do not matter."""
     before = look(job, model, batch).losses
     with untouched(model), torch.no_grad():
         torch.manual_seed(1)
@@ -219,7 +221,7 @@ def _matter(job: CheckedJob, model: nn.Module, batch: Batch, weights: list[nn.Pa
 
 
 def _is_copy(weight: nn.Parameter, model: nn.Module) -> bool:
-    """Return True if another weight begins alike, as of a teacher that follows the model."""
+    """Return True if another weight has the same initial values, as in a teacher model."""
     if weight.dim() < 2:
         others = [w for w in model.parameters() if w is not weight and w.shape == weight.shape]
         return bool(others) and any(torch.equal(w, weight) for w in others) and _has_twin(model)
@@ -239,7 +241,7 @@ def _has_twin(model: nn.Module) -> bool:
 
 
 def _frozen_at_random(job: CheckedJob, model: nn.Module) -> Named:
-    """Name frozen layers whose weights another seed draws otherwise, so that none were loaded."""
+    """Return frozen weights that depend on the seed, so they are random and not loaded."""
     parts = job.task.split(model)
     trunk = set() if parts is None else {id(weight) for weight in parts[0].parameters()}
     suspects = [
@@ -295,8 +297,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="gradients_reach",
-    reason="Weights that get no gradient, or that no optimiser knows, stay as they were drawn; "
-    "training goes on with what is left, and nothing says so.",
+    reason="Weights without a gradient, or that are not in the optimiser, keep their random "
+    "values; the rest is trained without any error.",
     source="PyTorch, documentation of nn.ModuleList and of autograd mechanics; TrainCheck (Jiang "
     "et al. 2025, OSDI)",
     severity=Severity.ERROR,

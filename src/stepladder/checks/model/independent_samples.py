@@ -1,4 +1,4 @@
-"""An example's output depends on that example alone."""
+"""The output for an example depends on that example only."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from stepladder.config.recipe import Recipe
 from stepladder.records.findings import Severity
 
 NUM_EXAMPLES = 8
-CHANGED = 1e-3  # of the spread of the outputs; rounding is a thousandth of that
+CHANGED = 1e-3  # of the spread of the outputs; rounding is a thousand times smaller
 
 
 def independent_samples(job: CheckedJob) -> Answer:
-    """Change the second half of a batch, in evaluation mode: outputs of the first must stay."""
+    """Change half of a batch, in evaluation mode: outputs of the other half must not change."""
     batch = training_sample(job, 2 * NUM_EXAMPLES)
     num = batch.ids.numel()
     if num < 4:
-        return not_applicable(f"a batch of {num} cannot be changed in part")
+        return not_applicable(f"a batch of {num} is too small")
     model = job.model().eval()
     half = num // 4
     same = torch.arange(half)
@@ -31,25 +31,26 @@ def independent_samples(job: CheckedJob) -> Answer:
     second = take(batch, torch.cat([same, torch.arange(2 * half, 3 * half)]))
     a, b, again = (look(job, model, part).outputs for part in (first, second, first))
     if a is None or b is None or again is None:
-        return not_applicable("the model as a whole gives no row for each example")
+        return not_applicable("the model does not return one row per example")
     if not torch.equal(a, again):
         return not_applicable("the model draws random numbers in evaluation mode")
     moved = _moved(a[:half], b[:half], a)
     seen = f"{2 * half} training examples"
     if moved <= CHANGED:
         return passed(
-            f"outputs move by {moved:.1g} of their spread when other examples change",
+            f"outputs change by {moved:.1g} of their spread when other examples change",
             coverage=seen,
             moved=moved,
         )
     without = [module for module in model.modules() if _has_no_statistics(module)]
-    why = f"; {len(without)} BatchNorm layers keep no running statistics" if without else ""
+    why = f"; {len(without)} BatchNorm layers have no running statistics" if without else ""
     return found(
         "samples_not_independent",
-        f"outputs move by {moved:.2g} of their spread when other examples of the batch change{why}",
-        fix="Give BatchNorm its running statistics (track_running_stats=True)."
+        f"outputs change by {moved:.2g} of their spread when other examples of the batch change"
+        f"{why}",
+        fix="Use BatchNorm with running statistics (track_running_stats=True)."
         if without
-        else "Look for a view, reshape, transpose, softmax or mean that mixes dimension 0.",
+        else "Check for a view, reshape, transpose, softmax or mean that mixes dimension 0.",
         severity=Severity.WARNING if without else None,
         coverage=seen,
         moved=moved,
@@ -67,7 +68,7 @@ def _has_no_statistics(module: nn.Module) -> bool:
 
 
 def broken() -> Example:
-    """Features less their mean over dimension 0, the examples."""
+    """Features minus their mean over dimension 0, the batch."""
 
     class Centred(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -85,10 +86,10 @@ def broken() -> Example:
 
 CHECK = Check(
     name="independent_samples",
-    reason="Where examples leak into each other, results depend on who shares a batch, and "
-    "deployment with one example fails.",
+    reason="If examples of a batch influence each other, results depend on the batch, and "
+    "inference on one example fails.",
     source="Karpathy 2019, A Recipe for Training Neural Networks: use backprop to chart "
-    "dependencies; here by changing the others, which token ids and pixels allow too",
+    "dependencies; here by changing other examples, which also works for token ids",
     severity=Severity.ERROR,
     tier=Tier.FAST,
     faults=("samples_not_independent",),

@@ -1,4 +1,4 @@
-"""First weights that let a model learn: not all alike, not far too large, no dead units."""
+"""Initial weights allow learning: not all equal, not far too large, no dead units."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from stepladder.records.findings import Severity
 from stepladder.training.output.wording import percent
 
 NUM_EXAMPLES = 16
-NUM_TRIES = 3  # steps in which weights that are alike may come apart
+NUM_TRIES = 3  # steps in which equal weights may diverge
 LARGE_GAIN = 5.0  # times the size of its input; He's initialisation gives 1.4, torch's own 0.6
-LARGE_STD = 30.0  # of what a layer gives that no norm follows: any softmax or tanh is then full
+LARGE_STD = 30.0  # of the output of a layer without a norm: a softmax or tanh is saturated
 SMALL_GAIN = 1e-2  # times the size of its input
-SMALL_STD = 1e-5  # over the examples; a gradient through it is lost
-DEAD_FRAC = 0.8  # of a ReLU's units that are 0 for all examples; half of them may be by nature
-FULL, FULL_FRAC = 0.99, 0.8  # |tanh| from which it hardly moves, and the share of values there
+SMALL_STD = 1e-5  # over examples; a gradient through it vanishes
+DEAD_FRAC = 0.8  # of a ReLU's units are 0 for all examples; half of them is normal
+FULL, FULL_FRAC = 0.99, 0.8  # |tanh| at saturation, and the fraction of values there
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = ("norm",)
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """What one layer was given and gave: kind is "weights", "norm", "relu" or "tanh"."""
+    """Input and output statistics of a layer: kind is "weights", "norm", "relu" or "tanh"."""
 
     name: str
     kind: str
@@ -46,7 +46,7 @@ class _Layer:
 
 
 def initialisation(job: CheckedJob) -> Answer:
-    """Look at what each layer gives at the start, and for units that can only learn alike."""
+    """Check the initial output of each layer, and find units that cannot diverge."""
     model = job.model()
     batch = training_sample(job, NUM_EXAMPLES)
     alike = _units_alike(job, model, batch)
@@ -54,24 +54,24 @@ def initialisation(job: CheckedJob) -> Answer:
     if alike:
         return found(
             "bad_initialisation",
-            f"all units of {alike[0]} begin alike and get one gradient, so they stay alike"
+            f"all units of {alike[0]} have equal weights and equal gradients, so they stay equal"
             + (f"; so do those of {len(alike) - 1} more layers" if len(alike) > 1 else ""),
-            fix="Draw the weights at random, such as torch does by default (Kaiming); only biases "
-            "begin at zero.",
+            fix="Initialise weights at random, as torch does by default (Kaiming); only biases "
+            "may be constant.",
             coverage=seen,
             layers=list(alike),
         )
     with _watching(model) as layers:
         look(job, model, batch)
     if not any(layer.learns and layer.kind == "weights" for layer in layers):
-        return not_applicable("no linear or convolutional layer learns")
+        return not_applicable("the model has no trainable linear or convolutional layer")
     fault = _out_of_scale(layers)
     if fault is None:
         stds = [layer.std for layer in layers if layer.kind == "weights" and layer.learns]
         if not all(math.isfinite(std) for std in stds):
-            return not_applicable("what layers give is not finite: see not_finite")
+            return not_applicable("outputs of layers are not finite: see not_finite")
         return passed(
-            f"what layers give deviates by {min(stds):.2g} to {max(stds):.2g}",
+            f"outputs of layers have a standard deviation of {min(stds):.2g} to {max(stds):.2g}",
             coverage=seen,
             smallest_std=min(stds),
             largest_std=max(stds),
@@ -87,33 +87,33 @@ def _out_of_scale(layers: list[_Layer]) -> tuple[str, str] | None:
             gain = layer.std / layer.size_in if layer.size_in > 0 else 0.0
             if layer.std > LARGE_STD and gain > LARGE_GAIN:
                 return (
-                    f"{layer.name} gives numbers {gain:.0f} times as large as it gets: they "
-                    f"deviate by {layer.std:.3g}",
-                    "Scale its first weights by 1 / sqrt(inputs), as torch does by default.",
+                    f"the output of {layer.name} is {gain:.0f} times as large as its input, with a "
+                    f"standard deviation of {layer.std:.3g}",
+                    "Scale its initial weights by 1 / sqrt(fan_in), as torch does by default.",
                 )
             is_lost = 0 < layer.std < min(SMALL_STD, SMALL_GAIN * layer.size_in)
             if is_lost and _leads_nowhere(layers, idx):
                 return (
-                    f"what {layer.name} gives differs between examples by {layer.std:.1g} only",
-                    "Draw larger first weights (Kaiming), or put a norm layer between.",
+                    f"the output of {layer.name} varies by only {layer.std:.1g} between examples",
+                    "Use larger initial weights (Kaiming), or add a norm layer.",
                 )
         if layer.kind == "relu" and layer.idle_frac > DEAD_FRAC:
             return (
-                f"{percent(layer.idle_frac, 0)} of the units of {layer.name} are 0 for every "
-                "example: they get no gradient",
-                "Begin with smaller or zero biases, and weights about 0.",
+                f"{percent(layer.idle_frac, 0)} of the units of {layer.name} are 0 for all "
+                "examples, so they get no gradient",
+                "Initialise biases to zero, and weights with mean 0.",
             )
         if layer.kind == "tanh" and layer.idle_frac > FULL_FRAC:
             return (
-                f"{percent(layer.idle_frac, 0)} of what {layer.name} gives is at its limits, where "
-                "its gradient is nearly 0",
-                "Begin with smaller weights (Glorot), or scale the inputs.",
+                f"{percent(layer.idle_frac, 0)} of the output of {layer.name} is saturated, so its "
+                "gradient is nearly 0",
+                "Use smaller initial weights (Glorot), or scale the inputs.",
             )
     return None
 
 
 def _leads_nowhere(layers: list[_Layer], idx: int) -> bool:
-    """Return True if nothing behind a layer makes its signal larger again, as a path beside it may."""
+    """Return True if no later layer or skip connection restores the signal of a layer."""
     later = layers[idx + 1 :]
     weighted = [layer for layer in later if layer.kind == "weights"]
     return (
@@ -123,7 +123,7 @@ def _leads_nowhere(layers: list[_Layer], idx: int) -> bool:
     )
 
 
-# --- what layers give
+# --- outputs of layers
 
 
 @contextmanager
@@ -182,11 +182,11 @@ def _idle_frac(values: Tensor, kind: str) -> float:
     return float((units <= 0).all(1).float().mean())
 
 
-# --- units that learn alike
+# --- units with equal weights
 
 
 def _units_alike(job: CheckedJob, model: nn.Module, batch: Batch) -> list[str]:
-    """Name layers all of whose units have equal weights and gradients, after some steps too."""
+    """Return layers whose units all have equal weights, even after some steps."""
     suspects = [
         (name, module)
         for name, module in model.named_modules()
@@ -238,8 +238,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="initialisation",
-    reason="Units that begin alike stay alike, and signals that grow or vanish from layer to layer "
-    "leave no gradient to learn by.",
+    reason="Units with equal initial weights stay equal, and with signals that explode or vanish "
+    "from layer to layer there is no useful gradient.",
     source="He et al. 2015, Delving Deep into Rectifiers, arXiv:1502.01852; TheDeepChecker (Ben "
     "Braiek and Khomh 2023, TOSEM) for dead and full units",
     severity=Severity.ERROR,

@@ -1,4 +1,4 @@
-"""A model that reads its inputs learns more from them than from one input for all."""
+"""The model learns more from its inputs than from the same input for all examples."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from stepladder.checks.optimisation.overfit_one_batch import NUM_STEPS, one_batc
 from stepladder.data.batch import Batch
 from stepladder.records.findings import Severity
 
-BETTER_FRAC = 0.9  # of what one input for all comes to; by heart it is far below
-EQUAL_FRAC = 0.02  # about it: no better
-SPREAD = 1e-4  # of the outputs' size: the same for all examples
+BETTER_FRAC = 0.9  # of the loss with the same input for all; memorisation is far below
+EQUAL_FRAC = 0.02  # from it: no better
+SPREAD = 1e-4  # of the size of the outputs: the same for all examples
 BUDGET_S = 3.0
 LEAST_STEPS = 40
 
 
 def input_independent(job: CheckedJob) -> Answer:
-    """Learn one batch by heart once more, with the first example's inputs for all of them."""
+    """Overfit one batch again, with the inputs of the first example for all examples."""
     batch = one_batch(job)
     num = batch.ids.numel()
     reason = _why_not(job, batch)
@@ -42,10 +42,9 @@ def input_independent(job: CheckedJob) -> Answer:
     if own.spread is not None and own.spread < SPREAD and own.num_steps >= LEAST_STEPS:
         return found(
             "no_better_than_baseline",
-            f"after {own.num_steps} steps outputs are the same for all examples, whatever their "
-            "inputs",
-            fix="Look for the place where the inputs are lost: a wrong variable, a mean over "
-            "everything, dead units.",
+            f"after {own.num_steps} steps, the outputs are the same for all examples",
+            fix="Find where the inputs are lost: a wrong variable, a mean over all dimensions, or "
+            "dead units.",
             coverage=seen,
             spread=own.spread,
         )
@@ -57,18 +56,18 @@ def input_independent(job: CheckedJob) -> Answer:
         budget_s=min(BUDGET_S, 0.2 * job.left_s()),
     )
     numbers: dict[str, Any] = {"loss": own.last, "blind_loss": blind.best}
-    said = f"the loss comes to {own.last:.3g}, with one input for all to {blind.best:.3g}"
+    said = f"the loss reaches {own.last:.3g}, and {blind.best:.3g} with the same input for all"
     if own.last <= BETTER_FRAC * blind.best or not math.isfinite(blind.best):
         return passed(said, coverage=seen, **numbers)
     if min(own.num_steps, blind.num_steps) < LEAST_STEPS or blind.best > 0.98 * own.first:
-        return not_applicable(f"{said}: too little was learnt to tell")
+        return not_applicable(f"{said}: too little was learnt to compare")
     if abs(own.best / blind.best - 1) > EQUAL_FRAC:
         return passed(said, coverage=seen, **numbers)
     return found(
         "no_better_than_baseline",
-        f"{said}: the inputs do not matter",
-        fix="Look for the place where the inputs are lost: a wrong variable, a scale that makes "
-        "them all alike, dead units.",
+        f"{said}: the model does not use its inputs",
+        fix="Find where the inputs are lost: a wrong variable, a scale that makes them all equal, "
+        "or dead units.",
         severity=Severity.WARNING,
         coverage=seen,
         **numbers,
@@ -76,15 +75,15 @@ def input_independent(job: CheckedJob) -> Answer:
 
 
 def alike(inputs: object) -> object:
-    """Return every example the inputs of the first."""
+    """Return inputs with those of the first example for all examples."""
     return each_tensor(lambda value: value[:1].expand_as(value).clone(), inputs)
 
 
 def _why_not(job: CheckedJob, batch: Batch) -> str | None:
     if batch.ids.numel() < 4:
-        return "there are not four different examples"
+        return "the batch has fewer than four different examples"
     if not isinstance(batch.targets, Tensor):
-        return "there are no targets: the inputs are all that there is to learn"
+        return "targets are not a tensor"
     rows = batch.targets.reshape(len(batch.targets), -1)
     if bool((rows == rows[:1]).all()):
         return "all targets of the batch are equal"
@@ -92,14 +91,14 @@ def _why_not(job: CheckedJob, batch: Batch) -> str | None:
     losses = look(job, model, batch).losses
     others = batch._replace(targets=batch.targets.roll(1, 0))
     if torch.equal(look(job, model, others).losses, losses):
-        return "the loss does not read the targets"
+        return "the loss does not depend on the targets"
     if not bool(torch.isfinite(losses).all()) or float(losses.min()) < 0:
-        return "the loss can be below 0, or is not finite"
+        return "the loss is negative, or not finite"
     return None
 
 
 def broken() -> Example:
-    """A loss that calls the model with an empty picture of the right shape."""
+    """A loss that calls the model with zeros instead of the inputs."""
 
     class Blind(SoundPictures):
         def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -111,8 +110,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="input_independent",
-    reason="A model whose inputs get lost on the way learns how often each answer is right, and "
-    "nothing else.",
+    reason="A model that does not use its inputs learns the class frequencies only.",
     source="Karpathy 2019, A Recipe for Training Neural Networks: input-independent baseline",
     severity=Severity.ERROR,
     tier=Tier.FULL,

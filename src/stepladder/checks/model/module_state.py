@@ -1,4 +1,4 @@
-"""What layers hold is set before it is used: no memory as it was found, no lazy layer, no NaN."""
+"""Weights and buffers are initialised: no uninitialised memory, lazy layers or NaN."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ from stepladder.records.findings import Severity
 from stepladder.training.setup.build import make_model
 
 NUM_EXAMPLES = 16
-OFF_NORM = 1.5  # times 1, which spectral norm promises
+OFF_NORM = 1.5  # times 1, the norm that spectral norm guarantees
 
 
 def module_state(job: CheckedJob) -> Answer:
-    """Look for lazy layers, numbers that are none, and memory that nobody has written to."""
+    """Find lazy layers, values that are not finite, and uninitialised memory."""
     model = job.model()
     lazy = [name for name, tensor in _tensors(model) if nn.parameter.is_lazy(tensor)]
     if lazy:
         return found(
             "uninitialised_module_state",
-            f"{listed(lazy)} have no shape yet when the optimiser is made",
-            fix="Pass one example through the model in build_model, or give the layers' sizes.",
+            f"{listed(lazy)} have no shape yet when the optimiser is created",
+            fix="Run a forward pass in build_model, or use layers with explicit sizes.",
             names=[*lazy],
         )
     bad = [name for name, tensor in _tensors(model) if _is_bad(tensor)]
     if bad:
         return found(
             "uninitialised_module_state",
-            f"{listed(bad)} hold numbers that are not finite before the first step",
-            fix="Give every weight and buffer its first value (torch.zeros, nn.init).",
+            f"{listed(bad)} have values that are not finite before the first step",
+            fix="Initialise every weight and buffer (torch.zeros, nn.init).",
             names=[*bad],
         )
     empty = _never_written(job)
     if empty:
         return found(
             "uninitialised_module_state",
-            f"nobody has written to {listed(empty)}: the memory holds whatever was in it before",
-            fix="Fill what torch.empty gives: torch.zeros, torch.randn or nn.init.",
+            f"{listed(empty)} are uninitialised memory, with arbitrary values",
+            fix="Initialise tensors from torch.empty, or use torch.zeros, torch.randn or nn.init.",
             names=[*empty],
         )
     return _off_norm(model) or _in_evaluation(job, model)
 
 
 class _FilledMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Fill all memory that torch hands out unwritten with NaN.
+    """Fill all uninitialised memory that torch allocates with NaN.
 
-    As `torch.use_deterministic_algorithms` does, which first takes seconds to import a compiler.
+    `torch.use_deterministic_algorithms` does this too, but takes seconds to import a compiler.
     """
 
     def __torch_dispatch__(
@@ -77,7 +77,7 @@ def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _is_bad(tensor: Tensor) -> bool:
-    """Return True if a tensor holds NaN, or a weight infinity; a buffer may, as a mask does."""
+    """Return True if a tensor has NaN, or a weight infinity; a buffer such as a mask may."""
     if not tensor.is_floating_point():
         return False
     if isinstance(tensor, nn.Parameter):
@@ -86,7 +86,7 @@ def _is_bad(tensor: Tensor) -> bool:
 
 
 def _never_written(job: CheckedJob) -> list[str]:
-    """Build the model with new memory full of NaN, and name where that stays and counts."""
+    """Build the model with new memory full of NaN, and return where it remains and matters."""
     with untouched(), _FilledMemory():  # type: ignore[no-untyped-call]
         model = make_model(job.recipe, copy.copy(job.task), job.device)
     names = [name for name, tensor in _tensors(model) if _is_bad(tensor)]
@@ -98,7 +98,7 @@ def _never_written(job: CheckedJob) -> list[str]:
 
 
 def _off_norm(model: nn.Module) -> Answer | None:
-    """Find a layer with spectral norm that stays in evaluation mode before its norm is known."""
+    """Find a layer with spectral norm in evaluation mode whose norm was never estimated."""
     for name, module in model.named_modules():
         hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
         if "SpectralNorm" not in hooks or module.training or not hasattr(module, "weight_orig"):
@@ -110,9 +110,9 @@ def _off_norm(model: nn.Module) -> Answer | None:
         if estimate <= 0 or norm / estimate > OFF_NORM:
             return found(
                 "uninitialised_module_state",
-                f"spectral norm of {name} was never estimated: it stays in evaluation mode, and "
+                f"spectral norm of {name} was never estimated, as it is always in evaluation mode: "
                 f"its weights have norm {norm / estimate if estimate > 0 else norm:.2g}, not 1",
-                fix="Pass some batches through it in training mode first, or use "
+                fix="Run some batches in training mode first, or use "
                 "nn.utils.parametrizations.spectral_norm.",
                 names=[name],
             )
@@ -123,9 +123,11 @@ def _in_evaluation(job: CheckedJob, model: nn.Module) -> Answer:
     """Compare evaluation before and after one pass in training mode."""
     batch = training_sample(job, NUM_EXAMPLES)
     num = len(_tensors(model))
-    said = f"all {num} weights and buffers have values, and evaluation gives finite losses"
+    said = (
+        f"all {num} weights and buffers are initialised, and losses are finite in evaluation mode"
+    )
     if batch.ids.numel() < 2:
-        return passed(f"all {num} weights and buffers have values")
+        return passed(f"all {num} weights and buffers are initialised")
     before = _losses(job, job.model().eval(), batch)
     if before is not None and bool(torch.isfinite(before).all()):
         return passed(said)
@@ -134,10 +136,10 @@ def _in_evaluation(job: CheckedJob, model: nn.Module) -> Answer:
         return not_applicable("the loss is not finite in training mode either")
     return found(
         "uninitialised_module_state",
-        "in evaluation mode a new model "
-        + ("fails" if before is None else "gives losses that are not finite")
-        + ", in training mode it does not: a layer's state is set by training only",
-        fix="Give running statistics and the like a first value where they are made.",
+        "before training, the model "
+        + ("fails" if before is None else "has losses that are not finite")
+        + " in evaluation mode but not in training mode: some state is only set by training",
+        fix="Initialise running statistics and similar buffers where they are created.",
         severity=Severity.WARNING,
     )
 
@@ -145,12 +147,12 @@ def _in_evaluation(job: CheckedJob, model: nn.Module) -> Answer:
 def _losses(job: CheckedJob, model: nn.Module, batch: Batch) -> Tensor | None:
     try:
         return look(job, model, batch, is_as_begun=False).losses
-    except Exception:  # a layer without state may raise anything; the other mode tells
+    except Exception:  # a layer without state may raise anything
         return None
 
 
 def broken() -> Example:
-    """A scale of torch.empty."""
+    """A scale from torch.empty."""
 
     class Scaled(nn.Module):
         def __init__(self, layers: nn.Module) -> None:
@@ -174,8 +176,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="module_state",
-    reason="A layer that is used before its state is set works with whatever lies in memory, and "
-    "differently on each machine.",
+    reason="A layer that is used before it is initialised computes with arbitrary values, which "
+    "differ on each machine.",
     source="PyTorch issue 51800 (spectral norm in evaluation mode first); documentation of lazy "
     "modules and of fill_uninitialized_memory",
     severity=Severity.ERROR,

@@ -1,4 +1,4 @@
-"""A model of several layers that is more than one linear map."""
+"""A model of several layers is not a single linear map."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stepladder.data.batch import Batch
 from stepladder.records.findings import Severity
 
 NUM_EXAMPLES = 8
-LINEAR = 1e-4  # of the spread of the outputs; in float32 rounding is a hundredth of that
+LINEAR = 1e-4  # of the spread of the outputs; float32 rounding is a hundred times smaller
 _A, _B = 0.7, -0.4  # any two numbers
-_FAR = 1000.0  # so many times as large, inputs leave the middle of any activation
+_FAR = 1000.0  # scale of inputs beyond the linear range of any activation
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_PASSING = (nn.Dropout, nn.Identity, nn.BatchNorm1d)  # linear, where evaluated
+_PASSING = (nn.Dropout, nn.Identity, nn.BatchNorm1d)  # linear in evaluation mode
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Call:
 
 
 def nonlinearity(job: CheckedJob) -> Answer:
-    """Test f(ax + by) = a f(x) + b f(y) + (1 - a - b) f(0), and for layers with nothing between."""
+    """Test f(ax + by) = a f(x) + b f(y) + (1 - a - b) f(0), and find adjacent linear layers."""
     batch = training_sample(job, 2 * NUM_EXAMPLES)
     model = job.model().eval()
     _fill_constants_(model)
@@ -49,31 +49,31 @@ def nonlinearity(job: CheckedJob) -> Answer:
     if error is not None and error < LINEAR:
         if not inner and not _is_chain_of_wide(job, model, batch, calls):
             return passed(
-                "the model is linear and narrow inside, as a factorisation is", error=error
+                "the model is linear with a bottleneck, like a factorisation", error=error
             )
         return found(
             "no_nonlinearity",
-            f"{len(calls)} layers with weights compute one linear map: outputs of mixed inputs are "
-            f"the mix of their outputs to {error:.0e}",
-            fix="Put an activation, such as nn.ReLU(), between the layers.",
+            f"{len(calls)} layers compute a single linear map, up to {error:.0e} of their outputs",
+            fix="Add an activation, such as nn.ReLU(), between the layers.",
             error=error,
         )
     if inner:
         first, second = inner[0]
         return found(
             "no_nonlinearity",
-            f"nothing lies between {first} and {second}: together they are one linear layer",
-            fix="Put an activation, such as nn.ReLU(), between them, or leave one out.",
+            f"there is no activation between {first} and {second}: together they are one linear "
+            "layer",
+            fix="Add an activation, such as nn.ReLU(), between them, or remove one of them.",
             severity=Severity.WARNING,
             pairs=[list(pair) for pair in inner],
         )
     if error is None:
-        return passed("no two linear layers stand behind each other; inputs cannot be mixed")
-    return passed(f"the model is not linear: it misses by {error:.1g} of its spread", error=error)
+        return passed("no two linear layers are adjacent; linearity in inputs cannot be tested")
+    return passed(f"the model is not linear: it differs by {error:.1g} of its spread", error=error)
 
 
 def _fill_constants_(model: nn.Module) -> None:
-    """Draw weights that begin all alike, so that branches that begin at zero count."""
+    """Randomise constant weights, so that branches initialised to zero count."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -86,7 +86,7 @@ def _fill_constants_(model: nn.Module) -> None:
 
 
 def _calls(job: CheckedJob, model: nn.Module, batch: Batch) -> list[_Call]:
-    """List the calls of layers in their order, with what passes numbers on unchanged in kind."""
+    """List the calls of layers in order, including linear pass-through layers."""
     calls: list[_Call] = []
 
     def noter(name: str) -> object:
@@ -112,11 +112,11 @@ def _calls(job: CheckedJob, model: nn.Module, batch: Batch) -> list[_Call]:
 
 
 def _hidden_layers(calls: list[_Call]) -> list[tuple[str, str]]:
-    """Name pairs of nn.Linear of which the second reads just what the first gives.
+    """Return pairs of nn.Linear in which the second directly reads the output of the first.
 
-    Left out: what several layers read, as the heads of a VAE do; layers of two different parts, as
-    an embedding and the prototypes that it is compared with; and pairs that are narrower
-    between than at both ends, as a factorised layer and the middle of an autoencoder are.
+    Not included: outputs that several layers read, such as the heads of a VAE; layers in different
+    modules, such as an embedding and the prototypes that it is compared with; and bottlenecks, such
+    as a factorised layer and the middle of an autoencoder.
     """
     pairs = []
     for call in calls:
@@ -137,12 +137,11 @@ def _hidden_layers(calls: list[_Call]) -> list[tuple[str, str]]:
 
 
 def _is_chain_of_wide(job: CheckedJob, model: nn.Module, batch: Batch, calls: list[_Call]) -> bool:
-    """Return True if a linear model has a layer that another reads, through whatever, for nothing.
+    """Return True if a linear model has a redundant layer.
 
-    It is for nothing where it is as wide as what goes into it, or as what the model gives: then
-    one layer in place of both can do the same, which is not so of the middle of a factorisation.
-    Looked at once more with inputs a thousand times as large: an activation that is linear near 0
-    bends there.
+    A layer that another layer reads is redundant if it is as wide as its input or as the output of
+    the model: one layer can replace both, unlike in a factorisation. Tested again with inputs a
+    thousand times as large, where an activation that is linear near 0 is not.
     """
     seen = look(job, model, batch, is_as_begun=False)
     if seen.outputs is None or not (_error(job, model, batch, times=_FAR) or 0.0) < LINEAR:
@@ -159,7 +158,7 @@ def _is_chain_of_wide(job: CheckedJob, model: nn.Module, batch: Batch, calls: li
 
 
 def _is_read(job: CheckedJob, model: nn.Module, batch: Batch, layer: nn.Module) -> bool:
-    """Return True if another layer is given something else where this one gives something else."""
+    """Return True if the input of another layer changes with the output of this one."""
     before = _calls(job, model, batch)
     hook = layer.register_forward_hook(lambda _m, _a, result: result + 1.0)
     try:
@@ -174,10 +173,10 @@ def _is_read(job: CheckedJob, model: nn.Module, batch: Batch, layer: nn.Module) 
 
 
 def _error(job: CheckedJob, model: nn.Module, batch: Batch, *, times: float = 1.0) -> float | None:
-    """Return how far the model is from linear, as a share of the spread of its outputs.
+    """Return how far the model is from linear, relative to the spread of its outputs.
 
     Args:
-        times: how many times as large the inputs are.
+        times: scale of the inputs.
     """
     mixable = [t for t in tensors_of(batch.inputs) if t.is_floating_point()]
     if not mixable or len(mixable) != len(tensors_of(batch.inputs)):
@@ -211,7 +210,7 @@ def _scores(seen: Pass) -> Tensor | None:
 
 
 def broken() -> Example:
-    """Three linear layers and nothing between them."""
+    """Three linear layers without activations."""
 
     class Flat(SoundPictures):
         def build_model(self, recipe: Recipe) -> nn.Module:  # noqa: ARG002
@@ -224,7 +223,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="nonlinearity",
-    reason="Layers with no activation between them are one linear map, however many they are.",
+    reason="Any number of layers without activations is equivalent to a single linear layer.",
     source="the definition of an affine map; NeuraLint (Nikanjam et al. 2021, TOSEM), rule on "
     "missing activations",
     severity=Severity.ERROR,

@@ -1,4 +1,4 @@
-"""Weights that were read while the model was built are in the model that training begins with."""
+"""Pretrained weights that build_model reads are in the model that training starts with."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from stepladder.measuring.probe import untouched
 from stepladder.records.findings import Severity
 from stepladder.training.setup.build import make_model
 
-LOST_FRAC = 0.1  # of the matrices read: with fewer in the model, the others were for nothing
-MISSING_FRAC = 0.3  # of the model's matrices that a file was to fill
+LOST_FRAC = 0.1  # of the matrices that were read: with fewer in the model, loading failed
+MISSING_FRAC = 0.3  # of the model's matrices that were not loaded
 _NUM_COMPARED = 64  # values of each tensor
-_ROUNDED: Final = 2e-2  # of the largest, as weights may be kept in 16 bits
+_ROUNDED: Final = 2e-2  # of the largest, as weights may be stored in 16 bits
 _OTHERS = ("lora_", "adapter")
 
 
 @dataclass
 class _Read:
-    """What was read while a model was built.
+    """Weights that were read while a model was built.
 
     Attributes:
-        given: tensors given to load_state_dict, or written into a copy of a state_dict.
+        given: tensors passed to load_state_dict, or written into a copy of a state_dict.
         opened: tensors of files that torch.load or safetensors opened.
-        missing, unexpected: names that a load with strict=False passed over.
+        missing, unexpected: names that a load with strict=False ignored.
     """
 
     given: list[Tensor] = field(default_factory=list)
@@ -43,7 +43,7 @@ class _Read:
 
 
 def pretrained(job: CheckedJob) -> Answer:
-    """Build the model once more, watch what is read, and look for it in the result."""
+    """Build the model again, record the weights that it reads, and find them in the model."""
     with untouched(), _watching() as (read, taken):
         task = copy.copy(job.task)
         model = make_model(job.recipe, task, job.device)
@@ -54,18 +54,18 @@ def pretrained(job: CheckedJob) -> Answer:
     opened = [tensor for tensor in read.opened if _is_telling(tensor)]
     wanted, severity = (matrices, None) if matrices else (opened, Severity.WARNING)
     if not wanted:
-        return not_applicable("no weights are read while the model is built")
+        return not_applicable("build_model does not read any weights")
     num_found = sum(_is_in(tensor, index) for tensor in wanted)
     share = num_found / len(wanted)
-    said = f"of {len(wanted)} weight tensors that were read, {num_found} are in the model"
+    said = f"{num_found} of {len(wanted)} weight tensors that build_model read are in the model"
     numbers: dict[str, Any] = {"num_read": len(wanted), "num_found": num_found}
     if share < LOST_FRAC:
-        why = f"; names differ, such as {read.unexpected[0]}" if read.unexpected else ""
+        why = f"; unexpected names, such as {read.unexpected[0]}" if read.unexpected else ""
         return found(
             "pretrained_not_loaded",
             f"{said}{why}",
-            fix="Load with strict=True after all layers are made, with names as the model has "
-            "them, and initialise nothing afterwards.",
+            fix="Call load_state_dict with strict=True after all layers are created, with the "
+            "model's names, and do not initialise weights afterwards.",
             severity=severity,
             **numbers,
         )
@@ -73,10 +73,10 @@ def pretrained(job: CheckedJob) -> Answer:
     if read.unexpected and share < 1 - MISSING_FRAC and lost > MISSING_FRAC:
         return found(
             "pretrained_not_loaded",
-            f"{said}; strict=False passed over {len(read.unexpected)} names that the model does "
-            f"not have, such as {read.unexpected[0]}, and left {len(read.missing)} of its own as "
-            f"they were, such as {read.missing[0]}",
-            fix="Map the names of the file onto those of the model, and load with strict=True.",
+            f"{said}; strict=False ignored {len(read.unexpected)} unexpected names, such as "
+            f"{read.unexpected[0]}, and {len(read.missing)} missing ones, such as "
+            f"{read.missing[0]}",
+            fix="Map the names in the file to those of the model, and load with strict=True.",
             severity=Severity.WARNING,
             **numbers,
         )
@@ -84,7 +84,7 @@ def pretrained(job: CheckedJob) -> Answer:
 
 
 def is_head_read(job: CheckedJob, num_classes: int) -> bool:
-    """Return True if a matrix that gives one number a class was read while the model was built."""
+    """Return True if build_model read a matrix with one row per class."""
     with untouched(), _watching() as (read, taken):
         model = make_model(job.recipe, copy.copy(job.task), job.device)
         read.given.extend(_changed(taken))
@@ -95,7 +95,7 @@ def is_head_read(job: CheckedJob, num_classes: int) -> bool:
 
 @contextmanager
 def _watching() -> Iterator[tuple[_Read, list[tuple[Mapping[str, Any], dict[str, Tensor]]]]]:
-    """Note state that is loaded, files that are opened and state_dicts that are handed out."""
+    """Record state that is loaded, files that are opened and state_dicts that are returned."""
     read = _Read()
     taken: list[tuple[Mapping[str, Any], dict[str, Tensor]]] = []
     depth = [0]
@@ -140,7 +140,7 @@ def _watching() -> Iterator[tuple[_Read, list[tuple[Mapping[str, Any], dict[str,
 
 
 def _changed(taken: list[tuple[Mapping[str, Any], dict[str, Tensor]]]) -> list[Tensor]:
-    """List what was put into a state_dict after it was handed out."""
+    """List the tensors that were put into a state_dict after it was returned."""
     return [
         value
         for state, before in taken
@@ -166,7 +166,7 @@ def _tensors(module: nn.Module) -> list[Tensor]:
 
 
 def _is_telling(tensor: Tensor) -> bool:
-    """Return True if a tensor can be known again: a matrix or kernel of different numbers."""
+    """Return True if a tensor can be recognised: a matrix or kernel with different values."""
     is_matrix = tensor.dim() >= 2 and tensor.is_floating_point() and tensor.numel() > 3
     return is_matrix and not tensor.is_meta and float(tensor.float().std()) > 0
 
@@ -200,7 +200,7 @@ def _missing_frac(model: nn.Module, read: _Read) -> float:
 
 
 def broken() -> Example:
-    """Weights saved from a model in DataParallel, loaded with strict=False: no name fits."""
+    """Weights saved from DataParallel and loaded with strict=False: no name matches."""
 
     class Prefixed(SoundPictures):
         def build_model(self, recipe: Recipe) -> nn.Module:
@@ -214,10 +214,10 @@ def broken() -> Example:
 
 CHECK = Check(
     name="pretrained",
-    reason="A training that was to begin with learnt weights and begins with random ones needs "
-    "many times the time, and ends worse.",
-    source="PyTorch, documentation of load_state_dict: strict=False passes over names that do not "
-    "fit",
+    reason="Training from random instead of pretrained weights takes far longer, and ends with a "
+    "worse model.",
+    source="PyTorch, documentation of load_state_dict: strict=False ignores names that do not "
+    "match",
     severity=Severity.ERROR,
     tier=Tier.FAST,
     faults=("pretrained_not_loaded",),

@@ -1,4 +1,4 @@
-"""Each step begins with no gradient: one batch gives the same gradient five times."""
+"""Gradients are cleared before each step: a batch has the same gradient five times."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from stepladder.records.findings import Severity
 
 
 def gradients_cleared(job: CheckedJob) -> Answer:
-    """Call the run's own step five times with weights held: the gradient must stay as large."""
+    """Call the run's step five times with fixed weights: the gradient must not grow."""
     if job.recipe.device.precision is Precision.FP16_MASTER:
-        return not_applicable("weights are held twice, in the model and in the optimiser")
+        return not_applicable("weights are stored twice, in the model and in the optimiser")
     plain = replace(job.recipe.optimizer, clip_norm=None)
     with short_subject(job, optimizer=plain) as subject:
         stop_dropping(subject.model)
         norms = _norms(subject, job.first_batch)
     if min(norms) <= 0 or not all(norm < float("inf") for norm in norms):
         return not_applicable("the gradient of the first batch is 0, or not finite")
-    said = f"the norm of one batch's gradient goes {norms_in_words(norms)}"
+    said = f"the gradient of one batch has norm {norms_in_words(norms)}"
     if not is_growing(norms):
-        return passed(f"{said} in {NUM_CALLS} calls of the step with weights held", norms=[*norms])
+        return passed(f"{said} in {NUM_CALLS} steps with fixed weights", norms=[*norms])
     return found(
         "missing_zero_grad",
-        f"{said} while the weights are held: what earlier steps gave is still in it",
-        fix="Keep no loss or gradient from one call of loss() to the next.",
+        f"{said} in {NUM_CALLS} steps with fixed weights: gradients of earlier steps accumulate",
+        fix="Do not keep losses or gradients between calls of loss().",
         norms=[*norms],
     )
 
 
 def _norms(subject: Subject, batch: Batch) -> list[float]:
-    """Take steps that end before the weights change, and give the gradient's norm at each."""
+    """Take steps, restore the weights after each, and return the gradient norms."""
     optimizer = subject.parts.update.optimizer
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     before = [weight.detach().clone() for weight in weights]
@@ -55,7 +55,7 @@ def _norms(subject: Subject, batch: Batch) -> list[float]:
 
 
 def broken() -> Example:
-    """A Task that adds what the losses of earlier batches were to those of this one."""
+    """A Task that adds the losses of earlier batches to those of the current one."""
 
     class Running(SoundPictures):
         def __init__(self) -> None:
@@ -75,8 +75,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="gradients_cleared",
-    reason="Gradients that are kept from step to step make each step larger than it is meant to "
-    "be, and Adam hides it.",
+    reason="Gradients that accumulate from step to step make each step larger than intended, and "
+    "Adam hides it.",
     source="PyTorch, documentation of Optimizer.zero_grad; measured: with weights held, kept "
     "gradients grow as 1, 2, 3, 4, 5",
     severity=Severity.ERROR,

@@ -1,4 +1,4 @@
-"""The learning rate, by how far weights move and where the loss goes in a short training."""
+"""The learning rate fits the size of updates and the loss in a short training."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from stepladder.records.findings import Severity
 NUM_BATCHES = 8
 NUM_STEPS = 60
 RATIO_STEPS = 10
-BUDGET_S = 5.0  # of the training at the recipe's rate; a lower one gets as much
+BUDGET_S = 5.0  # for the training at the recipe's rate; as much for a lower one
 LARGE_RATIO = 0.1  # |change| / |weights| of a step; about 0.001 is usual
 SAFE_RATIO = 1e-3
-LOWER = (0.1, 0.01, 0.001)  # times the rate, to see whether it then learns
+LOWER = (0.1, 0.01, 0.001)  # times the rate, to test whether it then learns
 STAYED_FRAC = 0.98  # of the first loss
-SMALL_WAY = 0.01  # of their size: how far weights can go in the whole run
+SMALL_WAY = 0.01  # of their size: how far weights can move in the whole run
 ROSE = 3.0  # times the first loss
 FELL_FRAC = 0.9  # of the first loss: a rate ten times lower learns by then
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Ratio:
-    """How far matrices move in a step, as a share of their size, over the steps measured.
+    """The size of updates relative to the weights, over the measured steps.
 
     Attributes:
-        median: of the matrices that move.
-        largest: of the one that moves most.
+        median: of the matrices that change.
+        largest: of the matrix that changes most.
     """
 
     median: float
@@ -47,15 +47,15 @@ class _Ratio:
 
 
 def learning_rate(job: CheckedJob) -> Answer:
-    """Measure how far a step moves the weights; where it is far, see what a lower rate does."""
+    """Measure the relative size of updates; if it is large, try lower rates."""
     batches = [job.augmented(batch) for batch in job.train_batches(NUM_BATCHES)]
     ratio = _measure(job, batches)
     if ratio is None:
-        return not_applicable("no matrix or kernel with values other than 0 moves")
+        return not_applicable("no matrix or kernel with nonzero values changes")
     steps = planned_steps(job)
     way = ratio.largest * steps
     numbers: dict[str, Any] = {"ratio": ratio.median, "num_steps": steps}
-    said = f"a step moves weights by {ratio.median:.1g} of their size"
+    said = f"a step changes weights by {ratio.median:.1g} of their size"
     train = partial(practise, job, batches, num_steps=NUM_STEPS, budget_s=_budget_s(job))
     own = train(is_plain=False)
     numbers |= {"first": own.first, "last": own.last}
@@ -63,16 +63,17 @@ def learning_rate(job: CheckedJob) -> Answer:
         factor = min(1e4, 0.1 / max(way, 1e-9))
         return found(
             "learning_rate_too_low",
-            f"{said}, in all {steps:.0f} steps of the run by {way:.1g} at most; in "
-            f"{own.num_steps} the loss goes from {own.first:.4g} to {own.last:.4g}",
-            fix=f"Use --batch.lr {job.recipe.batch.lr * factor:.1g} or so.",
+            f"{said}, and all {steps:.0f} steps of the run by at most {way:.1g}; in "
+            f"{own.num_steps} steps the loss changes from {own.first:.4g} to {own.last:.4g}",
+            fix=f"Try --batch.lr {job.recipe.batch.lr * factor:.1g}.",
             severity=Severity.WARNING,
             **numbers,
         )
     is_safe = ratio.median < SAFE_RATIO and own.last <= ROSE * own.first
     if own.is_finite and (own.last <= FELL_FRAC * own.first or is_safe):
         return passed(
-            f"{said}; in {own.num_steps} the loss goes from {own.first:.3g} to {own.last:.3g}",
+            f"{said}; in {own.num_steps} steps the loss changes from {own.first:.3g} to "
+            f"{own.last:.3g}",
             **numbers,
         )
     return _against_lower(job, own, train, said, numbers)
@@ -89,9 +90,9 @@ def _against_lower(
     said: str,
     numbers: dict[str, Any],
 ) -> Answer:
-    """Accuse the rate where a tenth or a hundredth of it learns what it does not."""
+    """Report the rate if a tenth or a hundredth of it learns clearly more."""
     if job.recipe.schedule.warmup_steps and own.is_finite:
-        return passed(f"{said}; the run warms up, so its loss here does not count", **numbers)
+        return passed(f"{said}; the run has a warm-up, so the loss is not tested", **numbers)
     for factor in LOWER:
         if job.left_s() < BUDGET_S:
             break
@@ -100,24 +101,24 @@ def _against_lower(
             continue
         is_large = numbers["ratio"] > LARGE_RATIO
         rose = not own.is_finite or own.last > ROSE * own.first
-        end = f"{own.last:.3g}" if own.is_finite else "no finite number"
+        end = f"{own.last:.3g}" if own.is_finite else "NaN or infinity"
         if rose or (is_large and own.last > own.first) or lower.last < 0.5 * own.last:
             return found(
                 "learning_rate_too_high",
-                f"{said}; in {own.num_steps} steps the loss goes from {own.first:.3g} to {end}, "
-                f"with {factor:g} of the learning rate to {lower.last:.3g}",
+                f"{said}; in {own.num_steps} steps the loss changes from {own.first:.3g} to {end}, "
+                f"and to {lower.last:.3g} with {factor:g} times the learning rate",
                 fix=f"Use --batch.lr {job.recipe.batch.lr * factor:g}.",
                 severity=None if rose else Severity.WARNING,
                 **numbers,
             )
     if not own.is_finite:
         return not_applicable(
-            f"the loss or its gradient is not finite after {own.num_steps} steps, and a lower rate "
-            "was not seen to mend it"
+            f"the loss or its gradient is not finite after {own.num_steps} steps, and a lower "
+            "learning rate does not fix it"
         )
     return passed(
-        f"{said}; in {own.num_steps} steps the loss goes from {own.first:.3g} to {own.last:.3g}, "
-        "and no lower rate does clearly better",
+        f"{said}; in {own.num_steps} steps the loss changes from {own.first:.3g} to "
+        f"{own.last:.3g}, and no lower learning rate is clearly better",
         **numbers,
     )
 
@@ -147,7 +148,9 @@ def _measure(job: CheckedJob, batches: list[Batch]) -> _Ratio | None:
             ratios.append(moved)
         if not ratios:
             return _Ratio(median=math.inf, largest=math.inf)
-        late = torch.tensor(ratios[len(ratios) // 2 :]).mean(0)  # Adam's first steps are longest
+        late = torch.tensor(ratios[len(ratios) // 2 :]).mean(
+            0
+        )  # Adam's first steps are the largest
         moving = late[late > 0]
         if not len(moving):
             return None
@@ -167,8 +170,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="learning_rate",
-    reason="A rate too high unlearns what it learns; one so low that the weights cannot get "
-    "anywhere in the whole run wastes all of it.",
+    reason="With too high a rate training diverges; with too low a rate the weights hardly change "
+    "in the whole run.",
     source="Karpathy 2015, CS231n: updates are about 1e-3 of the weights; TheDeepChecker (Ben "
     "Braiek and Khomh 2023, TOSEM): 1e-4 to 1e-1",
     severity=Severity.ERROR,

@@ -1,4 +1,4 @@
-"""A model that can learn anything can learn one batch by heart."""
+"""The model can overfit a single batch."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from stepladder.records.findings import Severity
 
 LEAST_EXAMPLES, MOST_EXAMPLES = 8, 16
 NUM_STEPS = 150  # a small net needs 30 to 100
-BUDGET_S = 8.0  # of each training; of the time that is left, a tenth
-LEARNT_FRAC = 0.2  # of the first loss, above the least that there can be
+BUDGET_S = 8.0  # for each training, and at most a tenth of the time left
+LEARNT_FRAC = 0.2  # of the first loss, above the lowest possible one
 NOTHING_FRAC = 0.8  # of the first loss: hardly anything was learnt
-MEAN_FRAC = 0.95  # of what the mean of the targets gives: a model that reads inputs is far below
-FLOOR_FRAC = 0.02  # above the floor of a softmax, or less
+MEAN_FRAC = 0.95  # of the loss of predicting the mean: a model that uses its inputs is far below
+FLOOR_FRAC = 0.02  # above the floor of a double softmax
 HIGHER = (1.0, 10.0, 100.0)
 LOWER = (0.1, 0.01)
-ENOUGH_FRAC = 0.3  # of the way that it takes at 100 times the rate
+ENOUGH_FRAC = 0.3  # of the distance needed at 100 times the rate
 
 
 @dataclass(frozen=True)
 class Tries:
-    """Trainings on one batch, by what the learning rate was multiplied with.
+    """Trainings on one batch, by the factor of the learning rate.
 
     Attributes:
         courses: in the order in which they were tried.
-        least: the lowest loss that labels allow, such as with smoothing; 0 if not known.
+        least: the lowest loss that labels allow, such as with smoothing; 0 if unknown.
     """
 
     courses: dict[float, Course]
@@ -47,26 +47,26 @@ class Tries:
 
     @property
     def learnt_at(self) -> float | None:
-        """The factor at which the batch was learnt; None: at none."""
+        """The factor at which the batch was learnt, or None."""
         for factor, course in self.courses.items():
             if self.is_learnt(course):
                 return factor
         return None
 
     def is_learnt(self, course: Course) -> bool:
-        """Return True if the loss came down to a fifth, above the least."""
+        """Return True if the loss fell to a fifth, above the lowest possible one."""
         first = self.courses[1.0].first
         return course.last - self.least <= LEARNT_FRAC * (first - self.least)
 
     @property
     def best_frac(self) -> float:
-        """The lowest loss at any end, as a share of the first."""
+        """The lowest final loss, relative to the first."""
         first = self.courses[1.0].first
         return min(course.last for course in self.courses.values()) / first
 
 
 def one_batch(job: CheckedJob) -> Batch:
-    """Return the batch that is learnt by heart: different inputs only."""
+    """Return the batch to overfit, without duplicate inputs."""
     return job.remember("one_batch", lambda: _one_batch(job))
 
 
@@ -77,7 +77,7 @@ def _one_batch(job: CheckedJob) -> Batch:
 
 
 def try_one_batch(job: CheckedJob) -> Tries:
-    """Learn one batch by heart, at the recipe's learning rate and, while that fails, at others."""
+    """Overfit one batch at the recipe's learning rate, and at others while that fails."""
     return job.remember("tries", lambda: _try(job))
 
 
@@ -100,13 +100,13 @@ def _try(job: CheckedJob) -> Tries:
 
 
 def _to_usual(job: CheckedJob) -> list[float]:
-    """Return what leads from a very low learning rate to a usual one."""
+    """Return the factor from a very low learning rate to a usual one."""
     factor = spec_of(job.recipe.optimizer.name).usual_lr / job.lr
     return [factor] if factor > HIGHER[-1] else []
 
 
 def overfit_one_batch(job: CheckedJob) -> Answer:
-    """Train on one batch until its loss is nearly the least that there can be."""
+    """Train on one batch until its loss is close to the lowest possible one."""
     batch = one_batch(job)
     reason = _why_not(job, batch)
     if reason is not None:
@@ -138,22 +138,22 @@ def overfit_one_batch(job: CheckedJob) -> Answer:
 def _why_not(job: CheckedJob, batch: Batch) -> str | None:
     num = batch.ids.numel()
     if num < 2:
-        return "there are not two different examples"
+        return "the batch has fewer than two different examples"
     model = job.model().eval()
     whole = look(job, model, batch)
     if not bool(torch.isfinite(whole.losses).all()):
         return "the first loss is not finite"
     if float(whole.losses.min()) < 0:
-        return "the loss can be below 0: what it can fall to is not known"
+        return "the loss can be negative, so its minimum is unknown"
     half = num // 2
     part = look(job, model, take(batch, torch.arange(half)))
     if not torch.allclose(whole.losses[:half].float(), part.losses.float(), rtol=1e-2, atol=1e-6):
-        return "an example's loss depends on the rest of its batch, as of contrastive losses"
+        return "the loss of an example depends on the rest of the batch, as in contrastive losses"
     return None
 
 
 def _floor(job: CheckedJob, tries: Tries) -> tuple[str, str, str, Severity | None] | None:
-    """Find the loss of perfect shares that go through a softmax again."""
+    """Detect the lowest loss that a softmax of probabilities allows."""
     num_classes = job.num_classes
     if num_classes is None or num_classes < 2:
         return None
@@ -164,10 +164,10 @@ def _floor(job: CheckedJob, tries: Tries) -> tuple[str, str, str, Severity | Non
             if -1e-4 <= above < FLOOR_FRAC:
                 return (
                     "softmax_before_loss",
-                    f"all examples are classified rightly, and the loss stalls at "
-                    f"{course.last:.4f}: a softmax of scores from 0 to 1 gives no less than "
+                    f"all examples are classified correctly, but the loss stalls at "
+                    f"{course.last:.4f}, the minimum for a softmax of probabilities: "
                     f"ln(1 + {num_classes - 1}/e) = {floor:.4f}",
-                    "Give the loss the model's raw scores: leave softmax or sigmoid out.",
+                    "Pass logits to the loss: remove the softmax or sigmoid.",
                     None,
                 )
     return None
@@ -185,8 +185,8 @@ def _learning_rate(
         said = "is not finite" if not own.is_finite else f"ends at {own.last:.3g}"
         return (
             "learning_rate_too_high",
-            f"at {lr:g} the loss of one batch goes from {own.first:.3g} and {said}; at "
-            f"{lr * at:g} it falls to {tries.courses[at].last:.3g}",
+            f"at a learning rate of {lr:g} the loss of one batch starts at {own.first:.3g} and "
+            f"{said}; at {lr * at:g} it falls to {tries.courses[at].last:.3g}",
             f"Use --batch.lr {job.recipe.batch.lr * at:g}.",
             None if rose else Severity.WARNING,
         )
@@ -195,9 +195,9 @@ def _learning_rate(
     if at >= 100 and own.last > NOTHING_FRAC * own.first and way < ENOUGH_FRAC:
         return (
             "learning_rate_too_low",
-            f"at {lr:g} the loss of one batch falls from {own.first:.3g} to {own.last:.3g} in "
-            f"{own.num_steps} steps, at {lr * at:g} to {tries.courses[at].last:.3g}; the run has "
-            f"{steps:.0f} steps",
+            f"at a learning rate of {lr:g} the loss of one batch falls from {own.first:.3g} to "
+            f"{own.last:.3g} in {own.num_steps} steps, at {lr * at:g} to "
+            f"{tries.courses[at].last:.3g}; the run has {steps:.0f} steps",
             f"Use --batch.lr {job.recipe.batch.lr * 10:g} or more.",
             Severity.WARNING,
         )
@@ -205,7 +205,7 @@ def _learning_rate(
 
 
 def planned_steps(job: CheckedJob) -> float:
-    """Return how many steps the run takes at most."""
+    """Return the maximum number of steps of the run."""
     recipe = job.recipe
     num = max(1, round(len(job.sources.train) * recipe.data.fraction))
     steps = recipe.schedule.max_epochs * math.ceil(num / recipe.batch.global_batch_size)
@@ -222,24 +222,24 @@ def _not_learnt(job: CheckedJob, tries: Tries, seen: str, numbers: dict[str, Any
     if not all(course.is_whole for course in tries.courses.values()):
         if tries.best_frac < NOTHING_FRAC:
             return passed(f"{said} in {own.num_steps} steps", coverage=seen, **numbers)
-        return not_applicable(f"{own.num_steps} steps, all there was time for, cannot tell")
+        return not_applicable(f"there was only time for {own.num_steps} steps")
     mean_loss = None if is_class else _loss_of_mean(job, one_batch(job))
     if mean_loss is not None and tries.best_frac * own.first > MEAN_FRAC * mean_loss:
-        said += f", where the mean of the targets alone gives {mean_loss:.3g}"
+        said += f", while predicting the mean of the targets gives {mean_loss:.3g}"
     elif tries.best_frac <= (NOTHING_FRAC if is_class else 0.95):
-        return passed(f"{said}, and no further", coverage=seen, **numbers)
+        return passed(f"{said}, but no further", coverage=seen, **numbers)
     return found(
         "cannot_overfit",
         f"{said} at best, at learning rates from {job.lr * min(tries.courses):g} to "
         f"{job.lr * max(tries.courses):g}",
-        fix="Look at whether inputs and targets reach the loss, and gradients the weights.",
+        fix="Check that inputs and targets are passed to the loss, and that weights get gradients.",
         coverage=seen,
         **numbers,
     )
 
 
 def _different(batch: Batch) -> Tensor:
-    """List the first row of each different input."""
+    """Return the rows of a batch without duplicate inputs."""
     tensors = tensors_of(batch.inputs)
     seen: set[bytes] = set()
     rows = []
@@ -253,9 +253,9 @@ def _different(batch: Batch) -> Tensor:
 
 
 def _loss_of_mean(job: CheckedJob, batch: Batch) -> float | None:
-    """Return the loss of an answer that is the same for all: the mean of the targets.
+    """Return the loss of predicting the mean of the targets.
 
-    None where targets are no numbers of the outputs' shape, or the loss wants more of the model.
+    None if targets do not have the shape of the outputs, or the loss needs more of the model.
     """
     outputs = look(job, job.model().eval(), batch).outputs
     targets = batch.targets
@@ -272,14 +272,14 @@ def _loss_of_mean(job: CheckedJob, batch: Batch) -> float | None:
 
 
 class Constant(nn.Module):
-    """Give the same answer whatever the inputs."""
+    """A model with constant outputs."""
 
     def __init__(self, answer: Tensor) -> None:
         super().__init__()
         self.answer = answer
 
     def forward(self, *_: object, **__: object) -> Tensor:
-        """Return the answer."""
+        """Return the outputs."""
         return self.answer
 
 
@@ -289,7 +289,7 @@ def _goal(job: CheckedJob, batch: Batch, tries: Tries) -> float:
 
 
 def _least(job: CheckedJob, batch: Batch) -> float:
-    """Return the lowest mean loss that the targets allow: their entropy, where they are shares."""
+    """Return the lowest mean loss that the targets allow: the entropy of soft labels."""
     call, num_classes = job.loss_call, job.num_classes
     if call is None or num_classes is None or num_classes < 2:
         return 0.0
@@ -306,7 +306,7 @@ def _least(job: CheckedJob, batch: Batch) -> float:
 
 
 def broken() -> Example:
-    """A loss that no weight can change much: scores are rounded away to signs."""
+    """Scores that are squeezed into ±0.05, so that no weight can change the loss much."""
 
     class Squeezed(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -324,8 +324,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="overfit_one_batch",
-    reason="What cannot learn a handful of examples by heart will not learn the rest: something "
-    "is broken between inputs, loss and weights.",
+    reason="A model that cannot overfit a few examples will not learn the rest: something is "
+    "broken between inputs, loss and weights.",
     source="Karpathy 2019, A Recipe for Training Neural Networks; the loss floor of a second "
     "softmax is ln(1 + (C - 1)/e), as scores then differ by 1 at most",
     severity=Severity.ERROR,

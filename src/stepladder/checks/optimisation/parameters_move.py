@@ -1,4 +1,4 @@
-"""After a few real steps every weight that is to learn has moved."""
+"""All trainable weights change in a few real steps."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from stepladder.data.batch import Batch
 from stepladder.measuring.subject import Subject
 from stepladder.records.findings import Severity
 
-NUM_STEPS = 4  # three are asked for, as weights behind a zero one move a step later
+NUM_STEPS = 4  # more than one: weights behind a zero weight change a step later
 
 
 @dataclass
 class _Moves:
-    """What happened to the weights in some steps.
+    """Changes of the weights in some steps.
 
     Attributes:
         before: values at the start, by name.
-        sizes: largest gradient of each, by name; absent: it got none.
-        outside: names that the model lists and the optimiser does not.
-        first_bad: first step whose loss or gradient was not finite; None: none.
+        sizes: largest gradient of each, by name; absent without a gradient.
+        outside: names that are in the model but not in the optimiser.
+        first_bad: first step whose loss or gradient was not finite, or None.
     """
 
     before: dict[str, Tensor]
@@ -41,7 +41,7 @@ class _Moves:
 
 
 def parameters_move(job: CheckedJob) -> Answer:
-    """Take some steps with the run's own optimiser, and compare weights and gradients."""
+    """Take some steps with the run's optimiser, and compare weights and gradients."""
     batches = [job.augmented(batch) for batch in job.train_batches(NUM_STEPS)]
     with short_subject(job) as subject:
         names = {id(weight): name for name, weight in subject.model.named_parameters()}
@@ -92,47 +92,46 @@ def _judge(moves: _Moves, names: list[str], still: list[str]) -> Answer:
     if moves.outside:
         return found(
             "parameters_not_in_optimizer",
-            f"{len(moves.outside)} weights came to the model after the optimiser was made, and "
-            f"are not in it: {listed(moves.outside)}",
-            fix="Make all layers in build_model, none in the first forward pass.",
+            f"{len(moves.outside)} weights were added to the model after the optimiser was "
+            f"created, so they are not trained: {listed(moves.outside)}",
+            fix="Create all layers in build_model, not in the first forward pass.",
             coverage=steps,
             names=[*moves.outside],
         )
     if moves.first_bad is not None:
         return not_applicable(
-            f"the loss or its gradient is not finite at step {moves.first_bad}, which changes no "
-            "weight"
+            f"the loss or its gradient is not finite at step {moves.first_bad}, so the step is "
+            "skipped"
         )
     held = [name for name in still if moves.sizes.get(name, 0.0) > 0]
     if held:
         return found(
             "frozen_by_accident",
-            f"{len(held)} weights get a gradient and are as they were after {steps}: "
-            f"{listed(held)}",
-            fix="Look for code that puts weights back, or a learning rate too small for their "
-            "number format.",
+            f"{len(held)} weights have a gradient but did not change in {steps}: {listed(held)}",
+            fix="Check for code that restores weights, or a learning rate too small for their "
+            "dtype.",
             coverage=steps,
             names=[*held],
         )
     if len(still) == len(names):
         return found(
             "frozen_by_accident",
-            f"no weight has moved after {steps}: all gradients are 0",
-            fix="Look for dead units, and for a loss that does not depend on the model.",
+            f"no weight changed in {steps}: all gradients are 0",
+            fix="Check for dead units, and for a loss that does not depend on the model.",
             coverage=steps,
         )
     idle = [name for name in still if name in moves.sizes]
     unused = [name for name in still if name not in moves.sizes]
     if not names:
-        return not_applicable("no weight is to learn")
-    said = f"{len(names) - len(still)} of {len(names)} weights moved in {steps}"
+        return not_applicable("the model has no trainable weights")
+    said = f"{len(names) - len(still)} of {len(names)} weights changed in {steps}"
     said += f"; {len(idle)} had a gradient of 0: {listed(idle)}" if idle else ""
     said += f"; {len(unused)} were not used: {listed(unused)}" if unused else ""
     return passed(said, coverage=steps, idle=[*idle], unused=[*unused])
 
 
 def broken() -> Example:
-    """A head that is made in the first forward pass, when the optimiser is there already."""
+    """A head that is created in the first forward pass, after the optimiser."""
 
     class LateHead(nn.Module):
         def __init__(self, trunk: nn.Module) -> None:
@@ -161,7 +160,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="parameters_move",
-    reason="A weight that never moves was meant to learn; the rest of the model hides it.",
+    reason="Weights that should be trained but never change are hidden by the rest of the model.",
     source="torchtest (Suriyadeepan 2018); TrainCheck (Jiang et al. 2025, OSDI); SageMaker "
     "Debugger, UnchangedTensor over 3 steps",
     severity=Severity.ERROR,

@@ -1,4 +1,4 @@
-"""One seed gives one run: the same steps twice give the same weights."""
+"""Runs with the same seed are equal: the same steps twice result in the same weights."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from stepladder.training.randomness import use_deterministic
 
 _NUM_STEPS = 3
 _FRESH_S = 12.0  # that must be left for another interpreter
-_ROUNDING = 1e-4  # of the weights' size, where operations have no fixed order
+_ROUNDING = 1e-4  # of the size of the weights, for nondeterministic operations
 
 
 def reproducible(job: CheckedJob) -> Answer:
-    """Take the same steps twice from one seed, and name operations without a fixed order."""
+    """Take the same steps twice with one seed, and list nondeterministic operations."""
     first = _steps(job)
     if first is None:
         return not_applicable(
-            "the loss or its gradient is not finite: there are no steps to compare"
+            "the loss or its gradient is not finite, so there are no steps to compare"
         )
     second = _steps(job) or {}
     pairs = [(first[name], second[name]) for name in first]
@@ -35,40 +35,40 @@ def reproducible(job: CheckedJob) -> Answer:
     if apart > 0 or job.device.type != "cpu":
         with use_deterministic() as operations:
             _steps(job)
-    named = f"; without a fixed order: {', '.join(operations)}" if operations else ""
+    named = f"; nondeterministic operations: {', '.join(operations)}" if operations else ""
     numbers: dict[str, Any] = {"apart": apart, "operations": list(operations)}
     if apart == 0 and (other := _in_another_process(job)) is not None:
         return found(
             "not_reproducible",
-            f"a new process with the same seed begins otherwise: {other}",
-            fix="Look for hash() of a text (use zlib.crc32), the order of a set (sort it), the "
-            "clock, and generators that no seed reaches.",
+            f"a new process with the same seed starts differently: {other}",
+            fix="Check for hash() of a string (use zlib.crc32), the order of a set (sort it), the "
+            "clock, and unseeded generators.",
         )
     if apart == 0:
         return passed(
-            f"{_NUM_STEPS} steps twice give the same weights to the bit{named}", **numbers
+            f"{_NUM_STEPS} steps, repeated, result in bitwise equal weights{named}", **numbers
         )
-    said = f"{_NUM_STEPS} steps twice give weights that differ by {apart:.1g}{named}"
+    said = f"{_NUM_STEPS} steps, repeated, result in weights that differ by {apart:.1g}{named}"
     is_rounding = apart <= _ROUNDING * size
     return found(
         "not_reproducible",
         said,
-        fix="Use --deterministic, and look for what draws without a seed or keeps state.",
+        fix="Use --deterministic, and check for unseeded generators and state that is kept.",
         severity=Severity.INFO if is_rounding else None,
         **numbers,
     )
 
 
 def _in_another_process(job: CheckedJob) -> str | None:
-    """Say what an interpreter of its own makes otherwise of model and data, or None."""
+    """Return how model and data differ in a new interpreter, or None."""
     if not has_file(job) or job.left_s() < _FRESH_S:
         return None
     try:
         ours, twice = views_of(job, 0, num_looks=2)
         if ours != twice:
-            return None  # it differs within a process: `seeds` tells
+            return None  # it differs within a process: `seeds` reports that
         (theirs,) = views_of(job, 0, fresh=True)
-    except (RuntimeError, TimeoutError):  # a Task that cannot be made twice at a time
+    except (RuntimeError, TimeoutError):  # a Task that cannot be built twice at the same time
         return None
     weights = other_keys(ours.weights, theirs.weights)
     both = [name for name in ours.weights if name in theirs.weights]
@@ -85,7 +85,7 @@ def _in_another_process(job: CheckedJob) -> str | None:
 
 
 def _steps(job: CheckedJob) -> dict[str, Tensor] | None:
-    """Take a few steps, and give the weights after them; None: one was not finite."""
+    """Take a few steps, and return the weights; None if a step was not finite."""
     batches = [job.augmented(batch) for batch in job.train_batches(_NUM_STEPS)]
     with short_subject(job) as subject:
         for idx in range(_NUM_STEPS):
@@ -97,7 +97,7 @@ def _steps(job: CheckedJob) -> dict[str, Tensor] | None:
 
 
 def broken() -> Example:
-    """A loss that depends on how often it was asked for."""
+    """A loss that depends on the number of its calls."""
 
     class Counting(SoundPictures):
         calls = 0
@@ -111,8 +111,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="reproducible",
-    reason="Runs that differ by themselves cannot be compared: each difference is one of luck as "
-    "well.",
+    reason="Runs that are not reproducible cannot be compared: any difference may be due to "
+    "chance.",
     source="Godbole et al. 2023, Deep Learning Tuning Playbook; PyTorch, notes on reproducibility",
     severity=Severity.WARNING,
     tier=Tier.FULL,

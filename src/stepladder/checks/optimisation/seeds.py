@@ -1,4 +1,4 @@
-"""What is made and drawn before and within a step comes from the seed, and from it alone."""
+"""Data, initial weights and random draws depend on the seed, and on nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stepladder.training.randomness import seed_everything
 from stepladder.training.setup.build import make_model
 
 NUM_ROWS = 8
-_FIX_AUGMENT = "Draw from a generator made of (seed, epoch, ids) alone, as the Task contract says."
+_FIX_AUGMENT = "Use a generator seeded by (seed, epoch, ids) only, as documented for Task.augment."
 
 
 @dataclass
@@ -41,21 +41,19 @@ class _Fault:
 
 
 def seeds(job: CheckedJob) -> Answer:
-    """Make what a run begins with twice with one seed, and with two, and compare."""
+    """Build data, weights and augmented batches with the same and with other seeds, and compare."""
     for look in (_data, _rows, _weights, _augmentation, _resets):
         fault = look(job)
         if fault is not None:
             return found(fault.name, fault.evidence, fix=fault.fix, severity=fault.severity)
-    return passed(
-        "data, first weights and augmentation are the same for one seed, and draw from it alone"
-    )
+    return passed("data, initial weights and augmentation depend on the seed, and on nothing else")
 
 
-# --- what is made before the first step
+# --- before the first step
 
 
 def _data(job: CheckedJob) -> _Fault | None:
-    """Ask the Task for its data once more, with other random states, and compare some rows."""
+    """Load the Task's data again, with other random states, and compare some rows."""
     before = job.sources.train
     if isinstance(before, ArrivalSource) or job.left_s() < 5:
         return None
@@ -74,9 +72,9 @@ def _data(job: CheckedJob) -> _Fault | None:
         if not is_alike:
             return _Fault(
                 "seeds_wrong",
-                f"data({split.value}) gives other examples when it is called again: a new or "
-                "resumed run would have another split",
-                "Draw with a generator of a fixed seed: torch.Generator().manual_seed(0).",
+                f"data({split.value}) returns different examples when it is called again: a new or "
+                "resumed run would have a different split",
+                "Use a generator with a fixed seed: torch.Generator().manual_seed(0).",
             )
     return None
 
@@ -92,7 +90,7 @@ def _read(source: Source, rows: np.ndarray, seed: int) -> Any:
 
 
 def _rows(job: CheckedJob) -> _Fault | None:
-    """Read the same rows twice from the same random states: they must not draw from elsewhere."""
+    """Read the same rows twice with the same random states, and compare."""
     source = job.sources.train
     if isinstance(source, ArrivalSource):
         return None
@@ -101,10 +99,10 @@ def _rows(job: CheckedJob) -> _Fault | None:
         return None
     return _Fault(
         "seeds_wrong",
-        "examples differ when they are read again from the same seeds: they draw from a generator "
-        "that no seed reaches",
-        "Draw from torch's, NumPy's or Python's global state, which the run seeds, or from a "
-        "generator of (seed, epoch, row).",
+        "examples differ when they are read again with the same seeds: the dataset uses an "
+        "unseeded generator",
+        "Draw from the global generator of torch, NumPy or Python, which the run seeds, or from "
+        "one seeded by (seed, epoch, row).",
         Severity.WARNING,
     )
 
@@ -117,9 +115,9 @@ def _weights(job: CheckedJob) -> _Fault | None:
     if differing:
         return _Fault(
             "seeds_wrong",
-            f"{len(differing)} weights begin otherwise when the model is built again with the same "
+            f"{len(differing)} initial weights differ when the model is built again with the same "
             f"seed, such as {differing[0]}",
-            "Draw first weights from torch's generator, which the run seeds.",
+            "Initialise weights with torch's global generator, which the run seeds.",
         )
     other, other_calls = _build(job, job.recipe.seed + 1)
     is_random = any(name in other and not _equal(first[name], other[name]) for name in first)
@@ -128,9 +126,9 @@ def _weights(job: CheckedJob) -> _Fault | None:
         return None
     return _Fault(
         "seeds_wrong",
-        f"build_model seeds with {fixed[0]}, so that every seed of the recipe begins with the same "
-        "weights",
-        "Leave the seeding out: torch is seeded with recipe.seed before build_model.",
+        f"build_model calls {fixed[0]}, so the initial weights are the same for every seed of the "
+        "recipe",
+        "Remove this call: torch is seeded with recipe.seed before build_model.",
         Severity.WARNING,
     )
 
@@ -141,14 +139,14 @@ def _build(job: CheckedJob, seed: int) -> tuple[dict[str, Tensor], list[str]]:
     with untouched(), _noting_seeds() as calls:
         model = make_model(recipe, copy.copy(job.task), job.device)
     whole = itertools.chain(model.named_parameters(), model.named_buffers())
-    kept = set(model.state_dict())  # what is kept for a moment only may hold anything
+    kept = set(model.state_dict())  # non-persistent buffers may hold anything
     tensors = {name: tensor.detach() for name, tensor in whole if name in kept}
     return tensors, [call for call in calls if not call.endswith(f"({seed})")]
 
 
 @contextmanager
 def _noting_seeds() -> Iterator[list[str]]:
-    """Note calls of the global seeding functions, such as "torch.manual_seed(42)"."""
+    """Record calls of the global seeding functions, such as "torch.manual_seed(42)"."""
     calls: list[str] = []
     places: list[tuple[Any, str, str]] = [
         (torch, "manual_seed", "torch.manual_seed"),
@@ -173,25 +171,25 @@ def _noting_seeds() -> Iterator[list[str]]:
             setattr(holder, name, original)
 
 
-# --- what is drawn in a step
+# --- within a step
 
 
 def _augmentation(job: CheckedJob) -> _Fault | None:
-    """Augment one batch again and again: alike for one seed and epoch, otherwise for others."""
+    """Augment one batch repeatedly: equal for one seed and epoch, different for others."""
     batch = job.train_batches(1)[0]
     first = _augmented(job, batch, epoch=0, state=0)
     if not _equal(first, _augmented(job, batch, epoch=0, state=0)):
         return _Fault(
             "seeds_wrong",
-            "augment() gives another batch when it is called again with the same seed, epoch and "
-            "random states: it draws from a generator that no seed reaches",
+            "augment() returns a different batch when it is called again with the same seed, epoch "
+            "and random states: it uses an unseeded generator",
             _FIX_AUGMENT,
         )
     if not _equal(first, _augmented(job, batch, epoch=0, state=1)):
         return _Fault(
             "seeds_wrong",
-            "augment() draws from the global random state, not from (seed, epoch, ids): a resumed "
-            "run gives other pictures",
+            "augment() draws from the global random state, not from (seed, epoch, ids), so a "
+            "resumed run is augmented differently",
             _FIX_AUGMENT,
             Severity.WARNING,
         )
@@ -211,7 +209,7 @@ def _augmented(job: CheckedJob, batch: Batch, *, epoch: int, state: int) -> Any:
 
 
 def _draws(job: CheckedJob, batch: Batch) -> bool:
-    """Return True if copies of one example come out differently: then something is drawn."""
+    """Return True if copies of one example differ after augmentation, so it is random."""
     num = min(NUM_ROWS, batch.ids.numel())
     copies = take(batch, torch.zeros(num, dtype=torch.int64))._replace(ids=batch.ids[:num])
     inputs = _augmented(job, copies, epoch=0, state=0)[0]
@@ -222,7 +220,7 @@ def _draws(job: CheckedJob, batch: Batch) -> bool:
 
 
 def _resets(job: CheckedJob) -> _Fault | None:
-    """See whether a step sets a global seed: dropout would draw the same each time."""
+    """Check if a step sets a global seed, so that dropout draws the same each time."""
     model = job.model()
     with untouched(), torch.no_grad(), _noting_seeds() as calls:
         batch = job.augmented(job.train_batches(1)[0])
@@ -233,14 +231,14 @@ def _resets(job: CheckedJob) -> _Fault | None:
         return None
     return _Fault(
         "seeds_wrong",
-        f"every step calls {fixed[0]}: whatever is random draws the same numbers each time",
-        "Seed once, before training; the run does it by itself.",
+        f"every step calls {fixed[0]}, so dropout and the like draw the same numbers each time",
+        "Remove this call: the run is seeded once, before training.",
         Severity.WARNING,
     )
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Return True if two values made of tensors hold the same numbers; NaN equals itself."""
+    """Return True if two nested values hold equal tensors; NaN equals NaN."""
     first, second = _flat(a), _flat(b)
     if len(first) != len(second):
         return False
@@ -257,7 +255,7 @@ def _flat(value: Any) -> list[Tensor]:
 
 
 def broken() -> Example:
-    """First weights from a generator of NumPy's that nobody seeds."""
+    """Initial weights from an unseeded NumPy generator."""
 
     class Unseeded(SoundPictures):
         def build_model(self, recipe: Recipe) -> nn.Module:
@@ -275,8 +273,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="seeds",
-    reason="What no seed reaches cannot be repeated, and a seed that changes nothing makes a "
-    "comparison over seeds worthless.",
+    reason="Unseeded draws are not reproducible, and if the seed has no effect, a comparison over "
+    "seeds is worthless.",
     source="Godbole et al. 2023, Deep Learning Tuning Playbook; PyTorch, notes on reproducibility",
     severity=Severity.ERROR,
     tier=Tier.FULL,

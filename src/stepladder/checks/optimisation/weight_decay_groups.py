@@ -1,4 +1,4 @@
-"""Weight decay on matrices and kernels, not on biases and the scales of norms."""
+"""Weight decay applies to matrices and kernels, not to biases and norm scales."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from stepladder.optim.contract import Decay
 from stepladder.optim.table import spec_of
 from stepladder.records.findings import Severity
 
-LARGE_L2 = 0.005  # AdamW's usual 0.01 is meant for its own rule; Adam's usual L2 is 1e-5 to 1e-4
+LARGE_L2 = 0.005  # 0.01 is usual for AdamW's decoupled decay; Adam's usual L2 is 1e-5 to 1e-4
 _NUM_EXAMPLES = 4
-_BY_CHANNEL = frozenset(  # what is done with a scale or a shift
+_BY_CHANNEL = frozenset(  # operations on a scale or a shift
     {"mul", "add", "sub", "div", "rsub", "addcmul", "addcdiv", "multiply", "subtract", "lerp"}
 )
 _LOOKS = frozenset({"shape", "dtype", "device", "dim", "size", "numel", "requires_grad"})
@@ -52,49 +52,49 @@ _SQUARES = {
 
 
 def weight_decay_groups(job: CheckedJob) -> Answer:
-    """Look at what the optimiser decays, and at what the loss itself holds down."""
+    """Check which weights the optimiser decays, and which the loss penalises."""
     model = _with_shapes(job)
     if model is None:
-        return not_applicable("some weights have no shape, even after a forward pass")
+        return not_applicable("some weights have no shape even after a forward pass")
     optimizer = job.recipe.optimizer
     decay = optimizer.weight_decay
     penalised = _penalised_in_loss(job, model)
     if penalised:
         return found(
             "decay_on_norms_and_biases",
-            f"the loss holds down {len(penalised)} biases and scales of norms as well, such as "
+            f"the loss penalises {len(penalised)} biases and norm scales as well, such as "
             f"{penalised[0]}",
-            fix="Leave weights of one dimension out of the penalty: `if w.dim() > 1`.",
+            fix="Exclude one-dimensional weights from the penalty: `if w.dim() > 1`.",
             num=len(penalised),
         )
     if decay == 0:
-        return not_applicable("there is no weight decay")
+        return not_applicable("weight decay is 0")
     vectors = _vectors(job, model)
     spec = spec_of(optimizer.name)
     if spec.decay is Decay.L2 and spec.is_scale_free:
         large = decay >= LARGE_L2
         return found(
             "decay_on_norms_and_biases",
-            f"{spec.title} with an L2 term of {decay:g}: it is divided by the gradient's size like "
-            "the gradient, so that weights with large gradients hardly decay",
-            fix="Use --optimizer.name adamw, whose decay is decoupled.",
+            f"{spec.title} adds the weight decay of {decay:g} to the gradient (L2) and normalises "
+            "both, so weights with large gradients hardly decay",
+            fix="Use --optimizer.name adamw, which has decoupled weight decay.",
             severity=Severity.WARNING if large else Severity.INFO,
             weight_decay=decay,
         )
     if vectors:
         return found(
             "decay_on_norms_and_biases",
-            f"{len(vectors)} weights of several dimensions are scales or shifts, one number a "
-            f"channel, and decay by {decay:g}: {', '.join(vectors[:3])}",
-            fix="Keep them as (C,) and reshape them in forward: weights of one dimension do not "
-            "decay.",
+            f"{len(vectors)} multi-dimensional weights are scales or shifts with one value per "
+            f"channel, but decay by {decay:g}: {', '.join(vectors[:3])}",
+            fix="Store them with shape (C,) and reshape them in forward(): one-dimensional weights "
+            "do not decay.",
             weight_decay=decay,
         )
-    return passed(f"matrices and kernels decay by {decay:g}, biases and norms do not")
+    return passed(f"weight decay is {decay:g} for matrices and kernels, 0 for biases and norms")
 
 
 def _with_shapes(job: CheckedJob) -> nn.Module | None:
-    """Return a model whose lazy layers have got their shapes by a forward pass; None: they do not."""
+    """Return a model whose lazy layers have shapes, after a forward pass; else None."""
     model = job.model()
     if not _has_lazy(model):
         return model
@@ -108,10 +108,10 @@ def _has_lazy(model: nn.Module) -> bool:
 
 
 def _vectors(job: CheckedJob, model: nn.Module) -> list[str]:
-    """Name weights of several dimensions that are scales or shifts, by shape and by use.
+    """Return multi-dimensional weights that are scales or shifts, by shape and by use.
 
-    A matrix of one row has the shape of one as well, as that of a layer with one output, and so
-    has a token that is put before others: what is used otherwise than number by number is left out.
+    A matrix of a layer with one output has such a shape as well, and so has a class token: weights
+    without an elementwise use are excluded.
     """
     matrices = {
         id(weight)
@@ -139,7 +139,7 @@ def _vectors(job: CheckedJob, model: nn.Module) -> list[str]:
 
 
 def _name_of(func: Any) -> str:
-    """Name a function of torch's, "mul" for `__mul__`, or the property that it gets, "shape"."""
+    """Return the name of a torch function, "mul" for `__mul__`, or of a property, "shape"."""
     name = getattr(func, "__name__", "")
     if name == "__get__":
         name = getattr(getattr(func, "__self__", None), "__name__", "")
@@ -147,12 +147,12 @@ def _name_of(func: Any) -> str:
 
 
 def _is_vector(weight: Tensor) -> bool:
-    """Return True if all but one dimension are 1, as of a scale (1, C, 1, 1)."""
+    """Return True if all but one dimension are 1, as in a scale (1, C, 1, 1)."""
     return weight.numel() > 1 and weight.numel() == max(weight.shape) and weight.shape[0] == 1
 
 
 def _penalised_in_loss(job: CheckedJob, model: nn.Module) -> list[str]:
-    """Name biases and scales of norms that the loss squares, or takes the size of, by itself."""
+    """Return biases and norm scales of which the loss computes a square or a norm."""
     vectors = {
         id(weight): f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules()
@@ -182,7 +182,7 @@ def _is_norm(module: nn.Module) -> bool:
 
 
 def broken() -> Example:
-    """A penalty on all weights, biases among them."""
+    """A penalty on all weights, including biases."""
 
     class Penalised(SoundPictures):
         def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -194,8 +194,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="weight_decay_groups",
-    reason="Decay of biases and norms costs accuracy and buys nothing, and L2 with Adam is not "
-    "the decay that is meant.",
+    reason="Decay of biases and norms costs accuracy without any benefit, and L2 with Adam is not "
+    "weight decay.",
     source="Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, arXiv:1711.05101; "
     "He et al. 2019, Bag of Tricks, section 3.1, arXiv:1812.01187",
     severity=Severity.WARNING,

@@ -1,1 +1,1 @@
-"""Checks of validation: its examples, its metric, what it decides."""
+"""Checks of validation: its examples, its metrics, and decisions based on it."""

@@ -1,4 +1,4 @@
-"""What needs no training is right in this share of validation: a model has to beat it."""
+"""Accuracy of trivial baselines on validation, which a model has to beat."""
 
 from __future__ import annotations
 
@@ -21,38 +21,40 @@ from stepladder.training.output.wording import percent
 
 
 def baselines(job: CheckedJob) -> Answer:
-    """Judge the majority class and a probe on validation, and whether it could tell them apart."""
+    """Measure the majority class and a probe on validation, and whether a model could be better."""
     train, val = class_labels(job, Split.TRAIN), class_labels(job, Split.VAL)
     if train is None or val is None:
-        return not_applicable("there is no validation split whose examples have one class each")
+        return not_applicable("there is no validation split with one class per example")
     usable = train.values[train.values >= 0], val.values[val.values >= 0]
     if not len(usable[0]) or not len(usable[1]) or len(np.unique(usable[0])) < 2:
-        return not_applicable("there are not two classes")
+        return not_applicable("there are fewer than two classes")
     majority = int(np.bincount(usable[0]).argmax())
     share = float((usable[1] == majority).mean())
     probe, num_fitted = _probe_accuracy(job)
     n = len(val.values)
     numbers: dict[str, Any] = {"majority_accuracy": share, "probe_accuracy": probe, "num_val": n}
     always = class_name(job, majority)
-    words = f"always {always} is right in {percent(share)} of {n} validation examples"
+    words = (
+        f"always predicting {always} has an accuracy of {percent(share)} on {n} validation examples"
+    )
     room = 1 - share
     margin = resolvable_margin(n, disagreement=room)
     if room <= margin:
         return found(
             "no_better_than_baseline",
-            f"{words}; a model that is never wrong would be {percent(room)} better, and this split "
-            f"tells {percent(margin)} from nothing",
-            fix="Validate on more examples of the other classes, or by balanced accuracy.",
+            f"{words}; a perfect model would be {percent(room)} better, but the smallest "
+            f"significant difference on this split is {percent(margin)}",
+            fix="Validate on more examples of the other classes, or use balanced accuracy.",
             margin=margin,
             **numbers,
         )
     if probe is not None:
-        words += f", a probe fitted to {num_fitted} training examples in {percent(probe)}"
-    return passed(f"{words}: a model has to beat that", **numbers)
+        words += f", a probe fitted to {num_fitted} training examples one of {percent(probe)}"
+    return passed(f"{words}: a model has to beat this", **numbers)
 
 
 def _probe_accuracy(job: CheckedJob) -> tuple[float | None, int]:
-    """Return the accuracy on validation of kernel ridge regression, and to how many it is fitted."""
+    """Return the validation accuracy of kernel ridge regression, and its number of examples."""
     train, val = probed(job, Split.TRAIN), probed(job, Split.VAL)
     if train is None or val is None or train.vectors.shape[1] != val.vectors.shape[1]:
         return None, 0
@@ -63,7 +65,7 @@ def _probe_accuracy(job: CheckedJob) -> tuple[float | None, int]:
 
 
 def broken() -> Example:
-    """A validation split of one class but for one example."""
+    """A validation split with a single example that is not of the majority class."""
 
     class OneSided(SoundPictures):
         def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
@@ -79,7 +81,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="baselines",
-    reason="An accuracy means something only beside that of a guess and of the simplest model.",
+    reason="An accuracy is meaningful only in comparison with trivial baselines.",
     source="Karpathy 2019, A Recipe for Training Neural Networks; Dacrema et al. 2019, Are We "
     "Really Making Much Progress?",
     severity=Severity.WARNING,

@@ -1,4 +1,4 @@
-"""What a short training learns helps on examples that it has not seen."""
+"""A short training generalises to held-out examples."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from stepladder.training.output.wording import percent
 
 MAX_TRAIN, LEAST_TRAIN = 512, 100
 MAX_VAL, LEAST_VAL = 512, 100
-PASS_S = 3.0  # of all forward passes over the training examples, once
+PASS_S = 3.0  # seconds for one forward pass over the training examples
 BUDGET_S = 8.0
 NUM_STEPS = 2000
-FIRST_LOOK = 25  # steps; then each time twice as many
-LEARNT = 0.9  # of the training examples it practised on, classified rightly
-Z = 1.645  # one-sided 95 %: below it, what is above chance may be chance
-MAX_SEM = 0.05  # of the mean recall; with more nothing can be told
+FIRST_LOOK = 25  # steps until the first validation; then doubled each time
+LEARNT = 0.9  # accuracy on the training examples it was trained on
+Z = 1.645  # one-sided 95 %: below it, a recall above chance may be chance
+MAX_SEM = 0.05  # of the mean recall; with more, the result is undecided
 
 
 @dataclass(frozen=True)
 class _Recall:
-    """Mean over classes of the share that is classified rightly, its standard error, chance."""
+    """Mean recall over classes, its standard error, and its value by chance."""
 
     mean: float
     sem: float
@@ -46,15 +46,15 @@ class _Recall:
 
 
 def beats_baseline(job: CheckedJob) -> Answer:
-    """Learn some training examples by heart, and look at validation on the way."""
+    """Train on a few examples, and validate on the way."""
     if job.num_classes is None or job.source(Split.VAL) is None:
         return not_applicable("there is no validation split, or no cross-entropy over classes")
     num_val = len(job.source(Split.VAL) or ())
     if num_val < LEAST_VAL:
-        return not_applicable(f"{num_val} validation examples are too few to tell")
+        return not_applicable(f"{num_val} validation examples are too few")
     num_train = min(MAX_TRAIN, int(PASS_S / example_seconds(job)), len(job.sources.train))
     if num_train < LEAST_TRAIN:
-        return not_applicable("passes take too long to practise on enough examples")
+        return not_applicable("forward passes take too long to train on enough examples")
     batches = [job.augmented(batch) for batch in job.train_batches(_num(job, num_train))]
     held_out = _held_out(job, min(MAX_VAL, max(LEAST_VAL, num_train)))
     looks: list[_Recall] = []
@@ -77,23 +77,23 @@ def beats_baseline(job: CheckedJob) -> Answer:
 
 def _judge(accuracy: float | None, looks: list[_Recall], num_train: int) -> Answer:
     if not looks:
-        return not_applicable("no step took place in time, or outputs are no scores of classes")
+        return not_applicable("there was no time for a step, or outputs are not class scores")
     best = max(looks, key=lambda recall: recall.z)
     said = (
-        f"of validation {percent(best.mean)} ± {percent(best.sem)} is classified rightly in the "
-        f"mean of the classes, by chance {percent(best.chance)}"
+        f"balanced accuracy on validation is {percent(best.mean)} ± {percent(best.sem)}, by chance "
+        f"{percent(best.chance)}"
     )
     numbers = {"recall": best.mean, "sem": best.sem, "chance": best.chance}
     seen = f"{num_train} training examples"
     if best.z > Z:
-        return passed(f"after practice on {num_train} examples, {said}", coverage=seen, **numbers)
+        return passed(f"after training on {num_train} examples, {said}", coverage=seen, **numbers)
     if best.sem > MAX_SEM or accuracy is None or accuracy < LEARNT:
-        return not_applicable(f"{said}: too little was learnt, or seen, to tell")
+        return not_applicable(f"{said}: too little was learnt, or there are too few examples")
     return found(
         "no_better_than_baseline",
-        f"{percent(accuracy, 0)} of {num_train} training examples were learnt, and {said}",
-        fix="Look at what reaches the model: a crop, a column or a label that says nothing about "
-        "the others.",
+        f"accuracy on {num_train} training examples is {percent(accuracy, 0)}, but {said}",
+        fix="Check the model's inputs and labels: the crop or the columns may not contain what "
+        "the labels depend on.",
         coverage=seen,
         recall=best.mean,
         sem=best.sem,
@@ -136,13 +136,13 @@ def _recall(job: CheckedJob, model: nn.Module, batches: list[Batch]) -> _Recall 
     seen = counts > 0
     recalls = torch.bincount(wanted, weights=hits, minlength=num_classes)[seen] / counts[seen]
     chance = 1 / len(recalls)
-    spread = torch.full_like(recalls, chance * (1 - chance))  # as by chance: never 0
+    spread = torch.full_like(recalls, chance * (1 - chance))  # by chance: never 0
     sem = float((spread / counts[seen]).sum().sqrt()) / len(recalls)
     return _Recall(float(recalls.mean()), sem, chance) if len(recalls) > 1 else None
 
 
 def broken() -> Example:
-    """Pictures of nothing: noise, and the labels that patterns would have."""
+    """Pictures of noise, with labels that have nothing to do with them."""
 
     class Nothing(SoundPictures):
         def data(self, split: Split) -> Dataset[Any]:
@@ -155,8 +155,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="beats_baseline",
-    reason="A model that learns its training examples by heart and guesses at all others was given "
-    "nothing that tells the classes apart.",
+    reason="If a model memorises its training examples and is at chance on others, its inputs do "
+    "not determine the classes.",
     source="Karpathy 2019, A Recipe for Training Neural Networks: baselines; mean recall is 1/C "
     "for any guess, however unequal the classes",
     severity=Severity.WARNING,

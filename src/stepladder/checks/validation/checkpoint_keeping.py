@@ -1,4 +1,4 @@
-"""The checkpoint that is kept is the one meant: the best by what the user names, or the last."""
+"""The intended checkpoint is kept: the best by the monitored metric, or the last."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stepladder.data.reading.examples import ArrivalSource
 from stepladder.records.findings import Severity
 from stepladder.task.contract import Metrics
 
-_MANY = 300  # examples: two weights that differ on a tenth of them are told apart from 3 points on
+_MANY = 300  # examples: with fewer, differences below 3 points are not significant
 
 
 def checkpoint_keeping(job: CheckedJob) -> Answer:
-    """Compare what is kept with what can be known when it is kept."""
+    """Compare the checkpoints that are kept with what is known at that time."""
     stopping, run = job.recipe.stopping, job.config.run
     kept = (
         f"kept: the newest {run.keep_last} and the best {run.save_top_k} by {stopping.monitor}; "
@@ -31,8 +31,8 @@ def checkpoint_keeping(job: CheckedJob) -> Answer:
             return passed(f"{kept}; there is no validation")
         return found(
             "wrong_checkpoint_kept",
-            f"{kept}, but there is no validation split to tell the best by: it is the last",
-            fix="Hold a validation split out, or say what happens: --stopping.no-restore-best.",
+            f"{kept}, but without a validation split the best is the last",
+            fix="Add a validation split, or use --stopping.no-restore-best.",
         )
     num_validations = _num_validations(job)
     if num_validations < 1 and stopping.restore_best:
@@ -46,22 +46,22 @@ def checkpoint_keeping(job: CheckedJob) -> Answer:
     if stopping.early and not stopping.restore_best and num_val >= _MANY:
         return found(
             "wrong_checkpoint_kept",
-            f"{kept}: training ends {stopping.patience} validations after its best one, and the "
-            f"best of {num_val:,} validation examples is more than luck",
-            fix="Keep the best: --stopping.restore-best.",
+            f"{kept}, but early stopping ends training {stopping.patience} validations after the "
+            f"best one, and with {num_val:,} validation examples the best is significant",
+            fix="Restore the best weights: --stopping.restore-best.",
             num_val=num_val,
         )
     if stopping.monitor is Monitor.VAL_ACCURACY and not _has_class_scores(job):
         return found(
             "wrong_checkpoint_kept",
-            f"{kept}, but metrics() gives no class scores: it is judged by the loss",
-            fix="Give `outputs` (n, C) in Metrics, or name --stopping.monitor val_loss.",
+            f"{kept}, but metrics() returns no class scores, so the loss is used instead",
+            fix="Return `outputs` of shape (n, C) in Metrics, or use --stopping.monitor val_loss.",
         )
-    return passed(f"{kept}; {num_validations:.4g} validations at most")
+    return passed(f"{kept}; at most {num_validations:.4g} validations")
 
 
 def _num_validations(job: CheckedJob) -> float:
-    """Count the validations until training ends, were it not stopped early."""
+    """Count the validations of the training without early stopping."""
     recipe = job.recipe
     num_train = max(1, round(len(job.sources.train) * recipe.data.fraction))
     per_epoch = -(-num_train // recipe.batch.global_batch_size)
@@ -72,9 +72,9 @@ def _num_validations(job: CheckedJob) -> float:
 
 
 def _has_class_scores(job: CheckedJob) -> bool:
-    """Return True if metrics() gives scores of classes, as accuracy is judged by."""
+    """Return True if metrics() returns class scores, which accuracy needs."""
     if isinstance(job.sources.val, ArrivalSource):
-        return True  # it cannot be looked at without being used up
+        return True  # reading it would use it up
     batch = next(iter(job.held_out_batches(Split.VAL, 1)))
     model = job.model().eval()
     with torch.no_grad(), job.autocast():
@@ -83,7 +83,7 @@ def _has_class_scores(job: CheckedJob) -> bool:
 
 
 def broken() -> Example:
-    """The best by accuracy is wanted, and the task's metrics know the loss alone."""
+    """The monitored metric is accuracy, but metrics() returns only the loss."""
 
     class LossOnly(SoundPictures):
         def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
@@ -96,8 +96,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="checkpoint_keeping",
-    reason="Who deploys the last weights and means the best, or the best by another measure, "
-    "deploys another model than the one that was judged.",
+    reason="If the last weights are deployed instead of the best, or the best by another metric, "
+    "the deployed model is not the one that was evaluated.",
     source="Keras #12511, #20323: best weights not restored, or those of another epoch",
     severity=Severity.WARNING,
     tier=Tier.FAST,

@@ -1,4 +1,4 @@
-"""The accuracy of a classifier with one score: counted anew at the border between two classes."""
+"""Recompute the accuracy of a binary classifier with one score per example."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ _LOGITS: Final = "binary_cross_entropy_with_logits"
 _SHARES: Final = "binary_cross_entropy"
 _HALF: Final = 0.5
 _TOLERANCE: Final = 1e-4
-_FEW: Final = 4  # examples, to see what the loss takes
-_FIX_BORDER: Final = "Count logits above 0, and shares above 0.5, as the second class."
-_FIX_SUMS: Final = "Give sums of hits and counts of examples; the division comes after all batches."
+_FEW: Final = 4  # examples, to find out what the loss expects
+_FIX_BORDER: Final = "Use a threshold of 0 for logits, and of 0.5 for probabilities."
+_FIX_SUMS: Final = "Return sums of hits and counts of examples; they are divided after all batches."
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """What the loss takes for scores, and the shape of an example's in what the model gives."""
+    """Whether the loss expects logits, and the shape of an example in the model's output."""
 
     is_logits: bool
     shape: tuple[int, ...]
 
     @property
     def border(self) -> float:
-        """What lies above is the second class."""
+        """The threshold: scores above it are the second class."""
         return 0.0 if self.is_logits else _HALF
 
 
 def metric_of_two(job: CheckedJob) -> Answer | None:
-    """Compare accuracy with what scores on both sides of the border give; None: no such task.
+    """Compare the accuracy with that of constructed scores; None for other tasks.
 
-    The border is 0 where the loss takes logits, and 0.5 where it takes shares. Scores are made so
-    that the two borders differ in every example of one class. An accuracy that fits any other
-    border is left alone: it may be meant.
+    The threshold is 0 if the loss expects logits, and 0.5 for probabilities. Scores are such that
+    the two thresholds disagree on every example of one class. An accuracy that fits any other
+    threshold is accepted: it may be intended.
     """
     kind = _kind(job)
     if kind is None:
@@ -63,16 +63,18 @@ def metric_of_two(job: CheckedJob) -> Answer | None:
     border, wrong_border = kind.border, _HALF - kind.border
     right, wrong = (_accuracy(scores, wanted, at) for at in (border, wrong_border))
     if abs(given - right) <= _TOLERANCE:
-        return passed(f"{name} agrees with {len(scores)} scores, counted at {border:g}")
+        return passed(
+            f"{name} of {len(scores)} examples is correct, with a threshold of {border:g}"
+        )
     is_wrong_border = abs(given - wrong) <= _TOLERANCE
     if not is_wrong_border and _fits_some_border(scores, wanted, given):
-        return passed(f"{name} is that of another border than {border:g}: it may be meant")
+        return passed(f"{name} has another threshold than {border:g}, which may be intended")
     return found(
         "metric_wrong",
         f"{name} of {len(scores)} examples in batches of {', '.join(map(str, _SIZES))} is "
-        f"{given:.4f}; the loss takes {'logits' if kind.is_logits else 'shares'}, of which "
-        f"{right:.4f} lie on their side of {border:g}"
-        + (f", and {wrong:.4f} of {wrong_border:g}" if is_wrong_border else ""),
+        f"{given:.4f}, but the loss expects {'logits' if kind.is_logits else 'probabilities'}, "
+        f"and with a threshold of {border:g} it is {right:.4f}"
+        + (f" ({wrong:.4f} with a threshold of {wrong_border:g})" if is_wrong_border else ""),
         fix=_FIX_BORDER if is_wrong_border else _FIX_SUMS,
         given=given,
         recomputed=right,
@@ -80,7 +82,7 @@ def metric_of_two(job: CheckedJob) -> Answer | None:
 
 
 def _kind(job: CheckedJob) -> _Kind | None:
-    """See whether the loss is the binary cross-entropy of one score an example of the model's."""
+    """Check if the loss is a binary cross-entropy of one model output per example."""
     if not any(call.name in (_LOGITS, _SHARES) for call in job.calls):
         return None
     batch = training_sample(job, _FEW)
@@ -101,14 +103,14 @@ def _kind(job: CheckedJob) -> _Kind | None:
 
 
 def _batches(job: CheckedJob) -> list[Batch]:
-    """Read rows from all over validation, in unequal batches."""
+    """Read rows evenly spaced over validation, in unequal batches."""
     num_rows = len(job.source(Split.VAL) or ())
     rows = np.linspace(0, num_rows - 1, sum(_SIZES)).astype(np.int64)
     return [job.rows(Split.VAL, part) for part in np.split(rows, np.cumsum(_SIZES)[:-1])]
 
 
 def _measured(job: CheckedJob, batch: Batch, kind: _Kind) -> tuple[Tensor, Tensor, Metrics] | None:
-    """Return scores, labels and metrics of a batch; None: labels are not 0 and 1, or it fails."""
+    """Return scores, labels and metrics of a batch; None if labels are not binary, or it fails."""
     targets = batch.targets
     if not isinstance(targets, Tensor) or targets.numel() != len(batch.ids):
         return None
@@ -120,15 +122,15 @@ def _measured(job: CheckedJob, batch: Batch, kind: _Kind) -> tuple[Tensor, Tenso
         with torch.no_grad():
             metrics = job.task.metrics(Says(scores.float().reshape(-1, *kind.shape)), batch)
     except Exception:
-        return None  # the task reaches into its model
+        return None  # the task uses parts of its model
     return scores, wanted, metrics
 
 
 def _scores(wanted: Tensor, seed: int, *, is_logits: bool) -> Tensor:
-    """Draw scores: of one class between the two borders, of the other far on both sides.
+    """Draw scores: of one class between the two thresholds, of the other far on both sides.
 
-    Logits of the second class between 0 and 0.5 are right by the one and wrong by the other; so
-    are shares. Where there is no second class, it is the first one's that lie between.
+    Scores of the second class between 0 and 0.5 are right with one threshold and wrong with the
+    other. Without a second class, those of the first class are between.
     """
     generator = torch.Generator().manual_seed(seed)
     between = 0.05 + 0.4 * torch.rand(len(wanted), generator=generator)
@@ -140,14 +142,14 @@ def _scores(wanted: Tensor, seed: int, *, is_logits: bool) -> Tensor:
 
 
 class Says(nn.Module):
-    """A model that gives what it was made with."""
+    """A model with fixed outputs."""
 
     def __init__(self, scores: Tensor) -> None:
         super().__init__()
         self._scores = scores
 
     def forward(self, *_: object, **__: object) -> Tensor:
-        """Return the scores, whatever the inputs."""
+        """Return the scores for any inputs."""
         return self._scores
 
 
@@ -166,7 +168,7 @@ def _accuracy(scores: Tensor, wanted: Tensor, border: float) -> float:
 
 
 def _fits_some_border(scores: Tensor, wanted: Tensor, given: float) -> bool:
-    """Return True if an accuracy is what some border gives, between two scores or beyond all."""
+    """Return True if some threshold results in this accuracy."""
     ordered = scores.sort().values
     between = [(a + b) / 2 for a, b in itertools.pairwise(ordered.tolist()) if b > a]
     between += [-math.inf, math.inf]

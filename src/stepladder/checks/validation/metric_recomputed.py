@@ -1,4 +1,4 @@
-"""A metric is what the outputs say: accuracy is counted anew over all examples at once."""
+"""Metrics agree with the outputs: accuracy is recomputed over all examples at once."""
 
 from __future__ import annotations
 
@@ -25,51 +25,51 @@ _TOP: Final = 5
 
 
 def metric_recomputed(job: CheckedJob) -> Answer:
-    """Compare metrics added up over unequal batches with those of all outputs together.
+    """Compare metrics accumulated over unequal batches with those of all outputs together.
 
-    The model is replaced by one that gives random scores, so that right and wrong are both there;
-    where the task reaches into its model, its own scores are taken.
+    The model is replaced by one with random scores, so that there are right and wrong predictions;
+    if the task uses parts of its model, the model's own scores are used.
     """
     source = job.sources.val
     if source is None or isinstance(source, ArrivalSource):
-        return not_applicable("there is no validation split to read by row")
+        return not_applicable("there is no validation split that can be read by index")
     return metric_of_two(job) or _of_classes(job, len(source))
 
 
 def _of_classes(job: CheckedJob, num_rows: int) -> Answer:
-    """Compare what the task counts with what argmax over scores of classes gives."""
+    """Compare the task's counts with the argmax over class scores."""
     batches = _batches(job, num_rows)
     parts = [(batch, _metrics(job, batch, seed)) for seed, batch in enumerate(batches)]
     if any(metrics.outputs is None for _, metrics in parts):
-        return not_applicable("metrics() gives no outputs to compare with")
+        return not_applicable("metrics() returns no outputs to compare with")
     outputs = torch.cat([metrics.outputs for _, metrics in parts if metrics.outputs is not None])
     targets = [batch.targets for batch in batches]
     if outputs.dim() != 2 or not all(
         isinstance(target, Tensor) and target.dim() == 1 and not target.is_floating_point()
         for target in targets
     ):
-        return not_applicable("outputs and targets are not scores of classes and their labels")
+        return not_applicable("outputs and targets are not class scores and labels")
     wanted = counted(outputs.float(), torch.cat(targets))
     given = _added([metrics for _, metrics in parts])
     common = sorted(wanted.keys() & given.keys())
     if not common:
-        return not_applicable("metrics() names no accuracy")
+        return not_applicable("metrics() returns no accuracy")
     for name in common:
         if not abs(wanted[name] - given[name]) <= _TOLERANCE:
             return found(
                 "metric_wrong",
                 f"{name} of {len(outputs)} examples in batches of {', '.join(map(str, _SIZES))} is "
-                f"{given[name]:.4f}, and {wanted[name]:.4f} by argmax over all of them",
-                fix="Give sums of hits and counts of examples, by argmax over dim 1; the division "
-                "comes after all batches.",
+                f"{given[name]:.4f}, but {wanted[name]:.4f} by argmax over all of them",
+                fix="Return sums of hits (argmax over dim 1) and counts of examples; they are "
+                "divided after all batches.",
                 given=given[name],
                 recomputed=wanted[name],
             )
-    return passed(f"{', '.join(common)} agree with {len(outputs)} outputs counted anew")
+    return passed(f"{', '.join(common)} of {len(outputs)} examples: correct when recomputed")
 
 
 def counted(outputs: Tensor, targets: Tensor) -> dict[str, float]:
-    """Count accuracies anew: by example, by class, and among the first five.
+    """Compute accuracies: over examples, over classes, and top-5.
 
     Shapes: outputs (n, C), targets (n,).
     """
@@ -85,7 +85,7 @@ def counted(outputs: Tensor, targets: Tensor) -> dict[str, float]:
 
 
 def _batches(job: CheckedJob, num_rows: int) -> list[Batch]:
-    """Read rows from all over the split, as stored data lies sorted, in unequal batches."""
+    """Read rows evenly spaced over the split, which may be sorted, in unequal batches."""
     rows = np.linspace(0, num_rows - 1, sum(_SIZES)).astype(np.int64)
     parts = np.split(rows, np.cumsum(_SIZES)[:-1])
     return [job.rows(Split.VAL, part) for part in parts]
@@ -101,7 +101,7 @@ def _metrics(job: CheckedJob, batch: Batch, seed: int) -> Metrics:
         try:
             return job.task.metrics(Says(scores), batch)
         except Exception:
-            return real  # the task reaches into its model
+            return real  # the task uses parts of its model
 
 
 def _scores(batch: Batch, like: Tensor, seed: int) -> Tensor:
@@ -116,7 +116,7 @@ def _scores(batch: Batch, like: Tensor, seed: int) -> Tensor:
 
 
 def _added(parts: list[Metrics]) -> dict[str, float]:
-    """Add sums and counts up over batches and divide, as a validation does."""
+    """Sum the sums and counts over batches and divide, as validation does."""
     given = {}
     for name in parts[0].sums:
         total = torch.stack([part.sums[name].double() for part in parts]).sum(0)
@@ -127,7 +127,7 @@ def _added(parts: list[Metrics]) -> dict[str, float]:
 
 
 def broken() -> Example:
-    """Accuracy as a mean of batch means: the short last batch counts too much."""
+    """Accuracy as a mean of batch means: the short last batch has too much weight."""
 
     class MeanOfMeans(SoundPictures):
         def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
@@ -145,7 +145,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="metric_recomputed",
-    reason="A metric that is counted wrongly chooses the wrong model, and nothing looks odd.",
+    reason="A wrong metric selects the wrong model without any error.",
     source="measuring faults: averages over unequal batches, argmax over the wrong dimension",
     severity=Severity.ERROR,
     tier=Tier.FULL,

@@ -1,4 +1,4 @@
-"""What ends a training, or chooses its weights, is held-out data, and more than its noise."""
+"""Early stopping and the choice of weights use held-out data, and allow for its noise."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from stepladder.stats import resolvable_margin
 from stepladder.training.output.wording import percent
 
 _NUM_COMPARED = 16
-_LEAST_EPOCH_FRAC = 0.1  # of an epoch within patience: the weights have hardly moved
-_DISAGREEMENT = 0.1  # of the validations of two epochs
+_LEAST_EPOCH_FRAC = 0.1  # of an epoch within patience: the weights have hardly changed
+_DISAGREEMENT = 0.1  # between the predictions of two epochs
 
 
 def stopping_rule(job: CheckedJob) -> Answer:
-    """Look at what stopping and the choice of weights go by."""
+    """Check what early stopping and the choice of weights are based on."""
     stopping = job.recipe.stopping
     if not stopping.early and not stopping.restore_best:
-        return not_applicable("training goes to its end and keeps its last weights")
+        return not_applicable("there is no early stopping, and the last weights are kept")
     if job.source(Split.VAL) is None:
         return not_applicable("there is no validation split")
     if _is_train(job):
         return found(
             "stopping_on_noise",
-            "validation is the training data itself: its loss falls on when the model only learns "
-            "by heart, and tells neither when to stop nor which weights are best",
-            fix="Hold out examples for validation that train does not have.",
+            "validation is the training data: its loss keeps falling while the model overfits, so "
+            "it shows neither when to stop nor which weights are best",
+            fix="Hold out examples for validation that are not in train.",
         )
     if not stopping.early:
         return passed("the best weights on held-out data are kept")
@@ -46,7 +46,7 @@ def stopping_rule(job: CheckedJob) -> Answer:
 
 
 def _is_train(job: CheckedJob) -> bool:
-    """Return True if validation holds the examples of train, in the same rows."""
+    """Return True if validation has the examples of train, in the same rows."""
     train, val = job.source(Split.TRAIN), job.source(Split.VAL)
     assert train is not None
     assert val is not None
@@ -62,18 +62,18 @@ def _is_train(job: CheckedJob) -> bool:
 
 
 def _is_same(one: Batch, other: Batch) -> bool:
-    """Compare inputs and targets: one grid of inputs may be measured anew for each split."""
+    """Compare inputs and targets: splits may share inputs with different measured targets."""
     values = tensors_of((one.inputs, one.targets)), tensors_of((other.inputs, other.targets))
     return bool(values[0]) and same_tensors(*values)
 
 
 def _varies(batch: Batch) -> bool:
-    """Return True if examples differ: where all are alike, equal rows mean nothing."""
+    """Return True if examples differ: if all are equal, equal rows mean nothing."""
     return any(bool((value[1:] != value[:-1]).any()) for value in tensors_of(batch.inputs))
 
 
 def _impatient(job: CheckedJob) -> Answer | None:
-    """Tell a rule that one validation ends, or one that looks again at once."""
+    """Find a rule that ends at a single validation, or validates too often."""
     stopping = job.recipe.stopping
     num_train = max(1, round(len(job.sources.train) * job.recipe.data.fraction))
     per_epoch = math.ceil(num_train / job.recipe.batch.global_batch_size)
@@ -81,9 +81,9 @@ def _impatient(job: CheckedJob) -> Answer | None:
     if stopping.patience == 1 and not stopping.allow_noise:
         return found(
             "stopping_on_noise",
-            "the first validation that is no better ends the training (patience 1, no allowance "
-            "for noise), and between two epochs of slow learning about every other one is",
-            fix="Give --stopping.patience 3 or more, or --stopping.allow-noise.",
+            "the first validation without an improvement ends training (patience 1, no allowance "
+            "for noise), which happens by chance when learning is slow",
+            fix="Use --stopping.patience 3 or more, or --stopping.allow-noise.",
             severity=Severity.WARNING,
             patience=1,
         )
@@ -92,9 +92,9 @@ def _impatient(job: CheckedJob) -> Answer | None:
         return None
     return found(
         "stopping_on_noise",
-        f"patience lasts {steps} steps, {percent(steps / per_epoch)} of an epoch: weights "
-        "hardly move in that, and what moves the validation is noise",
-        fix=f"Validate less often, or give --stopping.patience {math.ceil(per_epoch / every)}.",
+        f"patience is {steps} steps, {percent(steps / per_epoch)} of an epoch: weights hardly "
+        "change in that time, so changes of the validation are noise",
+        fix=f"Validate less often, or use --stopping.patience {math.ceil(per_epoch / every)}.",
         severity=Severity.WARNING,
         patience_steps=steps,
         steps_per_epoch=per_epoch,
@@ -102,7 +102,7 @@ def _impatient(job: CheckedJob) -> Answer | None:
 
 
 def _single_example(job: CheckedJob) -> Answer | None:
-    """Tell an accuracy whose every example counts as better, without allowance for noise."""
+    """Find a rule in which a single example counts as an improvement of accuracy."""
     stopping = job.recipe.stopping
     val = job.source(Split.VAL)
     assert val is not None
@@ -116,9 +116,9 @@ def _single_example(job: CheckedJob) -> Answer | None:
     noise = resolvable_margin(n, disagreement=_DISAGREEMENT)
     return found(
         "stopping_on_noise",
-        f"an accuracy that rises by {percent(stopping.min_improvement_frac, 2)} counts as better, "
-        f"which is less than one of {n} examples; by chance it moves by {percent(noise)}",
-        fix="Monitor val_loss, or give --stopping.allow-noise.",
+        f"an increase in accuracy of {percent(stopping.min_improvement_frac, 2)} counts as an "
+        f"improvement, which is less than one of {n} examples; its noise is {percent(noise)}",
+        fix="Use --stopping.monitor val_loss, or --stopping.allow-noise.",
         severity=Severity.WARNING,
         one_example=1 / n,
         noise=noise,
@@ -129,14 +129,14 @@ def _fine(job: CheckedJob) -> Answer:
     stopping = job.recipe.stopping
     noise = "with" if stopping.allow_noise else "without"
     return passed(
-        f"{stopping.patience} validations of held-out data without improvement end the training, "
-        f"{noise} allowance for noise",
+        f"training ends after {stopping.patience} validations on held-out data without "
+        f"improvement, {noise} allowance for noise",
         patience=stopping.patience,
     )
 
 
 def broken() -> Example:
-    """Validation that is the training split again."""
+    """Validation on the training split."""
 
     class Again(SoundPictures):
         def data(self, split: Split) -> Dataset[tuple[Tensor, ...]]:
@@ -148,7 +148,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="stopping_rule",
-    reason="A rule that goes by noise, or by what the model trains on, ends a training anywhere.",
+    reason="A rule based on noise, or on training data, ends training at an arbitrary step.",
     source="Prechelt 1998, Early Stopping - But When?",
     severity=Severity.ERROR,
     tier=Tier.FAST,

@@ -1,4 +1,4 @@
-"""Validation works before training: its first batch, its last short one, every metric, twice."""
+"""Validation works before training: the first and the last batch, all metrics, twice."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from stepladder.records.findings import Severity
 from stepladder.task.contract import Metrics
 from stepladder.training.randomness import seed_everything
 
-_SAME = 1e-4  # of the losses' size
-_SHARE = 0.25  # of the time that is left, for the rest of the split
+_SAME = 1e-4  # of the size of the losses
+_SHARE = 0.25  # of the time left, for the rest of the split
 _LONGEST_S = 10.0
-_TRAIN_FIX = "Leave the mode to the loop: take train() and training=True out of metrics()."
+_TRAIN_FIX = "Remove train() and training=True from metrics(): the loop sets the mode."
 
 
 @dataclass
 class _Pass:
-    """What was seen over some batches."""
+    """Totals over some batches."""
 
     num_examples: int = 0
     sums: dict[str, float] = field(default_factory=dict)
@@ -56,16 +56,16 @@ class _Pass:
 
 
 def validation_pass(job: CheckedJob) -> Answer:
-    """Validate before training: the first batch twice, the last short one, then what time allows.
+    """Validate before training: the first batch twice, the last one, then what time allows.
 
-    Looks whether metrics() runs at all, gives one finite loss an example, leaves the model in
-    evaluation mode, draws nothing, and keeps no gradient.
+    Checks that metrics() runs, returns one finite loss per example, leaves the model in evaluation
+    mode, is not random, and keeps no gradient.
     """
     source = job.sources.val
     if source is None:
         return not_applicable("there is no validation split")
     if isinstance(source, ArrivalSource):
-        return not_applicable("an IterableDataset would be used up")
+        return not_applicable("validation is an IterableDataset, which would be used up")
     model = job.model().eval()
     first = next(iter(job.held_out_batches(Split.VAL, 1)))
     seen = _Pass()
@@ -82,14 +82,15 @@ def validation_pass(job: CheckedJob) -> Answer:
         return found(
             "validation_fails",
             f"{total.worst} is not finite on {total.num_examples} validation examples",
-            fix="Look for log(0), a division by the number of hits, or inputs that are not finite.",
+            fix="Check for log(0), a division by the number of hits, or inputs that are not "
+            "finite.",
         )
     values = {name: total.sums[name] / total.counts[name] for name in total.sums}
     shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     return passed(
-        f"untrained: {shown}; twice the same, without gradients",
-        coverage=f"{total.num_examples} of {len(source)} examples, the last {last} as a batch of "
-        f"their own{_of_one(job, model) if last > 1 else ''}",
+        f"before training: {shown}; the same when repeated, without gradients",
+        coverage=f"{total.num_examples} of {len(source)} examples, the last {last} as a separate "
+        f"batch{_of_one(job, model) if last > 1 else ''}",
     )
 
 
@@ -107,8 +108,8 @@ def _look_at_first(job: CheckedJob, model: nn.Module, batch: Batch, seen: _Pass)
     if once.losses.requires_grad or (once.outputs is not None and once.outputs.requires_grad):
         return found(
             "gradients_in_validation",
-            "what metrics() gives requires gradients although the loop asks for none",
-            fix="Take torch.enable_grad() out of metrics(), or detach what it gives.",
+            "metrics() returns tensors that require gradients, although it is called under no_grad",
+            fix="Remove torch.enable_grad() from metrics(), or detach its results.",
         )
     twice, problem = _measure_again(job, model, batch)
     if problem is not None or twice is None:
@@ -120,9 +121,9 @@ def _look_at_first(job: CheckedJob, model: nn.Module, batch: Batch, seen: _Pass)
 
 
 def _apart(one: Metrics, other: Metrics) -> tuple[str, float]:
-    """Return what differs most between two looks at the same examples, and by how much of its size.
+    """Return what differs most between two passes over the same examples, and its relative size.
 
-    That is the losses, where they differ, and else one of the sums.
+    These are the losses if they differ, else one of the sums.
     """
     found = {"losses": _difference(one.losses, other.losses)}
     for name, total in one.sums.items():
@@ -141,7 +142,7 @@ def _difference(first: Tensor, second: Tensor | None) -> float:
 def _not_the_same(
     job: CheckedJob, model: nn.Module, batch: Batch, once: Metrics, twice: Metrics
 ) -> Answer | None:
-    """Tell what is drawn from what is kept: once more with the random states of the last look."""
+    """Distinguish random draws from state that is kept, by a third pass with the same seed."""
     again, problem = _measure_again(job, model, batch)
     if problem is not None or again is None:
         return problem
@@ -149,20 +150,19 @@ def _not_the_same(
     if largest > _SAME:
         return found(
             "validation_fails",
-            f"the same {len(batch.ids)} examples give other {what} each time, by up to "
-            f"{largest:.3g} of their size, with the same random states too: metrics() keeps "
-            "something from one batch to the next, or draws from where no seed reaches",
-            fix="Let metrics() depend on model and batch alone; what is estimated from data is "
-            "estimated on train, once.",
+            f"{what} of the same {len(batch.ids)} examples differ each time, by up to "
+            f"{largest:.3g} of their size, even with the same random state: metrics() keeps state "
+            "between batches, or uses an unseeded generator",
+            fix="Make metrics() depend only on model and batch; estimate statistics once, on "
+            "train.",
             severity=Severity.WARNING,
             largest=largest,
         )
     return found(
         "train_mode_in_validation",
-        f"the same {len(batch.ids)} examples give other {_apart(once, twice)[0]} with other random "
-        "states: "
-        "something is drawn in evaluation mode",
-        fix="Give functional dropout training=self.training; where sampling is meant, seed it.",
+        f"{_apart(once, twice)[0]} of the same {len(batch.ids)} examples differ with another "
+        "random state: metrics() or the model draws random numbers in evaluation mode",
+        fix="Pass training=self.training to functional dropout; seed sampling if it is intended.",
         severity=Severity.WARNING,
     )
 
@@ -170,8 +170,8 @@ def _not_the_same(
 def _measure(
     job: CheckedJob, model: nn.Module, batch: Batch
 ) -> tuple[Metrics | None, Answer | None]:
-    """Run metrics() as validation does, but so that gradients that it keeps would show."""
-    fix = "Run metrics() on such a batch by hand; the loop would fail there after an epoch."
+    """Run metrics() as validation does, under no_grad, so that gradients it keeps are found."""
+    fix = "Call metrics() on such a batch and fix the error; the loop would fail after an epoch."
     try:
         with torch.no_grad(), job.autocast():
             metrics = job.task.metrics(model, batch)
@@ -182,9 +182,9 @@ def _measure(
     if tuple(metrics.losses.shape) != (len(batch.ids),):
         return None, found(
             "validation_fails",
-            f"metrics() gives losses of shape {tuple(metrics.losses.shape)} for "
+            f"metrics() returns losses of shape {tuple(metrics.losses.shape)} for "
             f"{len(batch.ids)} examples",
-            fix="Give one loss an example (reduction='none').",
+            fix="Return one loss per example (reduction='none').",
         )
     return metrics, _unpaired(metrics)
 
@@ -192,19 +192,19 @@ def _measure(
 def _measure_again(
     job: CheckedJob, model: nn.Module, batch: Batch
 ) -> tuple[Metrics | None, Answer | None]:
-    """Run metrics() once more, in evaluation mode and from other random states."""
+    """Run metrics() again, in evaluation mode and with another random state."""
     model.eval()
     seed_everything(job.recipe.seed + 1)
     return _measure(job, model, batch)
 
 
 def _unpaired(metrics: Metrics) -> Answer | None:
-    """Divide each sum by its count as the loop does after the last batch."""
+    """Check that each sum can be divided by its count, as the loop does after the last batch."""
     for name, total in metrics.sums.items():
         count = metrics.counts.get(name)
         if count is None:
             names = ", ".join(sorted(metrics.counts)) or "none"
-            said = f"metrics() gives a sum of {name} and no count of it; counts: {names}"
+            said = f"metrics() returns a sum of {name} but no count; counts: {names}"
         elif not isinstance(total, Tensor) or not isinstance(count, Tensor):
             kinds = f"a {type(total).__name__} and a {type(count).__name__}"
             said = f"sum and count of {name} are {kinds}, not tensors"
@@ -215,8 +215,8 @@ def _unpaired(metrics: Metrics) -> Answer | None:
             continue
         return found(
             "validation_fails",
-            f"{said}; the first validation would end the run",
-            fix="Give a sum and a count, two tensors of one shape, under each metric's name.",
+            f"{said}; the first validation would fail",
+            fix="Return a sum and a count, two tensors of the same shape, for each metric.",
         )
     return None
 
@@ -236,13 +236,13 @@ def _last(job: CheckedJob, num: int) -> Batch:
 
 
 def _of_one(job: CheckedJob, model: nn.Module) -> str:
-    """Say that a batch of one would fail, which this split has not, but one of another size may."""
+    """Return a note if a batch of one would fail, which a split of another size may have."""
     _, problem = _measure(job, model, _last(job, 1))
-    return "" if problem is None else f"; one example alone would not do: {problem.evidence}"
+    return "" if problem is None else f"; a batch of one would fail: {problem.evidence}"
 
 
 def _rest(job: CheckedJob, model: nn.Module) -> _Pass | None:
-    """Go over the split from its start, as far as time allows."""
+    """Validate on the split from its start, as far as time allows."""
     until = time.perf_counter() + min(_LONGEST_S, _SHARE * job.left_s())
     seen = _Pass()
     for batch in job.held_out_batches(Split.VAL):
@@ -257,7 +257,7 @@ def _rest(job: CheckedJob, model: nn.Module) -> _Pass | None:
 
 @contextmanager
 def _training_layers(model: nn.Module) -> Iterator[set[str]]:
-    """Collect the dropouts and BatchNorms that run in training mode in the block."""
+    """Record the dropout and BatchNorm layers that run in training mode in the block."""
     names: set[str] = set()
 
     def note(name: str, module: nn.Module) -> Any:
@@ -281,7 +281,7 @@ def _training_layers(model: nn.Module) -> Iterator[set[str]]:
 
 
 def broken() -> Example:
-    """metrics() puts the model back into training mode before it looks."""
+    """metrics() that puts the model into training mode."""
 
     class Trains(SoundPictures):
         def metrics(self, model: nn.Module, batch: Batch) -> Metrics:
@@ -294,9 +294,9 @@ def broken() -> Example:
 
 CHECK = Check(
     name="validation_pass",
-    reason="A validation that fails or is random is found out after the first epoch, or never.",
+    reason="A validation that fails or is random is noticed after the first epoch, or never.",
     source="Karpathy 2019, A Recipe for Training Neural Networks; Lightning's sanity check, which "
-    "takes two batches and misses the last",
+    "runs two batches but not the last one",
     severity=Severity.ERROR,
     tier=Tier.FULL,
     faults=("validation_fails", "train_mode_in_validation", "gradients_in_validation"),

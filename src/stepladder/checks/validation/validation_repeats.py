@@ -1,4 +1,4 @@
-"""Validation reads the same examples each time: nothing is augmented, nothing shuffled anew."""
+"""Validation reads the same examples each time: not augmented, not shuffled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUM_ARRIVED = 64
 
 
 def validation_repeats(job: CheckedJob) -> Answer:
-    """Read a part of validation twice, and compare."""
+    """Read part of validation twice, and compare."""
     source = job.source(Split.VAL)
     if source is None:
         return not_applicable("there is no validation split")
@@ -45,12 +45,12 @@ def validation_repeats(job: CheckedJob) -> Answer:
         return passed(
             f"{len(rows)} validation examples are the same when read again", coverage=seen
         )
-    what = "with other targets: rows are shuffled" if num_shuffled else "as if augmented"
+    what = "with other targets, so rows are shuffled" if num_shuffled else "as if augmented"
     return found(
         "augmented_validation",
         f"{len(differing)} of {len(rows)} validation examples differ when read again, {what}; "
-        "what changes between two validations is then partly luck",
-        fix="Give validation a transform without random parts, and a fixed order.",
+        "changes between two validations are partly random",
+        fix="Use a deterministic transform and a fixed order for validation.",
         examples=tuple(job.describe(Split.VAL, row) for row in differing[:6]),
         coverage=seen,
         num_different=len(differing),
@@ -81,31 +81,31 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _of_stream(source: ArrivalSource) -> Answer:
-    """Compare what two passes of an IterableDataset begin with."""
+    """Compare the first examples of two passes over an IterableDataset."""
     passes: list[list[Any]] = [
         list(itertools.islice(source.arrivals(), _NUM_ARRIVED)) for _ in range(2)
     ]
     num = min(len(one) for one in passes)
     if num == 0:
-        return not_applicable("the stream gave nothing the second time")
+        return not_applicable("the stream is empty in a second pass")
     first, second = (source.collate(one[:num]) for one in passes)
     batches = [Batch(part.inputs, part.targets, torch.arange(num)) for part in (first, second)]
     differing = [place for place in range(num) if _differs(batches[0], batches[1], place)]
     seen = f"the first {num} examples"
     if not differing:
-        return passed("validation begins twice with the same examples", coverage=seen)
+        return passed("two passes over validation begin with the same examples", coverage=seen)
     return found(
         "augmented_validation",
         f"{len(differing)} of the first {num} validation examples differ in a second pass: the "
-        "stream is shuffled anew, or augmented",
-        fix="Give validation a fixed order and no random transform.",
+        "stream is shuffled or augmented",
+        fix="Use a deterministic transform and a fixed order for validation.",
         coverage=seen,
         num_different=len(differing),
     )
 
 
 class _Noisy(Dataset[tuple[Tensor, Tensor]]):
-    """Pictures that are mirrored at random, as for training."""
+    """Pictures with random flips, as in training."""
 
     def __init__(self, pictures: Tensor, labels: Tensor) -> None:
         self.pictures, self.labels = pictures, labels
@@ -130,7 +130,7 @@ def broken() -> Example:
 
 CHECK = Check(
     name="validation_repeats",
-    reason="A validation that is not the same each time adds noise to every choice made by it.",
+    reason="A validation that differs each time adds noise to every decision based on it.",
     source="Godbole et al. 2023, Deep Learning Tuning Playbook (step-to-step variance)",
     severity=Severity.WARNING,
     tier=Tier.FULL,

@@ -1,4 +1,4 @@
-"""Validation is large enough for what is decided by it."""
+"""Validation is large enough for the decisions based on it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from stepladder.records.findings import Severity
 from stepladder.stats import binomial_sem, resolvable_margin, t_quantile
 from stepladder.training.output.wording import percent
 
-_DISAGREEMENT = 0.1  # of two trainings of one job on photographs
-_ACCURACY = 0.8  # at which the noise of one accuracy is told
-_LEAST_MARGIN = 0.01  # where speed-ups may cost nothing at all
-_FEW_NUMBERS = 8  # in a target: more are many observations in one example
-_LEAST_MEAN = 30  # examples, from which on a mean's noise is known at all: 0.37 deviations
+_DISAGREEMENT = 0.1  # between two trainings of one job on photographs
+_ACCURACY = 0.8  # at which the noise of an accuracy is reported
+_LEAST_MARGIN = 0.01  # if speed-ups may not cost any accuracy
+_FEW_NUMBERS = 8  # in a target: with more, an example has many observations
+_LEAST_MEAN = 30  # examples, for a confidence interval of ±0.37 standard deviations
 _MANY = 1e7  # degrees of freedom of a normal distribution
 
 
 def validation_size(job: CheckedJob) -> Answer:
-    """Say what difference in accuracy this validation split can resolve."""
+    """Compute the smallest significant difference in accuracy on this validation split."""
     val = job.source(Split.VAL)
     if val is None:
         return not_applicable("there is no validation split")
@@ -38,9 +38,10 @@ def validation_size(job: CheckedJob) -> Answer:
     wanted = job.config.ladder.max_accuracy_loss or _LEAST_MARGIN
     half, by_mean = _of_mean(job, n)
     text = (
-        f"one of {n} validation examples is {percent(1 / n)}; two trainings that disagree on "
-        f"{percent(_DISAGREEMENT, 0)} of them are told apart from {percent(paired)} on, two "
-        f"accuracies alone near {percent(_ACCURACY, 0)} from {percent(unpaired)} on{by_mean}"
+        f"one of {n} validation examples is {percent(1 / n)}; the smallest significant difference "
+        f"between two trainings is {percent(paired)} (paired, if they disagree on "
+        f"{percent(_DISAGREEMENT, 0)}), or {percent(unpaired)} (unpaired, at an accuracy of "
+        f"{percent(_ACCURACY, 0)}){by_mean}"
     )
     numbers: dict[str, Any] = {
         "num_examples": n,
@@ -54,8 +55,8 @@ def validation_size(job: CheckedJob) -> Answer:
         return found(
             "validation_too_small",
             text,
-            fix=f"Validate on {_LEAST_MEAN} examples at the least, so that training does not stop "
-            "by chance; a hundred halve the noise again.",
+            fix=f"Validate on at least {_LEAST_MEAN} examples, so that training does not stop by "
+            "chance; with a hundred the noise is half as large.",
             **numbers,
         )
     if 1 / n <= wanted:
@@ -65,46 +66,47 @@ def validation_size(job: CheckedJob) -> Answer:
         "validation_too_small",
         f"{text}; speed-ups may cost {percent(wanted)} (ladder.max_accuracy_loss), which is less "
         "than one example",
-        fix=f"Validate on {int(np.ceil(1 / wanted))} examples at the least; {needed} resolve "
-        f"{percent(wanted)}.",
+        fix=f"Validate on at least {int(np.ceil(1 / wanted))} examples; {needed} are needed to "
+        f"resolve {percent(wanted)}.",
         **numbers,
         num_needed=needed,
     )
 
 
 def _of_mean(job: CheckedJob, n: int) -> tuple[float | None, str]:
-    """Say what the mean loss is worth, where training stops or keeps its weights by it."""
+    """Return the precision of the mean loss, if early stopping or the choice of weights use it."""
     half = float(t_quantile(0.975, n - 1) / np.sqrt(n)) if n > 1 else None
     stopping = job.recipe.stopping
     if stopping.monitor is not Monitor.VAL_LOSS or not (stopping.early or stopping.restore_best):
         return half, ""
-    within = "any distance" if half is None else f"{half:.2g} of their standard deviation"
-    return half, f"; training stops by their mean loss, which is known to within {within}"
+    within = "unknown" if half is None else f"±{half:.2g} standard deviations"
+    return half, f"; early stopping uses their mean loss, with a 95 % interval of {within}"
 
 
 def _of_means(job: CheckedJob, n: int) -> Answer:
-    """Judge examples with a few numbers each: what the mean of their losses is worth."""
+    """Report the precision of the mean loss of examples with a few numbers as targets."""
     targets = job.first_batch.targets
     if not isinstance(targets, Tensor) or targets[0].numel() > _FEW_NUMBERS:
-        return not_applicable("examples have no single class: the noise depends on the metric")
+        return not_applicable("examples have no single class, so the noise depends on the metric")
     half = t_quantile(0.975, n - 1) / np.sqrt(n) if n > 1 else np.inf
     text = (
-        f"{n} validation examples: the mean of their losses lies within {half:.2g} of their "
-        "standard deviation with 95 % confidence"
+        f"{n} validation examples: the 95 % confidence interval of their mean loss is "
+        f"±{half:.2g} standard deviations"
     )
     if n >= _LEAST_MEAN:
         return passed(text, num_examples=n, half_width=float(half))
     return found(
         "validation_too_small",
-        f"{text}; best checkpoint and early stop are chosen by that mean",
-        fix=f"Validate on {_LEAST_MEAN} examples at the least; a hundred halve the noise again.",
+        f"{text}; early stopping and the best checkpoint depend on it",
+        fix=f"Validate on at least {_LEAST_MEAN} examples; with a hundred the noise is half as "
+        "large.",
         num_examples=n,
         half_width=float(half) if n > 1 else None,
     )
 
 
 def _needed(margin: float) -> int:
-    """Return how many examples resolve a margin in a paired comparison."""
+    """Return the number of examples that resolve a margin in a paired comparison."""
     n = 1
     while resolvable_margin(n, disagreement=_DISAGREEMENT) > margin and n < 1 << 30:
         n *= 2
@@ -130,8 +132,8 @@ def broken() -> Example:
 
 CHECK = Check(
     name="validation_size",
-    reason="Where one example is more than the difference to be seen, choices between trainings "
-    "are drawn by lot.",
+    reason="If one example is more than the difference to detect, choices between trainings are "
+    "random.",
     source="Dietterich 1998, Approximate Statistical Tests, Neural Computation 10(7); Agresti and "
     "Min 2005 for the paired margin",
     severity=Severity.WARNING,

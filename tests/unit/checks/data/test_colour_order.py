@@ -210,7 +210,7 @@ def test_one_split_alone_is_an_error(tmp_path: Path) -> None:
 
     finding = look(Halves(tmp_path), tmp_path)
     assert finding.outcome is Outcome.FAILED
-    assert "the other split has red first" in finding.evidence
+    assert "the other split is RGB" in finding.evidence
 
 
 @pytest.mark.parametrize(

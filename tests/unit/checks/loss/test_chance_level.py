@@ -197,21 +197,21 @@ def finding_of(task: Task, folder: Path) -> Finding:
 def test_a_fresh_head_passes(task: Task, tmp_path: Path) -> None:
     finding = finding_of(task, tmp_path)
     assert finding.outcome is Outcome.PASSED, finding
-    assert "classified rightly" in finding.evidence
+    assert "its accuracy is" in finding.evidence
 
 
 def test_a_head_with_the_classes_shares_is_compared_with_their_entropy(tmp_path: Path) -> None:
-    assert "entropy of the classes' shares" in finding_of(Prior(), tmp_path).evidence
+    assert "entropy of the class frequencies" in finding_of(Prior(), tmp_path).evidence
     assert "ln 2" in finding_of(Rare(), tmp_path).evidence
 
 
 @pytest.mark.parametrize(
     ("task", "reason"),
     [
-        (InBatch(), "targets do not reach the loss"),
+        (InBatch(), "targets are not passed unchanged to the loss"),
         (Segments(), "ignore_index"),
-        (Tied(), "weights of an embedding"),
-        (TiedByHand(), "weights of an embedding"),
+        (Tied(), "weights with an embedding"),
+        (TiedByHand(), "weights with an embedding"),
         (Penalised(), "other terms"),
     ],
     ids=lambda value: type(value).__name__,
@@ -233,7 +233,7 @@ def test_a_head_with_the_shares_of_other_classes_is_found(tmp_path: Path) -> Non
 def test_hits_that_no_luck_gives_are_found(tmp_path: Path) -> None:
     finding = finding_of(Peeking(), tmp_path)
     assert finding.fault == "loss_off_chance", finding
-    assert "100 % are classified rightly" in finding.evidence
+    assert "its accuracy is 100 %" in finding.evidence
     assert finding.numbers["luck_p"] < 1e-3
 
 
@@ -251,4 +251,4 @@ def test_a_head_that_was_read_from_a_file_is_left_alone(tmp_path: Path) -> None:
 
     finding = finding_of(Learnt(), tmp_path)
     assert finding.outcome is Outcome.NOT_APPLICABLE, finding
-    assert "learnt before" in finding.evidence
+    assert "pretrained weights" in finding.evidence

@@ -65,7 +65,7 @@ def test_a_fresh_process_that_takes_too_long_is_not_passed(
     monkeypatch.setattr(checkpoint_round_trip, "_MAX_FRESH_S", 0.01)
     finding = look_at_file(_FILE.format(width="2"), tmp_path)
     assert finding.outcome is Outcome.COULD_NOT_RUN
-    assert "had not loaded it" in finding.evidence
+    assert "did not load the checkpoint" in finding.evidence
     assert "--budget" in finding.fix
 
 
@@ -90,7 +90,9 @@ def test_a_task_of_a_file_is_loaded_in_a_process_of_its_own(
     text += "    def __getitem__(self, row):\n        return self.x[row]\n"
     finding = look_at_file(text, tmp_path)
     assert finding.outcome is Outcome.PASSED, finding.evidence
-    assert "a fresh process on the CPU says the same of 8 held-out examples" in finding.evidence
+    assert (
+        "a new process on the CPU has the same outputs on 8 held-out examples" in finding.evidence
+    )
 
 
 def test_a_model_that_draws_in_evaluation_mode_is_not_compared(tmp_path: Path) -> None:
@@ -100,14 +102,14 @@ def test_a_model_that_draws_in_evaluation_mode_is_not_compared(tmp_path: Path) -
     )
     finding = look_at_file(text, tmp_path)
     assert finding.outcome is Outcome.PASSED, finding.evidence
-    assert "drawn anew each time" in finding.evidence
+    assert "not compared, as they are random" in finding.evidence
 
 
 def test_a_model_that_another_process_builds_otherwise_is_found(tmp_path: Path) -> None:
     width = "2 + int(__import__('os').environ.get('CUDA_VISIBLE_DEVICES') == '')"
     finding = look_at_file(_FILE.format(width=width), tmp_path)
     assert finding.fault == "checkpoint_incomplete"
-    assert "a fresh process cannot use the checkpoint" in finding.evidence
+    assert "a new process cannot use the checkpoint" in finding.evidence
     assert "another model" in finding.evidence
 
 
@@ -169,4 +171,4 @@ class DrawsAnew(SoundPictures):
 def test_a_run_that_differs_from_itself_says_nothing_of_its_checkpoint(tmp_path: Path) -> None:
     finding = look(DrawsAnew(), tmp_path)
     assert (finding.outcome, finding.fault) == (Outcome.WARNED, "not_reproducible"), finding
-    assert "twice from one seed" in finding.evidence
+    assert "differ when repeated with the same seed" in finding.evidence

@@ -116,31 +116,31 @@ AUTO = DeviceConfig(kind=DeviceChoice.AUTO)
         (
             {"cores": 4},
             {"device": DeviceConfig(kind=DeviceChoice.CPU, threads=5)},
-            "5 compute threads are asked for and 4 cores are allowed",
+            "device.threads is 5, but the process may use 4 cores",
             "--device.threads",
         ),
         (
             {"cores": 4},
             {"loader": LoaderConfig(threads=33)},
-            "33 reading threads share 4 cores",
+            "loader.threads is 33, but the process may use 4 cores",
             "--loader.threads",
         ),
         (
             {"open_files": 255},
             {},
-            "only 255 files may be open at once",
+            "the limit of open files is 255",
             "ulimit -n 4096",
         ),
         (
             {"clock_s": 0.0156},
             {},
             "the clock is too coarse to time steps",
-            "another system",
+            "another machine",
         ),
         (
             {"now_s": 0.0},
             {},
-            "the system's date is 1970-01-01",
+            "the system date is 1970-01-01",
             "Set the date",
         ),
     ],
@@ -205,7 +205,7 @@ def test_all_that_is_found_is_said_and_the_first_is_put_right(
     machine(cores=2, open_files=64, clock_s=1.0)
     finding = look(tmp_path, device=DeviceConfig(kind=DeviceChoice.CPU, threads=16))
     said = finding.evidence.partition(" (")[0].split("; ")
-    assert [words.split()[0] for words in said] == ["16", "only", "the"]
+    assert [words.split()[0] for words in said] == ["device.threads", "the", "the"]
     assert "--device.threads" in finding.fix
 
 
@@ -216,7 +216,7 @@ def test_all_that_is_found_is_said_and_the_first_is_put_right(
     ("cuda", "why", "fix"),
     [
         (None, "torch is built without CUDA", "Install a CUDA build of torch"),
-        ("13.0", "torch for CUDA 13.0 cannot use it", "Update the driver"),
+        ("13.0", "torch, built for CUDA 13.0, cannot use it", "Update the driver"),
     ],
 )
 def test_a_gpu_that_torch_cannot_use_is_named_with_its_driver(
@@ -225,7 +225,7 @@ def test_a_gpu_that_torch_cannot_use_is_named_with_its_driver(
     machine(gpus=(H100,), cuda=cuda)
     finding = look(tmp_path, device=AUTO)
     assert (finding.outcome, finding.fault) == (Outcome.WARNED, "machine_limit")
-    said = f"there is a NVIDIA H100 (driver 470.57), and {why}: the job would train on the CPU"
+    said = f"this machine has a NVIDIA H100 (driver 470.57), but {why}: training would use the CPU"
     assert finding.evidence == f"{said} ({PLENTY})"
     assert fix in finding.fix
 
@@ -234,7 +234,7 @@ def test_a_driver_that_does_not_say_its_number_is_left_out(
     machine: Machine, tmp_path: Path
 ) -> None:
     machine(gpus=(replace(H100, driver=None),))
-    assert "there is a NVIDIA H100, and torch" in look(tmp_path, device=AUTO).evidence
+    assert "this machine has a NVIDIA H100, but torch" in look(tmp_path, device=AUTO).evidence
 
 
 @pytest.mark.parametrize("cuda", [None, "13.0"])
@@ -301,7 +301,7 @@ def test_two_ranks_need_more_shared_memory_than_a_container_gets(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     machine(shm_bytes=64 * MB)
-    what = "64 MB are free in /dev/shm, and 2 ranks may take 128 MB"
+    what = "64 MB are free in /dev/shm, but 2 ranks may need 128 MB"
     assert_found(look(tmp_path), what, "--shm-size")
     for enough in (128 * MB, None):
         machine(shm_bytes=enough)
@@ -326,7 +326,7 @@ def test_the_port_is_asked_for_by_the_rank_that_opens_it(
         port = other.getsockname()[1]
         monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.setenv("MASTER_PORT", str(port))
-        what = f"port {port}, at which ranks are to meet, is taken"
+        what = f"MASTER_PORT {port} is already in use"
         assert_found(look(tmp_path), what, "MASTER_PORT")
         monkeypatch.setenv("RANK", "1")
         assert look(tmp_path).outcome is Outcome.PASSED
@@ -355,4 +355,4 @@ def test_a_disk_slower_than_the_forward_pass_is_found(
     machine(disk_bytes_per_s=bytes_per_s)
     finding = look(tmp_path, **changes_of(pictures, where))
     assert finding.outcome is (Outcome.WARNED if is_found else Outcome.PASSED), finding
-    assert finding.evidence.startswith("the disk gives 0 MB/s and the model takes") is is_found
+    assert finding.evidence.startswith("the disk reads 0 MB/s, but the model consumes") is is_found

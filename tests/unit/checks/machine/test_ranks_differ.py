@@ -74,7 +74,7 @@ def test_weights_that_no_seed_reaches_are_left_to_another_check(tmp_path: Path) 
 
     finding = look(Unseeded(), tmp_path)
     assert finding.outcome is Outcome.NOT_APPLICABLE
-    assert "`seeds` tells" in finding.evidence
+    assert "see `seeds`" in finding.evidence
 
 
 def shard(pictures: Tensor, labels: Tensor) -> Dataset[Any]:
@@ -107,9 +107,9 @@ class Stream(IterableDataset[Item]):
     [
         (shard, Split.TRAIN, "examples and rank 1 has "),
         (shard, Split.VAL, "examples and rank 1 has "),
-        (other_rows, Split.TRAIN, "of 16 examples looked at, 16 have other inputs"),
-        (other_classes, Split.VAL, "of 16 examples looked at, 16 have other targets"),
-        (Stream, Split.TRAIN, "16 have other inputs"),
+        (other_rows, Split.TRAIN, "16 of 16 compared examples have different inputs"),
+        (other_classes, Split.VAL, "16 of 16 compared examples have different targets"),
+        (Stream, Split.TRAIN, "16 of 16 compared examples have different inputs"),
     ],
 )
 def test_data_must_be_the_same_on_all_ranks(
@@ -242,7 +242,7 @@ def test_an_order_that_differs_by_process_is_found_where_the_task_lies_in_a_file
     assert finding.fault == fault, finding
     assert finding.outcome is (Outcome.PASSED if fault is None else Outcome.WARNED)
     if fault is not None:
-        assert "other targets in rank 1" in finding.evidence
+        assert "different targets in rank 1" in finding.evidence
         assert run_check(reproducible.CHECK, job).fault == "not_reproducible"
 
 
@@ -295,7 +295,7 @@ def test_a_rank_that_dies_is_told(tmp_path: Path) -> None:
 
     finding = look(Dying(), tmp_path)
     assert finding.outcome is Outcome.COULD_NOT_RUN
-    assert "rank 1 ended without a word" in finding.evidence
+    assert "rank 1 exited without a message" in finding.evidence
 
 
 # --- arithmetic

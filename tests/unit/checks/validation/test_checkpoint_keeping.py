@@ -56,7 +56,7 @@ def test_the_last_weights_are_no_best_where_validation_could_tell(tmp_path: Path
     assert look(Example(recipe=recipe), tmp_path).outcome is Outcome.PASSED  # 128 cannot tell
     many = look(Example(task=Many(), recipe=recipe), tmp_path)
     assert many.outcome is Outcome.WARNED
-    assert "ends 6 validations after its best one" in many.evidence
+    assert "ends training 6 validations after the best one" in many.evidence
 
 
 def test_a_folder_that_takes_no_files_is_found(tmp_path: Path) -> None:

@@ -149,5 +149,5 @@ def test_an_accuracy_of_the_loss_s_border_or_a_chosen_one_passes(
 
 
 def test_one_border_is_told_from_the_other(tmp_path: Path) -> None:
-    assert "of 0.5" in look(HalfOfLogits(), tmp_path).evidence
-    assert "logits above 0" in look(HalfOfLogits(), tmp_path).fix
+    assert "threshold of 0.5" in look(HalfOfLogits(), tmp_path).evidence
+    assert "threshold of 0 for logits" in look(HalfOfLogits(), tmp_path).fix

@@ -169,14 +169,13 @@ def test_metrics_that_can_be_divided_pass(tmp_path: Path) -> None:
 def test_a_batch_of_one_that_never_comes_is_no_fault(tmp_path: Path) -> None:
     finding = look(Cracks(), tmp_path)  # 128 examples are four batches of 32
     assert finding.outcome is Outcome.PASSED, finding
-    assert "the last 32 as a batch of their own; one example alone would not do" in str(
-        finding.coverage
-    )
+    assert "the last 32 as a separate batch; a batch of one would fail" in str(finding.coverage)
 
 
 def test_a_metric_that_is_drawn_is_named(tmp_path: Path) -> None:
     assert (
-        "give other sums of accuracy with other random states" in look(Draws(), tmp_path).evidence
+        "sums of accuracy of the same 32 examples differ with another random state"
+        in look(Draws(), tmp_path).evidence
     )
 
 
