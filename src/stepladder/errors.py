@@ -85,3 +85,8 @@ class InterruptedRun(StepladderError):  # noqa: N818  (asked for, so no error)
     def __init__(self, what: str, *, signal_number: int, fix: str | None = None) -> None:
         super().__init__(what, fix=fix)
         self.exit_code = 128 + signal_number  # type: ignore[misc]
+
+
+def one_line(error: Exception) -> str:
+    """Give what an error says without line breaks, to be told within a sentence."""
+    return " ".join(str(error).split())

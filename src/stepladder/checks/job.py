@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from stepladder.checks.evidence.loss_calls import LossCall, loss_calls
 from stepladder.config.choices import Split, Where
 from stepladder.config.options import JobConfig
-from stepladder.config.recipe import Recipe
+from stepladder.config.recipe import Recipe, uncompiled
 from stepladder.data.batch import Batch
 from stepladder.data.reading.examples import Source
 from stepladder.measuring.probe import untouched
@@ -107,7 +107,9 @@ class CheckedJob:
 
     def _build(self) -> tuple[nn.Module, list[nn.Module]]:
         with untouched():
-            model = self._copy_of_given() or make_model(_plain(self.recipe), self.task, self.device)
+            model = self._copy_of_given() or make_model(
+                uncompiled(self.recipe), self.task, self.device
+            )
             stage = stages_of(self.recipe.train, self.recipe.batch)[0]
             frozen = enter_stage(stage, self.task, model)
         return model, frozen
@@ -293,8 +295,3 @@ def open_job(config: JobConfig, task: Task, *, task_name: str) -> CheckedJob:
 
 def _as_tensors(value: Any) -> Any:
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
-def _plain(recipe: Recipe) -> Recipe:
-    """Give a recipe whose model computes as its modules say: nothing compiled."""
-    return replace(recipe, device=replace(recipe.device, compile=False))

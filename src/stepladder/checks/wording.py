@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from textwrap import wrap
 from typing import Final
@@ -23,6 +23,13 @@ _NAME_WIDTH: Final = 24
 _INDENT: Final = " " * 16
 _NUMBER: Final = re.compile(r"0x[0-9a-f]+|\d+")
 MAX_EXAMPLES: Final = 6
+_MAX_NAMES: Final = 4
+
+
+def listed(names: Iterable[str]) -> str:
+    """List names of weights within a sentence; of many, the first."""
+    names = [*names]
+    return ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
 
 
 def finding_lines(finding: Finding) -> str:

@@ -6,7 +6,7 @@ written and how it is logged is in `stepladder.config.options`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stepladder.config.checks import Range, ranged, require, require_ranges
@@ -332,3 +332,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         require(self.seed >= 0, "seed", self.seed, "0 or more")
+
+
+def uncompiled(recipe: Recipe) -> Recipe:
+    """Give a recipe whose model computes as its modules say: nothing compiled."""
+    return replace(recipe, device=replace(recipe.device, compile=False))

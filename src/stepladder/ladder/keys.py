@@ -37,6 +37,7 @@ from stepladder.data.reading.datasets import DatasetSource
 from stepladder.data.reading.examples import Source
 from stepladder.machine import environment, gpus, num_cores
 from stepladder.machine.environment import git_state
+from stepladder.machine.filesystem import sha256_of
 from stepladder.measuring.probe import untouched
 from stepladder.optim.table import spec_of
 from stepladder.records import Json
@@ -101,13 +102,13 @@ def job_key(
         facts: what tells one Task of a class from another (see `task_facts`).
     """
     file = Path(task_name.rpartition(":")[0])
-    code: list[Json] = [*sorted(map(_sha256, _with_imports(file)))] if file.is_file() else []
+    code: list[Json] = [*sorted(map(sha256_of, _with_imports(file)))] if file.is_file() else []
     weights = recipe.model.weights
     parts: dict[str, Json] = {
         "task": task_name.rpartition(":")[2] if code else task_name,
         "code": code,
         "recipe": recipe_key(recipe),
-        "weights": _sha256(weights) if isinstance(weights, Path) and weights.is_file() else None,
+        "weights": sha256_of(weights) if isinstance(weights, Path) and weights.is_file() else None,
         "num_train": num_train,
         **{f"data.{split}": mark for split, mark in fingerprints.items()},
         **{f"task.{name}": value for name, value in (facts or {}).items()},
@@ -160,7 +161,7 @@ def options_key(options: LadderConfig) -> str:
 
 def prices_key(options: LadderConfig) -> str | None:
     """Identify the user's own list of GPUs; None: there is none."""
-    return _sha256(options.prices) if options.prices is not None else None
+    return sha256_of(options.prices) if options.prices is not None else None
 
 
 def machine_key() -> str:
@@ -188,7 +189,7 @@ def code_key(package: Path) -> str:
     state = git_state(package, only="*.py")
     if state is not None and state["is_changed"] is False:
         return str(state["commit"])
-    files = {str(path.relative_to(package)): _sha256(path) for path in package.rglob("*.py")}
+    files = {str(path.relative_to(package)): sha256_of(path) for path in package.rglob("*.py")}
     return f"{state['commit'] if state else stepladder.__version__}+{_digest(files)}"
 
 
@@ -225,11 +226,6 @@ def _imports(path: Path, root: Path) -> Iterator[Path]:
                 place /= part
                 files = (place.with_suffix(".py"), place / "__init__.py")
                 yield from (found for found in files if found.is_file())
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest(value: Mapping[str, Json]) -> str:

@@ -4,6 +4,7 @@ from stepladder.machine.allocator import keep_freed_memory
 from stepladder.machine.contention import MAX_CORES_MISSING, Usage, cores_missing_since
 from stepladder.machine.energy import EnergyMeter
 from stepladder.machine.environment import cpu_model, environment, instruction_set, versions
+from stepladder.machine.filesystem import is_on_spinning_disk
 from stepladder.machine.gpu import Gpu, gpus
 from stepladder.machine.limits import (
     available_memory_bytes,
@@ -12,7 +13,6 @@ from stepladder.machine.limits import (
     num_cores,
 )
 from stepladder.machine.sampler import SystemSampler
-from stepladder.machine.spindle import is_on_spinning_disk
 
 __all__ = [
     "MAX_CORES_MISSING",

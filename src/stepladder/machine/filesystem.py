@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import mmap
 import os
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 MOUNTS: Final = Path("/proc/self/mounts")
+SYS: Final = Path("/sys")
 _FAR_KINDS: Final = ("fuse", "9p", "nfs", "cifs", "smb", "ceph", "lustre", "davfs")
 _LOCAL_KIND: Final = "fuseblk"  # a disk of this machine, such as one of NTFS
 _ESCAPES: Final = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
@@ -191,6 +193,46 @@ def nearest_folder(path: Path) -> Path:
     """Give a path if it is a folder, or else the nearest folder above it."""
     place = path.absolute()
     return next(folder for folder in (place, *place.parents) if folder.is_dir())
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder and what is in it; a symbolic link loses only the link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def leads_to(path: Path, handle: int) -> bool:
+    """Tell whether a path still leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def sha256_of(path: Path) -> str:
+    """Hash a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_on_spinning_disk(path: Path, sys: Path = SYS) -> bool:
+    """Tell whether the kernel says that a folder's disk spins.
+
+    Virtual disks say so whatever lies behind them: only SATA and SAS names (`sd`) are believed.
+
+    Args:
+        path: a file or folder that exists.
+        sys: where sysfs is.
+    """
+    try:
+        device = path.stat().st_dev
+        place = (sys / "dev" / "block" / f"{os.major(device)}:{os.minor(device)}").resolve()
+        disk = place.parent if (place / "partition").exists() else place
+        return disk.name.startswith("sd") and (disk / "queue" / "rotational").read_text()[:1] == "1"
+    except OSError:
+        return False
 
 
 def _link(place: Path, calls: FileCalls) -> bool:

@@ -16,6 +16,7 @@ from stepladder.checks.evidence.one_pass import look, own_pair, seeing_modules
 from stepladder.checks.evidence.sample import training_sample
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
+from stepladder.checks.wording import listed
 from stepladder.config.choices import Precision
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
@@ -25,7 +26,6 @@ from stepladder.training.setup.build import make_model
 from stepladder.training.stage import enter_stage, stages_of
 
 NUM_EXAMPLES = 16
-SHOWN = 4
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.RNNBase)
 Named = list[tuple[str, nn.Parameter]]
 
@@ -266,8 +266,7 @@ def _frozen_at_random(job: CheckedJob, model: nn.Module) -> Named:
 
 
 def _listed(pairs: Named) -> str:
-    names = ", ".join(name for name, _ in pairs[:SHOWN])
-    return f"{names}, ..." if len(pairs) > SHOWN else names
+    return listed(name for name, _ in pairs)
 
 
 def broken() -> Example:

@@ -16,6 +16,7 @@ from stepladder.checks.evidence.one_pass import look
 from stepladder.checks.evidence.sample import training_sample
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
+from stepladder.checks.wording import listed
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
 from stepladder.measuring.probe import untouched
@@ -23,7 +24,6 @@ from stepladder.records.findings import Severity
 from stepladder.training.setup.build import make_model
 
 NUM_EXAMPLES = 16
-SHOWN = 4
 OFF_NORM = 1.5  # times 1, which spectral norm promises
 
 
@@ -34,7 +34,7 @@ def module_state(job: CheckedJob) -> Answer:
     if lazy:
         return found(
             "uninitialised_module_state",
-            f"{_listed(lazy)} have no shape yet when the optimiser is made",
+            f"{listed(lazy)} have no shape yet when the optimiser is made",
             fix="Pass one example through the model in build_model, or give the layers' sizes.",
             names=[*lazy],
         )
@@ -42,7 +42,7 @@ def module_state(job: CheckedJob) -> Answer:
     if bad:
         return found(
             "uninitialised_module_state",
-            f"{_listed(bad)} hold numbers that are not finite before the first step",
+            f"{listed(bad)} hold numbers that are not finite before the first step",
             fix="Give every weight and buffer its first value (torch.zeros, nn.init).",
             names=[*bad],
         )
@@ -50,7 +50,7 @@ def module_state(job: CheckedJob) -> Answer:
     if empty:
         return found(
             "uninitialised_module_state",
-            f"nobody has written to {_listed(empty)}: the memory holds whatever was in it before",
+            f"nobody has written to {listed(empty)}: the memory holds whatever was in it before",
             fix="Fill what torch.empty gives: torch.zeros, torch.randn or nn.init.",
             names=[*empty],
         )
@@ -147,10 +147,6 @@ def _losses(job: CheckedJob, model: nn.Module, batch: Batch) -> Tensor | None:
         return look(job, model, batch, is_as_begun=False).losses
     except Exception:  # a layer without state may raise anything; the other mode tells
         return None
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
 def broken() -> Example:

@@ -13,6 +13,7 @@ from stepladder.checks.contract import Answer, Check, Tier, found, not_applicabl
 from stepladder.checks.evidence.practice import short_subject
 from stepladder.checks.examples import Example, SoundPictures
 from stepladder.checks.job import CheckedJob
+from stepladder.checks.wording import listed
 from stepladder.config.choices import Precision
 from stepladder.config.recipe import Recipe
 from stepladder.data.batch import Batch
@@ -20,7 +21,6 @@ from stepladder.measuring.subject import Subject
 from stepladder.records.findings import Severity
 
 NUM_STEPS = 4  # three are asked for, as weights behind a zero one move a step later
-SHOWN = 4
 
 
 @dataclass
@@ -93,7 +93,7 @@ def _judge(moves: _Moves, names: list[str], still: list[str]) -> Answer:
         return found(
             "parameters_not_in_optimizer",
             f"{len(moves.outside)} weights came to the model after the optimiser was made, and "
-            f"are not in it: {_listed(moves.outside)}",
+            f"are not in it: {listed(moves.outside)}",
             fix="Make all layers in build_model, none in the first forward pass.",
             coverage=steps,
             names=[*moves.outside],
@@ -108,7 +108,7 @@ def _judge(moves: _Moves, names: list[str], still: list[str]) -> Answer:
         return found(
             "frozen_by_accident",
             f"{len(held)} weights get a gradient and are as they were after {steps}: "
-            f"{_listed(held)}",
+            f"{listed(held)}",
             fix="Look for code that puts weights back, or a learning rate too small for their "
             "number format.",
             coverage=steps,
@@ -126,13 +126,9 @@ def _judge(moves: _Moves, names: list[str], still: list[str]) -> Answer:
     if not names:
         return not_applicable("no weight is to learn")
     said = f"{len(names) - len(still)} of {len(names)} weights moved in {steps}"
-    said += f"; {len(idle)} had a gradient of 0: {_listed(idle)}" if idle else ""
-    said += f"; {len(unused)} were not used: {_listed(unused)}" if unused else ""
+    said += f"; {len(idle)} had a gradient of 0: {listed(idle)}" if idle else ""
+    said += f"; {len(unused)} were not used: {listed(unused)}" if unused else ""
     return passed(said, coverage=steps, idle=[*idle], unused=[*unused])
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
 def broken() -> Example:

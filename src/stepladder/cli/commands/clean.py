@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from stepladder.data.remote.places import shown, supported_place
 from stepladder.data.store.manifest import is_copy
 from stepladder.data.tables.cache_users import is_left
 from stepladder.errors import DataError, UsageError
+from stepladder.machine.filesystem import remove
 from stepladder.records.run_files import JOB_MARKS, has_any
 
 # A save, a climb or a prepare in progress has a hidden name with the number of its process, or ends
@@ -132,14 +132,6 @@ def is_held(folder: Path) -> bool:
     except OSError:  # held, or a file system without locks: leave it alone
         return True
     return False
-
-
-def remove(path: Path) -> None:
-    """Remove a file, or a folder and what is in it; a symbolic link loses only the link."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _is_cache(path: Path) -> bool:

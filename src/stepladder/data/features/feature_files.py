@@ -37,7 +37,7 @@ from stepladder.data.remote.copies import FolderCopies, copy_folder
 from stepladder.data.remote.feature_copies import FeatureCopies
 from stepladder.errors import DataError, ResourceError
 from stepladder.machine import available_memory_bytes
-from stepladder.machine.filesystem import find_abilities, nearest_folder
+from stepladder.machine.filesystem import find_abilities, nearest_folder, sha256_of
 from stepladder.records import Json, fsync_dir, read_json, to_json, write_json
 
 FEATURES_VERSION: Final = 2  # 1: bfloat16 as float32
@@ -218,12 +218,6 @@ def _storable(tensor: Tensor) -> np.ndarray:
     if tensor.dtype is torch.bfloat16:
         tensor = tensor.view(torch.uint16)
     return np.ascontiguousarray(tensor.numpy())
-
-
-def sha256_of(path: Path) -> str:
-    """Give the sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from stepladder.data.remote.objects import CancelledTransferError
+from stepladder.machine.filesystem import leads_to
 
 PART_BYTES: Final = 8 << 20
 
@@ -55,19 +56,11 @@ def open_part(part: Path) -> int | None:
     except BlockingIOError:
         os.close(handle)
         return None
-    if not is_same(handle, part):  # its last holder gave it its name, or removed it
+    if not leads_to(part, handle):  # its last holder gave it its name, or removed it
         os.close(handle)
         return None
     os.ftruncate(handle, 0)
     return handle
-
-
-def is_same(handle: int, path: Path) -> bool:
-    """Tell whether a path still leads to an open file."""
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 class Transfer:

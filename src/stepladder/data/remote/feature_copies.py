@@ -18,7 +18,7 @@ from typing import Final
 from stepladder.data.remote.cache_folder import made_folder
 from stepladder.data.remote.copies import Copies, copy_folder, open_copies
 from stepladder.data.remote.places import ObjectPlace, object_place
-from stepladder.errors import DataError, StepladderError
+from stepladder.errors import DataError, StepladderError, one_line
 
 PLACE_FILE: Final = "copies-at.txt"
 _MANIFEST: Final = "manifest.json"
@@ -54,7 +54,7 @@ class FeatureCopies:
         try:
             return _fetch(copies, path)
         except (StepladderError, OSError) as error:
-            warnings.warn(f"features could not be fetched: {_short(error)}", stacklevel=2)
+            warnings.warn(f"features could not be fetched: {one_line(error)}", stacklevel=2)
             return False
         finally:
             copies.close()
@@ -67,7 +67,7 @@ class FeatureCopies:
         try:
             copy_folder(path, copies, last=_MANIFEST)
         except StepladderError as error:
-            warnings.warn(f"features are kept here alone: {_short(error)}", stacklevel=2)
+            warnings.warn(f"features are kept here alone: {one_line(error)}", stacklevel=2)
         finally:
             copies.close()
 
@@ -110,7 +110,3 @@ def _names(manifest: bytes, copies: Copies) -> list[str]:
         fix = "Remove what lies there: it is then computed again."
         raise DataError("the manifest of these features is damaged", where=str(copies), fix=fix)
     return names
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -7,7 +7,6 @@ one of the same name, the older manifest goes before it: no reader sees files of
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,6 +17,7 @@ from stepladder.data.remote.copies import Copies
 from stepladder.data.remote.parallel import run_all
 from stepladder.data.store.manifest import MANIFEST_NAME, fingerprint_of
 from stepladder.errors import UsageError
+from stepladder.machine.filesystem import sha256_of
 from stepladder.records import Manifest, write_json
 
 MARKER: Final = ".stepladder-upload"
@@ -52,7 +52,7 @@ def publish_remote(
     files = {path.name: path for path in sorted(work.iterdir()) if path.name != MANIFEST_NAME}
     missing = {}
     for name, path in files.items():
-        sha256 = hashes.get(name) or _sha256(path)
+        sha256 = hashes.get(name) or sha256_of(path)
         size_bytes = path.stat().st_size
         if there.get(name) != size_bytes or not out.has(name, size_bytes=size_bytes, sha256=sha256):
             missing[name] = sha256
@@ -94,8 +94,3 @@ def require_own(out: Copies) -> dict[str, int]:
 
 def _is_of_store(name: str) -> bool:
     return name.endswith((".parquet", ".parquet.index")) or name in _OTHER_FILES
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

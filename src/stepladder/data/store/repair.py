@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from stepladder.data.store.index import index_path
 from stepladder.data.store.manifest import PREPARE_AGAIN, is_copy, load_manifest
 from stepladder.data.store.verify import damaged_shards
 from stepladder.errors import DataError
+from stepladder.machine.filesystem import sha256_of
 from stepladder.records import Manifest, ShardInfo, fsync_dir, read_json
 from stepladder.records.from_json import from_json
 
@@ -143,5 +143,4 @@ def _copy(file: Path, folder: Path) -> None:
 def _sha256_of(shard: Path) -> str | None:
     if not shard.is_file():
         return None
-    with shard.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(shard)

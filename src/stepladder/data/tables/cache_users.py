@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from stepladder.machine.filesystem import find_abilities
+from stepladder.machine.filesystem import find_abilities, leads_to
 
 MANIFEST = "converter.json"
 _MARK = re.compile(r"_held\.(?P<host>.+)\.(?P<process>\d+)\.[0-9a-f]+")
@@ -40,7 +40,7 @@ class Hold:
         self._has_lock = _lock(handle, fcntl.LOCK_SH) and is_sound
         mark = None if self._has_lock else leave_mark(folder)
         self._close = weakref.finalize(self, _let_go, handle, mark, os.getpid())
-        if not _is_same(handle, folder / MANIFEST):
+        if not leads_to(folder / MANIFEST, handle):
             self._close()
             raise FileNotFoundError(folder)
 
@@ -107,13 +107,6 @@ def _let_go(handle: int, mark: Path | None, process: int) -> None:
     if mark is not None and process == os.getpid():  # a fork leaves its parent's
         with contextlib.suppress(OSError):
             mark.unlink()
-
-
-def _is_same(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _is_used(folder: Path) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stepladder.config.recipe import FeaturesConfig, Recipe
+from stepladder.config.recipe import FeaturesConfig, Recipe, uncompiled
 from stepladder.data.features.feature_source import HeldFeatures
 from stepladder.ladder.accuracy.folds import Parts, make_folds, near_groups, plain_parts
 from stepladder.ladder.keys import learning_key, replay_recipe
@@ -244,7 +244,7 @@ class Trainings:
         if num < _MIN_STACKED or not self.is_stacked(recipe):
             return num * one_s
         try:
-            each_more = self._each_more(_uncompiled(recipe), num)
+            each_more = self._each_more(uncompiled(recipe), num)
         except CANNOT_STACK:
             self._is_stacking_refused = True
             return num * one_s
@@ -318,7 +318,7 @@ class Trainings:
 
         Without compiling, which each training would do anew and which no learning depends on.
         """
-        recipe = _uncompiled(recipe)
+        recipe = uncompiled(recipe)
         try:
             is_replayed = self.is_replayed(recipe)
             recipe, task = self._as_learnt(recipe, seed)
@@ -349,7 +349,7 @@ class Trainings:
 
         With early stopping, a third of max_epochs is taken.
         """
-        recipe = _uncompiled(recipe)
+        recipe = uncompiled(recipe)
         key = _timed_as(recipe)
         if key not in self._step_s:
             self._step_s[key] = self._time_step(recipe)
@@ -416,10 +416,6 @@ class Trainings:
 def _timed_as(recipe: Recipe) -> Recipe:
     """Give what of a recipe decides how long the steps of its trainings take."""
     return replace(learning_key(recipe), device=recipe.device)
-
-
-def _uncompiled(recipe: Recipe) -> Recipe:
-    return replace(recipe, device=replace(recipe.device, compile=False))
 
 
 def _without_result(parts: Parts, seed: int, why_not: str) -> Outcome:

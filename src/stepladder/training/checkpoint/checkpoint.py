@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from torch import Tensor
 
-from stepladder.errors import DataError
+from stepladder.errors import DataError, one_line
 from stepladder.machine.filesystem import FileCalls, FolderAbilities
 from stepladder.records import Json
 from stepladder.training.checkpoint.checkpoint_files import (
@@ -252,7 +252,7 @@ class Checkpoints:
                 loaded = self.load(name)
             except DataError as error:
                 if self._folders.is_finished(name):
-                    problems.append((name, _one_line(error)))
+                    problems.append((name, one_line(error)))
                 self._damaged.add(name)
                 continue
             self.warnings += [f"{bad} is damaged, {name} is used: {why}" for bad, why in problems]
@@ -289,7 +289,7 @@ class Checkpoints:
             with suppress(DataError):  # what a damaged checkpoint uses is not known
                 self._frozen.remove_unused(self._used_frozen())
         except OSError as error:
-            self.warnings.append(f"old checkpoints could not be removed: {_one_line(error)}")
+            self.warnings.append(f"old checkpoints could not be removed: {one_line(error)}")
 
     def verify(self) -> list[str]:
         """Read every checkpoint and list all that is wrong; empty if all are sound."""
@@ -327,7 +327,7 @@ def load_best(run: Path) -> Loaded:
         last = checkpoints.newest()
         ranked = _top(last.state) if last else []
     except DataError as error:
-        problems.append(_one_line(error))
+        problems.append(one_line(error))
         ranked = [name for name in reversed(names) if name.startswith("best-")]
     best = None
     for name in ranked:
@@ -335,7 +335,7 @@ def load_best(run: Path) -> Loaded:
             best = checkpoints.load(name)
             break
         except DataError as error:
-            problems.append(f"{name}, among the best weights, is damaged: {_one_line(error)}")
+            problems.append(f"{name}, among the best weights, is damaged: {one_line(error)}")
     for problem in problems:
         warnings.warn(problem, stacklevel=2)
     best = best or last
@@ -399,7 +399,3 @@ def _top(state: Mapping[str, Any]) -> list[str]:
 
 def _shape(tensors: Mapping[str, Tensor], name: str) -> str:
     return str(tuple(tensors[name].shape)) if name in tensors else "absent"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

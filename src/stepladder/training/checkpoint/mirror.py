@@ -20,7 +20,7 @@ from typing import Any, Final
 from stepladder.config.options import RunConfig
 from stepladder.data.remote.copies import Copies, open_copies
 from stepladder.data.remote.objects import CancelledTransferError
-from stepladder.errors import DataError, ResourceError, StepladderError
+from stepladder.errors import DataError, ResourceError, StepladderError, one_line
 from stepladder.machine.filesystem import FileCalls, FolderAbilities
 from stepladder.records import write_bytes
 from stepladder.training.checkpoint.checkpoint import Checkpoints
@@ -89,7 +89,7 @@ class Mirror:
             self._is_abandoned = True
             self._copies.close()
             if worker.is_alive() or self._failure is not None:
-                why = "there was no time left" if self._failure is None else _short(self._failure)
+                why = "there was no time left" if self._failure is None else one_line(self._failure)
                 tell(f"at the end the newest checkpoint is not in the mirror {self._copies}: {why}")
 
     def _work(self) -> None:
@@ -110,7 +110,7 @@ class Mirror:
                 if not self._is_abandoned:
                     self._tell(
                         f"a checkpoint could not be copied to the mirror {self._copies}, training "
-                        f"goes on: {_short(error)}"
+                        f"goes on: {one_line(error)}"
                     )
 
     def _copy_all(self) -> None:
@@ -254,7 +254,7 @@ def bring_back(copies: Copies, run: Path, *, file_system: FolderAbilities) -> li
         try:
             _fetch(copies, folders, name)
         except DataError as error:
-            said.append(f"{name} in the mirror {copies} is damaged: {_short(error)}")
+            said.append(f"{name} in the mirror {copies} is damaged: {one_line(error)}")
             continue
         for best in sorted(n for n in whole if n.startswith("best-") and is_name(n)):
             with suppress(DataError):  # a run can go on without
@@ -317,10 +317,6 @@ def _is_member(name: str) -> bool:
 
 def _is_shared(name: str) -> bool:
     return name.startswith(f"{CHECKPOINTS}/frozen-") and name.count("/") == 1
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _ignore(_: str) -> None:

@@ -88,3 +88,10 @@ def read_batch(source: Source, rows: np.ndarray) -> Batch:
     if isinstance(source, PictureSource):
         return Batch(torch.from_numpy(inputs).permute(0, 3, 1, 2), torch.from_numpy(targets), ids)
     return Batch(inputs, targets, ids)
+
+
+def trunk_of(task: Task, model: nn.Module) -> nn.Module:
+    """Give the trunk of a model that its task can split."""
+    parts = task.split(model)
+    assert parts is not None  # a task that splits no model is refused before
+    return parts[0]

@@ -25,7 +25,7 @@ from stepladder.models.features import hash_trunk
 from stepladder.records import Json
 from stepladder.task.contract import Metrics, Task
 from stepladder.training.features.feature_cache import FeatureEngine, FeatureOpener
-from stepladder.training.features.feature_pass import num_views
+from stepladder.training.features.feature_pass import num_views, trunk_of
 from stepladder.training.features.feature_rules import require_features, why_no_features
 from stepladder.training.setup.build import Sources, make_trunk_pass
 from stepladder.training.setup.run_folder import FEATURES
@@ -182,7 +182,7 @@ def open_features(
         recipe=recipe,
         way=way,
         folder=folder,
-        trunk=hash_trunk(_trunk(task, model)),
+        trunk=hash_trunk(trunk_of(task, model)),
         total=_num_used(recipe, sources.train)
         + sum(len(source) for source in held_out if source is not None),
         on_progress=on_progress or _ignore,
@@ -227,12 +227,6 @@ def fresh_features(
         val=fresh(sources.val, 0) if sources.val is not None else None,
         test=fresh(sources.test, 0) if sources.test is not None else None,
     )
-
-
-def _trunk(task: Task, model: nn.Module) -> nn.Module:
-    parts = task.split(model)
-    assert parts is not None
-    return parts[0]
 
 
 def _num_used(recipe: Recipe, train: Source) -> int:

@@ -26,7 +26,12 @@ from stepladder.machine.allocator import keep_freed_memory
 from stepladder.models.features import evaluating, hash_trunk
 from stepladder.task.contract import Task
 from stepladder.task.load import BUILT_IN, load_task
-from stepladder.training.features.feature_pass import TrunkPass, batch_size_on, read_batch
+from stepladder.training.features.feature_pass import (
+    TrunkPass,
+    batch_size_on,
+    read_batch,
+    trunk_of,
+)
 from stepladder.training.setup.build import make_model, make_trunk_pass
 from stepladder.training.setup.table_version import open_at_version
 
@@ -94,7 +99,7 @@ class SparkFeatures:
             recipe = _for_executors(recipe)
             require_shared(spark, site, example=_local(recipe.data.store))
             spans = _spans(num_done, len(rows))
-            trunk = _trunk(way.task, way.model)
+            trunk = trunk_of(way.task, way.model)
             broadcast = spark.sparkContext.broadcast(_to_bytes(trunk))
             work = FeatureTasks(
                 site=site,
@@ -182,7 +187,7 @@ class FeatureTasks:
         task = load_task(self.task_name, store=self.recipe.data.store, recipe=self.recipe)
         source = self._open(task)
         model = make_model(self.recipe, task, _CPU)
-        trunk = _trunk(task, model)
+        trunk = trunk_of(task, model)
         _from_bytes(trunk, self.weights.value)
         if hash_trunk(trunk) != self.trunk:
             raise ResourceError(
@@ -287,12 +292,6 @@ def _for_executors(recipe: Recipe) -> Recipe:
 
 def _local(store: Path) -> Path | None:
     return store if object_place(store) is None and store.exists() else None
-
-
-def _trunk(task: Task, model: nn.Module) -> nn.Module:
-    parts = task.split(model)
-    assert parts is not None  # refused before
-    return parts[0]
 
 
 def _tensors(trunk: nn.Module) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -13,7 +12,7 @@ import yaml
 from stepladder.config.yaml_file import entries, read_yaml
 from stepladder.data.remote.places import supported_place
 from stepladder.errors import UsageError
-from stepladder.machine.filesystem import FileCalls
+from stepladder.machine.filesystem import FileCalls, remove
 from stepladder.records import write_bytes
 from stepladder.records.ledger_file import CLIMB_FILE, LEDGER_FILE, set_ledger_aside
 from stepladder.training.checkpoint.checkpoint import Checkpoints
@@ -299,12 +298,12 @@ class RunFolder:
             folder = self.path / name
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
                 if pattern.fullmatch(path.name):
-                    _delete(path)
+                    remove(path)
             with suppress(OSError):  # what others put there stays
                 folder.rmdir()
         for path in sorted(self.path.iterdir()):
             if _STRAY.fullmatch(path.name) and any(name in path.name for name in _FILES):
-                _delete(path)
+                remove(path)
         for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
 
@@ -323,10 +322,3 @@ class RunFolder:
             for path in sorted(self.path.iterdir())
             if path.name != LOCK_FILE and not _STRAY.fullmatch(path.name)
         ]
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
