@@ -43,11 +43,17 @@ def test_what_would_take_more_than_is_allowed_is_refused(rung, large, recipe) ->
     assert [considered.reason for considered in advice.others] == [REFUSED]
 
 
-def test_its_own_reason_comes_first(large, recipe) -> None:
+@pytest.mark.parametrize(
+    ("fact", "reason"),
+    [
+        ("is_trunk_frozen", "the trunk learns, so its features change"),
+        ("has_head", "the model has no form head(trunk(x))"),
+    ],
+)
+def test_its_own_reason_comes_first(large, recipe, fact, reason) -> None:
     nothing = LadderConfig(max_cache_bytes=0)
-    learns = replace(large, is_trunk_frozen=False)
-    reason = why_not_here(CachedFeatures(), learns, recipe, nothing)
-    assert reason == "the trunk learns, so its features change"
+    other = replace(large, **{fact: False})
+    assert why_not_here(CachedFeatures(), other, recipe, nothing) == reason
 
 
 def test_what_writes_nothing_needs_no_room(large, recipe) -> None:
