@@ -230,7 +230,7 @@ def measure_speed(
         after=sides[1].mean_time(),
         before_s=sides[0].totals_s(),
         after_s=sides[1].totals_s(),
-        cut_short=f"the budget ran out after {num_pairs} timings" if race.is_cut else None,
+        cut_short=f"the budget ran out after {num_pairs} timed pairs" if race.is_cut else None,
         is_too_little=num_pairs < lab.job.ladder.num_blocks,
     )
 
