@@ -245,13 +245,13 @@ class Climb:
         )
 
     def profile_s(self) -> float:
-        """Return the seconds that the next profile may take: a tenth of the budget for the first."""
+        """Return the seconds for the next profile: at most a tenth of the budget for the first."""
         limit_s = self.options.budget_s
         first_s = PROFILE_S if limit_s is None else min(PROFILE_S, _PROFILE_FRAC * limit_s)
         return _LATER * first_s if self.profiles else first_s
 
     def run(self) -> Recipe:
-        """Try all rungs, retry those decided on an earlier recipe, then test the kept ones together.
+        """Try all rungs, retry those decided on an earlier recipe, then test the kept ones.
 
         A rung is retried before another one that would prevent it (`Rung.looks_first`).
 

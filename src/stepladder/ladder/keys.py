@@ -76,7 +76,7 @@ def recipe_values(recipe: Recipe) -> dict[str, Json]:
 
 
 def recipe_key(recipe: Recipe) -> str:
-    """Return the key of a recipe, without the store's path; its content is part of the job's key."""
+    """Return the key of a recipe, without the store's path: the job's key covers its content."""
     values = recipe_values(recipe)
     for key in ("data.store", "data.cache_dir", "data.max_cache_bytes"):
         del values[key]

@@ -79,7 +79,7 @@ class _Trying:
 class _Found:
     """What is known about a change so far.
 
-    An attempt yields a sequence of these, each with more results; if it fails, the last one is used.
+    An attempt yields several of these, each with more results; if it fails, the last one is used.
     """
 
     after: Recipe

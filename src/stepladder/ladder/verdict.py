@@ -66,7 +66,7 @@ class Finding(NamedTuple):
 
 
 def judge(evidence: Evidence, options: LadderConfig) -> Verdict:
-    """Keep a change that clearly pays off and is no worse, drop one that does not, else undecided."""
+    """Return the verdict: kept if it clearly pays off and is no worse, dropped, or undecided."""
     quality = judge_quality(evidence, options)
     decision, reason = _decide(evidence, options, quality)
     return Verdict(

@@ -55,7 +55,7 @@ def predict_time(
 
 
 def checkpoints_s(now: TrainingTime, *, loop_s: float, save_s: float | None) -> float:
-    """Return the seconds of all checkpoints of a training whose steps and validations take `loop_s`.
+    """Return the seconds of all checkpoints, if steps and validations take `loop_s`.
 
     One is always written at the end; the others at fixed time intervals.
 

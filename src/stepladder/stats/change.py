@@ -51,7 +51,7 @@ def paired_change(
         groups: group of each example by its row, (num_rows,); a group is drawn as a whole. None:
             each example is its own group.
         is_share: values are 0 or 1. One more example is then assumed to have changed, so that the
-            interval is not empty if none did. Bounds stay in [-1, 1].
+            interval has a width above 0 if none did. Bounds stay in [-1, 1].
         confidence: one-sided confidence of each bound, in (0.5, 1).
         draw_seed: seed of the bootstrap.
 

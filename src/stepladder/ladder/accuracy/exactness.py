@@ -83,10 +83,10 @@ def compute(recipe: Recipe, material: Material, *, device: torch.device, steps: 
 
     Uses fp32 for recipes in 16 bits, and never TF32, as such rounding hides other differences. Uses
     a part of each batch, so that this needs no more memory than a step. A step with master weights
-    differs from one without, so it is not changed.
+    is a different one, so that master weights are kept.
 
     Dropout is disabled: layout and compiling change which numbers are drawn, but not what is
-    computed from them. A model that calls `dropout` with a rate that no layer holds still draws.
+    computed from them. This does not affect a model that calls `dropout` with a rate of its own.
 
     Args:
         steps: also take optimiser steps, and add the weights after each.
@@ -155,7 +155,7 @@ def describe_difference(before: Computed, after: Computed, exactness: Exactness)
 
 
 def _along_known(before: Computed, after: Computed) -> Iterator[Tensor]:
-    """Yield the weights after each step; those before the change where gradients differ too much."""
+    """Yield the weights after each step; those before the change if gradients differ too much."""
     weights = zip(before.numbers[WEIGHTS], after.numbers[WEIGHTS], strict=True)
     known: list[Tensor] = []
     for slopes in zip(before.slopes, after.slopes, strict=True):

@@ -162,7 +162,7 @@ class FitRecipe(AccuracyClimb):
         return TrialResult(trial=replace(trial, verdict=verdict), recipe=after)
 
     def _next_to_grow(self, failed: list[str]) -> Rung | None:
-        """Return the next rung against a high training error; None: it is low, or no rung is left."""
+        """Return the next rung against a high training error; None: low, or no rung is left."""
         if self.why_no_advice is not None:
             return None
         fit = self.fit_of(self.recipe)

@@ -111,10 +111,10 @@ def keys_in(cache: Path) -> frozenset[str]:
 
 
 def seconds_of_used(cache: Path, keys: frozenset[str], *, since: float) -> float:
-    """Return the seconds that computing the cached features took that a training used, without test.
+    """Return the seconds that computing the cached features of a training took, without test.
 
     Args:
-        keys: cached before; a training that replaces another may have removed some.
+        keys: features that were cached before; a training may have removed some.
         since: start of the training, in seconds since the Unix epoch; a use updates the folder's
             mtime.
     """

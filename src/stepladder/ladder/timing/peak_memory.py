@@ -19,7 +19,7 @@ _WARM_UP_STEPS: Final = 2
 
 
 def peak_frac(lab: Lab, before: Recipe, after: Recipe) -> float:
-    """Return the peak memory after over that before; 0 if the job did not fit into memory before."""
+    """Return the ratio of peak memory after and before; 0 if the job did not fit before."""
     after_bytes = _peak_bytes(lab, after)
     try:
         before_bytes = _peak_bytes(lab, before)

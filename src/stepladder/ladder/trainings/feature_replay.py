@@ -65,7 +65,7 @@ class Instrument:
         return self._views.get(_trunk_key(instrument_recipe(recipe)), 0) if is_there else 0
 
     def refused_s(self, recipe: Recipe) -> float | None:
-        """Return the predicted seconds of features that take too long; None: others or not valid."""
+        """Return the predicted seconds of features if they take too long, else None."""
         self.features(recipe)
         return self._refused_s.get(_trunk_key(instrument_recipe(recipe)))
 
@@ -194,7 +194,7 @@ class Instruments:
         return self._of(recipe).num_views(recipe) > 0
 
     def refused_s(self, recipe: Recipe) -> float | None:
-        """Return the predicted seconds of features that take too long; None: others or not valid."""
+        """Return the predicted seconds of features if they take too long, else None."""
         return self._of(recipe).refused_s(recipe)
 
     def head(self, recipe: Recipe, seed: int) -> HeadTask:

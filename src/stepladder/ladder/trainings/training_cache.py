@@ -392,7 +392,7 @@ class Trainings:
         return real_step_s(recipe, material.task, material.sources, device=self.device, cache=cache)
 
     def _each_more(self, recipe: Recipe, num: int) -> float:
-        """Return what one more head adds to a stacked step, as a share of the step of a single head.
+        """Return the time that one more head adds to a stacked step, over that of a single head.
 
         Timed once, with the number of heads of the first call.
         """

@@ -54,7 +54,7 @@ class EarlyStopping(Rung):
         if curve is None:
             ratio = _PUBLISHED_EPOCHS_TO_STOP / _PUBLISHED_EPOCHS
             epochs, provenance = max(now.epochs * ratio + longer, least), Provenance.MODELLED
-            note = "assumes a published ratio (60 to 11 epochs), as this job was not trained in full"
+            note = "assumes a published ratio (60 to 11 epochs), as this job was not run in full"
         else:
             stop = curve.epochs_to_stop
             epochs = now.epochs if stop is None else stop + longer

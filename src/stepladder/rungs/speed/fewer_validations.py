@@ -47,7 +47,7 @@ class FewerValidations(Rung):
         return None
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:
-        """Predict fewer validations and, with patience p every k epochs, p' k' - p k more epochs."""
+        """Predict fewer validations; with patience p every k epochs, p' k' - p k more epochs."""
         every, best = recipe.stopping.validate_every_epochs, self._best(profile, recipe)
         after = self._time(profile, recipe, best)
         inputs = {"every": float(every), "then_every": float(best), "epochs": after.epochs}
@@ -60,7 +60,7 @@ class FewerValidations(Rung):
         return replace(recipe, stopping=_with_interval(recipe.stopping, every))
 
     def _best(self, profile: Profile, recipe: Recipe) -> int:
-        """Return the interval with the shortest time, in epochs; the current one if none is shorter.
+        """Return the interval with the shortest time, in epochs; the current one if none is faster.
 
         At least three validations remain, to choose the best weights from.
         """

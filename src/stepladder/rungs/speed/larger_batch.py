@@ -198,7 +198,8 @@ class LargerBatch(Rung):
         if profile.noise_scale is None:
             return "assumes the same number of epochs, as the noise scale is unknown"
         if self._soonest(profile, recipe) == recipe.batch.global_batch_size:
-            return "assumes the same number of epochs, as the noise scale is for SGD; a probe decides"
+            why = "as the noise scale is that of SGD; a probe decides"
+            return f"assumes the same number of epochs, {why}"
         return f"epochs from a noise scale of about {profile.noise_scale:.0f} examples"
 
 

@@ -32,8 +32,8 @@ class _Growth(NamedTuple):
 class LargerModel(Rung):
     """Use idle capacity for the next larger trunk whose weights are available.
 
-    A climb for accuracy tries it on a busy device as well; a model with random initial weights needs
-    no pretrained ones.
+    A climb for accuracy tries it on a busy device as well, and without pretrained weights if the
+    model starts from random ones.
 
     Trades: time, and memory at inference, for accuracy.
     Source: Tan and Le 2019, "EfficientNet", arXiv:1905.11946; Databricks 2019, "How (Not) To

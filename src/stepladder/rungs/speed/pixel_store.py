@@ -104,7 +104,7 @@ class PixelStore(Rung):
         )
 
     def disk_bytes(self, profile: Profile, recipe: Recipe) -> int:
-        """Return the bytes of all decoded pictures, including test and those outside of a sample."""
+        """Return the bytes of all decoded pictures, including test and any outside of a sample."""
         return int(all_data_bytes(profile, recipe) + profile.example_bytes * profile.num_test)
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002

@@ -75,7 +75,7 @@ class ScaledDecode(Rung):
                 "loader_fetch_s": fetch_s,
                 "loader_decode_s": decode_s,
             },
-            note=f"assumes that decoding at 1/{factor} of the side takes {100 * cost:.0f} % as long",
+            note=f"assumes that decoding at 1/{factor} size takes {100 * cost:.0f} % of the time",
         )
 
     def apply(self, profile: Profile, recipe: Recipe) -> Recipe:  # noqa: ARG002

@@ -34,9 +34,7 @@ class WindowedOrder(Rung):
         reasons = {
             "the data is not a store": profile.is_store_near is None,
             "already on: data.order is not global": recipe.data.order is not OrderMode.GLOBAL,
-            "reading single examples from this store is cheap": (
-                profile.is_store_near is True
-            ),
+            "reading single examples from this store is cheap": (profile.is_store_near is True),
             "each picture is read only once, for its features": recipe.features.cached,
             "each picture is read only once, into memory": is_held_in_memory(profile, recipe),
             "not measured: a step on batches already in memory": profile.replay_host_s is None,

@@ -48,7 +48,7 @@ def test_rounding_is_named_by_the_power_of_ten_above_it(off: float, words: str) 
     before = Computed({"losses": [torch.tensor([0.5, 2.0], dtype=torch.float64)]})
     after = Computed({"losses": [torch.tensor([0.5, 2.0 * (1 + off)], dtype=torch.float64)]})
     assert describe_difference(before, after, Exactness.ROUNDING) == words
-    with pytest.raises(TrialFailed, match="other results: losses differ"):
+    with pytest.raises(TrialFailed, match="different results: losses differ"):
         describe_difference(before, after, Exactness.BITWISE)
 
 
@@ -225,7 +225,7 @@ def test_another_model_is_seen(blobs, recipe) -> None:
     after = compute(
         recipe, Material(task=other, sources=open_sources(other)), device=CPU, steps=False
     )
-    with pytest.raises(TrialFailed, match="other results"):
+    with pytest.raises(TrialFailed, match="different results"):
         describe_difference(before, after, Exactness.ROUNDING)
 
 

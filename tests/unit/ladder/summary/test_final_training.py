@@ -109,7 +109,7 @@ def test_where_auto_meant_is_not_chosen_again_by_a_climb_that_goes_on(
     assert resolve_where(train_split, Where.AUTO) is Where.STREAM, "now it would be another"
     said = io.StringIO()
     climb(auto, Mine(tmp_path / "store"), task_name="mine", display=PlainDisplay(said))
-    assert "already climbed" in said.getvalue()
+    assert "already holds a finished climb" in said.getvalue()
 
 
 class Interrupting(Display):
