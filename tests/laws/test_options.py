@@ -216,7 +216,7 @@ class Split2(Own):
 @pytest.mark.parametrize(
     ("recipe", "task", "words"),
     [
-        (replace(FOLDED, train=TrainMode.ALL), None, "the trunk is trained"),
+        (replace(FOLDED, train=TrainMode.ALL), None, "the trunk learns"),
         (FOLDED, Own(), "no trunk"),
         (FOLDED, Split2(), "no BatchNorm2d"),
         (replace(CHECKPOINTED, train=TrainMode.HEAD), None, "the trunk is frozen"),

@@ -165,7 +165,9 @@ BRIEFLY = [  # the parts of a climb, each as short as may be
 ]
 
 
-def check_climb_of_all_weights(run: Path, table: str, *, refusal: str = "the trunk is trained") -> None:
+def check_climb_of_all_weights(
+    run: Path, table: str, *, refusal: str = "the trunk is trained"
+) -> None:
     """See each rung decided, those of a frozen trunk refused in words, and both ends told."""
     told = [line["trial"] for line in read_jsonl(run / "trials.jsonl") if line["kind"] == "trial"]
     verdicts = {trial["rung"]: trial["verdict"] for trial in told}
@@ -188,7 +190,12 @@ def check_climb_of_all_weights(run: Path, table: str, *, refusal: str = "the tru
     ("file", "epochs", "shorter", "refusal"),
     [
         ("tabular_task.py", 4, ["--budget", "5s"], "the trunk is trained"),
-        ("text_task.py", 2, ["--budget", "5s", "--data.fraction", "0.1"], "the model is not of the form"),
+        (
+            "text_task.py",
+            2,
+            ["--budget", "5s", "--data.fraction", "0.1"],
+            "the model is not of the form",
+        ),
     ],
     ids=["tabular", "text"],
 )

@@ -457,7 +457,9 @@ def test_the_last_rung_that_loses_is_undone_and_exact_ones_above_it_stay(
     said = verdicts(climb)
     assert said["fewer"].decision is said["exact"].decision is KEPT
     assert said["crippled"].decision is DROPPED
-    assert said["crippled"].reason.startswith("tested together with fewer against the original job: it loses ")
+    assert said["crippled"].reason.startswith(
+        "tested together with fewer against the original job: it loses "
+    )
     assert said["crippled"].reason.endswith(" points of accuracy")
     *_, last = trials_of(climb.ledger.path)
     assert last.verdict == said["crippled"]
@@ -566,7 +568,9 @@ def test_rungs_are_undone_until_no_more_is_lost_than_may_be(
     assert climb.run() == climb.lab.job.recipe
     assert climb.together is not None
     assert climb.together.undone == ("fewer", "crippled")
-    assert verdicts(climb)["crippled"].reason.startswith("tested against the original job: it loses ")
+    assert verdicts(climb)["crippled"].reason.startswith(
+        "tested against the original job: it loses "
+    )
     assert {trial.verdict.decision for trial in climb.trials} == {DROPPED}
 
 

@@ -89,7 +89,10 @@ def test_what_a_budget_left_untried_is_tried_once_there_is_more(
 
     before, said = ledger.read_bytes(), io.StringIO()
     assert climb(short, blobs(), task_name="blobs", display=PlainDisplay(said)) == first
-    assert "already holds a finished climb of this job; a larger --budget tries cached_features; " in said.getvalue()
+    assert (
+        "already holds a finished climb of this job; a larger --budget tries cached_features; "
+        in said.getvalue()
+    )
     assert ledger.read_bytes() == before, "as much time leaves as much untried"
 
     said = io.StringIO()

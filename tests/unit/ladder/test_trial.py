@@ -378,7 +378,10 @@ def test_what_steps_and_compilers_take_is_no_hanging(profile, recipe, num_steps:
 def test_trainings_that_fail_before_as_well_are_said_to(make_lab, recipe) -> None:
     lab = make_lab(recipe)
     failed = [replace(one, why_not="diverged") for one in lab.outcomes(recipe).found]
-    assert compare_outcomes(lab, failed, failed).why_not == "every training diverged, also before the change"
+    assert (
+        compare_outcomes(lab, failed, failed).why_not
+        == "every training diverged, also before the change"
+    )
 
 
 def test_a_compilers_start_is_timed_before_the_trial_compiles(

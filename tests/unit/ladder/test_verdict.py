@@ -25,7 +25,11 @@ def interval(low: float, estimate: float, high: float) -> Interval:
     [
         (interval(1.9, 2.0, 2.1), Decision.KEPT, ""),
         (interval(1.001, 1.04, 1.08), Decision.KEPT, ""),
-        (interval(1.001, 1.02, 1.04), Decision.UNDECIDED, "faster, but possibly by less than 1.03×"),
+        (
+            interval(1.001, 1.02, 1.04),
+            Decision.UNDECIDED,
+            "faster, but possibly by less than 1.03×",
+        ),
         (interval(0.98, 1.04, 1.10), Decision.UNDECIDED, "the noise is larger than the effect"),
         (interval(0.99, 1.0, 1.01), Decision.DROPPED, "speed-up is at most 1.01×"),
         (interval(0.3, 0.4, 0.5), Decision.DROPPED, "slower"),
@@ -77,7 +81,9 @@ def test_too_few_examples_are_named() -> None:
         LEARNT, num_held_out=57, speed=interval(4, 5, 6), accuracy=interval(-0.13, -0.01, 0.11)
     )
     reason = judge(few, OPTIONS).reason
-    assert reason == "may be worse by more than 1 point: 57 held-out examples resolve only ± 12 points"
+    assert (
+        reason == "may be worse by more than 1 point: 57 held-out examples resolve only ± 12 points"
+    )
 
 
 def test_worse_beyond_doubt_is_dropped_before_its_speed_is_known() -> None:

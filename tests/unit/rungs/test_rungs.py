@@ -68,7 +68,8 @@ def test_without_a_gpu_the_loader_bounds_what_one_could_give(make_profile: Make)
     profile = make_profile(loader_per_s=150.0, step_flops=1e3, forward_flops=1e3)
     refusal = UseGpu().why_not(profile, Recipe())
     assert (
-        refusal == "no GPU on this machine (with a T4: at most 10×, limited by the loader's 150 examples/s)"
+        refusal
+        == "no GPU on this machine (with a T4: at most 10×, limited by the loader's 150 examples/s)"
     )
 
 
@@ -82,7 +83,7 @@ def test_without_a_gpu_its_roofline_bounds_it_too(make_profile: Make) -> None:
     )
     bound = 1200 / (1000 * 0.2 + 200 / 4)
     refusal = UseGpu().why_not(profile, Recipe())
-    assert refusal == f"no GPU on this machine (a T4: at most {bound:.1f}×)"
+    assert refusal == f"no GPU on this machine (with a T4: at most {bound:.1f}×)"
 
 
 def test_without_a_loaders_rate_no_bound_is_claimed(make_profile: Make) -> None:
@@ -691,7 +692,9 @@ def test_a_sample_that_memory_holds_is_not_streamed_for_nothing(make_profile: Ma
     assert Streaming().why_not(make_profile(free_memory_bytes=10**8), SAMPLE) is None
     cached = replace(SAMPLE, features=FeaturesConfig(cached=True))
     for_none = make_profile(free_memory_bytes=10**6)
-    assert Streaming().why_not(for_none, cached) == "each picture is read only once, for its features"
+    assert (
+        Streaming().why_not(for_none, cached) == "each picture is read only once, for its features"
+    )
 
 
 def test_all_data_reads_each_epoch_what_memory_does_not_hold(make_profile: Make) -> None:

@@ -118,7 +118,7 @@ def test_a_fused_optimizer_takes_the_same_steps_where_gradients_are_more_than_ro
 
 
 def stepped(*steps: tuple[list[float], list[float]]) -> Computed:
-    """Return what is computed of one tensor of weights, by step: its gradient, and it after that."""
+    """Return the gradient of a tensor of weights and the tensor after it, by step."""
     found = Computed()
     for slope, weights in steps:
         found.slopes.append([torch.tensor(slope)])

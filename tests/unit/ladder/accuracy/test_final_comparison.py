@@ -59,7 +59,10 @@ def test_without_classes_the_loss_may_rise_by_that_share_of_itself(
     ("low", "unsure"),
     [
         (-0.009, None),
-        (-0.012, "may be worse by more than 1 point: 732 held-out examples resolve only ± 0.8 points"),
+        (
+            -0.012,
+            "may be worse by more than 1 point: 732 held-out examples resolve only ± 0.8 points",
+        ),
     ],
 )
 def test_what_the_bound_does_not_exclude_is_said(

@@ -53,7 +53,10 @@ def test_what_hangs_is_interrupted() -> None:
 def test_what_outlasts_its_budget_need_not_hang() -> None:
     watchdog = Watchdog(0.05, time_left=lambda: 0.01)
     watchdog.expect(0.01)
-    with pytest.raises(BudgetEnded, match="the budget ran out: not finished after"), guarded(watchdog):
+    with (
+        pytest.raises(BudgetEnded, match="the budget ran out: not finished after"),
+        guarded(watchdog),
+    ):
         time.sleep(30)
 
 

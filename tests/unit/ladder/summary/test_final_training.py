@@ -269,4 +269,4 @@ def test_a_climb_that_is_ended_says_which_command_goes_on(
 ) -> None:
     with pytest.raises(InterruptedRun) as ended:
         climb(job, blobs(), task_name="blobs", display=Ending(when), **dict.fromkeys(flags, True))
-    assert ended.value.fix == f"The same command{without} goes on from there."
+    assert ended.value.fix == f"The same command{without} resumes from there."

@@ -221,9 +221,7 @@ def test_no_training_follows_the_one_that_passed_the_budget(
     summary = from_json(ClimbSummary, read_json(job.run.dir / "climb.json"))
     assert summary.baseline is not None
     assert summary.baseline.is_extrapolated
-    assert summary.why_not_compared == (
-        "not compared: the final training used up the budget"
-    )
+    assert summary.why_not_compared == ("not compared: the final training used up the budget")
     text = said.getvalue()
     assert text.index("the budget of 1 ms is too short") < text.index("0 original")
     assert re.search(r"one training takes about .*\. Expect at least about .* s, and only", text)

@@ -121,7 +121,9 @@ def test_the_end_is_told_with_its_noise() -> None:
         "(661 examples, read once), difference +0.3 ± 0.9 from a single training run each"
     )
     alike = end_line(CLIMB | {"learns_alike": True}, 200)
-    assert alike.endswith("difference +0.3 ± 0.9 from a single training run each, identical up to rounding")
+    assert alike.endswith(
+        "difference +0.3 ± 0.9 from a single training run each, identical up to rounding"
+    )
     assert "(661 pictures, read once)" in end_line(CLIMB | {"are_pictures": True}, 200)
     assert end_line({"baseline": BASELINE}) == (
         " end to end                          not measured: the climb did not end"
