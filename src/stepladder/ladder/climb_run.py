@@ -211,7 +211,7 @@ def _prepare(job: JobConfig, task: Task) -> tuple[torch.device, Sources, JobConf
         raise UsageError(
             "head_then_all consists of two trainings, and a climb supports only one",
             where="train",
-            fix="Climb with --train head, then with --train all.",
+            fix="Run the climb with --train head, then with --train all.",
         )
     _rungs(job)  # raises now if the list of prices cannot be read
     device = open_device(job.recipe.device.kind)

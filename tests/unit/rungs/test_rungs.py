@@ -533,7 +533,7 @@ def test_a_larger_batch_says_what_stands_in_its_way(
 def test_sgd_is_kept_from_a_larger_batch_only_where_it_would_stop_later(make_profile: Make) -> None:
     profile, early = sweep(make_profile, noise_scale=1.0), Recipe(optimizer=SGD)
     refusal = LargerBatch().why_not(profile, early)
-    assert refusal == "a larger batch would need more epochs than its throughput saves"
+    assert refusal == "the extra epochs of a larger batch would cost more time than it saves"
     assert LargerBatch().why_not(profile, replace(early, **FIXED)) is None
 
 

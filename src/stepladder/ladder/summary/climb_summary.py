@@ -133,7 +133,7 @@ def _runs_s(climb: ClimbSummary) -> tuple[float, ...]:
 def unchanged_words(climb: ClimbSummary) -> str:
     """Return that nothing was kept: `nothing paid off: the original job`."""
     what = "nothing helped" if climb.aim is Aim.ACCURACY else "nothing paid off"
-    why = "nothing was kept before the budget ended" if climb.untried else what
+    why = "nothing was kept before the budget ran out" if climb.untried else what
     return f"{why}: the original job"
 
 

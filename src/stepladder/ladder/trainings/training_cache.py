@@ -190,7 +190,7 @@ class Trainings:
         return tuple(itertools.chain.from_iterable(rounds))[:num_seeds]
 
     def groups(self, job: Recipe) -> NDArray[np.int64]:
-        """Return the groups of near duplicates, by the job's features; without features, none.
+        """Return the group of each example, near duplicates by the job's features sharing one.
 
         (`prepare` finds exact duplicates in a store.)
         """

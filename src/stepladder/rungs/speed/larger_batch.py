@@ -65,7 +65,7 @@ class LargerBatch(Rung):
                 not batch_doublings(profile, recipe, limit=memory_batch(profile))
             ),
         }
-        more_epochs = "a larger batch would need more epochs than its throughput saves"
+        more_epochs = "the extra epochs of a larger batch would cost more time than it saves"
         return next((reason for reason, holds in reasons.items() if holds), more_epochs)
 
     def predict(self, profile: Profile, recipe: Recipe) -> Prediction:

@@ -136,7 +136,7 @@ def test_the_job_as_written_is_not_told_as_a_speed_up() -> None:
         " end to end                          nothing paid off: the original job, 6.0 s, "
         "test 75.3 % (661 examples, read once)"
     )
-    assert "nothing was kept before the budget ended" in end_line(same | {"untried": ["gpu"]})
+    assert "nothing was kept before the budget ran out" in end_line(same | {"untried": ["gpu"]})
 
 
 def test_an_end_within_the_noise_of_the_beginning_says_so() -> None:
